@@ -1,0 +1,63 @@
+"""Checks of arguments: a `ValueError` names the argument, what was wanted, what came."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+def fail(argument: str, wanted: str, got: object) -> NoReturn:
+    """Raise the `ValueError` for an argument that does not fit."""
+    raise ValueError(f"{argument}: wanted {wanted}, got {got}")
+
+
+def number(argument: str, value: float) -> float:
+    """A finite real number, as float."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        fail(argument, "a finite number", repr(value))
+    return float(value)
+
+
+def positive(argument: str, value: float) -> float:
+    """A finite number greater than 0."""
+    if number(argument, value) <= 0:
+        fail(argument, "a finite number greater than 0", repr(value))
+    return float(value)
+
+
+def non_negative(argument: str, value: float) -> float:
+    """A finite number of at least 0."""
+    if number(argument, value) < 0:
+        fail(argument, "a finite number of at least 0", repr(value))
+    return float(value)
+
+
+def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
+    """A number between 0 and 1; `zero` and `one` say whether the ends belong to it."""
+    inside = 0 <= number(argument, value) <= 1
+    if not inside or (value == 0 and not zero) or (value == 1 and not one):
+        ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
+        fail(argument, f"a number in {ends}", repr(value))
+    return float(value)
+
+
+def integer(argument: str, value: int, *, at_least: int = 0, below: int | None = None) -> int:
+    """An integer of at least `at_least` and, if given, below `below`."""
+    upper = "" if below is None else f" and below {below}"
+    wanted = f"an integer of at least {at_least}{upper}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        fail(argument, wanted, repr(value))
+    if value < at_least or (below is not None and value >= below):
+        fail(argument, wanted, value)
+    return int(value)
+
+
+def one_of(argument: str, value: T, choices: Collection[T]) -> T:
+    """One of the given choices."""
+    if value not in choices:
+        fail(argument, "one of " + ", ".join(map(repr, choices)), repr(value))
+    return value

@@ -1,0 +1,21 @@
+"""The kernels as numpy functions: Rust underneath, the interpreter lock released, threads shared.
+
+Rules that all of them keep:
+
+- Arrays of float32 and float64 come in without a copy where they are C-contiguous.
+- ``out=`` receives the result; the input itself means in place. Without it a new array is made.
+- Results do not depend on the number of threads (`set_threads`).
+- A `ValueError` names the argument, what was wanted and what came. Kernels that would turn NaN or
+  infinity into a plausible number (clipping, quantization) refuse it; linear ones pass it on, as
+  numpy does.
+"""
+
+from dpmesh.kernels.projection import clip_rows, row_norms
+from dpmesh.kernels.threads import get_threads, set_threads
+
+__all__ = [
+    "clip_rows",
+    "get_threads",
+    "row_norms",
+    "set_threads",
+]

@@ -1,0 +1,49 @@
+"""How arrays enter and leave the kernels: without a copy where they already fit."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail
+
+FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+"""An array of float32 or float64."""
+
+
+def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> FloatArray:
+    """`value` as a non-empty C-contiguous array of float32 or float64.
+
+    Integers and booleans become float64; float32 and float64 keep their type; a strided array
+    is copied.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    if array.dtype.type not in (np.float32, np.float64):
+        fail(argument, "an array of float32 or float64", f"dtype {array.dtype}")
+    shaped(argument, array, ndim=ndim)
+    return np.ascontiguousarray(array, dtype=array.dtype.type)
+
+
+def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:
+    """Fail unless `array` is not empty and has `ndim` axes (any number from 1 up if None)."""
+    if array.ndim == 0 or (ndim is not None and array.ndim != ndim):
+        wanted = f"{ndim} axes" if ndim is not None else "at least 1 axis"
+        fail(argument, wanted, f"shape {array.shape}")
+    if array.size == 0:
+        fail(argument, "at least 1 element", f"shape {array.shape}")
+
+
+def buffer(out: FloatArray | None, like: FloatArray) -> FloatArray:
+    """The array that a kernel fills: `out` if it fits `like`, or a new one."""
+    if out is None:
+        return np.empty_like(like)
+    if not isinstance(out, np.ndarray) or out.shape != like.shape or out.dtype != like.dtype:
+        got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        fail("out", f"an array of {like.dtype} and shape {like.shape}", got)
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        fail("out", "a writeable C-contiguous array", "one that is not")
+    return out

@@ -1,0 +1,77 @@
+"""Norms of rows, clipping of gradients, projection of parameters onto a ball."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._validate import one_of, positive
+from dpmesh.kernels._arrays import FloatArray, buffer, floats
+
+Norm = Literal["l1", "l2"]
+
+
+def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]:
+    """Norm of each row of the last axis, summed in float64.
+
+    Parameters
+    ----------
+    x
+        Shape (..., dim), float32 or float64.
+    norm
+        ``"l2"`` (Euclidean) or ``"l1"`` (sum of absolute values).
+
+    Returns
+    -------
+    Shape (...), float64. NaN or infinite where a row is not finite.
+
+    Raises
+    ------
+    ValueError
+        If `x` is empty or not of floating-point type, or `norm` is unknown.
+    """
+    x = floats("x", x)
+    norms = np.empty(x.shape[:-1], dtype=np.float64)
+    _core.row_norms(x, one_of("norm", norm, ("l1", "l2")), norms)
+    return norms
+
+
+def clip_rows(
+    x: npt.ArrayLike, bound: float, *, norm: Norm = "l2", out: FloatArray | None = None
+) -> FloatArray:
+    """Scale each row whose norm exceeds `bound` to the norm `bound`; keep the others.
+
+    With ``norm="l2"`` this is also the projection onto the centred ball of radius `bound`. With
+    ``"l1"`` it bounds the L1 norm and keeps the direction; it is not the nearest point of the ball.
+
+    Parameters
+    ----------
+    x
+        Shape (..., dim), float32 or float64: one vector for each node (or record).
+    bound
+        Largest norm, finite and positive.
+    norm
+        ``"l2"`` or ``"l1"``.
+    out
+        Where to put the result: an array like `x`, or `x` itself to work in place.
+
+    Returns
+    -------
+    An array of the shape and type of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If a value of `x` is NaN or infinite (clipping would hide it), or an argument does not fit.
+    """
+    array = floats("x", x)
+    bound, norm = positive("bound", bound), one_of("norm", norm, ("l1", "l2"))
+    if out is not None and out is array:
+        _core.clip_rows_in_place(out, bound, norm)
+        return out
+    out = buffer(out, array)
+    _core.clip_rows(array, bound, norm, out)
+    return out

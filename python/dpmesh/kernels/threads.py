@@ -1,0 +1,35 @@
+"""One setting for the number of threads of all kernels; results do not depend on it."""
+
+from __future__ import annotations
+
+import os
+
+from dpmesh import _core
+from dpmesh._validate import integer
+
+
+def set_threads(count: int) -> None:
+    """Let kernels use `count` threads from now on.
+
+    The default is all cores, or the environment variable ``RAYON_NUM_THREADS``.
+
+    Raises
+    ------
+    ValueError
+        If `count` is not an integer of at least 1.
+    """
+    _core.set_threads(integer("count", count, at_least=1))
+
+
+def get_threads() -> int:
+    """Return the number of threads that kernels use."""
+    return _core.get_threads()
+
+
+def _renew_after_fork() -> None:
+    """Threads do not survive a fork: the child gets a pool of its own."""
+    _core.set_threads(_core.get_threads())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -1,0 +1,82 @@
+use std::fmt;
+
+/// An argument that a kernel cannot work with: which one, what was wanted, what came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelError {
+    /// Name of the argument, as in the kernel's signature.
+    pub argument: &'static str,
+    /// What the kernel wants.
+    pub wanted: String,
+    /// What it got.
+    pub got: String,
+}
+
+impl KernelError {
+    /// The error for `argument` when `wanted` was not met by `got`.
+    pub fn new(
+        argument: &'static str,
+        wanted: impl Into<String>,
+        got: impl fmt::Display,
+    ) -> KernelError {
+        KernelError {
+            argument,
+            wanted: wanted.into(),
+            got: got.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KernelError {
+            argument,
+            wanted,
+            got,
+        } = self;
+        write!(f, "{argument}: wanted {wanted}, got {got}")
+    }
+}
+
+impl std::error::Error for KernelError {}
+
+/// Fails unless `value` is finite and greater than zero.
+pub(crate) fn positive(argument: &'static str, value: f64) -> Result<(), KernelError> {
+    if value.is_finite() && value > 0.0 {
+        Ok(())
+    } else {
+        Err(KernelError::new(
+            argument,
+            "a finite number greater than 0",
+            value,
+        ))
+    }
+}
+
+/// Number of rows of `dim` elements in a slice of `len` elements; fails unless the rows are whole.
+pub(crate) fn rows(argument: &'static str, len: usize, dim: usize) -> Result<usize, KernelError> {
+    if dim == 0 {
+        return Err(KernelError::new("dim", "at least 1", dim));
+    }
+    if !len.is_multiple_of(dim) {
+        let wanted = format!("a multiple of dim = {dim} elements");
+        return Err(KernelError::new(argument, wanted, len));
+    }
+    Ok(len / dim)
+}
+
+/// Fails unless the buffer `argument` has as many elements as it is to receive.
+pub(crate) fn same_len(
+    argument: &'static str,
+    len: usize,
+    wanted: usize,
+) -> Result<(), KernelError> {
+    if len == wanted {
+        Ok(())
+    } else {
+        Err(KernelError::new(
+            argument,
+            format!("{wanted} elements"),
+            len,
+        ))
+    }
+}

@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # Conventions
+//!
+//! - A stack of vectors, one for each node, is a row-major slice of length `rows * dim` beside its `dim`.
+//! - Every kernel is generic over `f32` and `f64` ([`Real`]), takes any length from 1 up, and returns
+//!   [`KernelError`] for arguments that do not fit; it does not panic.
+//! - A kernel named `.._in_place` overwrites its argument, one named `.._into` fills a given buffer.
+//! - Work is shared by rayon's current pool in blocks of fixed size, so that a result has the same bits
+//!   for any number of threads.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod error;
+mod parallel;
+mod real;
+
+pub mod projection;
+
+pub use error::KernelError;
+pub use real::Real;

@@ -1,0 +1,53 @@
+//! Sharing work among threads without letting their number show in the result: work is cut into blocks
+//! of a size that depends on the data alone, and partial results are joined in the order of the blocks.
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+/// Elements of one block: small enough for the first-level cache, large enough to hide the dispatch.
+pub(crate) const BLOCK: usize = 4096;
+
+/// Below this many elements a kernel stays on the calling thread: waking others costs more.
+pub(crate) const SERIAL_BELOW: usize = 1 << 15;
+
+/// Runs `work` compiled for the widest vector instructions that this processor has.
+///
+/// `work` and all that it calls must be inlined into it (`#[inline(always)]`); nothing in it may depend on
+/// the vector width, so that the bits are the same on every processor.
+#[inline]
+pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+    Arch::new().dispatch(work)
+}
+
+/// Calls `work(row_index, row)` for each row of `dim` elements, on several threads if there is much to do.
+/// `cost` is about how many elements the work on one row touches.
+pub(crate) fn for_each_row<T: Send>(
+    x: &mut [T],
+    dim: usize,
+    cost: usize,
+    work: impl Fn(usize, &mut [T]) + Send + Sync,
+) {
+    let rows = x.len() / dim;
+    if rows < 2 || rows.saturating_mul(cost) < SERIAL_BELOW {
+        x.chunks_mut(dim).enumerate().for_each(|(i, r)| work(i, r));
+    } else {
+        let rows_per_task = BLOCK.div_ceil(cost.max(1));
+        x.par_chunks_mut(rows_per_task * dim)
+            .enumerate()
+            .for_each(|(task, rows)| {
+                for (i, row) in rows.chunks_mut(dim).enumerate() {
+                    work(task * rows_per_task + i, row);
+                }
+            });
+    }
+}
+
+/// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
+pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + Sync) -> f64 {
+    if x.len() < SERIAL_BELOW {
+        x.chunks(BLOCK).map(term).sum()
+    } else {
+        let terms: Vec<f64> = x.par_chunks(BLOCK).map(term).collect();
+        terms.iter().sum()
+    }
+}

@@ -1,0 +1,201 @@
+//! Norms of rows, and scaling of rows back into a ball: clipping of gradients, projection of parameters.
+//!
+//! Clipping to a norm and projecting onto the centred ball of that radius are the same map,
+//! `x * min(1, bound / |x|)` in L2. In L1 they differ: [`clip_rows_in_place`] with [`Norm::L1`] scales the
+//! row (it keeps the direction), which bounds the L1 norm but is not the nearest point of the L1 ball.
+
+use crate::error::{positive, rows, same_len};
+use crate::parallel::{for_each_row, sum_blocks, vectorized};
+use crate::{KernelError, Real};
+
+/// Which norm a row is measured in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Norm {
+    /// Sum of absolute values.
+    L1,
+    /// Euclidean norm.
+    L2,
+}
+
+/// The norm of one row, summed in `f64`; NaN or infinite exactly if the row is not finite or the sum
+/// overflows.
+pub fn norm<T: Real>(row: &[T], norm: Norm) -> f64 {
+    match norm {
+        Norm::L1 => sum_blocks(row, |block| vectorized(|| lane_sum(block, f64::abs))),
+        Norm::L2 => sum_blocks(row, |block| vectorized(|| lane_sum(block, |v| v * v))).sqrt(),
+    }
+}
+
+/// The norm of each row of `dim` elements.
+///
+/// # Errors
+/// If `x` is no whole number of rows, or `out` has not one element for each row.
+pub fn row_norms_into<T: Real>(
+    x: &[T],
+    dim: usize,
+    kind: Norm,
+    out: &mut [f64],
+) -> Result<(), KernelError> {
+    same_len("out", out.len(), rows("x", x.len(), dim)?)?;
+    for_each_row(out, 1, dim, |i, slot| {
+        slot[0] = norm(&x[i * dim..(i + 1) * dim], kind);
+    });
+    Ok(())
+}
+
+/// Scales each row of `x` whose norm exceeds `bound` to the norm `bound`; leaves the others as they are.
+///
+/// The scaled norm may exceed `bound` by the rounding of `T`, about `1e-7` relative in `f32`.
+///
+/// # Errors
+/// If `bound` is not finite and positive, `x` is no whole number of rows, or a row is not finite (its norm
+/// would hide what it holds); `x` is then unchanged.
+pub fn clip_rows_in_place<T: Real>(
+    x: &mut [T],
+    dim: usize,
+    kind: Norm,
+    bound: f64,
+) -> Result<(), KernelError> {
+    let norms = finite_norms(x, dim, kind, bound)?;
+    for_each_row(x, dim, dim, |i, row| {
+        if norms[i] > bound {
+            scale(row, bound / norms[i]);
+        }
+    });
+    Ok(())
+}
+
+/// As [`clip_rows_in_place`], reading `x` and writing `out`.
+///
+/// # Errors
+/// As [`clip_rows_in_place`], and if `out` is not as long as `x`.
+pub fn clip_rows_into<T: Real>(
+    x: &[T],
+    dim: usize,
+    kind: Norm,
+    bound: f64,
+    out: &mut [T],
+) -> Result<(), KernelError> {
+    same_len("out", out.len(), x.len())?;
+    let norms = finite_norms(x, dim, kind, bound)?;
+    for_each_row(out, dim, dim, |i, row| {
+        row.copy_from_slice(&x[i * dim..(i + 1) * dim]);
+        if norms[i] > bound {
+            scale(row, bound / norms[i]);
+        }
+    });
+    Ok(())
+}
+
+fn finite_norms<T: Real>(
+    x: &[T],
+    dim: usize,
+    kind: Norm,
+    bound: f64,
+) -> Result<Vec<f64>, KernelError> {
+    positive("bound", bound)?;
+    let mut norms = vec![0.0; rows("x", x.len(), dim)?];
+    row_norms_into(x, dim, kind, &mut norms)?;
+    match norms.iter().position(|n| !n.is_finite()) {
+        Some(row) => Err(KernelError::new(
+            "x",
+            "finite values",
+            format!("norm {} in row {row}", norms[row]),
+        )),
+        None => Ok(norms),
+    }
+}
+
+fn scale<T: Real>(row: &mut [T], factor: f64) {
+    let factor = T::from_f64(factor);
+    vectorized(|| row.iter_mut().for_each(|v| *v *= factor));
+}
+
+/// Sum of `f(v)` in eight independent lanes, which the compiler keeps in vector registers.
+#[inline(always)]
+fn lane_sum<T: Real>(block: &[T], f: impl Fn(f64) -> f64) -> f64 {
+    const LANES: usize = 8;
+    let mut lanes = [0.0; LANES];
+    let (whole, rest) = block.as_chunks::<LANES>();
+    for chunk in whole {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane += f(v.to_f64());
+        }
+    }
+    for (lane, v) in lanes.iter_mut().zip(rest) {
+        *lane += f(v.to_f64());
+    }
+    lanes.iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slow_norm(row: &[f64], kind: Norm) -> f64 {
+        match kind {
+            Norm::L1 => row.iter().map(|v| v.abs()).sum(),
+            Norm::L2 => row.iter().map(|v| v * v).sum::<f64>().sqrt(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn clipping_bounds_the_norm_and_keeps_the_direction(
+            dim in 1_usize..70,
+            count in 1_usize..6,
+            bound in 1e-3_f64..1e3,
+            l1: bool,
+            seed in prop::collection::vec(-1e3_f64..1e3, 420),
+        ) {
+            let kind = if l1 { Norm::L1 } else { Norm::L2 };
+            let x = &seed[..dim * count];
+            let mut clipped = x.to_vec();
+            clip_rows_in_place(&mut clipped, dim, kind, bound).unwrap();
+            let mut copied = vec![f64::NAN; x.len()];
+            clip_rows_into(x, dim, kind, bound, &mut copied).unwrap();
+            prop_assert_eq!(&clipped, &copied);
+            for (before, after) in x.chunks(dim).zip(clipped.chunks(dim)) {
+                let n = slow_norm(before, kind);
+                let factor = if n > bound { bound / n } else { 1.0 };
+                for (b, a) in before.iter().zip(after) {
+                    prop_assert!((b * factor - a).abs() <= 1e-14 * b.abs());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_norm_has_the_same_bits_on_any_number_of_threads() {
+        let x: Vec<f32> = (0..200_003).map(|i| (i as f32 * 0.37).sin()).collect();
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.unwrap().install(|| norm(&x, Norm::L2)).to_bits()
+        };
+        assert_eq!(on(1), on(2));
+        assert_eq!(on(1), on(7));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let error = clip_rows_in_place(&mut [1.0, f64::NAN], 2, Norm::L2, 1.0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "x: wanted finite values, got norm NaN in row 0"
+        );
+        let error = clip_rows_in_place(&mut [1.0_f32, 2.0], 2, Norm::L2, -1.0).unwrap_err();
+        assert_eq!(error.argument, "bound");
+        let error = clip_rows_in_place(&mut [1.0_f32, 2.0, 3.0], 2, Norm::L2, 1.0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "x: wanted a multiple of dim = 2 elements, got 3"
+        );
+        assert_eq!(
+            clip_rows_into(&[1.0_f32, 2.0], 0, Norm::L2, 1.0, &mut [0.0; 2])
+                .unwrap_err()
+                .argument,
+            "dim"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! The only crossing between Python and the kernels: arrays in, errors out, the interpreter lock released.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dpmesh_core::KernelError;
+use numpy::{
+    Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
+    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::threads;
+
+/// Runs `work` with the interpreter lock released, on the package's threads. A kernel's error becomes a
+/// `ValueError`, a panic (which would be a bug of ours) a `RuntimeError`.
+pub fn run_native<R: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<R, KernelError> + Send,
+) -> PyResult<R> {
+    let result = py.detach(|| catch_unwind(AssertUnwindSafe(|| threads::install(work))));
+    match result {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(PyValueError::new_err(error.to_string())),
+        Err(_) => Err(PyRuntimeError::new_err(
+            "a dpmesh kernel panicked; please report it",
+        )),
+    }
+}
+
+/// The `ValueError` for `argument` when `wanted` was not met by `got`.
+pub fn unfit(argument: &str, wanted: &str, got: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(format!("{argument}: wanted {wanted}, got {got}"))
+}
+
+/// Borrows an array for reading. Use `.as_slice()` through [`slice`].
+pub fn read<'py, T: Element>(
+    argument: &str,
+    array: &Bound<'py, PyUntypedArray>,
+) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+    let array = typed::<T>(argument, array)?;
+    array
+        .try_readonly()
+        .map_err(|error| unfit(argument, "an array that nothing else writes to", error))
+}
+
+/// Borrows an array for writing.
+pub fn write<'py, T: Element>(
+    argument: &str,
+    array: &Bound<'py, PyUntypedArray>,
+) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+    let array = typed::<T>(argument, array)?;
+    array
+        .try_readwrite()
+        .map_err(|error| unfit(argument, "a writeable array of its own", error))
+}
+
+fn typed<'a, 'py, T: Element>(
+    argument: &str,
+    array: &'a Bound<'py, PyUntypedArray>,
+) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
+    if !array.is_c_contiguous() {
+        return Err(unfit(argument, "a C-contiguous array", "a strided one"));
+    }
+    array.cast::<PyArrayDyn<T>>().map_err(|_| {
+        let wanted = format!("dtype {}", T::get_dtype(array.py()));
+        unfit(argument, &wanted, array.dtype())
+    })
+}
+
+/// Length of the last axis: the dimension of one row. A 0-dimensional array has rows of one element.
+pub fn row_len(array: &Bound<'_, PyUntypedArray>) -> usize {
+    array.shape().last().copied().unwrap_or(1)
+}
+
+/// The floating-point types that kernels take.
+pub enum Float {
+    F32,
+    F64,
+}
+
+/// Which of them an array holds.
+pub fn float_type(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Float> {
+    let (py, dtype) = (array.py(), array.dtype());
+    if dtype.is_equiv_to(&numpy::dtype::<f64>(py)) {
+        Ok(Float::F64)
+    } else if dtype.is_equiv_to(&numpy::dtype::<f32>(py)) {
+        Ok(Float::F32)
+    } else {
+        Err(unfit(argument, "dtype float32 or float64", dtype))
+    }
+}
+
+/// Runs the body with `T` bound to the floating-point type of the array, whose name is the argument's.
+#[macro_export]
+macro_rules! with_real {
+    ($array:ident, $T:ident => $body:expr) => {
+        match $crate::convert::float_type(stringify!($array), $array)? {
+            $crate::convert::Float::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::convert::Float::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}

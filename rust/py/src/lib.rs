@@ -1,0 +1,16 @@
+//! The extension module `dpmesh._core`. Its functions take arrays that the Python face has already made
+//! C-contiguous, check what only they can see, release the interpreter lock, call a kernel and give the
+//! result. They hold no arithmetic.
+
+mod convert;
+mod projection;
+mod threads;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    threads::register(module)?;
+    projection::register(module)
+}

@@ -1,0 +1,23 @@
+"""Settings shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# "ci" draws the same examples on every run; set HYPOTHESIS_PROFILE=search to look for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.register_profile("search", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets; without it a test that needs it is skipped, and says so."""
+    folder = os.environ.get("DPMESH_DATA")
+    if not folder:
+        pytest.skip("needs real data sets: set DPMESH_DATA to their folder")
+    return Path(folder)
