@@ -1,0 +1,119 @@
+"""Records and their labels, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._validate import fail
+
+FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled records: one row of features and one label each.
+
+    What is given may share memory with the dataset, which sees it read-only: do not write to it
+    afterwards.
+
+    Parameters
+    ----------
+    features
+        Shape (records, dim), finite: an array (float32 and float64 keep their type, integers
+        become float64) or a scipy sparse matrix, kept as a CSR array with sorted, unique column
+        indices and never made dense.
+    labels
+        Shape (records,): integers (classes, or -1 and +1), kept as int64, or finite real targets,
+        kept as float64.
+    name
+        What reports and plots call it.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types do not fit, there is no record or no feature, or a number is not finite.
+    """
+
+    features: FloatArray | sparse.csr_array
+    labels: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+    name: str
+
+    def __post_init__(self) -> None:
+        features = _read_only_features(self.features)
+        labels = _read_only_labels(self.labels, records=features.shape[0])
+        if not isinstance(self.name, str) or not self.name:
+            fail("name", "a text that is not empty", repr(self.name))
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "labels", labels)
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return int(self.features.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of features of one record."""
+        return int(self.features.shape[1])
+
+
+def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
+    if not sparse.issparse(value):
+        dense = np.ascontiguousarray(_floats(np.asarray(value)))
+        _two_axes(dense.shape)
+        _finite("features", dense)
+        return _read_only(dense)
+    _two_axes(value.shape)
+    csr = sparse.csr_array(value)
+    if not csr.has_canonical_format:
+        csr = csr.copy()  # sum_duplicates works in place, and the arrays are the caller's
+        csr.sum_duplicates()
+    values = _floats(csr.data)
+    _finite("features", values)
+    parts = (_read_only(values), _read_only(csr.indices), _read_only(csr.indptr))
+    return sparse.csr_array(parts, shape=csr.shape)
+
+
+def _read_only_labels(
+    value: Any, *, records: int
+) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
+    labels = np.asarray(value)
+    if labels.shape != (records,):
+        fail("labels", f"shape ({records},), one label for each record", f"shape {labels.shape}")
+    if labels.dtype.kind in "iub":
+        return _read_only(labels.astype(np.int64, copy=False))
+    if labels.dtype.kind != "f":
+        fail("labels", "integers or real numbers", f"dtype {labels.dtype}")
+    _finite("labels", labels)
+    return _read_only(labels.astype(np.float64, copy=False))
+
+
+def _floats(array: npt.NDArray[Any]) -> FloatArray:
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    if array.dtype.type not in (np.float32, np.float64):
+        fail("features", "numbers of float32 or float64", f"dtype {array.dtype}")
+    return array
+
+
+def _two_axes(shape: tuple[int, ...]) -> None:
+    if len(shape) != 2 or 0 in shape:
+        fail("features", "shape (records, dim), both at least 1", f"shape {shape}")
+
+
+def _finite(argument: str, values: npt.NDArray[Any]) -> None:
+    if not np.isfinite(values).all():
+        position = np.argwhere(~np.isfinite(values))[0].tolist()
+        fail(argument, "finite numbers", f"{values[tuple(position)]} at {position}")
+
+
+def _read_only(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    view: npt.NDArray[Scalar] = array.view()
+    view.flags.writeable = False
+    return view
