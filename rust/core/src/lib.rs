@@ -16,6 +16,7 @@ mod parallel;
 mod real;
 
 pub mod projection;
+pub mod stream;
 
 pub use error::KernelError;
 pub use real::Real;

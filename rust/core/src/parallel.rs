@@ -1,7 +1,7 @@
 //! Sharing work among threads without letting their number show in the result: work is cut into blocks
 //! of a size that depends on the data alone, and partial results are joined in the order of the blocks.
 
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
 /// Elements of one block: small enough for the first-level cache, large enough to hide the dispatch.
@@ -12,11 +12,21 @@ pub(crate) const SERIAL_BELOW: usize = 1 << 15;
 
 /// Runs `work` compiled for the widest vector instructions that this processor has.
 ///
-/// `work` and all that it calls must be inlined into it (`#[inline(always)]`); nothing in it may depend on
-/// the vector width, so that the bits are the same on every processor.
+/// `work` and all that it calls must be inlined into it: write `vectorized(#[inline(always)] || ..)`, or the
+/// compiler may leave a long body outside, compiled for the oldest processor. Nothing in it may depend on the
+/// vector width, so that the bits are the same on every processor.
 #[inline]
-pub(crate) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
-    Arch::new().dispatch(work)
+pub(crate) fn vectorized<R>(work: impl FnMut() -> R) -> R {
+    // A closure called through `FnOnce` would run behind a shim that carries no `#[inline(always)]`.
+    struct Inlined<F>(F);
+    impl<R, F: FnMut() -> R> NullaryFnOnce for Inlined<F> {
+        type Output = R;
+        #[inline(always)]
+        fn call(mut self) -> R {
+            (self.0)()
+        }
+    }
+    Arch::new().dispatch(Inlined(work))
 }
 
 /// Calls `work(row_index, row)` for each row of `dim` elements, on several threads if there is much to do.

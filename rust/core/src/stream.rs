@@ -1,0 +1,300 @@
+//! Keyed cryptographic streams: the only source of randomness of this crate.
+//!
+//! A 256-bit [`Key`] opens one [`Stream`] for each purpose and round, and a stream holds one sequence of
+//! random words for each node. Word `k` of a node depends on (key, cipher, purpose, round, node, `k`) and on
+//! nothing else, so that any part of a sequence can be drawn by any thread, in any order.
+//!
+//! The sequence is the key stream of AES-256 in counter mode with a 32-bit big-endian block counter from 0 (NIST
+//! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
+//! big-endian. AES instructions are used where the processor has them; the bits are the same without.
+
+use std::fmt;
+
+use aes::Aes256Enc;
+use chacha20::variants::Ietf;
+use chacha20::{ChaChaCore, R20};
+use cipher::array::Array;
+use cipher::{InnerIvInit, KeyInit, KeyIvInit, StreamCipherCore, StreamCipherSeekCore};
+use ctr::CtrCore;
+use ctr::flavors::Ctr32BE;
+use zeroize::Zeroizing;
+
+use crate::KernelError;
+
+/// Bytes of the blocks in which a stream is addressed: one of `ChaCha20`, four of AES.
+pub(crate) const BLOCK_BYTES: usize = 64;
+
+/// Blocks of one node's sequence: as far as the 32-bit counter of AES reaches, 64 GiB.
+const BLOCKS: u64 = 1 << 30;
+
+const WORDS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 4;
+
+/// Which cipher makes the key stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-256 in counter mode: the fastest on processors with AES instructions.
+    Aes,
+    /// `ChaCha20`: fast without them.
+    ChaCha20,
+}
+
+/// A secret of 256 bits and the cipher that it is for. Cleared from memory when dropped; never printed.
+#[derive(Clone)]
+pub struct Key {
+    cipher: Cipher,
+    bytes: Zeroizing<[u8; 32]>,
+}
+
+impl Key {
+    /// The key with these bytes. For a private release they come from the operating system's generator.
+    pub fn new(cipher: Cipher, bytes: &[u8; 32]) -> Key {
+        Key {
+            cipher,
+            bytes: Zeroizing::new(*bytes),
+        }
+    }
+
+    /// The cipher that this key is for.
+    pub fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// The stream for one purpose in one round. Noise of a release must come from a stream that nothing else
+    /// draws from.
+    ///
+    /// # Errors
+    /// If `purpose` is 0, which is reserved.
+    pub fn stream(&self, purpose: u32, round: u32) -> Result<Stream, KernelError> {
+        if purpose == 0 {
+            return Err(KernelError::new("purpose", "at least 1", purpose));
+        }
+        let schedule = match self.cipher {
+            Cipher::Aes => Schedule::Aes(Box::new(Aes256Enc::new((&*self.bytes).into()))),
+            Cipher::ChaCha20 => Schedule::ChaCha20(self.bytes.clone()),
+        };
+        Ok(Stream {
+            schedule,
+            purpose,
+            round,
+        })
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { cipher, bytes: _ } = self;
+        f.debug_struct("Key")
+            .field("cipher", cipher)
+            .finish_non_exhaustive()
+    }
+}
+
+enum Schedule {
+    Aes(Box<Aes256Enc>),
+    ChaCha20(Zeroizing<[u8; 32]>),
+}
+
+/// The random words of every node for one purpose in one round; see the [module](self).
+pub struct Stream {
+    schedule: Schedule,
+    purpose: u32,
+    round: u32,
+}
+
+impl Stream {
+    /// Fills `out` with the words of `node` from word number `first` on.
+    ///
+    /// # Errors
+    /// If they reach beyond the 2^34 words of a node: a stream never repeats itself.
+    pub fn words_into(&self, node: u32, first: u64, out: &mut [u32]) -> Result<(), KernelError> {
+        let end = first.saturating_add(out.len() as u64);
+        Stream::holds("out", end.div_ceil(WORDS_PER_BLOCK))?;
+        let mut buffer = [0; 64 * BLOCK_BYTES];
+        let (mut block, skipped) = (first / WORDS_PER_BLOCK, (first % WORDS_PER_BLOCK) as usize);
+        let (head, rest) = out.split_at_mut(out.len().min(buffer.len() / 4 - skipped));
+        let parts = std::iter::once((skipped, head))
+            .chain(rest.chunks_mut(buffer.len() / 4).map(|part| (0, part)));
+        for (skipped, part) in parts {
+            let bytes = &mut buffer[..4 * (skipped + part.len())];
+            self.fill(node, block as u32, bytes);
+            for (word, bytes) in part.iter_mut().zip(&bytes.as_chunks().0[skipped..]) {
+                *word = u32::from_le_bytes(*bytes);
+            }
+            block += 64;
+        }
+        Ok(())
+    }
+
+    /// Fails if a node's sequence has not so many blocks of [`BLOCK_BYTES`] for `argument`.
+    pub(crate) fn holds(argument: &'static str, blocks: u64) -> Result<(), KernelError> {
+        if blocks <= BLOCKS {
+            return Ok(());
+        }
+        let wanted = format!("at most {BLOCKS} blocks of a stream for each node");
+        Err(KernelError::new(argument, wanted, blocks))
+    }
+
+    /// Fills `out` with the bytes of `node` from block number `first` on; the caller has made sure that the
+    /// sequence [`holds`](Self::holds) them.
+    pub(crate) fn fill(&self, node: u32, first: u32, out: &mut [u8]) {
+        debug_assert!(u64::from(first) + out.len().div_ceil(BLOCK_BYTES) as u64 <= BLOCKS);
+        let [purpose, round, node] = [self.purpose, self.round, node].map(u128::from);
+        let counter = (purpose << 96 | round << 64 | node << 32).to_be_bytes();
+        match &self.schedule {
+            Schedule::Aes(schedule) => {
+                let mut core: CtrCore<&Aes256Enc, Ctr32BE> =
+                    CtrCore::inner_iv_init(&**schedule, &counter.into());
+                core.set_block_pos(4 * first);
+                write_key_stream(core, out);
+            }
+            Schedule::ChaCha20(key) => {
+                let [nonce @ .., _, _, _, _] = counter;
+                let mut core = ChaChaCore::<R20, Ietf>::new((&**key).into(), &nonce.into());
+                core.set_block_pos(first);
+                write_key_stream(core, out);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("purpose", &self.purpose)
+            .field("round", &self.round)
+            .finish_non_exhaustive()
+    }
+}
+
+#[inline(always)]
+fn write_key_stream(mut core: impl StreamCipherCore, out: &mut [u8]) {
+    let (blocks, rest) = Array::slice_as_chunks_mut(out);
+    core.write_keystream_blocks(blocks);
+    if !rest.is_empty() {
+        let mut last = Array::default();
+        core.write_keystream_block(&mut last);
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16);
+        digits.chunks(2).map(|pair| byte(pair).unwrap()).collect()
+    }
+
+    fn bytes_at(key: &str, cipher: Cipher, nonce: [u32; 3], first: u64, len: usize) -> Vec<u8> {
+        let key = Key::new(cipher, &hex(key).try_into().unwrap());
+        let mut words = vec![0; len / 4];
+        let stream = key.stream(nonce[0], nonce[1]).unwrap();
+        stream.words_into(nonce[2], first, &mut words).unwrap();
+        words.into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+
+    /// NIST SP 800-38A, F.5.5: counter block f0f1..feff and the three after it.
+    #[test]
+    fn aes_is_that_of_nist() {
+        let plain = hex(
+            "6bc1bee22e409f96e93d7e117393172a ae2d8a571e03ac9c9eb76fac45af8e51
+             30c81c46a35ce411e5fbc1191a0a52ef f69f2445df4f9b17ad2b417be66c3710",
+        );
+        let cipher = hex(
+            "601ec313775789a5b7a7f504bbf3d228 f443e3ca4d62b59aca84e990cacaf5c5
+             2b0930daa23de94ce87017ba2d84988d dfc9c58db67aada613c2dd08457941a6",
+        );
+        let key_stream = bytes_at(
+            "603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4",
+            Cipher::Aes,
+            [0xf0f1f2f3, 0xf4f5f6f7, 0xf8f9fafb],
+            4 * 0xfcfdfeff,
+            64,
+        );
+        let expected: Vec<u8> = plain.iter().zip(cipher).map(|(p, c)| p ^ c).collect();
+        assert_eq!(key_stream, expected);
+    }
+
+    /// RFC 8439, 2.3.2: block 1 of nonce 00000009 0000004a 00000000.
+    #[test]
+    fn chacha20_is_that_of_the_rfc() {
+        let key_stream = bytes_at(
+            "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+            Cipher::ChaCha20,
+            [0x00000009, 0x0000004a, 0],
+            16,
+            64,
+        );
+        let expected = hex(
+            "10f1e7e4d13b5915500fdd1fa32071c4 c7d1f4c733c068030422aa9ac3d46c4e
+             d2826446079faa0914c2d705d98b02a2 b5129cd1de164eb9cbd083e8a2503c4e",
+        );
+        assert_eq!(key_stream, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn any_part_equals_the_whole(
+            first in 0_usize..3000,
+            len in 0_usize..2500,
+            node: u32,
+            aes: bool,
+        ) {
+            let cipher = if aes { Cipher::Aes } else { Cipher::ChaCha20 };
+            let stream = Key::new(cipher, &[7; 32]).stream(3, 5).unwrap();
+            let mut whole = vec![0; 5500];
+            stream.words_into(node, 0, &mut whole).unwrap();
+            let mut part = vec![0; len];
+            stream.words_into(node, first as u64, &mut part).unwrap();
+            prop_assert_eq!(&part, &whole[first..first + len]);
+        }
+    }
+
+    #[test]
+    fn key_purpose_round_node_and_cipher_all_matter() {
+        let words = |cipher, key, purpose, round, node| {
+            let stream = Key::new(cipher, &[key; 32]).stream(purpose, round).unwrap();
+            let mut words = [0; 8];
+            stream.words_into(node, 0, &mut words).unwrap();
+            words
+        };
+        let all = [
+            words(Cipher::Aes, 1, 2, 3, 4),
+            words(Cipher::ChaCha20, 1, 2, 3, 4),
+            words(Cipher::Aes, 5, 2, 3, 4),
+            words(Cipher::Aes, 1, 5, 3, 4),
+            words(Cipher::Aes, 1, 2, 5, 4),
+            words(Cipher::Aes, 1, 2, 3, 5),
+            words(Cipher::Aes, 1, 3, 2, 4),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn a_stream_ends_and_never_wraps() {
+        let last = (1 << 34) - 1;
+        for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+            let stream = Key::new(cipher, &[7; 32]).stream(1, 0).unwrap();
+            assert!(stream.words_into(0, last, &mut [0; 1]).is_ok());
+            let error = stream.words_into(0, last, &mut [0; 2]).unwrap_err();
+            assert_eq!(error.argument, "out");
+            assert!(stream.words_into(0, u64::MAX, &mut [0; 2]).is_err());
+        }
+    }
+
+    #[test]
+    fn purpose_0_is_refused_and_no_secret_is_printed() {
+        let key = Key::new(Cipher::Aes, &[0xab; 32]);
+        let error = key.stream(0, 0).unwrap_err();
+        assert_eq!(error.to_string(), "purpose: wanted at least 1, got 0");
+        assert_eq!(
+            format!("{key:?} {:?}", key.stream(1, 2).unwrap()),
+            "Key { cipher: Aes, .. } Stream { purpose: 1, round: 2, .. }"
+        );
+    }
+}
