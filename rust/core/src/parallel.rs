@@ -10,13 +10,23 @@ pub(crate) const BLOCK: usize = 4096;
 /// Below this many elements a kernel stays on the calling thread: waking others costs more.
 pub(crate) const SERIAL_BELOW: usize = 1 << 15;
 
-/// Runs `work` compiled for the widest vector instructions that this processor has.
+/// The value of the expression, compiled for the widest vector instructions that this processor has.
 ///
-/// `work` and all that it calls must be inlined into it: write `vectorized(#[inline(always)] || ..)`, or the
-/// compiler may leave a long body outside, compiled for the oldest processor. Nothing in it may depend on the
-/// vector width, so that the bits are the same on every processor.
+/// The functions that it calls must be `#[inline(always)]`, or the compiler may leave them outside, compiled for
+/// the oldest processor. Nothing may depend on the vector width, so that the bits are the same everywhere.
+macro_rules! vectorized {
+    ($work:expr) => {
+        $crate::parallel::dispatch(
+            #[inline(always)]
+            || $work,
+        )
+    };
+}
+pub(crate) use vectorized;
+
+/// What [`vectorized!`] expands to.
 #[inline]
-pub(crate) fn vectorized<R>(work: impl FnMut() -> R) -> R {
+pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
     // A closure called through `FnOnce` would run behind a shim that carries no `#[inline(always)]`.
     struct Inlined<F>(F);
     impl<R, F: FnMut() -> R> NullaryFnOnce for Inlined<F> {

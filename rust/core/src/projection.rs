@@ -21,19 +21,8 @@ pub enum Norm {
 /// overflows.
 pub fn norm<T: Real>(row: &[T], norm: Norm) -> f64 {
     match norm {
-        Norm::L1 => sum_blocks(row, |block| {
-            vectorized(
-                #[inline(always)]
-                || lane_sum(block, f64::abs),
-            )
-        }),
-        Norm::L2 => sum_blocks(row, |block| {
-            vectorized(
-                #[inline(always)]
-                || lane_sum(block, |v| v * v),
-            )
-        })
-        .sqrt(),
+        Norm::L1 => sum_blocks(row, |block| vectorized!(lane_sum(block, f64::abs))),
+        Norm::L2 => sum_blocks(row, |block| vectorized!(lane_sum(block, |v| v * v))).sqrt(),
     }
 }
 
@@ -119,10 +108,7 @@ fn finite_norms<T: Real>(
 
 fn scale<T: Real>(row: &mut [T], factor: f64) {
     let factor = T::from_f64(factor);
-    vectorized(
-        #[inline(always)]
-        || row.iter_mut().for_each(|v| *v *= factor),
-    );
+    vectorized!(row.iter_mut().for_each(|v| *v *= factor));
 }
 
 /// Sum of `f(v)` in eight independent lanes, which the compiler keeps in vector registers.
