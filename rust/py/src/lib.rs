@@ -2,6 +2,7 @@
 //! C-contiguous, check what only they can see, release the interpreter lock, call a kernel and give the
 //! result. They hold no arithmetic.
 
+mod accounting;
 mod convert;
 mod projection;
 mod threads;
@@ -12,5 +13,6 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
+    accounting::register(module)?;
     projection::register(module)
 }

@@ -1,0 +1,23 @@
+"""What did it cost? Accountants on plain numbers: no data, no state.
+
+A *noise multiplier* is the scale of the noise over the sensitivity, and the sensitivity is that of
+the neighbouring relation in use: a clipped sum moves by ``C`` when a record is added or removed and
+by ``2 C`` when one is replaced. No function here applies that factor. Where a bound holds under one
+relation only, ``neighboring_relation`` is an argument and the other is refused.
+"""
+
+from dpmesh.privacy.accounting.gaussian import (
+    analytic_gaussian_noise_multiplier,
+    gdp_delta,
+    gdp_epsilon,
+    gdp_mu,
+)
+from dpmesh.privacy.accounting.laplace import laplace_epsilon
+
+__all__ = [
+    "analytic_gaussian_noise_multiplier",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gdp_mu",
+    "laplace_epsilon",
+]

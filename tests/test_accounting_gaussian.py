@@ -1,0 +1,146 @@
+"""Gaussian and Laplace accounting against high precision, at the extremes, and on bad input."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh.privacy import accounting
+
+MUS = st.floats(math.log(1e-6), math.log(100)).map(math.exp)
+EPSILONS = st.floats(math.log(1e-6), math.log(50)).map(math.exp)
+DELTAS = st.floats(math.log(1e-15), math.log(0.5)).map(math.exp)
+
+
+def exact_delta(epsilon: float, mu: float) -> float:
+    with mpmath.workdps(60):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+
+        def upper(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.erfc(x / mpmath.sqrt(2)) / 2
+
+        return float(upper(e / m - m / 2) - mpmath.exp(e) * upper(e / m + m / 2))
+
+
+@given(EPSILONS, MUS)
+def test_delta_equals_high_precision(epsilon: float, mu: float) -> None:
+    # Rounding epsilon / mu moves ln(delta) by its square in units of the last place.
+    tolerance = 1e-13 + 4e-16 * (epsilon / mu + mu) ** 2
+    assert accounting.gdp_delta(epsilon, mu) == pytest.approx(
+        exact_delta(epsilon, mu), rel=tolerance, abs=1e-300
+    )
+
+
+@given(DELTAS, MUS)
+def test_epsilon_inverts_delta(delta: float, mu: float) -> None:
+    epsilon = accounting.gdp_epsilon(delta, mu)
+    if epsilon == 0:
+        assert math.erf(mu / math.sqrt(8)) <= delta * (1 + 1e-12)
+    else:
+        assert accounting.gdp_delta(epsilon, mu) == pytest.approx(delta, rel=1e-9)
+
+
+@given(EPSILONS, DELTAS)
+def test_calibrated_noise_never_overshoots(epsilon: float, delta: float) -> None:
+    sigma = accounting.analytic_gaussian_noise_multiplier(epsilon, delta)
+    assert accounting.gdp_epsilon(delta, 1 / sigma) <= epsilon
+    assert accounting.gdp_epsilon(delta, 1 / (sigma * (1 - 1e-6))) > epsilon
+
+
+@given(DELTAS, MUS, st.floats(1e-6, 1))
+def test_epsilon_is_monotone(delta: float, mu: float, step: float) -> None:
+    epsilon = accounting.gdp_epsilon(delta, mu)
+    assert accounting.gdp_epsilon(delta, mu * (1 + step)) >= epsilon * (1 - 1e-12)
+    assert accounting.gdp_epsilon(delta * (1 - step / 2), mu) >= epsilon * (1 - 1e-12)
+
+
+def test_arrays_are_taken_element_by_element() -> None:
+    mu = np.array([[0.0, 0.5], [1.0, 2.0]])
+    epsilons = accounting.gdp_epsilon(1e-5, mu)
+    deltas = accounting.gdp_delta(1.0, mu)
+    for index in np.ndindex(mu.shape):
+        assert epsilons[index] == accounting.gdp_epsilon(1e-5, float(mu[index]))
+        assert deltas[index] == accounting.gdp_delta(1.0, float(mu[index]))
+    assert epsilons[0, 0] == deltas[0, 0] == 0
+
+
+def test_composition_adds_squares() -> None:
+    assert accounting.gdp_mu(2.0, count=100) == pytest.approx(5)
+    assert accounting.gdp_mu([2.0, 4.0], count=[1, 4]) == pytest.approx(math.sqrt(0.5))
+    assert accounting.gdp_mu(1e-3, count=10**6) == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize("multiplier", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("count", [1, 10**6])
+def test_extreme_compositions_stay_finite(multiplier: float, count: int) -> None:
+    epsilon = accounting.gdp_epsilon(1e-15, accounting.gdp_mu(multiplier, count=count))
+    assert 0 < epsilon < math.inf
+
+
+def test_pure_laplace_adds() -> None:
+    assert accounting.laplace_epsilon(0, 2.0, count=10) == 5
+    assert accounting.laplace_epsilon(0, [1.0, 4.0]) == 1.25
+    assert accounting.laplace_epsilon(1e-5, 1.0, count=0) == 0
+
+
+@given(st.floats(0.05, 20), DELTAS)
+def test_one_laplace_release_has_its_closed_form(multiplier: float, delta: float) -> None:
+    # delta(epsilon) = 1 - exp((epsilon - 1/multiplier) / 2)
+    exact = max(0.0, 1 / multiplier + 2 * math.log1p(-delta))
+    epsilon = accounting.laplace_epsilon(delta, multiplier)
+    assert exact - 1e-9 <= epsilon <= exact + 1e-4
+
+
+def test_many_small_laplace_releases_are_nearly_gaussian() -> None:
+    # Each loss has standard deviation 1/multiplier to first order, as that of a Gaussian release.
+    epsilon = accounting.laplace_epsilon(1e-5, 1e4, count=10**6)
+    assert epsilon == pytest.approx(accounting.gdp_epsilon(1e-5, 0.1), rel=2e-3)
+    assert epsilon < accounting.laplace_epsilon(0, 1e4, count=10**6) / 100
+
+
+def test_different_laplace_releases_compose() -> None:
+    same = accounting.laplace_epsilon(1e-6, 4.0, count=30)
+    assert accounting.laplace_epsilon(1e-6, [4.0, 4.0], count=[10, 20]) == pytest.approx(same)
+    assert accounting.laplace_epsilon(1e-6, [4.0, 40.0], count=[30, 30]) > same
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: accounting.gdp_epsilon(0, 1.0), r"delta: wanted a number in \(0, 1\), got 0"),
+        (lambda: accounting.gdp_epsilon(1, 1.0), r"delta: wanted a number in \(0, 1\), got 1"),
+        (lambda: accounting.gdp_epsilon(math.nan, 1.0), "delta: wanted a finite number"),
+        (lambda: accounting.gdp_epsilon(1e-5, -1.0), "mu: wanted finite numbers of at least 0"),
+        (lambda: accounting.gdp_epsilon(1e-5, math.nan), "mu: wanted finite numbers"),
+        (lambda: accounting.gdp_epsilon(1e-5, "a"), "mu: wanted .*, got dtype <U1"),
+        (lambda: accounting.gdp_delta(0, 1.0), "epsilon: wanted a finite number greater than 0"),
+        (lambda: accounting.gdp_delta(1.0, math.inf), "mu: wanted finite numbers .*, got inf"),
+        (lambda: accounting.gdp_mu(0), "noise_multiplier: wanted finite numbers greater than 0"),
+        (lambda: accounting.gdp_mu([]), "noise_multiplier: wanted a number or one for each round"),
+        (lambda: accounting.gdp_mu([[1.0]]), "noise_multiplier: wanted .*, got shape"),
+        (lambda: accounting.gdp_mu(1, count=-1), "count: wanted whole numbers of at least 0"),
+        (lambda: accounting.gdp_mu(1, count=1.5), "count: wanted whole numbers .*, got 1.5"),
+        (
+            lambda: accounting.gdp_mu([1, 2, 3], count=[1, 2]),
+            "count: wanted one number for each round, as noise_multiplier has 3, got 2",
+        ),
+        (
+            lambda: accounting.analytic_gaussian_noise_multiplier(0, 0.1),
+            "epsilon: wanted a finite number greater than 0, got 0",
+        ),
+        (
+            lambda: accounting.analytic_gaussian_noise_multiplier(1, 0),
+            r"delta: wanted a number in \(0, 1\), got 0",
+        ),
+        (lambda: accounting.laplace_epsilon(1, 1), r"delta: wanted a number in \[0, 1\), got 1"),
+        (lambda: accounting.laplace_epsilon(0, 0), "noise_multiplier: wanted .* greater than 0"),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
