@@ -1,0 +1,1 @@
+"""Audits: what runs on neighbouring data prove against a claim of privacy."""

@@ -1,0 +1,108 @@
+"""How many runs an audit needs before it can find a fault of a given size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from dpmesh._validate import fail, integer, positive, probability
+from dpmesh.privacy.audit.claims import Claim, Rates
+from dpmesh.privacy.audit.statistics import rate_limits
+
+_SCORES = np.linspace(-1.0, 7.0, 161)
+
+
+class Curve(NamedTuple):
+    """True and false positive rates of the tests with different thresholds."""
+
+    tpr: Rates
+    fpr: Rates
+
+
+def gaussian_curve(mu: float) -> Curve:
+    """Return the curve of the best tests between N(0, 1) and N(mu, 1)."""
+    return _curve(stats.norm, positive("mu", mu))
+
+
+def laplace_curve(epsilon: float) -> Curve:
+    """Return the curve of the best tests between Laplace noise of scale 1 around 0 and epsilon."""
+    return _curve(stats.laplace, positive("epsilon", epsilon))
+
+
+def _curve(noise: Any, shift: float) -> Curve:
+    return Curve(noise.sf(_SCORES - shift), noise.sf(_SCORES))
+
+
+def power(claim: Claim, truth: Curve, runs: int, confidence: float = 0.95) -> float:
+    """Return the probability that `runs` runs refute a claim, with the best of the tests.
+
+    Parameters
+    ----------
+    claim
+        What is claimed.
+    truth
+        What tests really achieve.
+    runs
+        In each of the two worlds, with the threshold chosen before.
+    confidence
+        Of the lower bound, in (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If `runs` is not an integer of at least 1, or `confidence` is out of range.
+    """
+    integer("runs", runs, at_least=1)
+    probability("confidence", confidence, zero=False, one=False)
+    lower, upper = rate_limits(np.arange(runs + 1), runs, (1 - confidence) / 2)
+    # for each number of false positives, how many true ones refute the claim
+    enough = np.searchsorted(lower, claim.largest_tpr(upper), side="right")
+    best = 0.0
+    for tpr, fpr in zip(*truth, strict=True):
+        likely = stats.binom.ppf((1e-9, 1 - 1e-9), runs, fpr).astype(int)
+        false = np.arange(likely[0], likely[1] + 1)
+        refuted = stats.binom.sf(enough[false] - 1, runs, tpr)
+        best = max(best, float(stats.binom.pmf(false, runs, fpr) @ refuted))
+    return best
+
+
+def runs_needed(
+    claim: Claim,
+    truth: Curve,
+    *,
+    confidence: float = 0.95,
+    target_power: float = 0.95,
+    at_most: int = 1_000_000,
+) -> int:
+    """Return how many runs in each world refute a claim with probability `target_power`, within 2%.
+
+    Parameters
+    ----------
+    claim, truth, confidence
+        See `power`.
+    target_power
+        In (0, 1).
+    at_most
+        Where to give up.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or `at_most` runs are not enough.
+    """
+    probability("target_power", target_power, zero=False, one=False)
+
+    def enough(runs: int) -> bool:
+        return power(claim, truth, runs, confidence) >= target_power
+
+    few, many = 1, 2
+    while not enough(many):
+        if many >= at_most:
+            fail("at_most", f"more runs to refute the claim {claim}", at_most)
+        few, many = many, min(2 * many, at_most)
+    while many > 1.02 * few + 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if enough(middle) else (middle, many)
+    return many

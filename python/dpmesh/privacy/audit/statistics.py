@@ -1,0 +1,126 @@
+"""What the outcomes of a test prove: rates beyond what a guarantee allows, with confidence.
+
+Rates are taken at the ends of exact confidence intervals (Clopper, Pearson 1934), so a bound holds
+for any number of runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from dpmesh._validate import fail, probability
+from dpmesh.privacy.audit.claims import Claim, Rates
+
+
+class Tally(NamedTuple):
+    """How often a test was positive: in the runs that were, and in those that were not."""
+
+    true_positives: int
+    positives: int
+    false_positives: int
+    negatives: int
+
+
+def rate_limits(
+    successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
+) -> tuple[Rates, Rates]:
+    """Return the lower and the upper confidence limit of a rate, by Clopper and Pearson.
+
+    Each limit alone is wrong with probability at most `error`, whatever the rate is.
+
+    Parameters
+    ----------
+    successes, trials
+        Counts, 0 <= successes <= trials, trials >= 1; arrays are broadcast.
+    error
+        In (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If a count or `error` is out of range.
+    """
+    probability("error", error, zero=False, one=False)
+    k, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
+    if not ((k >= 0) & (k <= n) & (n >= 1)).all():
+        fail("successes", "counts from 0 to trials, of 1 trial or more", f"{k} of {n}")
+    lower = np.where(k == 0, 0.0, special.betaincinv(np.maximum(k, 1), n - k + 1, error))
+    upper = np.where(k == n, 1.0, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - error))
+    return lower, upper
+
+
+def lower_bound(claim: Claim, tally: Tally, confidence: float = 0.95) -> float:
+    """Return a lower confidence bound on the level, epsilon or mu, of the true guarantee.
+
+    Parameters
+    ----------
+    claim
+        Says which kind of guarantee, and at which delta; its own level has no influence.
+    tally
+        Outcomes of a test that was chosen before these runs.
+    confidence
+        Probability, in (0, 1), with which the bound holds; both rates share what is missing.
+
+    Raises
+    ------
+    ValueError
+        If a count or `confidence` is out of range.
+    """
+    probability("confidence", confidence, zero=False, one=False)
+    error = (1 - confidence) / 2
+    tpr, _ = rate_limits(tally.true_positives, tally.positives, error)
+    _, fpr = rate_limits(tally.false_positives, tally.negatives, error)
+    return float(claim.smallest_level(tpr, fpr))
+
+
+def count(threshold: float, positives: npt.ArrayLike, negatives: npt.ArrayLike) -> Tally:
+    """Return the outcomes of the test "positive if the score is at least `threshold`".
+
+    Parameters
+    ----------
+    threshold
+        Chosen on other runs, see `best_threshold`.
+    positives, negatives
+        Scores of the runs in either world.
+    """
+    ones, zeros = np.asarray(positives), np.asarray(negatives)
+    hits, alarms = int((ones >= threshold).sum()), int((zeros >= threshold).sum())
+    return Tally(hits, ones.size, alarms, zeros.size)
+
+
+def best_threshold(
+    claim: Claim, positives: npt.ArrayLike, negatives: npt.ArrayLike, confidence: float = 0.95
+) -> float:
+    """Return the threshold at which these pilot scores would give the largest lower bound.
+
+    All thresholds share the error (Bonferroni), so that luck at one of them is not taken for
+    strength. The bound itself must still come from fresh runs.
+
+    Parameters
+    ----------
+    claim
+        Says which kind of guarantee, and at which delta.
+    positives, negatives
+        Scores of the pilot runs in either world.
+    confidence
+        In (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If there is no score, a score is NaN, or `confidence` is out of range.
+    """
+    probability("confidence", confidence, zero=False, one=False)
+    ones, zeros = np.sort(positives, axis=None), np.sort(negatives, axis=None)
+    for name, scores in (("positives", ones), ("negatives", zeros)):
+        if not scores.size or np.isnan(scores).any():
+            fail(name, "1 score or more, and none NaN", f"{np.isnan(scores).sum()} NaN")
+    thresholds = np.unique(np.concatenate((ones, zeros)))
+    error = (1 - confidence) / 2 / thresholds.size
+    tpr, _ = rate_limits(ones.size - np.searchsorted(ones, thresholds), ones.size, error)
+    _, fpr = rate_limits(zeros.size - np.searchsorted(zeros, thresholds), zeros.size, error)
+    return float(thresholds[np.argmax(claim.smallest_level(tpr, fpr))])

@@ -1,0 +1,214 @@
+"""Bounds of the audit: against published values, at exact error rates, and with their power."""
+
+from __future__ import annotations
+
+from math import inf, log, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpmesh.privacy.audit import one_run, power, statistics
+from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim
+from dpmesh.privacy.audit.statistics import Tally
+
+LEVELS = st.floats(0.05, 4)
+RUNS = st.integers(1, 400)
+CONFIDENCES = st.sampled_from([0.9, 0.95, 1 - 1e-4])
+
+
+@given(RUNS, st.floats(0.001, 0.999), st.sampled_from([0.025, 1e-4]))
+def test_each_limit_of_a_rate_errs_no_more_often_than_it_says(
+    runs: int, rate: float, error: float
+) -> None:
+    counts = np.arange(runs + 1)
+    lower, upper = statistics.rate_limits(counts, runs, error)
+    chance = stats.binom.pmf(counts, runs, rate)
+    assert chance[lower > rate].sum() <= error * (1 + 1e-9)
+    assert chance[upper < rate].sum() <= error * (1 + 1e-9)
+    assert (np.diff(lower) > 0).all()
+    assert (np.diff(upper) > 0).all()
+
+
+@given(LEVELS, RUNS, CONFIDENCES)
+def test_a_true_claim_is_refuted_no_more_often_than_the_confidence_says(
+    level: float, runs: int, confidence: float
+) -> None:
+    """`power` is exact and takes the worst threshold; the claim is what tests really achieve."""
+    for claim, truth in (
+        (GaussianClaim(level), power.gaussian_curve(level)),
+        (EpsilonClaim(level), power.laplace_curve(level)),
+    ):
+        assert power.power(claim, truth, runs, confidence) <= 1 - confidence
+
+
+# Runs in each world that refute at 95% confidence and power, found by simulation to about 5%.
+@pytest.mark.parametrize(
+    ("claim", "truth", "runs"),
+    [
+        (GaussianClaim(1.0), power.gaussian_curve(2.0), 85),
+        (GaussianClaim(1 / 1.5), power.gaussian_curve(2 / 1.5), 160),
+        (GaussianClaim(1 / 2), power.gaussian_curve(1.0), 270),
+        (GaussianClaim(1 / 4), power.gaussian_curve(0.5), 1_000),
+        (GaussianClaim(1 / 6.667), power.gaussian_curve(2 / 6.667), 2_800),
+        (EpsilonClaim(4.377, 1e-5), power.gaussian_curve(2.0), 22_000),
+        (EpsilonClaim(1.993, 1e-5), power.gaussian_curve(1.0), 14_000),
+        (EpsilonClaim(0.1), power.laplace_curve(0.2), 4_500),
+        (EpsilonClaim(0.5), power.laplace_curve(1.0), 350),
+        (EpsilonClaim(1.0), power.laplace_curve(2.0), 154),
+        (EpsilonClaim(2.0), power.laplace_curve(4.0), 132),
+    ],
+)
+def test_runs_needed_to_find_a_missing_factor_2(
+    claim: Claim, truth: power.Curve, runs: int
+) -> None:
+    assert power.runs_needed(claim, truth) == pytest.approx(runs, rel=0.1)
+
+
+@given(LEVELS, st.floats(1e-6, 0.5), st.floats(0, 1e-3))
+def test_a_claim_just_allows_its_best_test(level: float, fpr: float, delta: float) -> None:
+    for claim in (GaussianClaim(level), EpsilonClaim(level, delta)):
+        tpr = claim.largest_tpr(np.array(fpr))
+        assert fpr <= tpr <= 1
+        if tpr < 1:
+            assert claim.smallest_level(tpr, np.array(fpr)) == pytest.approx(level, rel=1e-6)
+
+
+def test_bounds_equal_published_values() -> None:
+    tally = Tally(true_positives=190, positives=200, false_positives=20, negatives=200)
+    tpr, _ = statistics.rate_limits(190, 200, 0.025)
+    _, fpr = statistics.rate_limits(20, 200, 0.025)
+    assert tpr == pytest.approx(0.90997246, rel=1e-8)
+    assert fpr == pytest.approx(0.15021279, rel=1e-7)
+    assert statistics.lower_bound(EpsilonClaim(1, 1e-5), tally) == pytest.approx(
+        1.8013505, rel=1e-7
+    )
+    assert statistics.lower_bound(GaussianClaim(1), tally) == pytest.approx(2.3761067, rel=1e-7)
+
+
+@pytest.mark.parametrize("claim", [GaussianClaim(1.0), EpsilonClaim(1.0), EpsilonClaim(1.0, 1e-5)])
+@pytest.mark.parametrize("tally", [(0, 5, 0, 5), (5, 5, 5, 5), (0, 5, 5, 5), (0, 1, 0, 10**6)])
+def test_a_useless_test_proves_nothing(claim: Claim, tally: tuple[int, int, int, int]) -> None:
+    assert statistics.lower_bound(claim, Tally(*tally)) == 0.0
+
+
+def test_the_threshold_is_the_best_one() -> None:
+    """Laplace noise of scale 1 at 0 and at 1: the best test is "at least 1"."""
+    rng = np.random.default_rng(3)
+    noise = rng.laplace(size=(2, 20_000))
+    claim = EpsilonClaim(1.0)
+    threshold = statistics.best_threshold(claim, noise[1] + 1, noise[0])
+    assert 0.8 < threshold < 2.0
+    fresh = rng.laplace(size=(2, 20_000))
+    tally = statistics.count(threshold, fresh[1] + 1, fresh[0])
+    assert tally.positives == tally.negatives == 20_000
+    assert 0.8 < statistics.lower_bound(claim, tally, 1 - 1e-6) < 1.0
+
+
+# m canaries, r guesses, v right, delta; the lower bound at 95% and the p-value of epsilon = 1.
+@pytest.mark.parametrize(
+    ("m", "r", "v", "delta", "bound", "p_at_1"),
+    [
+        (1000, 100, 100, 0.0, 3.4929654, 2.4843786e-14),
+        (2000, 200, 180, 1e-5, 1.793677, 0.00087244617),
+    ],
+)
+def test_one_run_equals_published_values(
+    m: int, r: int, v: int, delta: float, bound: float, p_at_1: float
+) -> None:
+    seen = {"canaries": m, "guesses": r, "correct": v, "delta": delta}
+    assert one_run.epsilon_lower_bound(**seen) == pytest.approx(bound, rel=1e-6)
+    assert one_run.p_value(1.0, **seen) == pytest.approx(p_at_1, rel=1e-6)
+
+
+@given(LEVELS, st.integers(1, 300), CONFIDENCES)
+def test_one_run_errs_no_more_often_than_it_says(
+    epsilon: float, guesses: int, confidence: float
+) -> None:
+    """At delta 0 the worst case is known: every guess is right with e^epsilon / (1 + e^epsilon)."""
+    correct = np.arange(guesses + 1)
+    refuted = np.array(
+        [
+            one_run.p_value(epsilon, canaries=guesses, guesses=guesses, correct=int(v))
+            < 1 - confidence
+            for v in correct
+        ]
+    )
+    chance = stats.binom.pmf(correct, guesses, 1 / (1 + np.exp(-epsilon)))
+    assert chance[refuted].sum() <= 1 - confidence
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.floats(0, 1e-3))
+def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
+    """More right guesses never prove less, and a delta never more."""
+    fewer, more = sorted((first, second))
+    bounds = [
+        one_run.epsilon_lower_bound(canaries=200, guesses=200, correct=v, delta=d)
+        for v, d in ((fewer, 0.0), (more, 0.0), (more, delta))
+    ]
+    assert bounds[0] <= bounds[1]
+    assert bounds[2] <= bounds[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: EpsilonClaim(-1.0), "epsilon: wanted a finite number of at least 0, got -1"),
+        (lambda: EpsilonClaim(inf), "epsilon: wanted a finite number, got inf"),
+        (lambda: EpsilonClaim(1.0, 1.0), r"delta: wanted a number in \[0, 1\), got 1"),
+        (lambda: GaussianClaim(nan), "mu: wanted a finite number, got nan"),
+        (lambda: statistics.rate_limits(3, 2, 0.1), "successes: wanted counts .*, got 3.0 of 2.0"),
+        (lambda: statistics.rate_limits(0, 0, 0.1), "successes: wanted counts"),
+        (lambda: statistics.rate_limits(1, 2, 0.0), r"error: wanted a number in \(0, 1\), got 0"),
+        (
+            lambda: statistics.lower_bound(EpsilonClaim(1.0), Tally(1, 1, 0, 1), 1.0),
+            r"confidence: wanted a number in \(0, 1\), got 1",
+        ),
+        (
+            lambda: statistics.best_threshold(EpsilonClaim(1.0), [nan], [0.0]),
+            "positives: wanted .* none NaN, got 1 NaN",
+        ),
+        (lambda: statistics.best_threshold(EpsilonClaim(1.0), [0.0], []), "negatives: wanted 1 sc"),
+        (lambda: power.gaussian_curve(0.0), "mu: wanted .* greater than 0, got 0"),
+        (lambda: power.laplace_curve(-1.0), "epsilon: wanted .* greater than 0, got -1"),
+        (
+            lambda: power.power(GaussianClaim(1.0), power.gaussian_curve(1.0), 0),
+            "runs: wanted an integer of at least 1, got 0",
+        ),
+        (
+            lambda: power.runs_needed(GaussianClaim(1.0), power.gaussian_curve(1.0), at_most=1000),
+            "at_most: wanted more runs to refute the claim mu = 1, .*, got 1000",
+        ),
+        (
+            lambda: power.runs_needed(
+                GaussianClaim(1.0), power.gaussian_curve(2.0), target_power=1.0
+            ),
+            r"target_power: wanted a number in \(0, 1\), got 1",
+        ),
+        (
+            lambda: one_run.p_value(1.0, canaries=5, guesses=6, correct=1),
+            "guesses: wanted an integer of at least 0 and below 6, got 6",
+        ),
+        (
+            lambda: one_run.p_value(1.0, canaries=5, guesses=5, correct=6),
+            "correct: wanted an integer of at least 0 and below 6, got 6",
+        ),
+        (lambda: one_run.p_value(-1.0, canaries=1, guesses=1, correct=1), "epsilon: wanted"),
+        (
+            lambda: one_run.epsilon_lower_bound(canaries=1, guesses=1, correct=1, confidence=0),
+            "confidence: wanted",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_run_of_right_guesses_proves_what_its_chance_says() -> None:
+    """All r of r right has chance (e^eps / (1 + e^eps))^r, which is 5% at the bound."""
+    q = 0.05 ** (1 / 50)
+    bound = one_run.epsilon_lower_bound(canaries=50, guesses=50, correct=50)
+    assert bound == pytest.approx(log(q / (1 - q)), rel=1e-9)
