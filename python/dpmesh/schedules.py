@@ -1,0 +1,235 @@
+"""Step sizes, noise scales and sample sizes over time, as public parameters of an algorithm.
+
+A schedule is a function of t, the paper's count of rounds that starts at 1: the simulator's rounds
+start at 0, so that round r has t = r + 1 unless the algorithm says otherwise. Schedules are frozen
+records: they can be compared, hashed, stored, and print as they are written.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpmesh._validate import fail, integer, non_negative, number, positive, probability
+
+
+class Schedule(Protocol):
+    """A positive number for each t = 1, 2, 3, ..."""
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value for every t."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _keep(self, value=positive("value", self.value))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        _counted(t)
+        return self.value
+
+
+@dataclass(frozen=True)
+class InverseTime:
+    """``scale / (t + offset)``; ``scale = 1 / lambda`` is 1 / (lambda t) of strong convexity."""
+
+    scale: float
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        _keep(self, scale=positive("scale", self.scale))
+        _keep(self, offset=non_negative("offset", self.offset))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        return self.scale / (_counted(t) + self.offset)
+
+
+@dataclass(frozen=True)
+class InverseSqrt:
+    """``scale / sqrt(t)``; with ``scale = 0.5`` the 1 / (2 sqrt t) of the online paper."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        _keep(self, scale=positive("scale", self.scale))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        return self.scale / math.sqrt(_counted(t))
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """``scale * (t + offset) ** exponent``: it decays for a negative exponent, else it grows.
+
+    The quantized paper's noise sigma_k = (k + 1)^zeta is ``PowerLaw(1.0, zeta)`` at t = k + 1.
+    """
+
+    scale: float
+    exponent: float
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        _keep(self, scale=positive("scale", self.scale))
+        _keep(self, exponent=number("exponent", self.exponent))
+        _keep(self, offset=non_negative("offset", self.offset))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        base = _counted(t) + self.offset
+        return _usable(self, t, _scaled_power(self.scale, base, self.exponent))
+
+
+@dataclass(frozen=True)
+class HorizonPower:
+    """``scale * rounds ** exponent`` for every t: a constant step that a longer run makes smaller.
+
+    The quantized paper's alpha_K = a1 / (K + 1)^alpha is ``HorizonPower(a1, -alpha, K + 1)``.
+
+    Parameters
+    ----------
+    scale
+        Positive.
+    exponent
+        Any finite number.
+    rounds
+        Length of the whole run, K + 1 in the paper.
+    """
+
+    scale: float
+    exponent: float
+    rounds: int
+
+    def __post_init__(self) -> None:
+        _keep(self, scale=positive("scale", self.scale))
+        _keep(self, exponent=number("exponent", self.exponent))
+        _keep(self, rounds=integer("rounds", self.rounds, at_least=1))
+        _usable(self, 1, _scaled_power(self.scale, self.rounds, self.exponent))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1, at most `rounds`."""
+        _counted(t, self.rounds)
+        return _scaled_power(self.scale, self.rounds, self.exponent)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """``scale * rate ** (t - 1)``: `scale` at t = 1, then each value is `rate` times the last.
+
+    Parameters
+    ----------
+    scale
+        Positive.
+    rate
+        In (0, 1].
+    """
+
+    scale: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        _keep(self, scale=positive("scale", self.scale))
+        _keep(self, rate=probability("rate", self.rate, zero=False))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        return _usable(self, t, self.scale * self.rate ** (_counted(t) - 1))
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """``values[i]`` from t = ``starts[i]`` on, until the next start.
+
+    Parameters
+    ----------
+    starts
+        Ascending integers, the first of them 1.
+    values
+        One positive value for each start.
+    """
+
+    starts: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _keep(self, starts=tuple(integer("starts", start, at_least=1) for start in self.starts))
+        _keep(self, values=tuple(positive("values", value) for value in self.values))
+        ascending = all(a < b for a, b in zip(self.starts, self.starts[1:], strict=False))
+        if self.starts[:1] != (1,) or not ascending:
+            fail("starts", "ascending integers, the first of them 1", self.starts)
+        if len(self.values) != len(self.starts):
+            fail("values", f"{len(self.starts)} values, one for each start", len(self.values))
+
+    def __call__(self, t: int) -> float:
+        """Return the value at t, counted from 1."""
+        return self.values[bisect_right(self.starts, _counted(t)) - 1]
+
+
+@dataclass(frozen=True)
+class SampleSize:
+    """``max(1, floor(scale * rounds ** exponent))``: how many records each round of a run samples.
+
+    The quantized paper's gamma_K is ``SampleSize(a3, gamma, K + 1)``. A power that misses an
+    integer by no more than rounding counts as that integer: 1000^(1/3) gives 10, not 9.
+
+    Parameters
+    ----------
+    scale
+        Positive.
+    exponent
+        At least 0.
+    rounds
+        Length of the whole run, K + 1 in the paper.
+    """
+
+    scale: float
+    exponent: float
+    rounds: int
+
+    def __post_init__(self) -> None:
+        _keep(self, scale=positive("scale", self.scale))
+        _keep(self, exponent=non_negative("exponent", self.exponent))
+        _keep(self, rounds=integer("rounds", self.rounds, at_least=1))
+        _usable(self, 1, _scaled_power(self.scale, self.rounds, self.exponent))
+
+    def __call__(self, t: int) -> int:
+        """Return the number of records at t, counted from 1, at most `rounds`."""
+        _counted(t, self.rounds)
+        size = _scaled_power(self.scale, self.rounds, self.exponent)
+        nearest = round(size)
+        whole = math.isclose(size, nearest, rel_tol=1e-12, abs_tol=1e-9)
+        return max(1, nearest if whole else math.floor(size))
+
+
+def _keep(schedule: object, **fields: object) -> None:
+    """Set fields of a frozen record to their checked values, in Python's own types."""
+    for name, value in fields.items():
+        object.__setattr__(schedule, name, value)
+
+
+def _counted(t: int, rounds: int | None = None) -> int:
+    return integer("t", t, at_least=1, below=None if rounds is None else rounds + 1)
+
+
+def _scaled_power(scale: float, base: float, exponent: float) -> float:
+    try:
+        return scale * math.pow(base, exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _usable(schedule: object, t: int, value: float) -> float:
+    """Fail where a schedule has left the range of floating-point numbers."""
+    if not 0 < value < math.inf:
+        fail(f"{schedule}", f"a finite value greater than 0 at t = {t}", value)
+    return value

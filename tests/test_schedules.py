@@ -1,0 +1,126 @@
+"""Schedules against the papers' formulas."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh import schedules as s
+
+POSITIVE = st.floats(1e-3, 1e3)
+EXPONENTS = st.floats(-2, 2)
+TIMES = st.integers(1, 10**6)
+
+
+@given(POSITIVE, EXPONENTS, st.floats(0, 100), TIMES)
+def test_values_are_the_formulas(a: float, p: float, offset: float, t: int) -> None:
+    expected = {
+        s.Constant(a): a,
+        s.InverseTime(a, offset): a / (t + offset),
+        s.InverseSqrt(a): a * t**-0.5,
+        s.PowerLaw(a, p, offset): a * (t + offset) ** p,
+        s.HorizonPower(a, p, 10**6): a * 10 ** (6 * p),
+    }
+    for schedule, value in expected.items():
+        assert schedule(t) == pytest.approx(value, rel=1e-12)
+
+
+def test_the_horizon_indexed_schedules_give_the_quantized_papers_values() -> None:
+    # Oracles O1 and O1b: a1 = a2 = a3 = 1, (alpha, beta, gamma) = (0.9, 0.7, 0.85).
+    for horizon, alpha, beta, gamma in [
+        (2000, 0.001068753673, 0.004887953187, 639),
+        (100, 0.01570763365, 0.03953438965, 50),
+    ]:
+        for k in (0, 1, horizon):
+            assert s.HorizonPower(1, -0.9, horizon + 1)(k + 1) == pytest.approx(alpha, rel=1e-9)
+            assert s.HorizonPower(1, -0.7, horizon + 1)(k + 1) == pytest.approx(beta, rel=1e-9)
+            assert s.SampleSize(1, 0.85, horizon + 1)(k + 1) == gamma
+
+
+@given(st.integers(1, 400), st.integers(1, 6))
+def test_a_sample_size_that_is_an_integer_does_not_drop_by_one(root: int, power: int) -> None:
+    rounds = root**power
+    assert s.SampleSize(1, 1 / power, rounds)(1) == root
+    assert s.SampleSize(3, 1 / power, rounds)(1) == 3 * root
+
+
+def test_a_sample_size_that_floating_point_misses() -> None:
+    assert math.floor(1000 ** (1 / 3)) == 9  # the trap
+    assert s.SampleSize(1, 1 / 3, 1000)(1) == 10
+    assert s.SampleSize(1, 1 / 3, 999)(1) == 9
+    assert s.SampleSize(0.1, 0.0, 5)(1) == 1
+
+
+def test_decay_and_pieces() -> None:
+    decay = s.ExponentialDecay(2.0, 0.5)
+    assert [decay(t) for t in (1, 2, 3)] == [2.0, 1.0, 0.5]
+    pieces = s.Piecewise((1, 4, 6), (0.3, 0.2, 0.1))
+    assert [pieces(t) for t in range(1, 8)] == [0.3, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (s.Constant(np.float32(0.5)), "Constant(value=0.5)"),
+        (s.InverseTime(2), "InverseTime(scale=2.0, offset=0.0)"),
+        (s.InverseSqrt(0.5), "InverseSqrt(scale=0.5)"),
+        (s.PowerLaw(1, -0.5), "PowerLaw(scale=1.0, exponent=-0.5, offset=0.0)"),
+        (s.HorizonPower(1, -0.9, 10), "HorizonPower(scale=1.0, exponent=-0.9, rounds=10)"),
+        (s.ExponentialDecay(1, 0.9), "ExponentialDecay(scale=1.0, rate=0.9)"),
+        (s.Piecewise([1, 9], [2, np.float64(1)]), "Piecewise(starts=(1, 9), values=(2.0, 1.0))"),
+        (s.SampleSize(1, 0.5, 10), "SampleSize(scale=1.0, exponent=0.5, rounds=10)"),
+    ],
+)
+def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
+    assert repr(schedule) == text
+    copy = pickle.loads(pickle.dumps(schedule))
+    assert copy == schedule
+    assert hash(copy) == hash(schedule)
+    with pytest.raises(ValueError, match=r"t: wanted an integer of at least 1.*, got 0"):
+        schedule(0)
+    with pytest.raises(ValueError, match=r"t: wanted an integer of at least 1.*, got 1\.5"):
+        schedule(1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: s.Constant(0), "value: wanted a finite number greater than 0, got 0"),
+        (lambda: s.Constant(math.nan), "value: wanted a finite number, got nan"),
+        (lambda: s.InverseTime(-1), "scale: wanted a finite number greater than 0, got -1"),
+        (lambda: s.InverseTime(1, -1), "offset: wanted a finite number of at least 0, got -1"),
+        (lambda: s.InverseSqrt(math.inf), "scale: wanted a finite number, got inf"),
+        (lambda: s.PowerLaw(0, 1), "scale: wanted"),
+        (lambda: s.PowerLaw(1, math.nan), "exponent: wanted a finite number, got nan"),
+        (lambda: s.PowerLaw(1, 1, -1), "offset: wanted"),
+        (lambda: s.PowerLaw(1, 400)(10), "PowerLaw.*: wanted a finite value .* t = 10, got inf"),
+        (lambda: s.HorizonPower(-1, 1, 5), "scale: wanted"),
+        (lambda: s.HorizonPower(1, math.inf, 5), "exponent: wanted"),
+        (lambda: s.HorizonPower(1, 1, 0), "rounds: wanted an integer of at least 1, got 0"),
+        (lambda: s.HorizonPower(1, -400, 10), "HorizonPower.*: wanted .* greater than 0 .* got 0"),
+        (lambda: s.HorizonPower(1, 1, 5)(6), "t: wanted an integer of at least 1 and below 6"),
+        (lambda: s.ExponentialDecay(0, 0.5), "scale: wanted"),
+        (lambda: s.ExponentialDecay(1, 0), r"rate: wanted a number in \(0, 1\], got 0"),
+        (lambda: s.ExponentialDecay(1, 1.5), r"rate: wanted a number in \(0, 1\], got 1\.5"),
+        (lambda: s.ExponentialDecay(1, 0.1)(999), "ExponentialDecay.*: wanted .* t = 999, got 0"),
+        (lambda: s.Piecewise((), ()), "starts: wanted ascending integers, the first of them 1"),
+        (lambda: s.Piecewise((2,), (1.0,)), "starts: wanted ascending integers"),
+        (lambda: s.Piecewise((1, 3, 3), (1.0, 1.0, 1.0)), "starts: wanted ascending integers"),
+        (lambda: s.Piecewise((1, 2.5), (1.0, 1.0)), "starts: wanted an integer"),
+        (lambda: s.Piecewise((1, 2), (1.0,)), "values: wanted 2 values, one for each start, got 1"),
+        (lambda: s.Piecewise((1,), (0.0,)), "values: wanted a finite number greater than 0"),
+        (lambda: s.SampleSize(0, 1, 5), "scale: wanted"),
+        (lambda: s.SampleSize(1, -1, 5), "exponent: wanted a finite number of at least 0, got -1"),
+        (lambda: s.SampleSize(1, 1, 0), "rounds: wanted"),
+        (lambda: s.SampleSize(1, 999, 10), "SampleSize.*: wanted a finite value .*, got inf"),
+        (lambda: s.SampleSize(1, 1, 5)(6), "t: wanted an integer of at least 1 and below 6"),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
