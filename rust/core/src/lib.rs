@@ -14,7 +14,10 @@
 mod error;
 mod parallel;
 mod real;
+mod sampling;
+mod transform;
 
+pub mod noise;
 pub mod projection;
 pub mod stream;
 

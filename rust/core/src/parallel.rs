@@ -62,6 +62,27 @@ pub(crate) fn for_each_row<T: Send>(
     }
 }
 
+/// Calls `work(scratch, block_index, block)` for each block of `len` elements (the last one may be shorter), on
+/// several threads if there is much to do. What `scratch` holds from an earlier call is not defined.
+pub(crate) fn for_each_block<T: Send, S>(
+    x: &mut [T],
+    len: usize,
+    scratch: impl Fn() -> S + Send + Sync,
+    work: impl Fn(&mut S, usize, &mut [T]) + Send + Sync,
+) {
+    if x.len() < SERIAL_BELOW {
+        let mut scratch = scratch();
+        x.chunks_mut(len)
+            .enumerate()
+            .for_each(|(i, block)| work(&mut scratch, i, block));
+    } else {
+        x.par_chunks_mut(len)
+            .with_min_len(BLOCK.div_ceil(len))
+            .enumerate()
+            .for_each_init(scratch, |scratch, (i, block)| work(scratch, i, block));
+    }
+}
+
 /// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
 pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + Sync) -> f64 {
     if x.len() < SERIAL_BELOW {

@@ -1,0 +1,250 @@
+//! Gaussian and Laplace noise for the rows of a matrix, each row from the cryptographic stream of its own node.
+//!
+//! Element `j` of a row depends on (key, cipher, purpose, round, node, `j`), the law and the type, and on nothing
+//! else.
+//!
+//! # Guarantee
+//! A sample is a deterministic function of 96 to 128 random bits (63 or 64 of them for the magnitude) of a stream
+//! that nobody can tell from a random one without the key. It has the law up to the rounding of its
+//! type: the mass beyond the largest sample is about 2^-64. A sum rounded to floating point is *not* exactly
+//! differentially private: which numbers occur depends on the value below the noise (Mironov, CCS 2012). Where that
+//! matters, quantize after the noise.
+
+use crate::KernelError;
+use crate::error::{rows, same_len};
+use crate::sampling::{Nodes, Sampler, Unit, Word, draw_rows};
+use crate::stream::Stream;
+
+pub use crate::transform::Sample;
+
+/// Samples and words are laid out in groups of this many, for vector instructions.
+const LANES: usize = 8;
+
+/// The law of the noise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Law {
+    /// Mean 0 and standard deviation `scale`.
+    Gaussian,
+    /// Density proportional to exp(-|z| / scale): mean 0 and standard deviation `sqrt(2) * scale`.
+    Laplace,
+}
+
+/// Which noise the rows of a matrix get.
+#[derive(Debug, Clone, Copy)]
+pub struct Noise<'a> {
+    /// Its law.
+    pub law: Law,
+    /// One scale for all rows or one for each; 0 means no noise.
+    pub scales: &'a [f64],
+    /// Where its randomness comes from. What draws from the same stream again gets the same noise again.
+    pub stream: &'a Stream,
+    /// The node of each row; `None` for 0, 1, ..
+    pub nodes: Option<&'a [u32]>,
+}
+
+/// Adds noise to the rows of `dim` elements of `x`.
+///
+/// # Errors
+/// If a scale is negative or not finite (in `T`), there is neither one scale nor one for each row, the nodes are
+/// not distinct or not one for each row, or `x` is no whole number of rows.
+pub fn add_noise_in_place<T: Sample>(
+    x: &mut [T],
+    dim: usize,
+    noise: &Noise<'_>,
+) -> Result<(), KernelError> {
+    draw(true, "x", x, dim, noise)
+}
+
+/// As [`add_noise_in_place`], reading `x` and writing `out`.
+///
+/// # Errors
+/// As [`add_noise_in_place`], and if `out` is not as long as `x`.
+pub fn add_noise_into<T: Sample>(
+    x: &[T],
+    dim: usize,
+    noise: &Noise<'_>,
+    out: &mut [T],
+) -> Result<(), KernelError> {
+    same_len("out", out.len(), x.len())?;
+    out.copy_from_slice(x);
+    draw(true, "x", out, dim, noise)
+}
+
+/// Fills `out` with the noise that [`add_noise_in_place`] would add to its rows of `dim` elements.
+///
+/// # Errors
+/// As [`add_noise_in_place`].
+pub fn noise_into<T: Sample>(
+    noise: &Noise<'_>,
+    dim: usize,
+    out: &mut [T],
+) -> Result<(), KernelError> {
+    draw(false, "out", out, dim, noise)
+}
+
+fn draw<T: Sample>(
+    add: bool,
+    argument: &'static str,
+    x: &mut [T],
+    dim: usize,
+    noise: &Noise<'_>,
+) -> Result<(), KernelError> {
+    let rows = rows(argument, x.len(), dim)?;
+    let sampler = Scaled {
+        law: noise.law,
+        scales: scales_in(noise.scales, rows)?,
+        add,
+    };
+    draw_rows(
+        &sampler,
+        noise.stream,
+        Nodes::new(noise.nodes, rows)?,
+        x,
+        dim,
+    )
+}
+
+/// The scales as `T`; fails if one would turn into something else, as 1e-50 into no noise in `f32`.
+fn scales_in<T: Sample>(scales: &[f64], rows: usize) -> Result<Vec<T>, KernelError> {
+    if scales.len() != 1 && scales.len() != rows {
+        let wanted = format!("1 number or {rows}, one for each row");
+        return Err(KernelError::new("scale", wanted, scales.len()));
+    }
+    let convert = |&scale: &f64| {
+        let converted = T::from_f64(scale);
+        if scale >= 0.0 && converted.is_finite() && (converted > T::ZERO || scale == 0.0) {
+            Ok(converted)
+        } else {
+            let wanted = "finite numbers of at least 0, in the type of the samples";
+            Err(KernelError::new("scale", wanted, scale))
+        }
+    };
+    scales.iter().map(convert).collect()
+}
+
+/// Noise times the scale of its row, stored or added.
+struct Scaled<T> {
+    law: Law,
+    scales: Vec<T>,
+    add: bool,
+}
+
+impl<T: Sample> Sampler for Scaled<T> {
+    type Sample = T;
+    type Stored = T;
+
+    fn unit(&self) -> Unit {
+        match self.law {
+            Law::Gaussian => Unit {
+                samples: 2 * LANES,
+                words: (2 + T::ANGLE_WORDS) * LANES,
+            },
+            Law::Laplace => Unit {
+                samples: LANES,
+                words: 2 * LANES,
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn draw(&self, words: &[Word], samples: &mut [T]) {
+        let Unit {
+            words: n,
+            samples: m,
+        } = self.unit();
+        let units = words.chunks_exact(n).zip(samples.chunks_exact_mut(m));
+        match self.law {
+            Law::Gaussian => {
+                for (words, samples) in units {
+                    gaussian_unit(words, samples);
+                }
+            }
+            Law::Laplace => {
+                for (words, samples) in units {
+                    laplace_unit(words, samples);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, row: usize, samples: &[T], part: &mut [T]) {
+        let scale = self.scales[if self.scales.len() == 1 { 0 } else { row }];
+        if self.add {
+            for (x, z) in part.iter_mut().zip(samples) {
+                *x = scale.mul_add(*z, *x);
+            }
+        } else {
+            for (x, z) in part.iter_mut().zip(samples) {
+                *x = scale * *z;
+            }
+        }
+    }
+}
+
+/// Eight words as numbers.
+#[inline(always)]
+fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
+    std::array::from_fn(|lane| u32::from_le_bytes(words[LANES * group + lane]))
+}
+
+/// The pair of lane `l` becomes elements `l` and `8 + l`.
+#[inline(always)]
+fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
+    let (high, low) = (lanes(words, 0), lanes(words, 1));
+    let (angle, finer) = (lanes(words, 2), lanes(words, 1 + T::ANGLE_WORDS));
+    let mut pairs = [[T::ZERO; LANES]; 2];
+    for l in 0..LANES {
+        [pairs[0][l], pairs[1][l]] = T::gaussian([high[l], low[l]], [angle[l], finer[l]]);
+    }
+    samples.copy_from_slice(pairs.as_flattened());
+}
+
+#[inline(always)]
+fn laplace_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
+    let (high, low) = (lanes(words, 0), lanes(words, 1));
+    for l in 0..LANES {
+        samples[l] = T::laplace([high[l], low[l]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parallel::vectorized;
+
+    /// The vector instructions of this machine against scalar code without fused multiply-add.
+    #[test]
+    fn the_bits_do_not_depend_on_the_processor() {
+        fn check<T: Sample + PartialEq>(law: Law) {
+            let sampler = Scaled {
+                law,
+                scales: vec![T::from_f64(0.3)],
+                add: true,
+            };
+            let unit = sampler.unit();
+            let mut state = 1_u32;
+            let mut word = || {
+                state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+                (state ^ state >> 15).to_le_bytes()
+            };
+            for _ in 0..2000 {
+                let words: Vec<Word> = (0..4 * unit.words).map(|_| word()).collect();
+                let mut samples = [[T::ZERO; 4 * 2 * LANES]; 2];
+                let mut sums = [[T::from_f64(0.7); 4 * 2 * LANES]; 2];
+                let len = 4 * unit.samples;
+                sampler.draw(&words, &mut samples[0][..len]);
+                sampler.store(0, &samples[0], &mut sums[0]);
+                vectorized!({
+                    sampler.draw(&words, &mut samples[1][..len]);
+                    sampler.store(0, &samples[1], &mut sums[1]);
+                });
+                assert!(samples[0] == samples[1] && sums[0] == sums[1]);
+            }
+        }
+        check::<f32>(Law::Gaussian);
+        check::<f64>(Law::Gaussian);
+        check::<f32>(Law::Laplace);
+        check::<f64>(Law::Laplace);
+    }
+}

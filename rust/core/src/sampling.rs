@@ -1,0 +1,157 @@
+//! Drawing rows of samples, each row from the stream of its own node. A row is a sequence of chunks; a chunk
+//! begins at a fixed place of the stream, so that rows may be cut anywhere and drawn by any thread.
+
+use crate::KernelError;
+use crate::parallel::{for_each_block, for_each_row, vectorized};
+use crate::stream::{BLOCK_BYTES, Stream};
+
+/// Samples of one chunk.
+pub(crate) const CHUNK: usize = 512;
+
+/// A word of a stream.
+pub(crate) type Word = [u8; 4];
+
+/// The smallest piece of a stream that becomes samples.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit {
+    /// Samples of one unit, a divisor of [`CHUNK`].
+    pub samples: usize,
+    /// Words of the stream behind them, at most two for each sample.
+    pub words: usize,
+}
+
+/// How samples come from words, and what becomes of them.
+pub(crate) trait Sampler: Sync {
+    /// What is drawn.
+    type Sample: Copy + Default + Send;
+    /// What a row holds.
+    type Stored: Send;
+
+    fn unit(&self) -> Unit;
+
+    /// Turns whole units of words into samples; `#[inline(always)]`.
+    fn draw(&self, words: &[Word], samples: &mut [Self::Sample]);
+
+    /// Puts samples into a part of a row of as many elements; `#[inline(always)]`.
+    fn store(&self, row: usize, samples: &[Self::Sample], part: &mut [Self::Stored]);
+}
+
+/// Which node each row belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nodes<'a>(Option<&'a [u32]>);
+
+impl<'a> Nodes<'a> {
+    /// The given nodes, or 0, 1, .. for `None`. Fails unless they are distinct, one for each row: two rows with
+    /// the noise of one node would give it away.
+    pub fn new(nodes: Option<&'a [u32]>, rows: usize) -> Result<Nodes<'a>, KernelError> {
+        let Some(ids) = nodes else {
+            return match u32::try_from(rows) {
+                Ok(_) => Ok(Nodes(None)),
+                Err(_) => Err(KernelError::new("x", "less than 2^32 rows", rows)),
+            };
+        };
+        if ids.len() != rows {
+            return Err(KernelError::new(
+                "nodes",
+                format!("one for each of {rows} rows"),
+                ids.len(),
+            ));
+        }
+        if !ids.is_sorted_by(|a, b| a < b) {
+            let mut sorted = ids.to_vec();
+            sorted.sort_unstable();
+            if let Some([node, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(KernelError::new(
+                    "nodes",
+                    "distinct nodes",
+                    format!("{node} twice"),
+                ));
+            }
+        }
+        Ok(Nodes(nodes))
+    }
+
+    fn of(self, row: usize) -> u32 {
+        self.0.map_or(row as u32, |nodes| nodes[row])
+    }
+}
+
+/// Draws all rows of `x`, which are whole rows of `dim` elements.
+pub(crate) fn draw_rows<S: Sampler>(
+    sampler: &S,
+    stream: &Stream,
+    nodes: Nodes<'_>,
+    x: &mut [S::Stored],
+    dim: usize,
+) -> Result<(), KernelError> {
+    let Unit { samples, words } = sampler.unit();
+    let row_words = dim.div_ceil(samples) * words;
+    Stream::holds("dim", (4 * row_words).div_ceil(BLOCK_BYTES) as u64)?;
+    if dim <= CHUNK {
+        let row_samples = row_words / words * samples;
+        let rows_together = CHUNK / row_samples;
+        for_each_block(
+            x,
+            rows_together * dim,
+            Chunk::default,
+            |chunk, block, rows| {
+                let first = block * rows_together;
+                let count = rows.len() / dim;
+                for i in 0..count {
+                    let bytes = &mut chunk.bytes.0[4 * row_words * i..4 * row_words * (i + 1)];
+                    stream.fill(nodes.of(first + i), 0, bytes);
+                }
+                vectorized!({
+                    let samples = chunk.draw(sampler, row_words * count, row_samples * count);
+                    let rows = rows
+                        .chunks_exact_mut(dim)
+                        .zip(samples.chunks_exact(row_samples));
+                    for (i, (row, samples)) in rows.enumerate() {
+                        sampler.store(first + i, &samples[..dim], row);
+                    }
+                });
+            },
+        );
+    } else {
+        for_each_row(x, dim, dim, |row, parts| {
+            for_each_block(parts, CHUNK, Chunk::default, |chunk, block, part| {
+                let units = part.len().div_ceil(samples);
+                let first = block * (CHUNK / samples * words * 4 / BLOCK_BYTES);
+                let bytes = &mut chunk.bytes.0[..4 * words * units];
+                stream.fill(nodes.of(row), first as u32, bytes);
+                vectorized!({
+                    let samples = chunk.draw(sampler, words * units, samples * units);
+                    sampler.store(row, &samples[..part.len()], part);
+                });
+            });
+        });
+    }
+    Ok(())
+}
+
+/// One chunk of a stream and of samples, in the first-level cache.
+struct Chunk<T> {
+    bytes: Aligned<[u8; 8 * CHUNK]>,
+    samples: Aligned<[T; CHUNK]>,
+}
+
+#[repr(align(64))]
+struct Aligned<T>(T);
+
+impl<T: Copy + Default> Default for Chunk<T> {
+    fn default() -> Chunk<T> {
+        Chunk {
+            bytes: Aligned([0; 8 * CHUNK]),
+            samples: Aligned([T::default(); CHUNK]),
+        }
+    }
+}
+
+impl<T> Chunk<T> {
+    #[inline(always)]
+    fn draw(&mut self, sampler: &impl Sampler<Sample = T>, words: usize, samples: usize) -> &[T] {
+        let samples = &mut self.samples.0[..samples];
+        sampler.draw(&self.bytes.0.as_chunks().0[..words], samples);
+        samples
+    }
+}

@@ -1,0 +1,158 @@
+//! The noise has its law, with tails, and streams do not know of each other.
+
+mod statistics;
+
+use dpmesh_core::noise::{Law, Noise, Sample, noise_into};
+use dpmesh_core::stream::{Cipher, Key};
+use statistics::{TWO_SIDED, follows, is_poisson, standard, stream, z_score};
+
+const MILLION: usize = 1_000_000;
+
+fn distribution(law: Law, x: f64) -> f64 {
+    match law {
+        Law::Gaussian => libm::erfc(-x / 2_f64.sqrt()) / 2.0,
+        Law::Laplace if x < 0.0 => x.exp() / 2.0,
+        Law::Laplace => 1.0 - (-x).exp() / 2.0,
+    }
+}
+
+/// E |z|^k of the standard laws.
+fn absolute_moment(law: Law, k: i32) -> f64 {
+    match (law, k) {
+        (Law::Gaussian, 1) => (2.0 / std::f64::consts::PI).sqrt(),
+        (Law::Gaussian, k) => (1..k).step_by(2).map(f64::from).product(),
+        (Law::Laplace, k) => (1..=k).map(f64::from).product(),
+    }
+}
+
+fn each_law_and_cipher(check: impl Fn(Law, Cipher)) {
+    for law in [Law::Gaussian, Law::Laplace] {
+        for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+            check(law, cipher);
+        }
+    }
+}
+
+fn as_f64<T: Sample>(samples: Vec<T>) -> Vec<f64> {
+    samples.into_iter().map(T::to_f64).collect()
+}
+
+#[test]
+fn the_law_is_that_of_the_textbook() {
+    each_law_and_cipher(|law, cipher| {
+        let stream = stream(cipher);
+        let cdf = |x| distribution(law, x);
+        assert!(follows(as_f64(standard::<f32>(law, &stream, MILLION)), cdf));
+        assert!(follows(as_f64(standard::<f64>(law, &stream, MILLION)), cdf));
+        let shifted = standard::<f64>(law, &stream, MILLION)
+            .into_iter()
+            .map(|z| z + 0.01);
+        assert!(!follows(shifted.collect(), cdf));
+    });
+}
+
+#[test]
+fn moments_are_right_and_a_scale_wrong_by_1_percent_is_noticed() {
+    fn check<T: Sample>(law: Law, cipher: Cipher) {
+        let samples = as_f64(standard::<T>(law, &stream(cipher), MILLION));
+        let score = |k: i32, scale: f64| {
+            let mean = absolute_moment(law, k);
+            let variance = absolute_moment(law, 2 * k) - mean * mean;
+            z_score(
+                samples.iter().map(|z| (scale * z).abs().powi(k)),
+                mean,
+                variance,
+            )
+        };
+        for k in [1, 2, 4] {
+            assert!(
+                score(k, 1.0).abs() < TWO_SIDED,
+                "{law:?} {cipher:?}: moment {k}"
+            );
+        }
+        let mean = z_score(samples.iter().copied(), 0.0, absolute_moment(law, 2));
+        assert!(mean.abs() < TWO_SIDED);
+        for wrong in [0.99, 1.01] {
+            assert!(score(1, wrong).abs() > TWO_SIDED && score(2, wrong).abs() > TWO_SIDED);
+        }
+    }
+    each_law_and_cipher(check::<f32>);
+    each_law_and_cipher(check::<f64>);
+}
+
+#[test]
+fn tails_beyond_five_sigma_are_there() {
+    const N: usize = 1 << 26;
+    fn check<T: Sample>(law: Law, thresholds: [f64; 2]) {
+        let samples = standard::<T>(law, &stream(Cipher::Aes), N);
+        for threshold in thresholds {
+            let mean = 2.0 * distribution(law, -threshold) * N as f64;
+            let beyond = |z: &&T| z.abs() > T::from_f64(threshold);
+            let count = samples.iter().filter(beyond).count() as u64;
+            assert!(
+                is_poisson(count, mean),
+                "{law:?}: {count} beyond {threshold}, not {mean}"
+            );
+        }
+    }
+    check::<f32>(Law::Gaussian, [4.0, 5.0]);
+    check::<f64>(Law::Gaussian, [4.0, 5.0]);
+    check::<f32>(Law::Laplace, [10.0, 15.0]);
+    check::<f64>(Law::Laplace, [10.0, 15.0]);
+}
+
+/// Correlations of samples and of their squares, each a Gaussian of variance 1 / n if there is none.
+fn uncorrelated(a: &[f64], b: &[f64]) -> bool {
+    let products = || a.iter().zip(b);
+    let plain = z_score(products().map(|(a, b)| a * b), 0.0, 1.0);
+    let squares = z_score(
+        products().map(|(a, b)| (a * a - 1.0) * (b * b - 1.0)),
+        0.0,
+        4.0,
+    );
+    plain.abs() < TWO_SIDED && squares.abs() < TWO_SIDED
+}
+
+#[test]
+fn samples_of_one_stream_are_uncorrelated() {
+    let check = |samples: Vec<f64>| {
+        for lag in [1, 2, 7, 8, 9, 16, 64, 512, 4096] {
+            assert!(uncorrelated(&samples, &samples[lag..]), "lag {lag}");
+        }
+    };
+    check(as_f64(standard::<f32>(
+        Law::Gaussian,
+        &stream(Cipher::Aes),
+        MILLION,
+    )));
+    check(standard::<f64>(
+        Law::Gaussian,
+        &stream(Cipher::ChaCha20),
+        MILLION,
+    ));
+}
+
+#[test]
+fn streams_are_uncorrelated() {
+    let draw = |key: u8, purpose, round, node: u32| {
+        let stream = Key::new(Cipher::Aes, &[key; 32])
+            .stream(purpose, round)
+            .unwrap();
+        let nodes = Some(&[node][..]);
+        let noise = Noise {
+            law: Law::Gaussian,
+            scales: &[1.0],
+            stream: &stream,
+            nodes,
+        };
+        let mut samples = vec![0.0; MILLION];
+        noise_into(&noise, MILLION, &mut samples).unwrap();
+        samples
+    };
+    let one = draw(1, 1, 0, 0);
+    assert!(uncorrelated(&one, &draw(2, 1, 0, 0)));
+    assert!(uncorrelated(&one, &draw(1, 2, 0, 0)));
+    assert!(uncorrelated(&one, &draw(1, 1, 1, 0)));
+    assert!(uncorrelated(&one, &draw(1, 1, 0, 1)));
+    assert!(!uncorrelated(&one, &draw(1, 1, 0, 0)));
+}

@@ -1,0 +1,204 @@
+//! Which value stands where: the same for any number of threads, any cut of the rows, and every version.
+
+use dpmesh_core::KernelError;
+use dpmesh_core::noise::{Law, Noise, Sample, add_noise_in_place, add_noise_into, noise_into};
+use dpmesh_core::stream::{Cipher, Key, Stream};
+use proptest::prelude::*;
+
+fn stream(cipher: Cipher) -> Stream {
+    Key::new(cipher, &std::array::from_fn(|i| i as u8))
+        .stream(1, 2)
+        .unwrap()
+}
+
+fn draw<T: Sample>(law: Law, stream: &Stream, nodes: &[u32], dim: usize) -> Vec<T> {
+    let noise = Noise {
+        law,
+        scales: &[1.0],
+        stream,
+        nodes: Some(nodes),
+    };
+    let mut samples = vec![T::ZERO; nodes.len() * dim];
+    noise_into(&noise, dim, &mut samples).unwrap();
+    samples
+}
+
+fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.unwrap().install(work)
+}
+
+#[test]
+fn values_are_the_same_on_any_number_of_threads() {
+    fn check<T: Sample + PartialEq>(law: Law, cipher: Cipher) {
+        let stream = stream(cipher);
+        for (rows, dim) in [(20_000_u32, 3), (100, 700), (1, 50_001), (3, 40_000)] {
+            let nodes: Vec<u32> = (0..rows).collect();
+            let draw = || draw::<T>(law, &stream, &nodes, dim);
+            let alone = on_threads(1, draw);
+            assert!(on_threads(2, draw) == alone && on_threads(7, draw) == alone);
+        }
+    }
+    check::<f32>(Law::Gaussian, Cipher::Aes);
+    check::<f64>(Law::Gaussian, Cipher::Aes);
+    check::<f32>(Law::Laplace, Cipher::ChaCha20);
+    check::<f64>(Law::Laplace, Cipher::ChaCha20);
+}
+
+proptest! {
+    #[test]
+    fn a_value_depends_on_its_node_and_place_alone(
+        nodes in prop::collection::hash_set(any::<u32>(), 1..40),
+        dim in 1_usize..1200,
+        longer in 0_usize..1200,
+        gaussian: bool,
+        aes: bool,
+    ) {
+        let law = if gaussian { Law::Gaussian } else { Law::Laplace };
+        let stream = stream(if aes { Cipher::Aes } else { Cipher::ChaCha20 });
+        let nodes: Vec<u32> = nodes.into_iter().collect();
+        let together = draw::<f32>(law, &stream, &nodes, dim);
+        for (node, row) in nodes.iter().zip(together.chunks(dim)) {
+            let alone = draw::<f32>(law, &stream, &[*node], dim + longer);
+            prop_assert_eq!(row, &alone[..dim]);
+        }
+    }
+
+    #[test]
+    fn adding_is_filling_times_the_scale_of_the_row(
+        rows in 1_usize..20,
+        dim in 1_usize..600,
+        scale in 0.0_f64..10.0,
+        per_row: bool,
+    ) {
+        let stream = stream(Cipher::Aes);
+        let scales: Vec<f64> = (0..if per_row { rows } else { 1 }).map(|i| scale * i as f64).collect();
+        let noise = Noise { law: Law::Laplace, scales: &scales, stream: &stream, nodes: None };
+        let x: Vec<f64> = (0..rows * dim).map(|i| (i as f64).cos()).collect();
+        let mut z = vec![f64::NAN; x.len()];
+        noise_into(&Noise { scales: &[1.0], ..noise }, dim, &mut z).unwrap();
+        let mut sum = vec![f64::NAN; x.len()];
+        add_noise_into(&x, dim, &noise, &mut sum).unwrap();
+        let mut in_place = x.clone();
+        add_noise_in_place(&mut in_place, dim, &noise).unwrap();
+        prop_assert_eq!(&sum, &in_place);
+        for (i, ((x, z), sum)) in x.iter().zip(&z).zip(&sum).enumerate() {
+            prop_assert_eq!(*sum, scales[if per_row { i / dim } else { 0 }].mul_add(*z, *x));
+        }
+    }
+}
+
+/// Elements 0, 7, 8 and 600 of node 5. A change here breaks reproducibility: say so in the changelog.
+#[test]
+fn values_are_those_of_every_earlier_version() {
+    fn values<T: Sample>(law: Law, cipher: Cipher) -> [f64; 4] {
+        let row = draw::<T>(law, &stream(cipher), &[5], 601);
+        [0, 7, 8, 600].map(|i| row[i].to_f64())
+    }
+    let got = [
+        values::<f32>(Law::Gaussian, Cipher::Aes),
+        values::<f64>(Law::Gaussian, Cipher::Aes),
+        values::<f32>(Law::Laplace, Cipher::Aes),
+        values::<f64>(Law::Laplace, Cipher::Aes),
+        values::<f32>(Law::Gaussian, Cipher::ChaCha20),
+        values::<f64>(Law::Gaussian, Cipher::ChaCha20),
+        values::<f32>(Law::Laplace, Cipher::ChaCha20),
+        values::<f64>(Law::Laplace, Cipher::ChaCha20),
+    ];
+    assert_eq!(got, GOLDEN);
+}
+
+const GOLDEN: [[f64; 4]; 8] = [
+    [
+        0.28420642018318176,
+        -0.26882168650627136,
+        2.1640379428863525,
+        0.6243664026260376,
+    ],
+    [
+        0.2842064347475408,
+        -0.2688216786631428,
+        2.1640378641518865,
+        -0.46394156608468823,
+    ],
+    [
+        -1.6887693405151367,
+        0.5699502825737,
+        3.180467128753662,
+        0.0371086560189724,
+    ],
+    [
+        -1.6887694069575379,
+        0.5699502859531814,
+        3.180466968448659,
+        0.037108682890944794,
+    ],
+    [
+        2.570378065109253,
+        -1.6838138103485107,
+        -0.5973202586174011,
+        -0.4511847496032715,
+    ],
+    [
+        2.57037797386887,
+        -1.6838137921421725,
+        -0.5973201914778031,
+        0.4852119761605738,
+    ],
+    [
+        -2.788670063018799,
+        -0.9321559071540833,
+        -0.8502240180969238,
+        -0.4133601188659668,
+    ],
+    [
+        -2.7886699892887146,
+        -0.9321559033593556,
+        -0.8502239908601553,
+        -0.4133601376388177,
+    ],
+];
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let stream = stream(Cipher::Aes);
+    let error = |scales: &[f64], nodes: Option<&[u32]>, dim| {
+        let noise = Noise {
+            law: Law::Gaussian,
+            scales,
+            stream: &stream,
+            nodes,
+        };
+        let add = add_noise_in_place(&mut [0.0_f32; 6], dim, &noise);
+        add.map_err(|error: KernelError| error.to_string())
+            .unwrap_err()
+    };
+    for scale in [-1.0, f64::NAN, f64::INFINITY, 1e-50, 1e300] {
+        assert!(error(&[scale], None, 2).starts_with("scale: wanted finite numbers of at least 0"));
+    }
+    assert_eq!(
+        error(&[1.0, 1.0], None, 2),
+        "scale: wanted 1 number or 3, one for each row, got 2"
+    );
+    assert_eq!(
+        error(&[1.0], Some(&[1, 2]), 2),
+        "nodes: wanted one for each of 3 rows, got 2"
+    );
+    assert_eq!(
+        error(&[1.0], Some(&[1, 2, 1]), 2),
+        "nodes: wanted distinct nodes, got 1 twice"
+    );
+    assert_eq!(
+        error(&[1.0], None, 4),
+        "x: wanted a multiple of dim = 4 elements, got 6"
+    );
+    assert_eq!(error(&[1.0], None, 0), "dim: wanted at least 1, got 0");
+    let noise = Noise {
+        law: Law::Laplace,
+        scales: &[1.0],
+        stream: &stream,
+        nodes: None,
+    };
+    let unequal = add_noise_into(&[0.0_f32; 2], 2, &noise, &mut [0.0; 3]).unwrap_err();
+    assert_eq!(unequal.to_string(), "out: wanted 2 elements, got 3");
+}
