@@ -11,11 +11,21 @@ Rules that all of them keep:
 """
 
 from dpmesh.kernels.projection import clip_rows, row_norms
+from dpmesh.kernels.smoothing import (
+    EffectiveDimensions,
+    effective_dimensions,
+    smooth,
+    smoothing_spectrum,
+)
 from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [
+    "EffectiveDimensions",
     "clip_rows",
+    "effective_dimensions",
     "get_threads",
     "row_norms",
     "set_threads",
+    "smooth",
+    "smoothing_spectrum",
 ]

@@ -52,6 +52,19 @@ pub(crate) fn positive(argument: &'static str, value: f64) -> Result<(), KernelE
     }
 }
 
+/// Fails unless `value` is finite and at least zero.
+pub(crate) fn non_negative(argument: &'static str, value: f64) -> Result<(), KernelError> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(())
+    } else {
+        Err(KernelError::new(
+            argument,
+            "a finite number of at least 0",
+            value,
+        ))
+    }
+}
+
 /// Number of rows of `dim` elements in a slice of `len` elements; fails unless the rows are whole.
 pub(crate) fn rows(argument: &'static str, len: usize, dim: usize) -> Result<usize, KernelError> {
     if dim == 0 {

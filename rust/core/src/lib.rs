@@ -19,6 +19,7 @@ mod transform;
 
 pub mod noise;
 pub mod projection;
+pub mod smoothing;
 pub mod stream;
 
 pub use error::KernelError;

@@ -83,6 +83,19 @@ pub(crate) fn for_each_block<T: Send, S>(
     }
 }
 
+/// `value(block)` for each block of `len` elements, in their order.
+pub(crate) fn map_blocks<T: Sync, R: Send>(
+    x: &[T],
+    len: usize,
+    value: impl Fn(&[T]) -> R + Send + Sync,
+) -> Vec<R> {
+    if x.len() < SERIAL_BELOW {
+        x.chunks(len).map(value).collect()
+    } else {
+        x.par_chunks(len).map(value).collect()
+    }
+}
+
 /// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
 pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + Sync) -> f64 {
     if x.len() < SERIAL_BELOW {

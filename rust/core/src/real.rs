@@ -26,6 +26,8 @@ pub trait Real:
     const ZERO: Self;
     /// 1.
     const ONE: Self;
+    /// The smallest positive number of full precision.
+    const MIN_POSITIVE: Self;
     /// The nearest value of this type.
     fn from_f64(value: f64) -> Self;
     /// The same value as `f64`, exactly.
@@ -45,6 +47,7 @@ macro_rules! real {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
+            const MIN_POSITIVE: Self = <$t>::MIN_POSITIVE;
             #[inline(always)]
             #[allow(clippy::cast_lossless)]
             fn from_f64(value: f64) -> Self {

@@ -5,6 +5,7 @@
 mod accounting;
 mod convert;
 mod projection;
+mod smoothing;
 mod threads;
 
 use pyo3::prelude::*;
@@ -14,5 +15,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
     accounting::register(module)?;
-    projection::register(module)
+    projection::register(module)?;
+    smoothing::register(module)
 }

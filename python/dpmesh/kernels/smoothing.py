@@ -1,0 +1,157 @@
+"""Laplacian smoothing: a smooth vector from a noisy one, at no privacy cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._validate import fail, integer, non_negative, one_of
+from dpmesh.kernels._arrays import FloatArray, buffer, floats
+
+Method = Literal["recursion", "fft"]
+
+
+class EffectiveDimensions(NamedTuple):
+    """On how many dimensions noise still acts after smoothing."""
+
+    linear: float
+    """Sum of the spectrum, the paper's :math:`d_\\sigma`."""
+    squared: float
+    """Sum of its square, the paper's :math:`\\tilde d_\\sigma`: the variance left of unit noise."""
+
+
+def smooth(
+    x: npt.ArrayLike,
+    smoothing: float,
+    *,
+    power: int = 1,
+    blocks: Sequence[int] | None = None,
+    method: Method | None = None,
+    out: FloatArray | None = None,
+) -> FloatArray:
+    """Solve ``A u = x`` for each row, ``A = I + smoothing * L**power``, L the Laplacian of a cycle.
+
+    The rows of A are the circular shifts of ``(1 + 2s, -s, 0, .., 0, -s)`` for the first power. The
+    result minimizes ``|u - x|^2 + s |D u|^2``, D the differences of neighbours: noise averages out,
+    the mean of each block stays. It is post-processing of `x`: applied to a private release, it
+    costs no privacy.
+
+    Parameters
+    ----------
+    x
+        Shape (..., dim), float32 or float64: one vector for each node. NaN and infinity spread
+        within their block, at least as far as the smoothing reaches.
+    smoothing
+        The factor s, the papers' sigma: finite, at least 0. 0 changes nothing.
+    power
+        Which power of the Laplacian, from 1 up: higher ones spare low frequencies and damp high
+        ones more.
+    blocks
+        Lengths of the blocks that a row consists of (a network's layers), each a cycle of its own.
+        The whole row by default. On a cycle of one element L is 0; of two, its first row is
+        (2, -2).
+    method
+        ``"recursion"`` (power 1 only, and its default): exact, a few operations for each element
+        whatever the length and the smoothing; float32 is computed in float32 up to
+        ``smoothing = 100``, in float64 beyond. ``"fft"``: by real Fourier transforms in float64.
+    out
+        Where to put the result: an array like `x`, or `x` itself to work in place.
+
+    Returns
+    -------
+    An array of the shape and type of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+
+    Notes
+    -----
+    Liang, Wang, Gu, Osher and Yao, "Differentially Private Federated Learning with Laplacian
+    Smoothing", section 3.1; general powers as in Osher et al., "Laplacian Smoothing Gradient
+    Descent".
+    """
+    array = floats("x", x)
+    dim = array.shape[-1]
+    smoothing = non_negative("smoothing", smoothing)
+    power = _power(power)
+    if method is None:
+        method = "recursion" if power == 1 else "fft"
+    one_of("method", method, ("recursion", "fft"))
+    if method == "recursion" and power != 1:
+        fail("method", f"'fft' for power {power}", "'recursion'")
+    lengths = [dim] if blocks is None else [integer("blocks", b, at_least=1) for b in blocks]
+    if sum(lengths) != dim:
+        fail("blocks", f"lengths that sum to the {dim} elements of a row", f"sum {sum(lengths)}")
+    fourier_power = power if method == "fft" else None
+    if out is not None and out is array:
+        _core.smooth_in_place(out, lengths, smoothing, fourier_power)
+        return out
+    out = buffer(out, array)
+    _core.smooth(array, lengths, smoothing, fourier_power, out)
+    return out
+
+
+def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> npt.NDArray[np.float64]:
+    """Eigenvalues by which `smooth` damps each frequency of a cycle.
+
+    Parameters
+    ----------
+    dim
+        Length of the cycle, at least 1.
+    smoothing, power
+        As in `smooth`.
+
+    Returns
+    -------
+    Shape (dim,): ``1 / (1 + smoothing * (2 - 2 cos(2 pi i / dim))**power)`` for i = 0 .. dim-1, in
+    the order of `numpy.fft.fft`.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    spectrum = np.empty(integer("dim", dim, at_least=1))
+    power = _power(power)
+    _core.smoothing_spectrum(non_negative("smoothing", smoothing), power, spectrum)
+    return spectrum
+
+
+def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> EffectiveDimensions:
+    """Sum of the spectrum of `smooth` and of its square, the effective dimensions of the bounds.
+
+    Smoothing noise of variance v on each of `dim` elements leaves the total variance
+    ``v * squared`` of ``v * dim``.
+
+    Parameters
+    ----------
+    dim, smoothing, power
+        As in `smoothing_spectrum`. Constant time for the first power, O(dim) for others.
+
+    Returns
+    -------
+    The two sums, both `dim` for ``smoothing = 0`` and 1 in the limit of large `smoothing`.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+
+    Notes
+    -----
+    Theorem 3 of Liang et al. (see `smooth`) defines them for the first power.
+    """
+    dim = integer("dim", dim, at_least=1, below=2**63)
+    power = _power(power)
+    sums = _core.effective_dimensions(dim, non_negative("smoothing", smoothing), power)
+    return EffectiveDimensions(*sums)
+
+
+def _power(power: int) -> int:
+    return integer("power", power, at_least=1, below=2**32)

@@ -1,0 +1,125 @@
+//! The eigenvalues of `A^-1` and the two effective dimensions that they add up to.
+
+use std::f64::consts::PI;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::decay::Decay;
+use crate::KernelError;
+use crate::error::non_negative;
+use crate::parallel::{BLOCK, for_each_block};
+
+/// Sums over the spectrum of `A^-1`: on how many of the dimensions noise still acts after smoothing (paper,
+/// Theorem 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EffectiveDimensions {
+    /// Sum of the eigenvalues, the paper's `d_sigma`.
+    pub linear: f64,
+    /// Sum of their squares, the paper's `d~_sigma`: the variance that smoothing leaves of unit noise.
+    pub squared: f64,
+}
+
+/// The eigenvalues `1 / (1 + s (2 - 2 cos(2 pi i / d))^p)` of `A^-1` for `i` = 0 .. d-1, in the order of the Fourier
+/// basis; `d` is the length of `out`.
+///
+/// # Errors
+/// If `out` is empty, `smoothing` is not finite or negative, or `power` is 0.
+pub fn spectrum_into(smoothing: f64, power: u32, out: &mut [f64]) -> Result<(), KernelError> {
+    let spectrum = Spectrum::checked(out.len(), smoothing, power)?;
+    for_each_block(
+        out,
+        BLOCK,
+        || (),
+        |(), block, values| {
+            for (i, value) in values.iter_mut().enumerate() {
+                *value = spectrum.at(block * BLOCK + i);
+            }
+        },
+    );
+    Ok(())
+}
+
+/// The effective dimensions of a cycle of `dim` elements; in closed form for `power` = 1.
+///
+/// # Errors
+/// If `dim` or `power` is 0, or `smoothing` is not finite or negative.
+pub fn effective_dimensions(
+    dim: usize,
+    smoothing: f64,
+    power: u32,
+) -> Result<EffectiveDimensions, KernelError> {
+    let spectrum = Spectrum::checked(dim, smoothing, power)?;
+    Ok(if power == 1 {
+        spectrum.closed_sums()
+    } else {
+        spectrum.sums()
+    })
+}
+
+/// The eigenvalues of `A^-1`.
+pub(super) struct Spectrum {
+    dim: usize,
+    smoothing: f64,
+    power: u32,
+}
+
+impl Spectrum {
+    pub(super) fn new(dim: usize, smoothing: f64, power: u32) -> Spectrum {
+        Spectrum {
+            dim,
+            smoothing,
+            power,
+        }
+    }
+
+    fn checked(dim: usize, smoothing: f64, power: u32) -> Result<Spectrum, KernelError> {
+        non_negative("smoothing", smoothing)?;
+        for (argument, value) in [("dim", dim), ("power", power as usize)] {
+            if value == 0 {
+                return Err(KernelError::new(argument, "at least 1", value));
+            }
+        }
+        Ok(Spectrum::new(dim, smoothing, power))
+    }
+
+    /// Eigenvalue number `i`; `2 - 2 cos(2x) = 4 sin(x)^2` keeps its digits near 0.
+    pub(super) fn at(&self, i: usize) -> f64 {
+        let sine = (PI * i.min(self.dim - i) as f64 / self.dim as f64).sin();
+        let laplacian = (4.0 * sine * sine).powf(f64::from(self.power));
+        1.0 / (1.0 + self.smoothing * laplacian)
+    }
+
+    fn sums(&self) -> EffectiveDimensions {
+        let sums = |range: Range<usize>| {
+            range
+                .map(|i| self.at(i))
+                .fold((0.0, 0.0), |(linear, squared), value| {
+                    (linear + value, squared + value * value)
+                })
+        };
+        let blocks: Vec<(f64, f64)> = (0..self.dim.div_ceil(BLOCK))
+            .into_par_iter()
+            .map(|block| sums(block * BLOCK..self.dim.min((block + 1) * BLOCK)))
+            .collect();
+        EffectiveDimensions {
+            linear: blocks.iter().map(|sums| sums.0).sum(),
+            squared: blocks.iter().map(|sums| sums.1).sum(),
+        }
+    }
+
+    /// A row of `A^-1` is `(r^j + r^(d-j)) / (q (1 - r^d))`: its first element times `d` is the trace of `A^-1`, its
+    /// squared norm times `d` that of `A^-2`.
+    fn closed_sums(&self) -> EffectiveDimensions {
+        let (s, d) = (self.smoothing, self.dim as f64);
+        let decay = Decay::new(s);
+        let q = 2.0 * (0.25 + s).sqrt();
+        let (around, rest) = (decay.power(self.dim), decay.power_from_one(self.dim));
+        let once = (1.0 + around) / rest;
+        let norm = once * (1.0 + 2.0 * s) / q + 2.0 * d * around / (rest * rest);
+        EffectiveDimensions {
+            linear: d / q * once,
+            squared: d / (q * q) * norm,
+        }
+    }
+}
