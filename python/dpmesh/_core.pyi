@@ -1,6 +1,6 @@
 """The extension module: kernels on C-contiguous arrays, documented in `dpmesh.kernels`."""
 
-from typing import Any
+from typing import Any, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,53 @@ def get_threads() -> int: ...
 def gdp_epsilons(mu: npt.NDArray[np.float64], delta: float) -> npt.NDArray[np.float64]: ...
 def gdp_log_deltas(mu: npt.NDArray[np.float64], epsilon: float) -> npt.NDArray[np.float64]: ...
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float: ...
+
+# stream
+@final
+class Key:
+    @staticmethod
+    def generate(cipher: str = "aes") -> Key: ...
+    @staticmethod
+    def seeded(seed: int, cipher: str = "aes") -> Key: ...
+    @property
+    def cipher(self) -> str: ...
+    @property
+    def is_seeded(self) -> bool: ...
+    def stream(self, purpose: int, round: int = 0) -> Stream: ...
+    def __reduce__(self) -> NoReturn: ...
+
+@final
+class Stream:
+    @property
+    def cipher(self) -> str: ...
+    @property
+    def is_seeded(self) -> bool: ...
+    def words(self, node: int, out: npt.NDArray[np.uint32]) -> None: ...
+    def __reduce__(self) -> NoReturn: ...
+
+# noise
+def add_noise(
+    x: _Floats,
+    law: str,
+    scales: npt.NDArray[np.float64],
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: _Floats,
+) -> None: ...
+def add_noise_in_place(
+    x: _Floats,
+    law: str,
+    scales: npt.NDArray[np.float64],
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+) -> None: ...
+def noise(
+    law: str,
+    scales: npt.NDArray[np.float64],
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: _Floats,
+) -> None: ...
 
 # projection
 def row_norms(x: _Floats, kind: str, out: npt.NDArray[np.float64]) -> None: ...

@@ -10,6 +10,7 @@ Rules that all of them keep:
   numpy does.
 """
 
+from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.projection import clip_rows, row_norms
 from dpmesh.kernels.smoothing import (
     EffectiveDimensions,
@@ -21,9 +22,13 @@ from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [
     "EffectiveDimensions",
+    "add_gaussian",
+    "add_laplace",
     "clip_rows",
     "effective_dimensions",
+    "gaussian",
     "get_threads",
+    "laplace",
     "row_norms",
     "set_threads",
     "smooth",

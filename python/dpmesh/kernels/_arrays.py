@@ -28,6 +28,14 @@ def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> F
     return np.ascontiguousarray(array, dtype=array.dtype.type)
 
 
+def float_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """`dtype` as float32 or float64."""
+    checked = np.dtype(dtype)
+    if checked.type not in (np.float32, np.float64):
+        fail("dtype", "float32 or float64", checked)
+    return checked
+
+
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:
     """Fail unless `array` is not empty and has `ndim` axes (any number from 1 up if None)."""
     if array.ndim == 0 or (ndim is not None and array.ndim != ndim):
@@ -39,11 +47,18 @@ def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -
 
 def buffer(out: FloatArray | None, like: FloatArray) -> FloatArray:
     """The array that a kernel fills: `out` if it fits `like`, or a new one."""
+    return filled(out, like.shape, like.dtype)
+
+
+def filled(
+    out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """The array that a kernel fills: `out` if it has this shape and type, or a new one."""
     if out is None:
-        return np.empty_like(like)
-    if not isinstance(out, np.ndarray) or out.shape != like.shape or out.dtype != like.dtype:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
         got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        fail("out", f"an array of {like.dtype} and shape {like.shape}", got)
+        fail("out", f"an array of {dtype} and shape {shape}", got)
     if not out.flags.c_contiguous or not out.flags.writeable:
         fail("out", "a writeable C-contiguous array", "one that is not")
     return out

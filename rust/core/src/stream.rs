@@ -8,7 +8,7 @@
 //! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
 //! big-endian. AES instructions are used where the processor has them; the bits are the same without.
 
-use std::fmt;
+use std::{fmt, io};
 
 use aes::Aes256Enc;
 use chacha20::variants::Ietf;
@@ -46,7 +46,17 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key with these bytes. For a private release they come from the operating system's generator.
+    /// A key from the operating system's generator: what a private release needs.
+    ///
+    /// # Errors
+    /// If the operating system has no randomness to give.
+    pub fn generate(cipher: Cipher) -> io::Result<Key> {
+        let mut bytes = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *bytes)?;
+        Ok(Key { cipher, bytes })
+    }
+
+    /// The key with these bytes: for runs that others can repeat, and that are no private release then.
     pub fn new(cipher: Cipher, bytes: &[u8; 32]) -> Key {
         Key {
             cipher,
@@ -285,6 +295,17 @@ mod tests {
             assert_eq!(error.argument, "out");
             assert!(stream.words_into(0, u64::MAX, &mut [0; 2]).is_err());
         }
+    }
+
+    #[test]
+    fn generated_keys_differ() {
+        let word = || {
+            let stream = Key::generate(Cipher::Aes).unwrap().stream(1, 0).unwrap();
+            let mut words = [0; 4];
+            stream.words_into(0, 0, &mut words).unwrap();
+            words
+        };
+        assert_ne!(word(), word());
     }
 
     #[test]

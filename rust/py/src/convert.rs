@@ -33,6 +33,17 @@ pub fn unfit(argument: &str, wanted: &str, got: impl std::fmt::Display) -> PyErr
     PyValueError::new_err(format!("{argument}: wanted {wanted}, got {got}"))
 }
 
+/// A number from `at_least` up that fits 32 bits, from a Python integer.
+pub fn number(argument: &str, value: &Bound<'_, PyAny>, at_least: u32) -> PyResult<u32> {
+    match value.extract::<u32>() {
+        Ok(number) if number >= at_least => Ok(number),
+        _ => {
+            let wanted = format!("an integer of at least {at_least} and below 2**32");
+            Err(unfit(argument, &wanted, value.repr()?))
+        }
+    }
+}
+
 /// Borrows an array for reading. Use `.as_slice()` through [`slice`].
 pub fn read<'py, T: Element>(
     argument: &str,

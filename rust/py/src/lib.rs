@@ -4,8 +4,10 @@
 
 mod accounting;
 mod convert;
+mod noise;
 mod projection;
 mod smoothing;
+mod stream;
 mod threads;
 
 use pyo3::prelude::*;
@@ -15,6 +17,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
     accounting::register(module)?;
+    noise::register(module)?;
     projection::register(module)?;
-    smoothing::register(module)
+    smoothing::register(module)?;
+    stream::register(module)
 }

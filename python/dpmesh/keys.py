@@ -1,0 +1,73 @@
+"""Keys and streams: where every random number of this package comes from.
+
+A `Key` is a secret of 256 bits. It opens a `Stream` for each purpose and round, and a stream holds
+one sequence of random words for each node, so that a number depends on (key, purpose, round, node,
+place) and on nothing else: not on the order of the calls, the number of threads or the engine.
+
+>>> key = Key.generate()
+>>> stream = key.stream(Purpose.NOISE, round=3)
+>>> stream
+Stream(cipher='aes', is_seeded=False)
+
+The words are the key stream of a cipher: AES-256 in counter mode (the default; fastest where the
+processor has AES instructions, the same bits where it has not) or ChaCha20. Neither Python nor a
+pickle gets to see the key.
+
+- ``Key.generate(cipher="aes")`` takes the key from the operating system: what a release needs.
+- ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
+  repeat. Who knows the seed can subtract the noise: a seeded run is no private release, and
+  ``is_seeded`` says so of the key and of its streams.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from dpmesh._core import Key, Stream
+
+__all__ = ["Key", "Purpose", "Stream", "generator"]
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Two uses of one key must differ in purpose, round or node.
+
+    Numbers from 1 to 2**32 - 1 that are not taken here are free for other uses.
+    """
+
+    NOISE = 1
+    QUANTIZE = 2
+    SAMPLE = 3
+    INIT = 4
+    SPLIT = 5
+    TOPOLOGY = 6
+    CONTROLLER = 7
+    NETWORK = 8
+    AUDIT = 9
+    METRIC = 10
+
+
+def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:
+    """Return a numpy generator for draws that are no privacy noise: shuffles, splits, graphs.
+
+    It is seeded with the first 256 bits of the stream of `key` for (`purpose`, `round`, `node`).
+    numpy does not promise that the same seed gives the same draws in all its versions.
+
+    Parameters
+    ----------
+    key
+        The key of the run.
+    purpose
+        A `Purpose` or another integer from 1 to 2**32 - 1, not that of a stream in use.
+    round, node
+        Integers from 0 to 2**32 - 1.
+
+    Raises
+    ------
+    ValueError
+        If an integer is out of its range.
+    """
+    words = np.empty(8, dtype=np.uint32)
+    key.stream(purpose, round).words(node, words)
+    return np.random.default_rng(np.random.SeedSequence(words.tolist(), pool_size=8))

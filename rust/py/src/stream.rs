@@ -1,0 +1,179 @@
+//! Boundary of `dpmesh_core::stream`: keys and streams that Python can hold but not look into.
+
+use dpmesh_core::stream::{self, Cipher};
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyOSError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyInt;
+use zeroize::Zeroizing;
+
+use crate::convert::{number, run_native, unfit, write};
+
+fn cipher(name: &str) -> PyResult<Cipher> {
+    match name {
+        "aes" => Ok(Cipher::Aes),
+        "chacha20" => Ok(Cipher::ChaCha20),
+        other => Err(unfit("cipher", "'aes' or 'chacha20'", format!("'{other}'"))),
+    }
+}
+
+fn cipher_name(cipher: Cipher) -> &'static str {
+    match cipher {
+        Cipher::Aes => "aes",
+        Cipher::ChaCha20 => "chacha20",
+    }
+}
+
+fn never_stored(secret: &Bound<'_, PyAny>) -> PyResult<()> {
+    let name = secret.get_type().name()?;
+    let message = format!("a {name} cannot be pickled or copied: keys are never stored");
+    Err(PyTypeError::new_err(message))
+}
+
+/// A secret of 256 bits that opens streams; made by `Key.generate` or `Key.seeded`.
+#[pyclass(frozen, module = "dpmesh._core")]
+struct Key {
+    key: stream::Key,
+    is_seeded: bool,
+}
+
+#[pymethods]
+impl Key {
+    /// A key from the operating system's generator, for "aes" or "chacha20".
+    #[staticmethod]
+    #[pyo3(signature = (cipher = "aes"))]
+    fn generate(cipher: &str) -> PyResult<Key> {
+        let key = stream::Key::generate(self::cipher(cipher)?);
+        Ok(Key {
+            key: key.map_err(|error| PyOSError::new_err(error.to_string()))?,
+            is_seeded: false,
+        })
+    }
+
+    /// The key that an integer of at least 0 and below 2**256 stands for. Who knows it can subtract the noise.
+    #[staticmethod]
+    #[pyo3(signature = (seed, cipher = "aes"))]
+    fn seeded(seed: &Bound<'_, PyAny>, cipher: &str) -> PyResult<Key> {
+        Ok(Key {
+            key: stream::Key::new(self::cipher(cipher)?, &*seed_bytes(seed)?),
+            is_seeded: true,
+        })
+    }
+
+    /// "aes" or "chacha20".
+    #[getter]
+    fn cipher(&self) -> &'static str {
+        cipher_name(self.key.cipher())
+    }
+
+    /// Whether the key came from a seed, so that what it protects is no private release.
+    #[getter]
+    fn is_seeded(&self) -> bool {
+        self.is_seeded
+    }
+
+    /// The stream for a purpose (1 to 2**32 - 1) in a round (0 to 2**32 - 1).
+    #[pyo3(signature = (purpose, round = 0))]
+    fn stream(
+        &self,
+        #[pyo3(from_py_with = purpose_number)] purpose: u32,
+        #[pyo3(from_py_with = round_number)] round: u32,
+    ) -> PyResult<Stream> {
+        let stream = self.key.stream(purpose, round);
+        Ok(Stream {
+            kernel: stream.map_err(|error| unfit(error.argument, &error.wanted, error.got))?,
+            cipher: self.key.cipher(),
+            is_seeded: self.is_seeded,
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        described("Key", self.cipher(), self.is_seeded)
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        never_stored(slf.as_any())
+    }
+}
+
+/// The random words of every node for one purpose in one round; made by `Key.stream`.
+#[derive(Debug)]
+#[pyclass(frozen, module = "dpmesh._core")]
+pub struct Stream {
+    pub kernel: stream::Stream,
+    cipher: Cipher,
+    is_seeded: bool,
+}
+
+#[pymethods]
+impl Stream {
+    /// "aes" or "chacha20".
+    #[getter]
+    fn cipher(&self) -> &'static str {
+        cipher_name(self.cipher)
+    }
+
+    /// Whether the key came from a seed, so that what it protects is no private release.
+    #[getter]
+    fn is_seeded(&self) -> bool {
+        self.is_seeded
+    }
+
+    /// Fills an array of uint32 with the first words of a node.
+    fn words<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = node_number)] node: u32,
+        out: &Bound<'py, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let mut out = write::<u32>("out", out)?;
+        let out = out.as_slice_mut()?;
+        run_native(py, || self.kernel.words_into(node, 0, out))
+    }
+
+    fn __repr__(&self) -> String {
+        described("Stream", self.cipher(), self.is_seeded)
+    }
+
+    fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
+        never_stored(slf.as_any())
+    }
+}
+
+fn described(what: &str, cipher: &str, is_seeded: bool) -> String {
+    let is_seeded = if is_seeded { "True" } else { "False" };
+    format!("{what}(cipher='{cipher}', is_seeded={is_seeded})")
+}
+
+fn purpose_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    number("purpose", value, 1)
+}
+
+fn round_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    number("round", value, 0)
+}
+
+fn node_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    number("node", value, 0)
+}
+
+/// The 32 bytes of the seed, lowest first.
+fn seed_bytes(seed: &Bound<'_, PyAny>) -> PyResult<Zeroizing<[u8; 32]>> {
+    let bytes = match seed.cast::<PyInt>() {
+        Ok(seed) => seed.call_method1("to_bytes", (32, "little")).ok(),
+        Err(_) => None,
+    };
+    match bytes {
+        Some(bytes) => Ok(Zeroizing::new(bytes.extract()?)),
+        None => Err(unfit(
+            "seed",
+            "an integer of at least 0 and below 2**256",
+            seed.repr()?,
+        )),
+    }
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Key>()?;
+    module.add_class::<Stream>()
+}

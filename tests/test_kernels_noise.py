@@ -1,0 +1,147 @@
+"""Noise from Python: the laws, the addressing by node, the forms, the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpmesh import kernels
+from dpmesh.keys import Key, Purpose, Stream
+
+FALSE_ALARM = 1e-6
+"""Of each statistical check, over the choice of the key; the keys are fixed."""
+
+LAWS = [
+    (kernels.gaussian, kernels.add_gaussian, stats.norm),
+    (kernels.laplace, kernels.add_laplace, stats.laplace),
+]
+
+
+def stream(seed: int = 1, cipher: str = "aes") -> Stream:
+    return Key.seeded(seed, cipher).stream(Purpose.NOISE)
+
+
+@pytest.mark.parametrize(("fill", "add", "law"), LAWS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_the_law_and_its_scale(
+    fill: Callable[..., np.ndarray],
+    add: Callable[..., np.ndarray],
+    law: stats.rv_continuous,
+    dtype: type,
+    cipher: str,
+) -> None:
+    z = fill(200_000, 2.5, stream(cipher=cipher), dtype=dtype)
+    assert z.dtype == dtype
+    assert stats.kstest(z, law(scale=2.5).cdf).pvalue > FALSE_ALARM
+    assert stats.kstest(z, law(scale=2.6).cdf).pvalue < FALSE_ALARM
+    x = np.linspace(-1, 1, 200_000, dtype=dtype)
+    np.testing.assert_allclose(add(x, 2.5, stream(cipher=cipher)), x + z, rtol=1e-6, atol=1e-6)
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=8, unique=True),
+    st.integers(1, 700),
+    st.sampled_from(LAWS),
+)
+def test_a_row_is_its_nodes_alone(
+    nodes: list[int], dim: int, law: tuple[Callable[..., np.ndarray], ...]
+) -> None:
+    fill, add, _ = law
+    scales = np.arange(len(nodes), dtype=float)
+    together = fill((len(nodes), dim), scales, stream(), nodes=nodes)
+    for node, scale, row in zip(nodes, scales, together, strict=True):
+        np.testing.assert_array_equal(fill(dim, scale, stream(), nodes=node), row)
+    x = np.ones((len(nodes), dim))
+    noised = add(x, scales, stream(), nodes=nodes)
+    out = np.full_like(x, np.nan)
+    assert add(x, scales, stream(), nodes=nodes, out=out) is out
+    np.testing.assert_array_equal(out, noised)
+    assert add(x, scales, stream(), nodes=nodes, out=x) is x
+    np.testing.assert_array_equal(x, noised)
+    np.testing.assert_array_equal(noised[0], 1.0)  # scale 0 is no noise
+
+
+def test_the_default_nodes_count_from_0() -> None:
+    np.testing.assert_array_equal(
+        kernels.gaussian((3, 5), 1.0, stream()),
+        kernels.gaussian((3, 5), 1.0, stream(), nodes=range(3)),
+    )
+
+
+def test_values_do_not_depend_on_threads() -> None:
+    threads = kernels.get_threads()
+    try:
+        draws = []
+        for count in (1, 2, 7):
+            kernels.set_threads(count)
+            draws.append(kernels.gaussian((50, 3000), 1.0, stream(), dtype=np.float32))
+    finally:
+        kernels.set_threads(threads)
+    np.testing.assert_array_equal(draws[0], draws[1])
+    np.testing.assert_array_equal(draws[0], draws[2])
+
+
+def test_strided_and_integer_arrays_are_converted() -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    expected = kernels.add_gaussian(np.ascontiguousarray(x.T), 1.0, stream())
+    np.testing.assert_array_equal(kernels.add_gaussian(x.T, 1.0, stream()), expected)
+    np.testing.assert_array_equal(kernels.add_gaussian(x.T.astype(int), 1.0, stream()), expected)
+
+
+X = np.zeros((2, 3))
+
+
+@pytest.mark.parametrize("add", [kernels.add_gaussian, kernels.add_laplace])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((X, -1.0), "scale: wanted finite numbers of at least 0.*, got -1"),
+        ((X, np.nan), "scale: wanted finite numbers of at least 0.*, got NaN"),
+        ((X, np.inf), "scale: wanted finite numbers of at least 0.*, got inf"),
+        ((X.astype(np.float32), 1e-50), "scale: wanted finite numbers .* type of the samples"),
+        ((X, [1.0, 2.0, 3.0]), "scale: wanted a number or one for each of 2 rows, got shape"),
+        ((X, "a"), "scale: wanted an array of float32 or float64"),
+        ((np.zeros((1, 2, 3)), 1.0), r"x: wanted shape \(dim,\) or \(rows, dim\), got shape"),
+        ((np.zeros((0, 3)), 1.0), "x: wanted at least 1 element"),
+        ((["a"], 1.0), "x: wanted an array of float32 or float64"),
+    ],
+)
+def test_bad_input_is_named(
+    add: Callable[..., np.ndarray], arguments: tuple[object, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        add(*arguments, stream())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodes": [1]}, "nodes: wanted an integer for each of 2 rows, got"),
+        ({"nodes": [1, 1]}, "nodes: wanted distinct nodes, got 1 twice"),
+        ({"nodes": [0, -1]}, "nodes: wanted integers of at least 0 .*, got -1"),
+        ({"nodes": [0, 2**32]}, "nodes: wanted integers of .* below .*, got 4294967296"),
+        ({"nodes": [0.0, 1.0]}, "nodes: wanted an integer for each of 2 rows, got dtype float64"),
+        ({"out": np.zeros((2, 2))}, "out: wanted an array of float64 and shape"),
+        ({"out": np.zeros((2, 3), np.float32)}, "out: wanted an array of float64 and shape"),
+        ({"dtype": np.int32}, "dtype: wanted float32 or float64, got int32"),
+        ({"shape": (2, 0)}, "shape: wanted an integer of at least 1, got 0"),
+        ({"shape": (1, 2, 3)}, r"shape: wanted shape \(dim,\) or \(rows, dim\), got"),
+        ({"stream": Key.seeded(1)}, "stream: wanted a Stream, as .*, got Key"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
+    arguments = {"shape": (2, 3), "scale": 1.0, "stream": stream(), **options}
+    with pytest.raises(ValueError, match=message):
+        kernels.gaussian(**arguments)  # type: ignore[arg-type]
+
+
+def test_overlapping_arrays_are_refused() -> None:
+    x = np.ones(6)
+    with pytest.raises(ValueError, match="out: wanted a writeable array of its own"):
+        kernels.add_gaussian(x[:5], 1.0, stream(), out=x[1:])

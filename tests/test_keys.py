@@ -1,0 +1,98 @@
+"""Keys show nothing, are never stored, and open the streams that the cipher's standard says."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dpmesh.keys import Key, Purpose, generator
+
+
+def first_words(key: Key, purpose: int = 1, round: int = 0, node: int = 0) -> list[int]:
+    words = np.empty(16, dtype=np.uint32)
+    key.stream(purpose, round).words(node, words)
+    return words.tolist()
+
+
+def test_the_seed_is_the_key_lowest_byte_first() -> None:
+    # RFC 8439, 2.4.2: block 1 of this key and nonce, here with the nonce as (purpose, round, node).
+    seed = int.from_bytes(bytes(range(32)), "little")
+    words = np.empty(32, dtype=np.uint32)
+    Key.seeded(seed, cipher="chacha20").stream(0x09, 0x4A).words(0, words)
+    block_1 = words[16:].astype("<u4").tobytes()
+    assert block_1.hex().startswith("10f1e7e4d13b5915500fdd1fa32071c4")
+
+
+def test_every_part_of_the_address_counts() -> None:
+    draws = [
+        first_words(Key.seeded(1)),
+        first_words(Key.seeded(2)),
+        first_words(Key.seeded(1, cipher="chacha20")),
+        first_words(Key.seeded(1), purpose=2),
+        first_words(Key.seeded(1), round=1),
+        first_words(Key.seeded(1), node=1),
+    ]
+    assert len({tuple(words) for words in draws}) == len(draws)
+    assert first_words(Key.seeded(1)) == draws[0]
+
+
+def test_generated_keys_differ() -> None:
+    assert first_words(Key.generate()) != first_words(Key.generate())
+
+
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_a_key_says_its_cipher_and_whether_it_is_seeded_and_no_more(cipher: str) -> None:
+    for key, seeded in [(Key.generate(cipher), False), (Key.seeded(5, cipher), True)]:
+        for thing in (key, key.stream(Purpose.NOISE, 3)):
+            assert thing.cipher == cipher
+            assert thing.is_seeded is seeded
+            name = type(thing).__name__
+            assert repr(thing) == f"{name}(cipher='{cipher}', is_seeded={seeded})"
+            assert not hasattr(thing, "__dict__")
+
+
+@pytest.mark.parametrize("store", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_keys_and_streams_are_never_stored(store: Callable[[object], object]) -> None:
+    key = Key.generate()
+    with pytest.raises(TypeError, match="a Key cannot be pickled or copied: keys are never stored"):
+        store(key)
+    with pytest.raises(TypeError, match="a Stream cannot be pickled"):
+        store(key.stream(1))
+
+
+def test_purposes_are_distinct_and_0_stays_free() -> None:
+    assert sorted(Purpose) == list(range(1, len(Purpose) + 1))
+
+
+def test_generators_repeat_and_differ() -> None:
+    def draw(*address: int) -> list[int]:
+        return generator(Key.seeded(3), *address).integers(2**62, size=4).tolist()
+
+    draws = [draw(1), draw(2), draw(1, 1), draw(1, 0, 1)]
+    assert len({tuple(d) for d in draws}) == 4
+    assert draw(1) == draws[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Key.generate("des"), "cipher: wanted 'aes' or 'chacha20', got 'des'"),
+        (lambda: Key.seeded(1, "des"), "cipher: wanted 'aes' or 'chacha20', got 'des'"),
+        (lambda: Key.seeded(-1), r"seed: wanted an integer of .* below 2\*\*256, got -1"),
+        (lambda: Key.seeded(2**256), r"seed: wanted an integer of .* below 2\*\*256, got"),
+        (lambda: Key.seeded(0.5), "seed: wanted an integer .*, got 0.5"),  # type: ignore[arg-type]
+        (lambda: Key.seeded(None), "seed: wanted an integer .*, got None"),  # type: ignore[arg-type]
+        (lambda: Key.seeded(1).stream(0), "purpose: wanted an integer of at least 1 .*, got 0"),
+        (lambda: Key.seeded(1).stream(2**32), "purpose: wanted an integer .*, got 4294967296"),
+        (lambda: Key.seeded(1).stream(1, -1), "round: wanted an integer of at least 0 .*, got -1"),
+        (lambda: generator(Key.seeded(1), 1, 0, -1), "node: wanted an integer .*, got -1"),
+        (lambda: generator(Key.seeded(1), 1, 0, 2**32), "node: wanted an integer .*, got 429"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
