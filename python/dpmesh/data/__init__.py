@@ -1,5 +1,37 @@
 """Records to learn from: datasets, loaders of standard formats, partitions among nodes."""
 
 from dpmesh.data.dataset import Dataset
+from dpmesh.data.formats import read_csv, read_idx, read_libsvm
+from dpmesh.data.loaders import breast_cancer, covertype, digits, from_sklearn, mnist, rcv1
+from dpmesh.data.partition import (
+    Partition,
+    by_user,
+    dirichlet,
+    iid,
+    shards,
+    train_test_split,
+)
+from dpmesh.data.preprocessing import random_projection, scaled, unit_norm, with_constant
 
-__all__ = ["Dataset"]
+__all__ = [
+    "Dataset",
+    "Partition",
+    "breast_cancer",
+    "by_user",
+    "covertype",
+    "digits",
+    "dirichlet",
+    "from_sklearn",
+    "iid",
+    "mnist",
+    "random_projection",
+    "rcv1",
+    "read_csv",
+    "read_idx",
+    "read_libsvm",
+    "scaled",
+    "shards",
+    "train_test_split",
+    "unit_norm",
+    "with_constant",
+]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -61,6 +62,14 @@ class Dataset:
     def dim(self) -> int:
         """Number of features of one record."""
         return int(self.features.shape[1])
+
+    def take(self, indices: npt.NDArray[np.int64]) -> Dataset:
+        """Return the records of these indices, in their order."""
+        return replace(self, features=self.features[indices], labels=self.labels[indices])
+
+    def relabelled(self, rule: Callable[[Any], npt.ArrayLike]) -> Dataset:
+        """Return the same records with the labels ``rule(labels)``; `rule` gets the whole array."""
+        return replace(self, labels=np.asarray(rule(self.labels)))
 
 
 def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:

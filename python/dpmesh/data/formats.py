@@ -1,0 +1,130 @@
+"""Readers of standard files, compressed (.gz, .bz2) or not, as the file's name says."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import math
+import os
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer
+from dpmesh.data._extra import scikit_learn
+from dpmesh.data.dataset import Dataset
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+# The third byte of an IDX file names the type of its numbers, which are big-endian.
+IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def read_idx(path: StrPath) -> npt.NDArray[Any]:
+    """Return the array in an IDX file, the format of MNIST.
+
+    Raises
+    ------
+    ValueError
+        If the file is not IDX, or its length does not fit its header.
+    """
+    with _open(path) as file:
+        content = file.read()
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
+        fail("path", "an IDX file", f"{os.fspath(path)}, which starts with {content[:4].hex()}")
+    start = 4 + 4 * content[3]
+    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
+    dtype = np.dtype(IDX_TYPES[content[2]])
+    wanted = start + math.prod(shape) * dtype.itemsize
+    if len(content) != wanted:
+        got = f"{len(content)} in {os.fspath(path)}"
+        fail("path", f"an IDX file of {wanted} bytes, as its header says", got)
+    return (
+        np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+    )
+
+
+def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
+    """Read a LIBSVM (SVMlight) text file: a label, then ``index:value`` pairs counted from 1.
+
+    Needs scikit-learn, which parses it in compiled code.
+
+    Parameters
+    ----------
+    path
+        The file.
+    dim
+        Number of features. Without it the largest index of the file counts, so that two files of
+        one data set may come out different: give it.
+
+    Returns
+    -------
+    Records with sparse features of float64. Labels that are all whole become integers.
+
+    Raises
+    ------
+    ImportError
+        If scikit-learn is not installed.
+    ValueError
+        If the file is not of this format, or has an index above `dim`.
+    """
+    datasets = scikit_learn("datasets", "reading LIBSVM files")
+    if dim is not None:
+        integer("dim", dim, at_least=1)
+    try:
+        features, labels = datasets.load_svmlight_file(
+            os.fspath(path), n_features=dim, zero_based=False
+        )
+    except ValueError as error:
+        fail("path", "a LIBSVM file" + (f" of {dim} features" if dim else ""), f"{path}: {error}")
+    return Dataset(_narrow(features), _whole(labels), _stem(path))
+
+
+def read_csv(path: StrPath) -> Dataset:
+    """Read a table of comma-separated numbers without a header, the label in the last column.
+
+    This is the format of UCI's Covertype (``covtype.data``).
+
+    Returns
+    -------
+    Records with dense features of float64. Labels that are all whole become integers.
+
+    Raises
+    ------
+    ValueError
+        If a line has another number of columns than the first, or something is not a number.
+    """
+    try:
+        table = np.loadtxt(path, delimiter=",", ndmin=2)
+    except ValueError as error:
+        fail("path", "a table of comma-separated numbers", f"{os.fspath(path)}: {error}")
+    if table.shape[1] < 2:
+        got = f"{os.fspath(path)}, of shape {table.shape}"
+        fail("path", "a table of at least 1 feature and the label", got)
+    return Dataset(table[:, :-1], _whole(table[:, -1]), _stem(path))
+
+
+def _open(path: StrPath) -> IO[bytes]:
+    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(Path(path).suffix, open)
+    file: IO[bytes] = opener(path, "rb")
+    return file
+
+
+def _stem(path: StrPath) -> str:
+    """Return the file's name up to its first dot."""
+    return Path(path).name.split(".")[0] or Path(path).name
+
+
+def _whole(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    whole = (labels == np.trunc(labels)) & (np.abs(labels) < 2**53)
+    return labels.astype(np.int64) if whole.all() else labels
+
+
+def _narrow(features: Any) -> Any:
+    """Give sparse indices 32 bits where they fit: half the memory, and what most solvers take."""
+    if max(features.nnz, features.shape[1]) < 2**31:
+        features.indices = features.indices.astype(np.int32)
+        features.indptr = features.indptr.astype(np.int32)
+    return features

@@ -1,0 +1,165 @@
+"""Data sets by name: two that ship with scikit-learn, and files that a user has.
+
+Features come as the publisher has them, or divided by a public number where that is said; nothing
+is fitted to the data. Records keep the publisher's order, which may be sorted: split and partition
+them with functions that shuffle.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpmesh._validate import fail, one_of
+from dpmesh.data._extra import scikit_learn
+from dpmesh.data.dataset import Dataset
+from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm
+from dpmesh.data.preprocessing import scaled
+
+FOLDER_VARIABLE = "DPMESH_DATA"
+"""Environment variable: the folder whose subfolders mnist, rcv1, covtype hold the files."""
+
+Part = Literal["train", "test"]
+
+LIBSVM_SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
+MNIST_SOURCE = "the four .gz files of Y. LeCun's MNIST database of handwritten digits"
+RCV1_SOURCE = f"rcv1_train.binary.bz2 and rcv1_test.binary.bz2 of {LIBSVM_SITE}/binary.html"
+COVERTYPE_SOURCE = (
+    f"covtype.libsvm.binary.bz2 of {LIBSVM_SITE}/binary.html for two classes, "
+    "covtype.data.gz of https://archive.ics.uci.edu/dataset/31/covertype for seven"
+)
+
+
+def digits() -> Dataset:
+    """1,797 handwritten digits, 8 x 8 pixels in [0, 1], classes 0 to 9; ships with scikit-learn."""
+    return scaled(from_sklearn("digits"), 16)
+
+
+def breast_cancer() -> Dataset:
+    """569 tumours, 30 measurements each: malignant -1, benign +1; ships with scikit-learn."""
+    return from_sklearn("breast_cancer").relabelled(lambda benign: 2 * benign - 1)
+
+
+def from_sklearn(name: str, /, **options: Any) -> Dataset:
+    """Return a data set of ``sklearn.datasets``: one that it ships, or one that it downloads.
+
+    Parameters
+    ----------
+    name
+        ``"wine"`` for ``load_wine``, ``"covtype"`` for ``fetch_covtype``, ``"openml"`` for
+        ``fetch_openml`` and so on.
+    options
+        Arguments of that function, as in ``from_sklearn("openml", name="mnist_784", version=1)``.
+
+    Returns
+    -------
+    The records. Labels that are texts become classes 0, 1, .. in alphabetical order.
+
+    Raises
+    ------
+    ImportError
+        If scikit-learn is not installed.
+    ValueError
+        If scikit-learn has no such data set, or it is not one label and numbers for each record.
+    """
+    datasets = scikit_learn("datasets", f"the data set {name!r}")
+    for prefix in ("load", "fetch"):
+        if load := getattr(datasets, f"{prefix}_{name}", None):
+            break
+    else:
+        fail("name", "a data set that sklearn.datasets loads or fetches", repr(name))
+    bunch = load(**options)
+    features, labels = bunch["data"], np.asarray(bunch["target"])
+    if labels.dtype.kind in "OUS":
+        labels = np.unique(labels.astype(str), return_inverse=True)[1]
+    return Dataset(features, labels, str(options.get("name", name)))
+
+
+def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
+    """Handwritten digits of 28 x 28 pixels in [0, 1] (float32), classes 0 to 9: 60,000 and 10,000.
+
+    Parameters
+    ----------
+    part
+        ``"train"`` or ``"test"``.
+    folder
+        Where the IDX files are; by default the subfolder mnist of the folder that the environment
+        variable DPMESH_DATA names.
+
+    Raises
+    ------
+    ValueError
+        If no folder is known, or a file is damaged.
+    FileNotFoundError
+        If the folder has no such file.
+    """
+    stem = {"train": "train", "test": "t10k"}[one_of("part", part, ("train", "test"))]
+    names = [f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"]
+    images, labels = (
+        read_idx(_file("mnist", folder, [f"{name}.gz", name], MNIST_SOURCE)) for name in names
+    )
+    pixels = images.reshape(len(images), -1).astype(np.float32)
+    return scaled(Dataset(pixels, labels, "mnist"), 255)
+
+
+def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
+    """Reuters news (RCV1-v2), two groups of topics: labels -1 and +1, 47,236 sparse features.
+
+    Reads LIBSVM's files, or those of its subsets that share the feature numbers
+    (``rcv1_subset_train.binary.bz2``, ``rcv1_subset_test.binary.bz2``). Rows have norm 1.
+
+    Parameters and errors are those of `mnist`, and scikit-learn is needed.
+    """
+    one_of("part", part, ("train", "test"))
+    names = [f"rcv1_{part}.binary.bz2", f"rcv1_subset_{part}.binary.bz2"]
+    return read_libsvm(_file("rcv1", folder, names, RCV1_SOURCE), dim=47_236)
+
+
+def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> Dataset:
+    """Forest cover from 54 map features, raw, dense: 581,012 records in the publisher's order.
+
+    Parameters
+    ----------
+    classes
+        2 reads LIBSVM's binary file: +1 for lodgepole pine (the publisher's class 2), -1 for the
+        rest. 7 reads the UCI table, or its sample ``covtype_sample50k.data.gz``; the publisher's
+        classes 1 to 7 become 0 to 6.
+    folder
+        Where the file is; by default the subfolder covtype of the folder that the environment
+        variable DPMESH_DATA names.
+
+    Raises
+    ------
+    ImportError
+        If two classes are wanted and scikit-learn is not installed.
+    ValueError
+        If no folder is known, or the file is damaged.
+    FileNotFoundError
+        If the folder has no such file.
+    """
+    if one_of("classes", classes, (2, 7)) == 7:
+        names = ["covtype.data.gz", "covtype.data", "covtype_sample50k.data.gz"]
+        table = read_csv(_file("covtype", folder, names, COVERTYPE_SOURCE))
+        return table.relabelled(lambda published: published - 1)
+    path = _file("covtype", folder, ["covtype.libsvm.binary.bz2"], COVERTYPE_SOURCE)
+    records = read_libsvm(path, dim=54)
+    dense = records.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
+    return Dataset(dense, 2 * records.labels - 3, records.name)
+
+
+def _file(data_set: str, folder: StrPath | None, names: list[str], source: str) -> Path:
+    """Return the first of the files that exists."""
+    if folder is None:
+        root = os.environ.get(FOLDER_VARIABLE)
+        if not root:
+            wanted = f"the folder that holds {source}; or set {FOLDER_VARIABLE}, whose subfolder "
+            fail("folder", f"{wanted}{data_set} is taken", "None")
+        folder = Path(root) / data_set
+    for name in names:
+        if (path := Path(folder) / name).is_file():
+            return path
+    wanted = " or ".join(names)
+    raise FileNotFoundError(f"folder: wanted {wanted} in {os.fspath(folder)}; get {source}")

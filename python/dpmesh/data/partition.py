@@ -1,0 +1,233 @@
+"""Who holds which records: splits for testing, partitions among nodes.
+
+A partition is a tuple with one array of record indices for each node. The arrays are disjoint, none
+is empty, and together they hold every record, unless equal sizes are asked for: then all nodes have
+the same number of records, and the few that are left over belong to nobody. Each node's records are
+in random order, but for `by_user`, which keeps the order of the dataset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, positive, probability
+from dpmesh.data.dataset import Dataset
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+Partition: TypeAlias = tuple[Indices, ...]
+
+ATTEMPTS = 100
+"""How often a random partition is drawn in search of one that leaves no node empty."""
+
+
+def train_test_split(
+    dataset: Dataset, fraction: float, generator: np.random.Generator
+) -> tuple[Dataset, Dataset]:
+    """Shuffle the records and set a fraction of them aside for testing.
+
+    Parameters
+    ----------
+    dataset
+        At least 2 records.
+    fraction
+        Share of the test records, in (0, 1); rounded to a whole number of records, at least 1 and
+        not all.
+    generator
+        Source of the order.
+
+    Returns
+    -------
+    Training records, test records.
+
+    Raises
+    ------
+    ValueError
+        If `fraction` is not in (0, 1), or there is only one record.
+    """
+    fraction = probability("fraction", fraction, zero=False, one=False)
+    if dataset.records < 2:
+        fail("dataset", "at least 2 records", dataset.records)
+    tests = min(max(round(fraction * dataset.records), 1), dataset.records - 1)
+    order = generator.permutation(dataset.records)
+    return dataset.take(order[tests:]), dataset.take(order[:tests])
+
+
+def iid(
+    dataset: Dataset, nodes: int, generator: np.random.Generator, *, equal_sizes: bool = False
+) -> Partition:
+    """Deal the shuffled records out; sizes differ by at most 1.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer records than nodes.
+    """
+    nodes = _enough(dataset, nodes)
+    order = generator.permutation(dataset.records)
+    if equal_sizes:
+        order = order[: dataset.records // nodes * nodes]
+    return _parts(np.array_split(order, nodes))
+
+
+def dirichlet(
+    dataset: Dataset,
+    nodes: int,
+    generator: np.random.Generator,
+    *,
+    alpha: float,
+    equal_sizes: bool = False,
+) -> Partition:
+    """Skew the classes: the smaller `alpha`, the fewer classes a node holds.
+
+    By default each class is divided among the nodes in shares drawn from a symmetric Dirichlet
+    distribution (Yurochkin et al., 2019), drawn again while a node is left empty. With
+    `equal_sizes` each node in turn draws its own mix of classes, from a Dirichlet distribution
+    around the mix of the whole (Hsu, Qi, Brown, 2019), out of what the nodes before it left.
+
+    Parameters
+    ----------
+    dataset
+        Labels are classes (integers).
+    nodes
+        At least 1, at most one for each record.
+    generator
+        Source of the shares and the order.
+    alpha
+        Concentration, positive: 0.1 is strong skew, 100 nearly none. With `equal_sizes` it
+        multiplies the mix of the whole.
+    equal_sizes
+        Whether all nodes hold equally many records.
+
+    Raises
+    ------
+    ValueError
+        If labels are not classes, there are fewer records than nodes, or none of 100 draws gives
+        every node a record (`alpha` too small for so many nodes).
+    """
+    nodes, alpha = _enough(dataset, nodes), positive("alpha", alpha)
+    pools = _shuffled_classes(dataset, generator)
+    sizes = np.array([len(pool) for pool in pools])
+    if equal_sizes:
+        counts = _equal_counts(sizes, nodes, alpha, generator)
+    else:
+        draws = (_shared_counts(sizes, nodes, alpha, generator) for _ in range(ATTEMPTS))
+        drawn = next((counts for counts in draws if counts.sum(axis=1).all()), None)
+        if drawn is None:
+            fail("alpha", f"one that gives each of {nodes} nodes a record", alpha)
+        counts = drawn
+    ends = counts.cumsum(axis=0)
+    parts = (
+        np.concatenate([pool[e - c : e] for pool, e, c in zip(pools, end, count, strict=True)])
+        for end, count in zip(ends, counts, strict=True)
+    )
+    return _parts([generator.permutation(part) for part in parts])
+
+
+def shards(
+    dataset: Dataset,
+    nodes: int,
+    generator: np.random.Generator,
+    *,
+    shards_per_node: int = 2,
+    equal_sizes: bool = False,
+) -> Partition:
+    """Sort the records by class, cut them into equal shards, deal those out (McMahan et al., 2017).
+
+    With 2 shards most nodes see 2 classes only. With `equal_sizes` the shards have exactly the same
+    size; the records that are left out for that are random ones.
+
+    Raises
+    ------
+    ValueError
+        If labels are not classes, or there are fewer records than shards.
+    """
+    nodes = integer("nodes", nodes, at_least=1)
+    count = nodes * integer("shards_per_node", shards_per_node, at_least=1)
+    if dataset.records < count:
+        fail("nodes", f"at most {dataset.records} shards in all", f"{count}")
+    order = np.concatenate(_shuffled_classes(dataset, generator))
+    if equal_sizes:
+        kept = generator.permutation(dataset.records)[: dataset.records // count * count]
+        order = order[np.sort(kept)]
+    pieces = np.array_split(order, count)
+    dealt = generator.permutation(count).reshape(nodes, shards_per_node)
+    return _parts(
+        [generator.permutation(np.concatenate([pieces[i] for i in hand])) for hand in dealt]
+    )
+
+
+def by_user(users: npt.ArrayLike) -> Partition:
+    """Give each user's records to a node of their own; node i is the i-th user in sorted order.
+
+    Parameters
+    ----------
+    users
+        Shape (records,): who each record is from, as integers or texts.
+
+    Raises
+    ------
+    ValueError
+        If `users` is empty, has another shape, or holds something else.
+    """
+    ids = np.asarray(users)
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iuUS":
+        got = f"{ids.dtype} of shape {ids.shape}"
+        fail("users", "integers or texts of shape (records,), at least 1", got)
+    return _parts(_groups(ids, np.arange(len(ids))))
+
+
+def _enough(dataset: Dataset, nodes: int) -> int:
+    nodes = integer("nodes", nodes, at_least=1)
+    if dataset.records < nodes:
+        fail("nodes", f"at most {dataset.records}, one for each record", nodes)
+    return nodes
+
+
+def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[Indices]:
+    """Return the records of each class in ascending order of classes, shuffled within."""
+    if dataset.labels.dtype != np.int64:
+        fail("dataset", "integer labels, the classes", f"labels of {dataset.labels.dtype}")
+    return _groups(dataset.labels, generator.permutation(dataset.records))
+
+
+def _groups(names: npt.NDArray[Any], order: Indices) -> list[Indices]:
+    """Return the indices of each name, ascending by name, within a name as they come in `order`."""
+    order = order[np.argsort(names[order], kind="stable")]
+    _, first = np.unique(names[order], return_index=True)
+    return np.split(order, first[1:])
+
+
+def _shared_counts(
+    sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
+) -> Indices:
+    """Return shape (nodes, classes): each class cut at the cumulated shares of the nodes."""
+    shares = generator.dirichlet(np.full(nodes, alpha), size=len(sizes))
+    ends = np.rint(shares.cumsum(axis=1) * sizes[:, None]).astype(np.int64)
+    ends[:, -1] = sizes
+    counts: Indices = np.diff(ends, axis=1, prepend=0).T
+    return counts
+
+
+def _equal_counts(
+    sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
+) -> Indices:
+    """Return shape (nodes, classes) with equal row sums; a class that is used up is out."""
+    left, size = sizes.copy(), int(sizes.sum()) // nodes
+    mixes = generator.dirichlet(alpha * sizes / sizes.sum(), size=nodes)
+    counts = np.zeros((nodes, len(sizes)), dtype=np.int64)
+    for count, mix in zip(counts, mixes, strict=True):
+        while (missing := size - int(count.sum())) > 0:
+            open_mix = np.where(left > 0, mix, 0)
+            weights = open_mix if open_mix.sum() > 0 else left
+            drawn = generator.multinomial(missing, weights / weights.sum())
+            drawn = np.minimum(drawn, left)
+            count += drawn
+            left -= drawn
+    return counts
+
+
+def _parts(arrays: list[npt.NDArray[Any]]) -> Partition:
+    return tuple(array.astype(np.int64, copy=False) for array in arrays)

@@ -1,0 +1,116 @@
+"""Preprocessing that costs no privacy: each record is changed by itself, with public numbers.
+
+Two datasets that differ in one record still differ in one record afterwards, so every guarantee for
+the result is one for the original. Standardization, PCA, feature selection or vocabularies fitted
+to the data are not of this kind: one record moves the mean and the principal axes, and with them
+all other records, so that the fit itself leaks and "one record" no longer bounds the difference.
+Fit such maps to public data of the same kind, or release them through a private mechanism of their
+own and count its epsilon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh import kernels
+from dpmesh._validate import fail, integer, number
+from dpmesh.data.dataset import Dataset, FloatArray
+
+
+def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
+    """Divide every feature by a public number, as pixels by 255.
+
+    Parameters
+    ----------
+    dataset
+        The records.
+    divisor
+        One number, or shape (dim,): one for each feature. Finite and positive, and known without
+        looking at the data, such as the range that a format or a published description gives.
+
+    Raises
+    ------
+    ValueError
+        If a divisor is not finite and positive, or their number does not fit.
+    """
+    divisors = np.asarray(divisor, dtype=np.float64)
+    if divisors.shape not in ((), (dataset.dim,)):
+        fail("divisor", f"one number or shape ({dataset.dim},)", f"shape {divisors.shape}")
+    if not (np.isfinite(divisors) & (divisors > 0)).all():
+        fail("divisor", "finite numbers greater than 0", divisor)
+    x = dataset.features
+    divisors = np.broadcast_to(divisors, dataset.dim).astype(x.dtype)
+    if isinstance(x, sparse.csr_array):
+        return _with_values(dataset, x, x.data / divisors[x.indices])
+    return replace(dataset, features=x / divisors)
+
+
+def unit_norm(dataset: Dataset) -> Dataset:
+    """Divide each record by its own L2 norm; a record of zeros stays.
+
+    Gradients of a linear model's loss then have at most the slope of the loss as their norm: 1 for
+    hinge and logistic.
+    """
+    x = dataset.features
+    if not isinstance(x, sparse.csr_array):
+        norms = kernels.row_norms(x)
+        return replace(dataset, features=x / _or_one(norms, x)[:, None])
+    rows = np.repeat(np.arange(dataset.records), np.diff(x.indptr))
+    norms = np.sqrt(np.bincount(rows, np.square(x.data, dtype=np.float64), dataset.records))
+    return _with_values(dataset, x, x.data / _or_one(norms, x)[rows])
+
+
+def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
+    """Append a feature that is `value` in every record: the intercept of a linear model.
+
+    Raises
+    ------
+    ValueError
+        If `value` is not finite.
+    """
+    column = np.full((dataset.records, 1), number("value", value), dtype=dataset.features.dtype)
+    if isinstance(dataset.features, sparse.csr_array):
+        return replace(dataset, features=sparse.hstack([dataset.features, column], format="csr"))
+    return replace(dataset, features=np.hstack([dataset.features, column]))
+
+
+def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator) -> Dataset:
+    """Project every record onto `dim` random directions, drawn without looking at the data.
+
+    The matrix has independent entries N(0, 1 / dim), which keep squared norms on average
+    (Johnson and Lindenstrauss). It may be published.
+
+    Parameters
+    ----------
+    dataset
+        The records, dense or sparse; the result is dense.
+    dim
+        Number of directions, at least 1.
+    generator
+        Source of the directions. Two datasets are projected alike by two generators in the same
+        state, such as two made from the same key.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is not an integer of at least 1.
+    """
+    dim = integer("dim", dim, at_least=1)
+    directions = generator.standard_normal((dataset.dim, dim)) / np.sqrt(dim)
+    projected = dataset.features @ directions.astype(dataset.features.dtype)
+    return replace(dataset, features=projected)
+
+
+def _or_one(norms: npt.NDArray[np.float64], like: FloatArray | sparse.csr_array) -> FloatArray:
+    """Return the norms in the type of the features, 1 in place of 0."""
+    return np.where(norms > 0, norms, 1).astype(like.dtype)
+
+
+def _with_values(dataset: Dataset, x: sparse.csr_array, values: FloatArray) -> Dataset:
+    """Replace the stored values of the sparse features `x`."""
+    same_places = sparse.csr_array((values, x.indices, x.indptr), shape=x.shape)
+    return replace(dataset, features=same_places)

@@ -1,0 +1,171 @@
+"""Partitions are partitions, deterministic, and skewed as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh import data
+from dpmesh.data import Dataset, Partition
+
+
+def labelled(labels: np.ndarray) -> Dataset:
+    return Dataset(np.zeros((len(labels), 1)), labels, "toy")
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+LABELS = st.lists(st.integers(-2, 3), min_size=20, max_size=60).map(np.array)
+MAKERS: dict[str, Callable[..., Partition]] = {
+    "iid": data.iid,
+    "dirichlet": lambda *args, **options: data.dirichlet(*args, alpha=3.0, **options),
+    "shards": data.shards,
+}
+
+
+@given(
+    LABELS, st.integers(1, 6), st.sampled_from(sorted(MAKERS)), st.booleans(), st.integers(0, 99)
+)
+def test_partitions_are_partitions(
+    labels: np.ndarray, nodes: int, kind: str, equal_sizes: bool, seed: int
+) -> None:
+    dataset, make = labelled(labels), MAKERS[kind]
+    parts = make(dataset, nodes, rng(seed), equal_sizes=equal_sizes)
+    assert len(parts) == nodes
+    assert all(part.dtype == np.int64 and part.ndim == 1 and len(part) for part in parts)
+    every = np.concatenate(parts)
+    assert len(np.unique(every)) == len(every)
+    if equal_sizes:
+        step = 2 if kind == "shards" else 1
+        assert {len(part) for part in parts} == {len(labels) // (nodes * step) * step}
+    else:
+        np.testing.assert_array_equal(np.sort(every), np.arange(len(labels)))
+    again = make(dataset, nodes, rng(seed), equal_sizes=equal_sizes)
+    for part, same in zip(parts, again, strict=True):
+        np.testing.assert_array_equal(part, same)
+
+
+TEN = np.repeat(np.arange(10), 600)
+
+
+@pytest.mark.parametrize("kind", sorted(MAKERS))
+def test_partitions_follow_the_generator(kind: str) -> None:
+    one, two = (MAKERS[kind](labelled(TEN), 20, rng(seed)) for seed in (1, 2))
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(one, two, strict=True))
+
+
+def test_records_of_a_node_are_in_random_order() -> None:
+    dataset = labelled(TEN)
+    for part in (
+        data.dirichlet(dataset, 4, rng(), alpha=5.0)[0],
+        data.shards(dataset, 20, rng())[0],
+    ):
+        assert (np.diff(part) < 0).mean() > 0.3  # sorted by class they would hardly ever descend
+        assert (np.diff(dataset.labels[part]) < 0).any()
+
+
+def test_iid_parts_look_alike() -> None:
+    parts = data.iid(labelled(TEN), 10, rng())
+    counts = np.array([np.bincount(TEN[part], minlength=10) for part in parts])
+    # Hypergeometric with mean 60, standard deviation below 7.4: 6 of them, false alarm below 1e-6.
+    assert np.abs(counts - 60).max() < 6 * 7.4
+
+
+@pytest.mark.parametrize("equal_sizes", [False, True])
+def test_a_small_alpha_skews_and_a_large_one_does_not(equal_sizes: bool) -> None:
+    def largest_share(alpha: float) -> float:
+        parts = data.dirichlet(labelled(TEN), 10, rng(), alpha=alpha, equal_sizes=equal_sizes)
+        return float(np.mean([np.bincount(TEN[part]).max() / len(part) for part in parts]))
+
+    assert largest_share(0.05) > 0.5
+    assert largest_share(1e4) < 0.15
+
+
+def test_dirichlet_shares_have_the_right_mean_and_variance() -> None:
+    # Two nodes share one class: Beta(2, 2), of mean 1/2, variance 1/20 and kurtosis 15/7.
+    draws, records, variance = 2000, 1000, 0.05
+    dataset, generator = labelled(np.zeros(records, dtype=int)), rng()
+    parts = [data.dirichlet(dataset, 2, generator, alpha=2.0)[0] for _ in range(draws)]
+    shares = np.array([len(part) for part in parts]) / records
+    sigmas = 5.5  # false alarm 4e-8 each; alpha = 1 or 3 would be off by 25 and 10 of them
+    assert abs(shares.mean() - 0.5) < sigmas * np.sqrt(variance / draws)
+    error = variance * np.sqrt((15 / 7 - 1) / draws)
+    assert abs(((shares - 0.5) ** 2).mean() - variance) < sigmas * error
+
+
+def test_shards_hold_few_classes() -> None:
+    parts = data.shards(labelled(TEN), 20, rng())
+    assert all(len(part) == 300 for part in parts)
+    assert all(len(np.unique(TEN[part])) <= 2 for part in parts)
+    four = data.shards(labelled(TEN), 20, rng(), shards_per_node=4)
+    assert max(len(np.unique(TEN[part])) for part in four) > 2
+
+
+@pytest.mark.parametrize("users", [["b", "a", "b", "c"], [20, 3, 20, 100]])
+def test_users_keep_their_records_in_order(users: list[object]) -> None:
+    parts = data.by_user(users)
+    assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
+
+
+@given(st.integers(2, 50), st.floats(0.01, 0.99), st.integers(0, 99))
+def test_a_split_is_a_partition_of_the_records(records: int, fraction: float, seed: int) -> None:
+    dataset = Dataset(np.arange(records)[:, None], np.arange(records), "toy")
+    train, test = data.train_test_split(dataset, fraction, rng(seed))
+    every = np.concatenate([train.labels, test.labels])
+    np.testing.assert_array_equal(np.sort(every), np.arange(records))
+    assert test.records == min(max(round(fraction * records), 1), records - 1)
+    np.testing.assert_array_equal(train.features[:, 0], train.labels)
+    same = data.train_test_split(dataset, fraction, rng(seed))[0]
+    np.testing.assert_array_equal(train.labels, same.labels)
+
+
+FIVE = labelled(np.arange(5))
+REAL = Dataset(np.zeros((5, 1)), np.linspace(0, 1, 5), "targets")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: data.iid(FIVE, 6, rng()), "nodes: wanted at most 5, one for each record, got 6"),
+        (lambda: data.iid(FIVE, 0, rng()), "nodes: wanted an integer of at least 1, got 0"),
+        (lambda: data.dirichlet(FIVE, 6, rng(), alpha=1.0), "nodes: wanted at most 5"),
+        (
+            lambda: data.dirichlet(FIVE, 2, rng(), alpha=0.0),
+            "alpha: wanted .* greater than 0, got 0",
+        ),
+        (lambda: data.dirichlet(FIVE, 2, rng(), alpha=np.nan), "alpha: wanted a finite number"),
+        (
+            lambda: data.dirichlet(labelled(np.zeros(9, int)), 9, rng(), alpha=0.01),
+            "alpha: wanted one that gives each of 9 nodes a record, got 0.01",
+        ),
+        (
+            lambda: data.dirichlet(REAL, 2, rng(), alpha=1.0),
+            "dataset: wanted integer labels, the classes, got labels of float64",
+        ),
+        (lambda: data.shards(FIVE, 3, rng()), "nodes: wanted at most 5 shards in all, got 6"),
+        (lambda: data.shards(FIVE, 0, rng()), "nodes: wanted an integer"),
+        (lambda: data.shards(FIVE, 2, rng(), shards_per_node=0), "shards_per_node: wanted"),
+        (lambda: data.shards(REAL, 2, rng()), "dataset: wanted integer labels"),
+        (
+            lambda: data.by_user([]),
+            r"users: wanted integers or texts .*, got float64 of shape \(0,",
+        ),
+        (lambda: data.by_user([[1], [2]]), r"users: wanted .* shape \(2, 1\)"),
+        (lambda: data.by_user([0.5, 1.0]), "users: wanted integers or texts"),
+        (lambda: data.train_test_split(FIVE, 0.0, rng()), r"fraction: wanted a number in \(0, 1\)"),
+        (lambda: data.train_test_split(FIVE, 1.0, rng()), r"fraction: wanted a number in \(0, 1\)"),
+        (
+            lambda: data.train_test_split(labelled(np.zeros(1, int)), 0.5, rng()),
+            "dataset: wanted at least 2 records, got 1",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]

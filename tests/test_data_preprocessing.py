@@ -1,0 +1,116 @@
+"""Record-local preprocessing: the formulas, and that a record is changed by itself alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse
+
+from dpmesh import data
+from dpmesh.data import Dataset
+
+FEATURES = st.sampled_from([np.float32, np.float64]).flatmap(
+    lambda dtype: hnp.arrays(
+        dtype,
+        hnp.array_shapes(min_dims=2, max_dims=2, max_side=8),
+        elements=st.one_of(st.just(0.0), st.floats(-1000, 1000, width=16)),
+    )
+)
+
+
+def both(x: np.ndarray) -> list[Dataset]:
+    """The same records dense and sparse."""
+    labels = np.arange(len(x))
+    return [Dataset(x, labels, "x"), Dataset(sparse.csr_array(x), labels, "x")]
+
+
+def dense(dataset: Dataset) -> np.ndarray:
+    x = dataset.features
+    return x.toarray() if sparse.issparse(x) else x
+
+
+@given(FEATURES, st.floats(1e-3, 1e3))
+def test_the_formulas(x: np.ndarray, divisor: float) -> None:
+    norms = np.linalg.norm(x.astype(float), axis=1, keepdims=True)
+    divisors = np.linspace(1, divisor, x.shape[1])
+    tolerance = {"rtol": 4 * np.finfo(x.dtype).eps, "atol": 0}
+    for dataset in both(x):
+        cases = [
+            (data.scaled(dataset, divisor), x / divisor),
+            (data.scaled(dataset, divisors), x / divisors),
+            (data.unit_norm(dataset), x / np.where(norms > 0, norms, 1)),
+            (data.with_constant(dataset, 2.0), np.hstack([x, np.full((len(x), 1), 2.0)])),
+        ]
+        for after, expected in cases:
+            np.testing.assert_allclose(dense(after), expected, **tolerance)
+            assert after.features.dtype == x.dtype
+            assert type(after.features) is type(dataset.features)
+            np.testing.assert_array_equal(after.labels, dataset.labels)
+
+
+@given(FEATURES, st.integers(1, 5))
+def test_a_projection_is_public_and_the_same_for_all(x: np.ndarray, dim: int) -> None:
+    directions = np.random.default_rng(1).standard_normal((x.shape[1], dim)) / np.sqrt(dim)
+    for dataset in both(x):
+        projected = data.random_projection(dataset, dim, np.random.default_rng(1))
+        assert projected.features.dtype == x.dtype
+        bound = 10 * np.finfo(x.dtype).eps * np.abs(x).sum(axis=1).max() * np.abs(directions).max()
+        np.testing.assert_allclose(projected.features, x @ directions, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: data.scaled(d, 7),
+        data.unit_norm,
+        data.with_constant,
+        lambda d: data.random_projection(d, 3, np.random.default_rng(0)),
+    ],
+)
+def test_no_record_depends_on_another(change: Callable[[Dataset], Dataset]) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 5))
+    for before, other in zip(both(x), both(np.vstack([x[:5], 100 * x[5:] + 1])), strict=True):
+        one, two = dense(change(before)), dense(change(other))
+        np.testing.assert_array_equal(one[:5], two[:5])
+        assert (one[5] != two[5]).any()
+
+
+def test_records_are_taken_and_relabelled() -> None:
+    for dataset in both(np.arange(6.0).reshape(3, 2)):
+        np.testing.assert_array_equal(dense(dataset.take(np.array([2, 0]))), [[4, 5], [0, 1]])
+        np.testing.assert_array_equal(dataset.take(np.array([2, 0])).labels, [2, 0])
+        odd = dataset.relabelled(lambda label: label % 2 == 1)
+        np.testing.assert_array_equal(odd.labels, [0, 1, 0])
+        assert odd.labels.dtype == np.int64
+        with pytest.raises(ValueError, match="labels: wanted shape"):
+            dataset.relabelled(lambda label: label[:1])
+
+
+TOY = Dataset(np.ones((2, 3)), [0, 1], "toy")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: data.scaled(TOY, 0), "divisor: wanted finite numbers greater than 0, got 0"),
+        (lambda: data.scaled(TOY, [1, -1, 1]), "divisor: wanted finite numbers greater than 0"),
+        (
+            lambda: data.scaled(TOY, np.nan),
+            "divisor: wanted finite numbers greater than 0, got nan",
+        ),
+        (lambda: data.scaled(TOY, [1, 2]), r"divisor: wanted one number or shape \(3,\), got .*2"),
+        (lambda: data.with_constant(TOY, np.inf), "value: wanted a finite number, got inf"),
+        (
+            lambda: data.random_projection(TOY, 0, np.random.default_rng(0)),
+            "dim: wanted an integer of at least 1, got 0",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
