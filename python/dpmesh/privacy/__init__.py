@@ -1,0 +1,23 @@
+"""Privacy that is true: mechanisms, plans and ledgers, accountants, reports."""
+
+from dpmesh.privacy.events import Release, Sensitivity
+from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
+from dpmesh.privacy.plan import Cost, Plan
+from dpmesh.privacy.report import Report, report
+from dpmesh.privacy.types import Released, Sensitive
+
+__all__ = [
+    "Cost",
+    "Emission",
+    "Gaussian",
+    "Laplace",
+    "Mechanism",
+    "NoNoise",
+    "Plan",
+    "Release",
+    "Released",
+    "Report",
+    "Sensitive",
+    "Sensitivity",
+    "report",
+]

@@ -1,0 +1,80 @@
+"""What leaves a node: how sensitive it is, and with which noise it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from dpmesh._validate import non_negative, one_of
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+Norm = Literal["l1", "l2"]
+NeighboringRelation = Literal["add_remove", "replace_one"]
+Unit = Literal["record", "user"]
+MechanismName = Literal["laplace", "gaussian", "none"]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far one neighbouring dataset can move a release, given all earlier releases.
+
+    Parameters
+    ----------
+    bound
+        Largest distance, in the units of the released values; 0 if they do not depend on the data.
+    norm
+        The norm of that distance.
+    reason
+        The argument for it, in a few words with its source.
+    """
+
+    bound: float
+    norm: Norm
+    reason: str
+
+    def __post_init__(self) -> None:
+        non_negative("bound", self.bound)
+        one_of("norm", self.norm, ("l1", "l2"))
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a mechanism let out of every node in one round.
+
+    Parameters
+    ----------
+    round
+        The round, from 0.
+    mechanism
+        Law of the noise; ``"none"`` for values that went out as they were.
+    noise_multiplier
+        Scale of the noise divided by the sensitivity in the mechanism's own norm: for Laplace noise
+        scale / L1 sensitivity (so 1 / epsilon), for Gaussian noise standard deviation / L2
+        sensitivity. 0 if there was none.
+    sensitivity
+        How far one neighbouring dataset moves the values.
+    batch
+        Which of each node's disjoint batches of records the values depend on, given all earlier
+        releases; None if on all of them. Releases of different batches compose in parallel.
+    """
+
+    round: int
+    mechanism: MechanismName
+    noise_multiplier: float
+    sensitivity: Sensitivity
+    batch: int | None = None
+
+    @property
+    def event(self) -> DpEvent:
+        """The release as an event of the dp-accounting library."""
+        import dp_accounting
+
+        if self.sensitivity.bound == 0:
+            return dp_accounting.NoOpDpEvent()
+        if self.noise_multiplier == 0:
+            return dp_accounting.NonPrivateDpEvent()
+        if self.mechanism == "laplace":
+            return dp_accounting.LaplaceDpEvent(self.noise_multiplier)
+        return dp_accounting.GaussianDpEvent(self.noise_multiplier)

@@ -1,0 +1,97 @@
+"""What a run cost, said so that it cannot be misread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from dpmesh.privacy.events import NeighboringRelation, Unit
+from dpmesh.privacy.plan import Plan
+
+_NEIGHBOURS = {
+    "replace_one": "replace-one: two datasets differ in the value of one {unit}",
+    "add_remove": "add-remove: one dataset has one {unit} more",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The privacy of a run or of a plan.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The guarantee. Infinite epsilon: none.
+    neighboring_relation, unit
+        What it hides: see `Plan`.
+    accountant
+        How epsilon was computed.
+    releases
+        Number of rounds in which something left a node.
+    assumptions
+        What the guarantee rests on and is not checked.
+    """
+
+    epsilon: float
+    delta: float
+    neighboring_relation: NeighboringRelation
+    unit: Unit
+    accountant: str
+    releases: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is a finite epsilon."""
+        return self.epsilon < inf
+
+    def __str__(self) -> str:
+        guarantee = (
+            f"epsilon = {self.epsilon:.6g}, delta = {self.delta:g}"
+            if self.is_private
+            else "none (epsilon is infinite)"
+        )
+        lines = [
+            f"privacy     {guarantee}",
+            f"neighbours  {_NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
+            f"unit        one {self.unit}",
+            f"accountant  {self.accountant}",
+            f"releases    {self.releases} rounds",
+        ]
+        lines += [f"not proved  {text}" for text in self.assumptions]
+        return "\n".join(lines)
+
+
+def report(plan: Plan, delta: float = 0.0, *, seeded: bool = False) -> Report:
+    """Return the report of a plan, or of the ledger of a run.
+
+    Parameters
+    ----------
+    plan
+        What was or will be released.
+    delta
+        In [0, 1).
+    seeded
+        Whether the noise came from a key with a known seed.
+
+    Raises
+    ------
+    ValueError
+        If `delta` is outside [0, 1).
+    """
+    cost = plan.cost(delta)
+    assumptions = plan.assumptions
+    if seeded:
+        assumptions += (
+            "the noise is seeded: whoever knows the seed can remove it, so this run is "
+            "reproducible but no private release",
+        )
+    return Report(
+        epsilon=cost.epsilon,
+        delta=delta,
+        neighboring_relation=plan.neighboring_relation,
+        unit=plan.unit,
+        accountant=cost.accountant,
+        releases=sum(release.sensitivity.bound > 0 for release in plan.releases),
+        assumptions=assumptions,
+    )

@@ -1,0 +1,142 @@
+"""The door: what comes out of it, and what is written down."""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+import dp_accounting
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoNoise,
+    Plan,
+    Release,
+    Sensitivity,
+    report,
+)
+
+ONE = Sensitivity(1.0, "l2", "a test")
+NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
+
+
+def stream():
+    return Key.seeded(5).stream(Purpose.NOISE, 0)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "spread"),
+    [
+        # Sample standard deviation of n draws: relative error below 6 sqrt((kurtosis - 1) / 4n),
+        # which a correct sampler exceeds once in 5e8; the kurtosis is 3 (Gaussian) or 6 (Laplace).
+        (Gaussian(2.0), 2.0 * 3.0),
+        (Laplace(2.0), 2.0 * 3.0 * sqrt(50) * sqrt(2)),
+    ],
+)
+def test_noise_is_calibrated_to_the_sensitivity(mechanism: Mechanism, spread: float) -> None:
+    zeros = np.zeros((4000, 50))
+    released = mechanism.release(zeros, Sensitivity(3.0, "l2", "a test"), stream(), round=0).values
+    tolerance = 6 * sqrt((6 - 1) / (4 * zeros.size))
+    assert abs(released.std() / spread - 1) < tolerance
+    assert abs(released.std() / (2 * spread) - 1) > tolerance
+
+
+def test_an_l1_sensitivity_needs_no_factor_for_laplace_noise() -> None:
+    assert Laplace(2.0).noise_scale(Sensitivity(3.0, "l1", "a test"), 100) == 6.0
+    assert Laplace(2.0).noise_scale(Sensitivity(3.0, "l2", "a test"), 100) == 60.0
+    assert Gaussian(2.0).noise_scale(Sensitivity(3.0, "l1", "a test"), 100) == 6.0
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(1.5), Laplace(0.5), NoNoise()])
+def test_what_is_recorded_is_what_was_planned(mechanism: Mechanism) -> None:
+    x = np.ones((3, 7), dtype=np.float32)
+    for sensitivity in (ONE, NOTHING):
+        emission = mechanism.release(x, sensitivity, stream(), round=4, batch=3)
+        assert emission.release == mechanism.planned(4, sensitivity, 3)
+        assert emission.bits_per_node == 7 * 32
+    np.testing.assert_array_equal(emission.values, x)
+
+
+def test_clipping_at_the_door_bounds_what_goes_out() -> None:
+    x = np.array([[3.0, 4.0], [0.3, 0.4]])
+    gaussian = Gaussian(1e-9, clipping_norm=1.0)
+    assert gaussian.clipping_sensitivity("replace_one").bound == 2.0
+    assert gaussian.clipping_sensitivity("add_remove").bound == 1.0
+    out = gaussian.release(x, gaussian.clipping_sensitivity("add_remove"), stream(), round=0).values
+    np.testing.assert_allclose(out, [[0.6, 0.8], [0.3, 0.4]], atol=1e-7)
+
+
+def test_events_are_dp_accounting_events() -> None:
+    assert Laplace(2.0).planned(1, ONE).event == dp_accounting.LaplaceDpEvent(2.0)
+    assert Gaussian(2.0).planned(1, ONE).event == dp_accounting.GaussianDpEvent(2.0)
+    assert NoNoise().planned(1, ONE).event == dp_accounting.NonPrivateDpEvent()
+    assert Gaussian(2.0).planned(1, NOTHING).event == dp_accounting.NoOpDpEvent()
+
+
+def plan(*releases: Release) -> Plan:
+    return Plan(releases, "replace_one", "record")
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8))
+def test_disjoint_batches_compose_in_parallel_and_shared_data_in_sequence(eps: list[float]) -> None:
+    disjoint = [Laplace(1 / e).planned(t, ONE, batch=t) for t, e in enumerate(eps)]
+    shared = [Laplace(1 / e).planned(t, ONE) for t, e in enumerate(eps)]
+    assert plan(*disjoint).cost().epsilon == pytest.approx(max(eps))
+    assert plan(*shared).cost().epsilon == pytest.approx(sum(eps))
+    noisy = Gaussian(2.0).planned(0, ONE)
+    assert plan(*shared, noisy).cost(1e-6).epsilon == pytest.approx(
+        sum(eps) + plan(noisy).cost(1e-6).epsilon
+    )
+    assert plan(*shared, noisy).cost().epsilon == inf
+    assert plan(*shared, *disjoint).cost().epsilon == pytest.approx(sum(eps) + max(eps))
+
+
+@given(st.lists(st.floats(0.5, 10), min_size=1, max_size=6), st.sampled_from([1e-5, 1e-9]))
+def test_gaussian_plans_cost_no_more_than_renyi_says(
+    multipliers: list[float], delta: float
+) -> None:
+    releases = [Gaussian(z).planned(t, ONE) for t, z in enumerate(multipliers)]
+    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant.compose(plan(*releases).event(delta))
+    renyi = accountant.get_epsilon(delta)
+    assert 0.5 * renyi < plan(*releases).cost(delta).epsilon <= renyi
+
+
+def test_reports_say_what_there_is() -> None:
+    private = report(plan(Laplace(0.5).planned(1, ONE)))
+    assert private.epsilon == 2.0
+    assert "epsilon = 2, delta = 0" in str(private)
+    assert "replace-one" in str(private)
+    open_ = report(plan(NoNoise().planned(1, ONE)), seeded=True)
+    assert open_.epsilon == inf
+    assert "none" in str(open_)
+    assert "no private release" in str(open_)
+    assert report(plan()).epsilon == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Laplace(0.0), "noise_multiplier: wanted .* greater than 0, got 0"),
+        (lambda: Gaussian(-1.0), "noise_multiplier: wanted .* greater than 0, got -1"),
+        (lambda: Gaussian(1.0, clipping_norm=0), "clipping_norm: wanted .* greater than 0, got 0"),
+        (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
+        (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
+        (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
+        (lambda: Gaussian(1.0).clipping_sensitivity("add_remove"), "clipping_norm: wanted a clip"),
+        (lambda: plan().cost(1.0), r"delta: wanted a number in \[0, 1\), got 1"),
+        (
+            lambda: Gaussian(1.0).release(np.array([[np.nan]]), ONE, stream(), round=0),
+            "values: wanted finite values at the door",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
