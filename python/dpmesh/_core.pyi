@@ -1,11 +1,12 @@
 """The extension module: kernels on C-contiguous arrays, documented in `dpmesh.kernels`."""
 
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-_Floats = npt.NDArray[np.floating[Any]]
+_Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+_Integers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 __version__: str
 
@@ -64,6 +65,42 @@ def noise(
     nodes: npt.NDArray[np.uint32] | None,
     out: _Floats,
 ) -> None: ...
+
+# linear
+_Features: TypeAlias = _Floats | tuple[_Integers, _Integers, _Floats, int]  # dense or CSR
+_Model: TypeAlias = tuple[_Features, npt.NDArray[Any], str, int | None]  # labels, loss, classes
+_Batches: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # indptr, indices
+_Averaging: TypeAlias = tuple[float, float | None]  # regularization, divide_by
+_Clipping: TypeAlias = tuple[float, str]  # bound, norm
+
+def linear_gradient(
+    params: _Floats,
+    model: _Model,
+    batches: _Batches,
+    averaging: _Averaging,
+    clipping: _Clipping | None,
+    out: _Floats,
+) -> None: ...
+def linear_step_in_place(
+    params: _Floats,
+    step_sizes: npt.NDArray[np.float64],
+    model: _Model,
+    batches: _Batches,
+    averaging: _Averaging,
+    clipping: _Clipping | None,
+) -> None: ...
+def linear_losses(
+    params: _Floats,
+    model: _Model,
+    batches: _Batches,
+    averaging: _Averaging,
+    out: npt.NDArray[np.float64],
+) -> None: ...
+def linear_record_losses(
+    params: _Floats, model: _Model, batches: _Batches, out: npt.NDArray[np.float64]
+) -> None: ...
+def linear_count_correct(params: _Floats, model: _Model, out: npt.NDArray[np.int64]) -> None: ...
+def linear_scores(params: _Floats, features: _Features, out: _Floats) -> None: ...
 
 # projection
 def row_norms(x: _Floats, kind: str, out: npt.NDArray[np.float64]) -> None: ...

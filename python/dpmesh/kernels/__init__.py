@@ -10,6 +10,14 @@ Rules that all of them keep:
   numpy does.
 """
 
+from dpmesh.kernels.linear import (
+    linear_accuracy,
+    linear_gradient,
+    linear_loss,
+    linear_record_losses,
+    linear_scores,
+    linear_step,
+)
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.projection import clip_rows, row_norms
 from dpmesh.kernels.smoothing import (
@@ -29,6 +37,12 @@ __all__ = [
     "gaussian",
     "get_threads",
     "laplace",
+    "linear_accuracy",
+    "linear_gradient",
+    "linear_loss",
+    "linear_record_losses",
+    "linear_scores",
+    "linear_step",
     "row_norms",
     "set_threads",
     "smooth",

@@ -17,6 +17,7 @@ mod real;
 mod sampling;
 mod transform;
 
+pub mod linear;
 pub mod noise;
 pub mod projection;
 pub mod smoothing;

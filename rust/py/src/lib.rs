@@ -4,6 +4,7 @@
 
 mod accounting;
 mod convert;
+mod linear;
 mod noise;
 mod projection;
 mod smoothing;
@@ -18,6 +19,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     threads::register(module)?;
     accounting::register(module)?;
     noise::register(module)?;
+    linear::register(module)?;
     projection::register(module)?;
     smoothing::register(module)?;
     stream::register(module)

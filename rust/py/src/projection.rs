@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::convert::{read, row_len, run_native, unfit, write};
 use crate::with_real;
 
-fn norm(name: &str) -> PyResult<Norm> {
+pub fn norm(name: &str) -> PyResult<Norm> {
     match name {
         "l1" => Ok(Norm::L1),
         "l2" => Ok(Norm::L2),

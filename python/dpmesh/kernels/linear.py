@@ -1,0 +1,389 @@
+"""Linear models: losses, gradients and gradient steps of many nodes on batches of shared records.
+
+With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
+
+==============  =======================================  =========================================
+``"logistic"``  ``log(1 + exp(-y z))``                   labels -1 and +1
+``"hinge"``     ``max(0, 1 - y z)``; the subgradient at  labels -1 and +1
+                the kink ``y z = 1`` is 0
+``"squared"``   ``(z - y)^2 / 2``                        real targets
+``"softmax"``   ``log(sum_k exp(z_k)) - z_y``            `classes` scores, labels 0..classes-1
+==============  =======================================  =========================================
+
+Given `classes`, the first three are trained one-vs-all: one model for each class, with target +1
+in the records of its class and -1 in the others, whose losses add up. The parameters of a node are
+then the rows of its models, one after the other.
+
+The objective of node ``i`` on its batch is the sum of its records' losses, divided by the length of
+the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh import _core
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh.kernels._arrays import FloatArray, buffer, floats
+from dpmesh.kernels.projection import Norm
+
+Loss = Literal["logistic", "hinge", "squared", "softmax"]
+LOSSES: tuple[Loss, ...] = ("logistic", "hinge", "squared", "softmax")
+
+Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
+"""Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""
+
+Batches: TypeAlias = npt.NDArray[np.int64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Records of each node: an array (nodes, batch_size), or ``(indptr, indices)`` where node ``i`` has
+the records ``indices[indptr[i]:indptr[i + 1]]``, possibly none."""
+
+_FeatureParts: TypeAlias = FloatArray | tuple[npt.NDArray[Any], npt.NDArray[Any], FloatArray, int]
+_Model: TypeAlias = tuple[_FeatureParts, npt.NDArray[Any], str, int | None]
+
+
+def linear_gradient(
+    params: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    batches: Batches,
+    loss: Loss,
+    *,
+    classes: int | None = None,
+    regularization: float = 0.0,
+    clipping_norm: float | None = None,
+    norm: Norm = "l2",
+    divide_by: float | None = None,
+    out: FloatArray | None = None,
+) -> FloatArray:
+    """Gradient of each node's objective on its batch, at its own parameters.
+
+    Parameters
+    ----------
+    params
+        Shape (nodes, outputs * dim), float32 or float64, where outputs is `classes` or 1.
+    features
+        Shape (records, dim), of the type of `params`: an array, or a scipy CSR matrix with sorted,
+        unique column indices (32 or 64 bits), which is never made dense.
+    labels
+        Shape (records,): as the loss wants them, see above.
+    batches
+        Records of each node: an integer array (nodes, batch_size), or ``(indptr, indices)`` for
+        batches of different lengths. A record may occur more than once.
+    loss
+        ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
+    classes
+        Number of classes; None for one model of binary labels or real targets.
+    regularization
+        Factor of ``|w|^2 / 2``, which is added after the division.
+    clipping_norm
+        Largest norm of the gradient of one record's loss, over all the models of a node together
+        (their joint norm): what one record can contribute, before the division.
+    norm
+        ``"l2"`` or ``"l1"``: the norm that `clipping_norm` bounds.
+    divide_by
+        What the sum over the batch is divided by, such as a public expected size; None for the
+        length of the batch (a node without records then has the gradient of its regularizer).
+    out
+        Where to put the result: an array like `params`.
+
+    Returns
+    -------
+    An array of the shape and type of `params`.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit: a shape or type, a record that does not exist, a label that
+        does not suit the loss. NaN and infinity are passed on, as numpy does.
+    """
+    params, model = _model(params, features, labels, loss, classes)
+    out = buffer(out, params)
+    _core.linear_gradient(
+        params,
+        model,
+        _batches(batches, nodes=len(params)),
+        _averaging(regularization, divide_by),
+        _clipping(clipping_norm, norm),
+        out,
+    )
+    return out
+
+
+def linear_step(
+    params: npt.ArrayLike,
+    step_size: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    batches: Batches,
+    loss: Loss,
+    *,
+    classes: int | None = None,
+    regularization: float = 0.0,
+    clipping_norm: float | None = None,
+    norm: Norm = "l2",
+    divide_by: float | None = None,
+    out: FloatArray | None = None,
+) -> FloatArray:
+    """One gradient step of each node: ``params - step_size * linear_gradient(params, ...)``.
+
+    In place (``out=params``) and without regularization a step touches only the features that its
+    batch holds, so sparse records cost what they store.
+
+    Parameters
+    ----------
+    step_size
+        One for all nodes, or one for each: shape (nodes,), finite and not negative.
+    params, features, labels, batches, loss
+        As in `linear_gradient`.
+    classes, regularization, clipping_norm, norm, divide_by
+        As in `linear_gradient`.
+    out
+        Where to put the result: an array like `params`, or `params` itself to work in place.
+
+    Returns
+    -------
+    An array of the shape and type of `params`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, as in `linear_gradient`.
+    """
+    params, model = _model(params, features, labels, loss, classes)
+    steps = _step_sizes(step_size, nodes=len(params))
+    averaging, clipping = _averaging(regularization, divide_by), _clipping(clipping_norm, norm)
+    indices = _batches(batches, nodes=len(params))
+    if out is not params:
+        out = buffer(out, params)
+        out[...] = params
+    _core.linear_step_in_place(out, steps, model, indices, averaging, clipping)
+    return out
+
+
+def linear_loss(
+    params: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    batches: Batches,
+    loss: Loss,
+    *,
+    classes: int | None = None,
+    regularization: float = 0.0,
+    divide_by: float | None = None,
+) -> npt.NDArray[np.float64]:
+    """Objective of each node on its batch, at its own parameters.
+
+    Parameters
+    ----------
+    params, features, labels, batches, loss, classes, regularization, divide_by
+        As in `linear_gradient`; ``divide_by=1`` gives the sum over the batch.
+
+    Returns
+    -------
+    Shape (nodes,).
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, as in `linear_gradient`.
+    """
+    params, model = _model(params, features, labels, loss, classes)
+    losses = np.empty(len(params))
+    indices = _batches(batches, nodes=len(params))
+    _core.linear_losses(params, model, indices, _averaging(regularization, divide_by), losses)
+    return losses
+
+
+def linear_record_losses(
+    params: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    batches: Batches,
+    loss: Loss,
+    *,
+    classes: int | None = None,
+) -> npt.NDArray[np.float64]:
+    """Loss of each record of each node's batch, at the node's own parameters.
+
+    Parameters
+    ----------
+    params, features, labels, batches, loss, classes
+        As in `linear_gradient`.
+
+    Returns
+    -------
+    Shape (nodes, batch_size), or that of ``indices`` for batches of different lengths.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, as in `linear_gradient`.
+    """
+    params, model = _model(params, features, labels, loss, classes)
+    indptr, indices = _batches(batches, nodes=len(params))
+    losses = np.empty(len(indices))
+    _core.linear_record_losses(params, model, (indptr, indices), losses)
+    return losses if isinstance(batches, tuple) else losses.reshape(len(params), -1)
+
+
+def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
+    """Score ``<w, x>`` of each record under each row of parameters.
+
+    Parameters
+    ----------
+    params
+        Shape (models, dim), float32 or float64.
+    features
+        Shape (records, dim), of the type of `params`, dense or CSR.
+
+    Returns
+    -------
+    Shape (records, models), of the type of `params`.
+
+    Raises
+    ------
+    ValueError
+        If a shape or type does not fit.
+    """
+    params = floats("params", params, ndim=2)
+    parts, records, dim = _features(features, params)
+    if params.shape[1] != dim:
+        fail("params", f"shape (models, {dim})", f"shape {params.shape}")
+    scores = np.empty((records, len(params)), dtype=params.dtype)
+    _core.linear_scores(params, parts, scores)
+    return scores
+
+
+def linear_accuracy(
+    params: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    *,
+    classes: int | None = None,
+) -> npt.NDArray[np.float64]:
+    """Fraction of all records that each row of parameters classifies correctly.
+
+    Parameters
+    ----------
+    params
+        Shape (models, outputs * dim), float32 or float64, where outputs is `classes` or 1.
+    features
+        Shape (records, dim), of the type of `params`, dense or CSR.
+    labels
+        Shape (records,): -1 and +1, or classes from 0 to ``classes - 1``.
+    classes
+        Number of classes: the largest score decides (the first of equals). None: the sign of the
+        one score decides (0 counts as -1).
+
+    Returns
+    -------
+    Shape (models,), numbers from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If a shape, a type or a label does not fit.
+    """
+    loss: Loss = "hinge" if classes is None else "softmax"
+    params, model = _model(params, features, labels, loss, classes)
+    correct = np.empty(len(params), dtype=np.int64)
+    _core.linear_count_correct(params, model, correct)
+    return correct / len(model[1])
+
+
+def _model(
+    params: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    loss: Loss,
+    classes: int | None,
+) -> tuple[FloatArray, _Model]:
+    """The parameters as an array, and the model that fits them as the extension module takes it."""
+    params = floats("params", params, ndim=2)
+    parts, records, dim = _features(features, params)
+    one_of("loss", loss, LOSSES)
+    if classes is not None:
+        classes = integer("classes", classes, at_least=2)
+    elif loss == "softmax":
+        fail("classes", "the number of classes for the loss 'softmax'", None)
+    outputs = classes or 1
+    if params.shape[1] != outputs * dim:
+        wanted = f"shape (nodes, {outputs * dim}), {outputs} x {dim} for each node"
+        fail("params", wanted, f"shape {params.shape}")
+    return params, (parts, _labels(labels, records, classes), loss, classes)
+
+
+def _features(features: Any, params: FloatArray) -> tuple[_FeatureParts, int, int]:
+    """What the extension module takes, the number of records and the number of features."""
+    parts: _FeatureParts
+    if not sparse.issparse(features):
+        features = parts = floats("features", features, ndim=2)
+    elif features.format == "csr":
+        arrays = (features.indptr, features.indices, features.data)
+        indptr, indices, values = map(np.ascontiguousarray, arrays)
+        parts = (indptr, indices, values, features.shape[1])
+    else:
+        fail("features", "an array or a CSR matrix", f"a {features.format.upper()} matrix")
+    if features.dtype != params.dtype:
+        fail("features", f"{params.dtype}, the type of params", features.dtype)
+    records, dim = features.shape
+    return parts, records, dim
+
+
+def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDArray[Any]:
+    array = np.asarray(labels)
+    kinds, dtype = ("iufb", np.float64) if classes is None else ("iu", np.int64)
+    if array.dtype.kind not in kinds:
+        wanted = "real numbers" if classes is None else "integers"
+        fail("labels", wanted, f"dtype {array.dtype}")
+    if array.shape != (records,):
+        fail("labels", f"shape ({records},)", f"shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _batches(
+    batches: Batches, *, nodes: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    if isinstance(batches, tuple):
+        if len(batches) != 2:
+            fail("batches", "(indptr, indices)", f"{len(batches)} arrays")
+        indptr, indices = (_integers("batches", array, ndim=1) for array in batches)
+        if len(indptr) != nodes + 1:
+            fail("batches", f"an indptr of {nodes + 1} elements, nodes + 1", len(indptr))
+        return indptr, indices
+    indices = _integers("batches", batches, ndim=2)
+    if len(indices) != nodes:
+        fail("batches", f"shape ({nodes}, batch_size)", f"shape {indices.shape}")
+    return np.arange(nodes + 1, dtype=np.int64) * indices.shape[1], indices.reshape(-1)
+
+
+def _integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.ndim != ndim:
+        wanted = f"integers with {ndim} axes"
+        fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _step_sizes(value: npt.ArrayLike, *, nodes: int) -> npt.NDArray[np.float64]:
+    steps = np.asarray(value)
+    if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
+        got = f"dtype {steps.dtype} and shape {steps.shape}"
+        fail("step_size", f"one number, or one for each of {nodes} nodes", got)
+    if not (np.isfinite(steps).all() and (steps >= 0).all()):
+        fail("step_size", "finite numbers of at least 0", steps)
+    return np.ascontiguousarray(np.broadcast_to(steps, (nodes,)), dtype=np.float64)
+
+
+def _averaging(regularization: float, divide_by: float | None) -> tuple[float, float | None]:
+    regularization = non_negative("regularization", regularization)
+    return regularization, None if divide_by is None else positive("divide_by", divide_by)
+
+
+def _clipping(clipping_norm: float | None, norm: Norm) -> tuple[float, str] | None:
+    one_of("norm", norm, ("l1", "l2"))
+    return None if clipping_norm is None else (positive("clipping_norm", clipping_norm), norm)

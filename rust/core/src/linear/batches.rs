@@ -1,0 +1,83 @@
+//! Which records a node works on, and what becomes of their losses.
+
+use crate::KernelError;
+use crate::error::{non_negative, positive};
+use crate::projection::Norm;
+
+/// The mini-batch of each node: the records `indices[indptr[i]..indptr[i + 1]]` for node `i`.
+#[derive(Debug, Clone, Copy)]
+pub struct Batches<'a> {
+    indptr: &'a [i64],
+    indices: &'a [i64],
+}
+
+impl<'a> Batches<'a> {
+    /// The batches with these parts.
+    ///
+    /// # Errors
+    /// If `indptr` does not rise from 0 to the length of `indices`.
+    pub fn new(indptr: &'a [i64], indices: &'a [i64]) -> Result<Batches<'a>, KernelError> {
+        let ends = (indptr.first(), indptr.last());
+        if ends == (Some(&0), Some(&(indices.len() as i64))) && indptr.is_sorted() {
+            Ok(Batches { indptr, indices })
+        } else {
+            let wanted = format!("an indptr that rises from 0 to {}", indices.len());
+            Err(KernelError::new("batches", wanted, "another"))
+        }
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    pub(super) fn of(&self, node: usize) -> &'a [i64] {
+        &self.indices[self.indptr[node] as usize..self.indptr[node + 1] as usize]
+    }
+
+    pub(super) fn records(&self) -> &'a [i64] {
+        self.indices
+    }
+}
+
+/// How the losses of a batch become one objective.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Averaging {
+    /// Factor of `|W|^2 / 2`.
+    pub regularization: f64,
+    /// What the sum is divided by; None: the length of the batch (a node without records then has its
+    /// regularizer alone).
+    pub divide_by: Option<f64>,
+}
+
+impl Averaging {
+    pub(super) fn check(&self) -> Result<(), KernelError> {
+        non_negative("regularization", self.regularization)?;
+        self.divide_by.map_or(Ok(()), |m| positive("divide_by", m))
+    }
+
+    pub(super) fn weight(&self, batch: &[i64]) -> f64 {
+        1.0 / self.divide_by.unwrap_or(batch.len().max(1) as f64)
+    }
+}
+
+/// The norm to which the gradient of each record's loss is clipped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clipping {
+    /// Which norm.
+    pub norm: Norm,
+    /// Its largest value.
+    pub bound: f64,
+}
+
+impl Clipping {
+    /// What a gradient of this norm is multiplied with; NaN for a norm that is not finite.
+    pub(super) fn factor(&self, norm: f64) -> f64 {
+        if norm <= self.bound {
+            1.0
+        } else if norm.is_finite() {
+            self.bound / norm
+        } else {
+            f64::NAN
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Losses of one record as functions of its scores, and their slopes, in `f64`.
+//!
+//! `exp` and `log1p` come from the `libm` crate, whose bits are the same on every platform.
+
+use crate::KernelError;
+
+/// A loss of one score `z = <w, x>` and its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// `log(1 + exp(-y z))` for labels `y` of -1 and +1.
+    Logistic,
+    /// `max(0, 1 - y z)` for labels `y` of -1 and +1. At the kink `y z = 1` the subgradient is 0.
+    Hinge,
+    /// `(z - y)^2 / 2` for real targets `y`.
+    Squared,
+}
+
+impl Loss {
+    fn value(self, score: f64, target: f64) -> f64 {
+        match self {
+            Loss::Logistic => {
+                let margin = target * score;
+                libm::log1p(libm::exp(-margin.abs())) + negative_part(margin)
+            }
+            Loss::Hinge => negative_part(target * score - 1.0),
+            Loss::Squared => 0.5 * (score - target) * (score - target),
+        }
+    }
+
+    /// Derivative in the score.
+    fn slope(self, score: f64, target: f64) -> f64 {
+        match self {
+            Loss::Logistic => {
+                let margin = target * score;
+                let small = libm::exp(-margin.abs());
+                let numerator = if margin > 0.0 { small } else { 1.0 };
+                -target * numerator / (1.0 + small)
+            }
+            Loss::Hinge if target * score < 1.0 => -target,
+            Loss::Hinge => 0.0 * score, // NaN if the score is not finite
+            Loss::Squared => score - target,
+        }
+    }
+
+    fn check(self, target: f64) -> Result<(), KernelError> {
+        let (fits, wanted) = match self {
+            Loss::Logistic | Loss::Hinge => (target.abs() == 1.0, "labels of -1 or +1"),
+            Loss::Squared => (target.is_finite(), "finite targets"),
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(KernelError::new("labels", wanted, target))
+        }
+    }
+}
+
+/// `max(0, -x)`, NaN for NaN.
+fn negative_part(x: f64) -> f64 {
+    if x >= 0.0 { 0.0 } else { -x }
+}
+
+/// What a linear model is trained for: a loss, and the label of each record.
+#[derive(Debug, Clone, Copy)]
+pub enum Objective<'a> {
+    /// One score.
+    Single {
+        /// Its loss.
+        loss: Loss,
+        /// Labels of -1 and +1, or real targets for [`Loss::Squared`].
+        labels: &'a [f64],
+    },
+    /// One model for each class, with target +1 in the records of its class and -1 in the others; the
+    /// losses of the models add up.
+    OneVsAll {
+        /// The loss of each model.
+        loss: Loss,
+        /// Number of models.
+        classes: usize,
+        /// Classes, from 0 to `classes - 1`.
+        labels: &'a [i64],
+    },
+    /// One score for each class; `log(sum_k exp(z_k)) - z_label`.
+    Softmax {
+        /// Number of scores.
+        classes: usize,
+        /// Classes, from 0 to `classes - 1`.
+        labels: &'a [i64],
+    },
+}
+
+impl Objective<'_> {
+    /// Number of scores of one record, and of rows of one node's parameters.
+    pub fn outputs(&self) -> usize {
+        match *self {
+            Objective::Single { .. } => 1,
+            Objective::OneVsAll { classes, .. } | Objective::Softmax { classes, .. } => classes,
+        }
+    }
+
+    /// Number of records with a label.
+    pub(crate) fn records(&self) -> usize {
+        match self {
+            Objective::Single { labels, .. } => labels.len(),
+            Objective::OneVsAll { labels, .. } | Objective::Softmax { labels, .. } => labels.len(),
+        }
+    }
+
+    /// Fails unless the record has a label that the loss can work with.
+    pub(crate) fn check(&self, record: usize) -> Result<(), KernelError> {
+        match *self {
+            Objective::Single { loss, labels } => loss.check(labels[record]),
+            Objective::OneVsAll {
+                classes, labels, ..
+            }
+            | Objective::Softmax { classes, labels } => {
+                let label = labels[record];
+                if 0 <= label && (label as usize) < classes {
+                    Ok(())
+                } else {
+                    let wanted = format!("classes from 0 to {}", classes.wrapping_sub(1));
+                    Err(KernelError::new("labels", wanted, label))
+                }
+            }
+        }
+    }
+
+    /// Loss of one record.
+    pub(crate) fn value(&self, record: usize, scores: &[f64]) -> f64 {
+        match *self {
+            Objective::Single { loss, labels } => loss.value(scores[0], labels[record]),
+            Objective::OneVsAll { loss, labels, .. } => scores
+                .iter()
+                .zip(targets(labels[record]))
+                .map(|(&score, target)| loss.value(score, target))
+                .sum(),
+            Objective::Softmax { labels, .. } => {
+                let top = first_largest(scores);
+                let others = scores.iter().enumerate().filter(|&(k, _)| k != top);
+                let excess: f64 = others.map(|(_, &z)| libm::exp(z - scores[top])).sum();
+                libm::log1p(excess) + (scores[top] - scores[labels[record] as usize])
+            }
+        }
+    }
+
+    /// Overwrites the scores of one record with the derivatives of its loss in them.
+    pub(crate) fn slopes_in_place(&self, record: usize, scores: &mut [f64]) {
+        match *self {
+            Objective::Single { loss, labels } => scores[0] = loss.slope(scores[0], labels[record]),
+            Objective::OneVsAll { loss, labels, .. } => {
+                for (score, target) in scores.iter_mut().zip(targets(labels[record])) {
+                    *score = loss.slope(*score, target);
+                }
+            }
+            Objective::Softmax { labels, .. } => {
+                let top = scores[first_largest(scores)];
+                for z in scores.iter_mut() {
+                    *z = libm::exp(*z - top);
+                }
+                let sum: f64 = scores.iter().sum();
+                for p in scores.iter_mut() {
+                    *p /= sum;
+                }
+                // p - 1, without cancellation where p is close to 1.
+                let label = labels[record] as usize;
+                scores[label] = 0.0;
+                scores[label] = -scores.iter().sum::<f64>();
+            }
+        }
+    }
+
+    /// Whether the scores point to the record's label: the sign for one score (0 counts as -1), the
+    /// largest of several (the first of equals).
+    pub(crate) fn is_right(&self, record: usize, scores: &[f64]) -> bool {
+        match *self {
+            Objective::Single { labels, .. } => (scores[0] > 0.0) == (labels[record] > 0.0),
+            Objective::OneVsAll { labels, .. } | Objective::Softmax { labels, .. } => {
+                first_largest(scores) == labels[record] as usize
+            }
+        }
+    }
+}
+
+/// The targets of the one-vs-all models for a record of class `label`.
+fn targets(label: i64) -> impl Iterator<Item = f64> {
+    (0_i64..).map(move |k| if k == label { 1.0 } else { -1.0 })
+}
+
+fn first_largest(scores: &[f64]) -> usize {
+    (1..scores.len()).fold(0, |top, k| if scores[k] > scores[top] { k } else { top })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LOSSES: [Loss; 3] = [Loss::Logistic, Loss::Hinge, Loss::Squared];
+
+    #[test]
+    fn extreme_margins_stay_exact() {
+        for (margin, value, slope) in [
+            (1e4, 0.0, 0.0),
+            (-1e4, 1e4, -1.0),
+            (40.0, (-40.0_f64).exp(), -(-40.0_f64).exp()),
+            (0.0, 2.0_f64.ln(), -0.5),
+            (-0.0, 2.0_f64.ln(), -0.5),
+        ] {
+            for y in [-1.0, 1.0] {
+                let got = Loss::Logistic.value(y * margin, y);
+                assert!((got - value).abs() <= 1e-15 * value, "{got} {value}");
+                let got = Loss::Logistic.slope(y * margin, y);
+                assert!((got - y * slope).abs() <= 1e-15 * slope.abs());
+            }
+        }
+        let softmax = Objective::Softmax {
+            classes: 3,
+            labels: &[1],
+        };
+        let mut scores = [1e4, -1e4, 0.0];
+        assert_eq!(softmax.value(0, &scores), 2e4);
+        softmax.slopes_in_place(0, &mut scores);
+        assert_eq!(scores, [1.0, -1.0, 0.0]);
+        let mut scores = [-40.0, 0.0, -1e4];
+        let tiny = (-40.0_f64).exp();
+        assert!((softmax.value(0, &scores) - tiny).abs() <= 1e-15 * tiny);
+        softmax.slopes_in_place(0, &mut scores);
+        assert!((scores[1] + tiny).abs() <= 1e-15 * tiny);
+    }
+
+    #[test]
+    fn the_kink_of_the_hinge_has_slope_zero() {
+        assert_eq!(Loss::Hinge.slope(1.0, 1.0), 0.0);
+        assert_eq!(Loss::Hinge.slope(-1.0, -1.0), 0.0);
+        assert_eq!(Loss::Hinge.slope(1.0 - f64::EPSILON, 1.0), -1.0);
+    }
+
+    #[test]
+    fn nan_is_passed_on() {
+        for loss in LOSSES {
+            assert!(loss.value(f64::NAN, 1.0).is_nan());
+            assert!(loss.slope(f64::NAN, 1.0).is_nan());
+        }
+        let softmax = Objective::Softmax {
+            classes: 2,
+            labels: &[0],
+        };
+        let mut scores = [0.0, f64::NAN];
+        assert!(softmax.value(0, &scores).is_nan());
+        softmax.slopes_in_place(0, &mut scores);
+        assert!(scores.iter().all(|s| s.is_nan()));
+    }
+
+    #[test]
+    fn equal_scores_point_to_the_first_class() {
+        let right = |label: i64, scores: &[f64]| {
+            let labels = [label];
+            let classes = scores.len();
+            Objective::Softmax {
+                classes,
+                labels: &labels,
+            }
+            .is_right(0, scores)
+        };
+        assert!(right(0, &[1.0, 1.0]) && !right(1, &[1.0, 1.0]));
+        assert!(right(1, &[0.0, 2.0, 1.0]) && !right(2, &[0.0, 2.0, 1.0]));
+    }
+
+    proptest! {
+        #[test]
+        fn slopes_are_the_derivatives_of_the_values(
+            scores in prop::collection::vec(-30.0_f64..30.0, 3),
+            label in 0_i64..3,
+        ) {
+            let (real, class) = ([if label == 0 { -1.0 } else { 1.0 }], [label]);
+            let objectives = LOSSES.iter().flat_map(|&loss| [
+                Objective::Single { loss, labels: &real },
+                Objective::OneVsAll { loss, classes: 3, labels: &class },
+            ]);
+            let softmax = Objective::Softmax { classes: 3, labels: &class };
+            for objective in objectives.chain([softmax]) {
+                let scores = &scores[..objective.outputs()];
+                // Near the kink of the hinge the difference quotient mixes two slopes.
+                prop_assume!(scores.iter().all(|z| (z.abs() - 1.0).abs() > 1e-4));
+                let mut slopes = scores.to_vec();
+                objective.slopes_in_place(0, &mut slopes);
+                for (k, slope) in slopes.iter().enumerate() {
+                    let step = 1e-5;
+                    let mut near = scores.to_vec();
+                    near[k] += step;
+                    let above = objective.value(0, &near);
+                    near[k] -= 2.0 * step;
+                    let difference = (above - objective.value(0, &near)) / (2.0 * step);
+                    // Rounding of values up to 450 over the step, and the third derivative.
+                    prop_assert!((slope - difference).abs() < 2e-8, "{objective:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Linear models: losses, gradients and gradient steps for a stack of nodes, each on its own mini-batch
+//! of the records of one shared feature matrix.
+//!
+//! Node `i` has the parameters `W_i`, one row of `columns` elements for each output (one output for a
+//! binary label or a real target, one for each class in [`Objective::OneVsAll`] and
+//! [`Objective::Softmax`]). Its objective on a batch `B` with divisor `m` is
+//!
+//! ```text
+//! f_i(W) = (1/m) sum_{r in B} loss(W x_r, y_r)  +  (regularization / 2) |W|^2
+//! ```
+//!
+//! where `m` is the length of the batch unless a public constant is given.
+//!
+//! Clipping applies to the gradient of each record's loss in all of `W`: for several outputs it bounds
+//! their joint norm, which is the norm of what one record contributes. With the slopes `s = dloss/dz` that
+//! gradient is the outer product of `s` and `x_r`, so its norm is `|s| |x_r|`, in L1 as in L2.
+
+mod batches;
+mod dense;
+mod losses;
+mod model;
+mod sparse;
+#[cfg(test)]
+mod tests;
+
+use crate::projection::Norm;
+use crate::{KernelError, Real};
+
+pub use batches::{Averaging, Batches, Clipping};
+pub use dense::Dense;
+pub use losses::{Loss, Objective};
+pub use model::{LinearModel, scores_into};
+pub use sparse::{Csr, Index};
+
+/// A matrix of features with one row for each record.
+///
+/// The methods that take records expect them in range and checked.
+pub trait Features: Sync {
+    /// Type of the features, and of the parameters of a model of them.
+    type Value: Real;
+    /// Number of records.
+    fn records(&self) -> usize;
+    /// Number of features of a record.
+    fn columns(&self) -> usize;
+    /// About how many features of a record are stored.
+    fn cost(&self) -> usize;
+    /// Fails unless the record is stored as it should be.
+    ///
+    /// # Errors
+    /// If its place or its columns are out of range.
+    fn check(&self, record: usize) -> Result<(), KernelError>;
+    /// Norm of one record.
+    fn norm(&self, record: usize, norm: Norm) -> f64;
+    /// Writes the scores of the records one after the other, one for each row of `params`.
+    fn scores(&self, records: &[i64], params: &[Self::Value], scores: &mut [f64]);
+    /// Adds to each row of `target` the records times their factors for that row, in their order.
+    fn add_scaled(&self, records: &[i64], factors: &[Self::Value], target: &mut [Self::Value]);
+}

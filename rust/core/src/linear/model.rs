@@ -1,0 +1,381 @@
+//! The work on one stack of nodes, shared among threads.
+
+use rayon::prelude::*;
+
+use super::{Averaging, Batches, Clipping, Features, Objective};
+use crate::error::{non_negative, positive, rows, same_len};
+use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row, vectorized};
+use crate::projection::{Norm, norm};
+use crate::{KernelError, Real};
+
+/// Records of one task, unless a batch has more than [`MOST_BLOCKS`] times as many.
+const RECORDS_PER_BLOCK: usize = 256;
+/// Largest number of partial gradients of one node: bounds their memory.
+const MOST_BLOCKS: usize = 32;
+/// Records whose features stay in the cache from their scores to their gradients.
+const RECORDS_AT_ONCE: usize = 32;
+
+/// Features, and the objective of their records.
+#[derive(Debug)]
+pub struct LinearModel<'a, F> {
+    features: F,
+    objective: Objective<'a>,
+    dim: usize,
+}
+
+impl<'a, F: Features> LinearModel<'a, F> {
+    /// The model of these features and this objective.
+    ///
+    /// # Errors
+    /// If there is not one label for each record, or there are less than two classes.
+    pub fn new(features: F, objective: Objective<'a>) -> Result<Self, KernelError> {
+        let (records, labels) = (features.records(), objective.records());
+        if records != labels {
+            let wanted = format!("{records} labels, one for each record");
+            return Err(KernelError::new("labels", wanted, labels));
+        }
+        let outputs = objective.outputs();
+        if outputs < 2 && !matches!(objective, Objective::Single { .. }) {
+            return Err(KernelError::new("classes", "at least 2", outputs));
+        }
+        let dim = outputs * features.columns();
+        Ok(LinearModel {
+            features,
+            objective,
+            dim,
+        })
+    }
+
+    /// Length of the parameters of one node: outputs times features.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Gradient of each node's objective at its row of `params`.
+    ///
+    /// # Errors
+    /// If the shapes of the arguments do not fit each other, a batch names a record that does not exist,
+    /// a record's label does not fit the loss, or a setting is out of range.
+    pub fn gradient_into(
+        &self,
+        params: &[F::Value],
+        batches: Batches<'_>,
+        averaging: Averaging,
+        clipping: Option<Clipping>,
+        out: &mut [F::Value],
+    ) -> Result<(), KernelError> {
+        check_settings(averaging, clipping)?;
+        self.check(params, batches)?;
+        same_len("out", out.len(), params.len())?;
+        for_each_row(out, self.dim, self.cost(batches), |node, out| {
+            let params = &params[node * self.dim..][..self.dim];
+            let batch = batches.of(node);
+            scale_into(params, averaging.regularization, out);
+            let weight = averaging.weight(batch);
+            if batch.len() <= RECORDS_PER_BLOCK {
+                self.add_gradients(params, batch, clipping, weight, out);
+            } else {
+                add_all(
+                    &self.partial_gradients(params, batch, clipping, weight),
+                    out,
+                );
+            }
+        });
+        Ok(())
+    }
+
+    /// Moves each node's parameters by its step size against its gradient, which
+    /// [`gradient_into`](Self::gradient_into) describes. Without regularization a step touches only the
+    /// features that its batch holds.
+    ///
+    /// # Errors
+    /// As [`gradient_into`](Self::gradient_into), and if there is not one finite, non-negative step size
+    /// for each node.
+    pub fn step_in_place(
+        &self,
+        params: &mut [F::Value],
+        step_sizes: &[f64],
+        batches: Batches<'_>,
+        averaging: Averaging,
+        clipping: Option<Clipping>,
+    ) -> Result<(), KernelError> {
+        check_settings(averaging, clipping)?;
+        self.check(params, batches)?;
+        same_len("step_sizes", step_sizes.len(), batches.nodes())?;
+        for &step in step_sizes {
+            non_negative("step_sizes", step)?;
+        }
+        for_each_row(params, self.dim, self.cost(batches), |node, params| {
+            let batch = batches.of(node);
+            let weight = -step_sizes[node] * averaging.weight(batch);
+            let decay = 1.0 - step_sizes[node] * averaging.regularization;
+            if batch.len() <= RECORDS_PER_BLOCK {
+                let factors = self.factors(params, batch, clipping, weight);
+                scale_in_place(params, decay);
+                self.features.add_scaled(batch, &factors, params);
+            } else {
+                let partial = self.partial_gradients(params, batch, clipping, weight);
+                scale_in_place(params, decay);
+                add_all(&partial, params);
+            }
+        });
+        Ok(())
+    }
+
+    /// Each node's objective at its row of `params`.
+    ///
+    /// # Errors
+    /// As [`gradient_into`](Self::gradient_into).
+    pub fn losses_into(
+        &self,
+        params: &[F::Value],
+        batches: Batches<'_>,
+        averaging: Averaging,
+        out: &mut [f64],
+    ) -> Result<(), KernelError> {
+        averaging.check()?;
+        same_len("out", out.len(), batches.nodes())?;
+        let mut losses = vec![0.0; batches.records().len()];
+        self.record_losses_into(params, batches, &mut losses)?;
+        let mut losses = losses.as_slice();
+        for (node, (slot, params)) in out.iter_mut().zip(params.chunks(self.dim)).enumerate() {
+            let batch = batches.of(node);
+            let (own, others) = losses.split_at(batch.len());
+            losses = others;
+            *slot = own.iter().sum::<f64>() * averaging.weight(batch);
+            if averaging.regularization > 0.0 {
+                let length = norm(params, Norm::L2);
+                *slot += 0.5 * averaging.regularization * length * length;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loss of each record of the batches, in their order, at the parameters of the batch's node.
+    ///
+    /// # Errors
+    /// As [`gradient_into`](Self::gradient_into).
+    pub fn record_losses_into(
+        &self,
+        params: &[F::Value],
+        batches: Batches<'_>,
+        mut out: &mut [f64],
+    ) -> Result<(), KernelError> {
+        self.check(params, batches)?;
+        same_len("out", out.len(), batches.records().len())?;
+        let mut tasks = Vec::new();
+        for node in 0..batches.nodes() {
+            for records in batches.of(node).chunks(RECORDS_PER_BLOCK) {
+                let (losses, rest) = out.split_at_mut(records.len());
+                tasks.push((node, records, losses));
+                out = rest;
+            }
+        }
+        let work = |(node, records, losses): (usize, &[i64], &mut [f64])| {
+            let params = &params[node * self.dim..][..self.dim];
+            self.for_each_scored(params, records, |i, record, scores| {
+                losses[i] = self.objective.value(record, scores);
+            });
+        };
+        let cost = batches.records().len() * self.objective.outputs() * self.features.cost();
+        if cost < SERIAL_BELOW {
+            tasks.into_iter().for_each(work);
+        } else {
+            tasks.into_par_iter().for_each(work);
+        }
+        Ok(())
+    }
+
+    /// How many of all records each row of `params` classifies correctly: by the sign of its score (0 counts
+    /// as -1), or by the largest score (the first of equals).
+    ///
+    /// # Errors
+    /// As [`gradient_into`](Self::gradient_into).
+    pub fn count_correct_into(
+        &self,
+        params: &[F::Value],
+        out: &mut [i64],
+    ) -> Result<(), KernelError> {
+        same_len("out", out.len(), rows("params", params.len(), self.dim)?)?;
+        let records: Vec<i64> = (0..self.features.records() as i64).collect();
+        self.check_records(&records)?;
+        for (slot, params) in out.iter_mut().zip(params.chunks(self.dim)) {
+            let blocks = records.par_chunks(RECORDS_PER_BLOCK).map(|records| {
+                let mut right = 0;
+                self.for_each_scored(params, records, |_, record, scores| {
+                    right += i64::from(self.objective.is_right(record, scores));
+                });
+                right
+            });
+            *slot = blocks.sum();
+        }
+        Ok(())
+    }
+
+    /// Adds `weight` times the clipped gradients of the records to `target`.
+    fn add_gradients(
+        &self,
+        params: &[F::Value],
+        records: &[i64],
+        clipping: Option<Clipping>,
+        weight: f64,
+        target: &mut [F::Value],
+    ) {
+        for records in records.chunks(RECORDS_AT_ONCE) {
+            let factors = self.factors(params, records, clipping, weight);
+            self.features.add_scaled(records, &factors, target);
+        }
+    }
+
+    /// What [`add_gradients`](Self::add_gradients) adds, in parts that depend on the data alone.
+    fn partial_gradients(
+        &self,
+        params: &[F::Value],
+        records: &[i64],
+        clipping: Option<Clipping>,
+        weight: f64,
+    ) -> Vec<Vec<F::Value>> {
+        let block = RECORDS_PER_BLOCK.max(records.len().div_ceil(MOST_BLOCKS));
+        let blocks = records.par_chunks(block).map(|records| {
+            let mut part = vec![F::Value::ZERO; self.dim];
+            self.add_gradients(params, records, clipping, weight, &mut part);
+            part
+        });
+        blocks.collect()
+    }
+
+    /// Derivatives of the records' losses in their scores, clipped, times `weight`.
+    fn factors(
+        &self,
+        params: &[F::Value],
+        records: &[i64],
+        clipping: Option<Clipping>,
+        weight: f64,
+    ) -> Vec<F::Value> {
+        let mut factors = Vec::with_capacity(records.len() * self.objective.outputs());
+        self.for_each_scored(params, records, |_, record, scores| {
+            self.objective.slopes_in_place(record, scores);
+            let factor = weight
+                * clipping.map_or(1.0, |clip| {
+                    clip.factor(norm(scores, clip.norm) * self.features.norm(record, clip.norm))
+                });
+            factors.extend(scores.iter().map(|s| F::Value::from_f64(s * factor)));
+        });
+        factors
+    }
+
+    /// Calls `work(position, record, scores)` for each of the records.
+    fn for_each_scored(
+        &self,
+        params: &[F::Value],
+        records: &[i64],
+        mut work: impl FnMut(usize, usize, &mut [f64]),
+    ) {
+        let outputs = self.objective.outputs();
+        let mut scores = vec![0.0; records.len() * outputs];
+        self.features.scores(records, params, &mut scores);
+        for (i, (&record, scores)) in records.iter().zip(scores.chunks_mut(outputs)).enumerate() {
+            work(i, record as usize, scores);
+        }
+    }
+
+    /// About how many elements the work for one node touches.
+    fn cost(&self, batches: Batches<'_>) -> usize {
+        let records = batches.records().len() / batches.nodes().max(1);
+        self.dim + records * self.objective.outputs() * self.features.cost()
+    }
+
+    /// Fails unless the parameters, the batches and the records that they name fit the model.
+    fn check(&self, params: &[F::Value], batches: Batches<'_>) -> Result<(), KernelError> {
+        let nodes = rows("params", params.len(), self.dim)?;
+        if nodes != batches.nodes() {
+            let wanted = format!("one batch for each of {nodes} nodes");
+            return Err(KernelError::new("batches", wanted, batches.nodes()));
+        }
+        self.check_records(batches.records())
+    }
+
+    fn check_records(&self, records: &[i64]) -> Result<(), KernelError> {
+        let count = self.features.records();
+        let check = |&record: &i64| {
+            if 0 <= record && (record as usize) < count {
+                self.features.check(record as usize)?;
+                self.objective.check(record as usize)
+            } else {
+                let wanted = format!("records from 0 to {}", count - 1);
+                Err(KernelError::new("batches", wanted, record))
+            }
+        };
+        if records.len() < SERIAL_BELOW {
+            return records.iter().try_for_each(check);
+        }
+        let error = records
+            .par_chunks(BLOCK)
+            .find_map_first(|block| block.iter().try_for_each(check).err());
+        error.map_or(Ok(()), Err)
+    }
+}
+
+fn check_settings(averaging: Averaging, clipping: Option<Clipping>) -> Result<(), KernelError> {
+    averaging.check()?;
+    clipping.map_or(Ok(()), |clip| positive("clipping_norm", clip.bound))
+}
+
+/// Scores of all records under each row of `params` (one row of as many elements as there are features):
+/// element `r * rows + k` of `out` is that of record `r` and row `k`.
+///
+/// # Errors
+/// If `params` is no whole number of rows, `out` has not one element for each pair, or a record is not
+/// stored as it should be.
+pub fn scores_into<F: Features>(
+    features: &F,
+    params: &[F::Value],
+    out: &mut [F::Value],
+) -> Result<(), KernelError> {
+    let outputs = rows("params", params.len(), features.columns())?;
+    same_len("out", out.len(), outputs * features.records())?;
+    (0..features.records()).try_for_each(|record| features.check(record))?;
+    let cost = RECORDS_PER_BLOCK * outputs * features.cost();
+    for_each_row(out, RECORDS_PER_BLOCK * outputs, cost, |block, out| {
+        let first = block * RECORDS_PER_BLOCK;
+        let records: Vec<i64> = (first..first + out.len() / outputs)
+            .map(|r| r as i64)
+            .collect();
+        let mut scores = vec![0.0; out.len()];
+        features.scores(&records, params, &mut scores);
+        for (out, score) in out.iter_mut().zip(scores) {
+            *out = F::Value::from_f64(score);
+        }
+    });
+    Ok(())
+}
+
+/// `out = factor * x`; exactly 0 for the factor 0.
+fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
+    if factor == 0.0 {
+        out.fill(T::ZERO);
+    } else {
+        out.copy_from_slice(x);
+        scale_in_place(out, factor);
+    }
+}
+
+fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
+    if factor != 1.0 {
+        let factor = T::from_f64(factor);
+        vectorized!(x.iter_mut().for_each(|v| *v *= factor));
+    }
+}
+
+/// Adds the parts to the target in their order.
+fn add_all<T: Real>(parts: &[Vec<T>], target: &mut [T]) {
+    target
+        .par_chunks_mut(BLOCK)
+        .enumerate()
+        .for_each(|(i, target)| {
+            for part in parts {
+                let part = &part[i * BLOCK..][..target.len()];
+                vectorized!(target.iter_mut().zip(part).for_each(|(t, &p)| *t += p));
+            }
+        });
+}

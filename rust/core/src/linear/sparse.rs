@@ -1,0 +1,152 @@
+//! Feature matrices in compressed sparse rows.
+
+use std::ops::Range;
+
+use super::Features;
+use crate::error::same_len;
+use crate::projection::{Norm, norm};
+use crate::{KernelError, Real};
+
+/// The integers that index a sparse matrix: `i32` and `i64`.
+pub trait Index: Copy + Ord + Send + Sync + std::fmt::Debug + 'static {
+    /// The same number; beyond the length of any slice if it is negative.
+    fn position(self) -> usize;
+}
+
+impl Index for i32 {
+    #[inline(always)]
+    fn position(self) -> usize {
+        self as usize
+    }
+}
+
+impl Index for i64 {
+    #[inline(always)]
+    fn position(self) -> usize {
+        self as usize
+    }
+}
+
+/// Features in compressed sparse rows: the values of record `r` and their columns stand at
+/// `indptr[r]..indptr[r + 1]`; columns rise within a row, each at most once.
+#[derive(Debug, Clone, Copy)]
+pub struct Csr<'a, T, I> {
+    indptr: &'a [I],
+    indices: &'a [I],
+    values: &'a [T],
+    columns: usize,
+}
+
+impl<'a, T: Real, I: Index> Csr<'a, T, I> {
+    /// The matrix with these parts. A row is checked when a kernel first reads it.
+    ///
+    /// # Errors
+    /// If there are no columns or no rows, or `indices` and `values` differ in length.
+    pub fn new(
+        indptr: &'a [I],
+        indices: &'a [I],
+        values: &'a [T],
+        columns: usize,
+    ) -> Result<Csr<'a, T, I>, KernelError> {
+        same_len("values", values.len(), indices.len())?;
+        if columns == 0 || indptr.len() < 2 {
+            let got = format!("{} x {columns}", indptr.len().saturating_sub(1));
+            return Err(KernelError::new("features", "at least 1 x 1", got));
+        }
+        Ok(Csr {
+            indptr,
+            indices,
+            values,
+            columns,
+        })
+    }
+
+    #[inline(always)]
+    fn range(&self, record: usize) -> Range<usize> {
+        self.indptr[record].position()..self.indptr[record + 1].position()
+    }
+
+    #[inline(always)]
+    fn row(&self, record: usize) -> (&'a [I], &'a [T]) {
+        let range = self.range(record);
+        (&self.indices[range.clone()], &self.values[range])
+    }
+}
+
+impl<T: Real, I: Index> Features for Csr<'_, T, I> {
+    type Value = T;
+
+    fn records(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn cost(&self) -> usize {
+        self.values.len() / self.records() + 1
+    }
+
+    fn check(&self, record: usize) -> Result<(), KernelError> {
+        let range = self.range(record);
+        let sound = range.start <= range.end && range.end <= self.indices.len() && {
+            let columns = &self.indices[range];
+            columns.iter().all(|c| c.position() < self.columns)
+                && columns.is_sorted_by(|a, b| a < b)
+        };
+        if sound {
+            Ok(())
+        } else {
+            let wanted = format!("rows of rising column indices below {}", self.columns);
+            let got = format!("another row {record}");
+            Err(KernelError::new("features", wanted, got))
+        }
+    }
+
+    fn norm(&self, record: usize, kind: Norm) -> f64 {
+        norm(self.row(record).1, kind)
+    }
+
+    fn scores(&self, records: &[i64], params: &[T], scores: &mut [f64]) {
+        let outputs = params.len() / self.columns;
+        for (&record, scores) in records.iter().zip(scores.chunks_mut(outputs)) {
+            let (columns, values) = self.row(record as usize);
+            for (score, row) in scores.iter_mut().zip(params.chunks(self.columns)) {
+                *score = gathered_dot(columns, values, row).to_f64();
+            }
+        }
+    }
+
+    fn add_scaled(&self, records: &[i64], factors: &[T], target: &mut [T]) {
+        let outputs = target.len() / self.columns;
+        for (&record, factors) in records.iter().zip(factors.chunks(outputs)) {
+            let (columns, values) = self.row(record as usize);
+            for (&factor, row) in factors.iter().zip(target.chunks_mut(self.columns)) {
+                if factor != T::ZERO {
+                    for (column, &value) in columns.iter().zip(values) {
+                        row[column.position()] += value * factor;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Inner product of a sparse row with a dense one, in four independent sums.
+fn gathered_dot<T: Real, I: Index>(columns: &[I], values: &[T], row: &[T]) -> T {
+    const LANES: usize = 4;
+    let at = |column: I| row[column.position()];
+    let mut lanes = [T::ZERO; LANES];
+    let (whole_columns, rest_columns) = columns.as_chunks::<LANES>();
+    let (whole_values, rest_values) = values.as_chunks::<LANES>();
+    for (columns, values) in whole_columns.iter().zip(whole_values) {
+        for ((lane, &column), &value) in lanes.iter_mut().zip(columns).zip(values) {
+            *lane += value * at(column);
+        }
+    }
+    for ((lane, &column), &value) in lanes.iter_mut().zip(rest_columns).zip(rest_values) {
+        *lane += value * at(column);
+    }
+    (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
+}

@@ -1,0 +1,442 @@
+//! The kernels against loops over records, outputs and features.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::projection::norm;
+
+/// A random problem: shapes, features with many zeros, ragged batches with empty and repeated records.
+#[derive(Debug, Clone)]
+struct Case {
+    columns: usize,
+    outputs: usize,
+    features: Vec<f64>,
+    classes: Vec<i64>,
+    signs: Vec<f64>,
+    params: Vec<f64>,
+    batches: Vec<Vec<i64>>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let shape = (1_usize..40, 1_usize..12, 1_usize..6, 2_usize..8);
+    shape.prop_flat_map(|(columns, records, nodes, outputs)| {
+        let value = prop_oneof![Just(0.0), -2.0_f64..2.0];
+        (
+            prop::collection::vec(value, columns * records),
+            prop::collection::vec(0..outputs as i64, records),
+            prop::collection::vec(-1.0_f64..1.0, nodes * outputs * columns),
+            prop::collection::vec(prop::collection::vec(0..records as i64, 0..9), nodes),
+        )
+            .prop_map(move |(features, classes, params, batches)| Case {
+                columns,
+                outputs,
+                signs: classes
+                    .iter()
+                    .map(|&c| if c == 0 { -1.0 } else { 1.0 })
+                    .collect(),
+                features,
+                classes,
+                params,
+                batches,
+            })
+    })
+}
+
+impl Case {
+    fn objectives(&self) -> Vec<Objective<'_>> {
+        let (labels, classes) = (self.classes.as_slice(), self.outputs);
+        let mut all = vec![Objective::Softmax { classes, labels }];
+        for loss in [Loss::Logistic, Loss::Hinge, Loss::Squared] {
+            let labels = self.signs.as_slice();
+            all.push(Objective::Single { loss, labels });
+            let labels = self.classes.as_slice();
+            all.push(Objective::OneVsAll {
+                loss,
+                classes,
+                labels,
+            });
+        }
+        all
+    }
+
+    fn params(&self, dim: usize) -> &[f64] {
+        &self.params[..dim * self.batches.len()]
+    }
+
+    fn indptr(&self) -> Vec<i64> {
+        let ends = self.batches.iter().scan(0, |end, batch| {
+            *end += batch.len() as i64;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+
+    fn csr(&self) -> (Vec<i32>, Vec<i32>, Vec<f64>) {
+        let (mut indptr, mut indices, mut values) = (vec![0], vec![], vec![]);
+        for row in self.features.chunks(self.columns) {
+            let stored = row.iter().enumerate().filter(|(_, v)| **v != 0.0);
+            for (column, &value) in stored {
+                indices.push(column as i32);
+                values.push(value);
+            }
+            indptr.push(indices.len() as i32);
+        }
+        (indptr, indices, values)
+    }
+
+    fn row(&self, record: i64) -> &[f64] {
+        &self.features[record as usize * self.columns..][..self.columns]
+    }
+
+    fn slow_scores(&self, record: i64, params: &[f64]) -> Vec<f64> {
+        let dot = |w: &[f64]| self.row(record).iter().zip(w).map(|(x, w)| x * w).sum();
+        params.chunks(self.columns).map(dot).collect()
+    }
+
+    /// Gradient and objective of one node, one number after the other.
+    fn slow(
+        &self,
+        objective: &Objective<'_>,
+        params: &[f64],
+        batch: &[i64],
+        averaging: Averaging,
+        clipping: Option<Clipping>,
+    ) -> (Vec<f64>, f64) {
+        let divisor = averaging.divide_by.unwrap_or(batch.len().max(1) as f64);
+        let mut gradient: Vec<f64> = params
+            .iter()
+            .map(|w| averaging.regularization * w)
+            .collect();
+        let mut value = 0.5 * averaging.regularization * params.iter().map(|w| w * w).sum::<f64>();
+        for &record in batch {
+            let mut slopes = self.slow_scores(record, params);
+            value += objective.value(record as usize, &slopes) / divisor;
+            objective.slopes_in_place(record as usize, &mut slopes);
+            let row = self.row(record);
+            let own: Vec<f64> = slopes
+                .iter()
+                .flat_map(|s| row.iter().map(move |x| s * x))
+                .collect();
+            let factor = clipping.map_or(1.0, |c| (c.bound / norm(&own, c.norm)).min(1.0));
+            for (g, v) in gradient.iter_mut().zip(own) {
+                *g += factor * v / divisor;
+            }
+        }
+        (gradient, value)
+    }
+}
+
+fn close(got: &[f64], expected: &[f64]) -> bool {
+    let largest = expected.iter().fold(1.0_f64, |m, v| m.max(v.abs()));
+    let near = |(g, e): (&f64, &f64)| (g - e).abs() <= 1e-12 * largest;
+    got.len() == expected.len() && got.iter().zip(expected).all(near)
+}
+
+/// Every kernel of one model against the oracle, into buffers that hold something else before.
+fn check<F: Features<Value = f64>>(
+    case: &Case,
+    model: &LinearModel<'_, F>,
+    objective: &Objective<'_>,
+    averaging: Averaging,
+    clipping: Option<Clipping>,
+) -> Result<(), TestCaseError> {
+    let params = case.params(model.dim());
+    let (indptr, indices) = (case.indptr(), case.batches.concat());
+    let batches = Batches::new(&indptr, &indices).unwrap();
+    let each = params.chunks(model.dim()).zip(&case.batches);
+    let slow: Vec<_> = each
+        .clone()
+        .map(|(w, batch)| case.slow(objective, w, batch, averaging, clipping))
+        .collect();
+
+    let gradient: Vec<f64> = slow.iter().flat_map(|(g, _)| g.clone()).collect();
+    let mut out = vec![f64::NAN; params.len()];
+    model
+        .gradient_into(params, batches, averaging, clipping, &mut out)
+        .unwrap();
+    prop_assert!(close(&out, &gradient), "gradient of {objective:?}");
+
+    let steps: Vec<f64> = (0..batches.nodes()).map(|i| 0.1 * i as f64).collect();
+    let mut moved = params.to_vec();
+    model
+        .step_in_place(&mut moved, &steps, batches, averaging, clipping)
+        .unwrap();
+    let expected: Vec<f64> = (0..params.len())
+        .map(|j| params[j] - steps[j / model.dim()] * gradient[j])
+        .collect();
+    prop_assert!(close(&moved, &expected), "step of {objective:?}");
+
+    let mut losses = vec![f64::NAN; batches.nodes()];
+    model
+        .losses_into(params, batches, averaging, &mut losses)
+        .unwrap();
+    let values: Vec<f64> = slow.iter().map(|(_, value)| *value).collect();
+    prop_assert!(close(&losses, &values), "losses of {objective:?}");
+
+    let mut records = vec![f64::NAN; indices.len()];
+    model
+        .record_losses_into(params, batches, &mut records)
+        .unwrap();
+    let single = each.flat_map(|(w, batch)| {
+        batch
+            .iter()
+            .map(|&r| objective.value(r as usize, &case.slow_scores(r, w)))
+    });
+    prop_assert!(
+        close(&records, &single.collect::<Vec<_>>()),
+        "record losses"
+    );
+
+    let mut correct = vec![-1; batches.nodes()];
+    model.count_correct_into(params, &mut correct).unwrap();
+    for (w, count) in params.chunks(model.dim()).zip(correct) {
+        let right = (0..case.classes.len() as i64)
+            .filter(|&r| objective.is_right(r as usize, &case.slow_scores(r, w)));
+        prop_assert_eq!(count, right.count() as i64);
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn all_kernels_equal_loops_on_dense_and_sparse_features(
+        case in case(),
+        regularization in prop_oneof![Just(0.0), 0.0_f64..2.0],
+        divide_by in prop::option::of(0.5_f64..20.0),
+        bound in prop::option::of(0.05_f64..3.0),
+        l1: bool,
+    ) {
+        let averaging = Averaging { regularization, divide_by };
+        let norm = if l1 { Norm::L1 } else { Norm::L2 };
+        let clipping = bound.map(|bound| Clipping { norm, bound });
+        let (indptr, indices, values) = case.csr();
+        for objective in case.objectives() {
+            let dense = Dense::new(&case.features, case.columns).unwrap();
+            let model = LinearModel::new(dense, objective).unwrap();
+            check(&case, &model, &objective, averaging, clipping)?;
+            let sparse = Csr::new(&indptr, &indices, &values, case.columns).unwrap();
+            let model = LinearModel::new(sparse, objective).unwrap();
+            check(&case, &model, &objective, averaging, clipping)?;
+            let params = case.params(model.dim());
+            let mut scores = vec![f64::NAN; params.len() / case.columns * case.classes.len()];
+            scores_into(&sparse, params, &mut scores).unwrap();
+            let each = (0..case.classes.len() as i64).flat_map(|r| case.slow_scores(r, params));
+            prop_assert!(close(&scores, &each.collect::<Vec<_>>()));
+        }
+    }
+}
+
+/// Sixty nodes with small batches, one with all of 3,000 records: both ways to share the work.
+#[test]
+fn results_have_the_same_bits_on_any_number_of_threads() {
+    let (columns, records) = (40, 3000);
+    let number = |i: usize| (i as f32 * 0.37).sin();
+    let features: Vec<f32> = (0..records * columns).map(number).collect();
+    let labels: Vec<i64> = (0..records as i64).map(|r| r % 3).collect();
+    let objective = Objective::Softmax {
+        classes: 3,
+        labels: &labels,
+    };
+    let model = LinearModel::new(Dense::new(&features, columns).unwrap(), objective).unwrap();
+    let params: Vec<f32> = (0..61 * model.dim()).map(number).collect();
+    let indptr: Vec<i64> = (0..=60).map(|i| 50 * i).chain([6000]).collect();
+    let indices: Vec<i64> = (0..3000).chain(0..3000).collect();
+    let batches = Batches::new(&indptr, &indices).unwrap();
+    let averaging = Averaging {
+        regularization: 0.1,
+        divide_by: None,
+    };
+    let work = || {
+        let mut gradient = params.clone();
+        model
+            .gradient_into(&params, batches, averaging, None, &mut gradient)
+            .unwrap();
+        let mut moved = params.clone();
+        model
+            .step_in_place(&mut moved, &[0.1; 61], batches, averaging, None)
+            .unwrap();
+        let mut losses = vec![0.0; 61];
+        model
+            .losses_into(&params, batches, averaging, &mut losses)
+            .unwrap();
+        let bits = gradient
+            .iter()
+            .chain(&moved)
+            .map(|v| v.to_bits())
+            .collect::<Vec<_>>();
+        (bits, losses.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
+    };
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.unwrap().install(work)
+    };
+    assert_eq!(on(1), on(2));
+    assert_eq!(on(1), on(7));
+}
+
+/// With and without blocks of records the sums differ by rounding alone.
+#[test]
+fn a_large_batch_is_the_mean_of_its_records() {
+    let (columns, records) = (9, 10_000);
+    let features: Vec<f64> = (0..records * columns).map(|i| (i as f64).sin()).collect();
+    let labels: Vec<f64> = (0..records).map(|r| (r as f64).cos()).collect();
+    let objective = Objective::Single {
+        loss: Loss::Squared,
+        labels: &labels,
+    };
+    let model = LinearModel::new(Dense::new(&features, columns).unwrap(), objective).unwrap();
+    let params = vec![0.5; columns];
+    let gradient = |records: &[i64]| {
+        let indptr = [0, records.len() as i64];
+        let batches = Batches::new(&indptr, records).unwrap();
+        let mut out = vec![0.0; columns];
+        model
+            .gradient_into(&params, batches, Averaging::default(), None, &mut out)
+            .unwrap();
+        out
+    };
+    let all: Vec<i64> = (0..records as i64).collect();
+    let parts: Vec<Vec<f64>> = all.chunks(200).map(gradient).collect();
+    let mean: Vec<f64> = (0..columns)
+        .map(|j| parts.iter().map(|p| p[j]).sum::<f64>() / parts.len() as f64)
+        .collect();
+    assert!(close(&gradient(&all), &mean));
+}
+
+#[test]
+fn clipping_passes_on_what_is_not_finite() {
+    let features = [1.0, 2.0];
+    let objective = Objective::Single {
+        loss: Loss::Squared,
+        labels: &[0.0],
+    };
+    let model = LinearModel::new(Dense::new(&features, 2).unwrap(), objective).unwrap();
+    let batches = Batches::new(&[0, 1], &[0]).unwrap();
+    let clipping = Some(Clipping {
+        norm: Norm::L2,
+        bound: 1.0,
+    });
+    for w in [f64::NAN, f64::INFINITY, 1e300] {
+        let mut out = [0.0; 2];
+        let params = [w, 0.0];
+        model
+            .gradient_into(&params, batches, Averaging::default(), clipping, &mut out)
+            .unwrap();
+        assert!(out.iter().all(|v| v.is_nan()), "{w}: {out:?}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let features = [1.0, 2.0, 3.0, 4.0];
+    let dense = Dense::new(&features, 2).unwrap();
+    let (signs, classes) = ([1.0, -1.0], [0, 2]);
+    let single = |labels| Objective::Single {
+        loss: Loss::Hinge,
+        labels,
+    };
+    let softmax = |classes| Objective::Softmax {
+        classes,
+        labels: &[0, 2],
+    };
+    let text = |result: Result<LinearModel<'_, Dense<'_, f64>>, KernelError>| {
+        result.unwrap_err().to_string()
+    };
+    assert_eq!(
+        text(LinearModel::new(dense, single(&signs[..1]))),
+        "labels: wanted 2 labels, one for each record, got 1"
+    );
+    assert_eq!(
+        text(LinearModel::new(dense, softmax(1))),
+        "classes: wanted at least 2, got 1"
+    );
+
+    let gradient = |objective, indices: &[i64], averaging, clipping| {
+        let model = LinearModel::new(dense, objective).unwrap();
+        let params = vec![0.0; model.dim()];
+        let indptr = [0, indices.len() as i64];
+        let batches = Batches::new(&indptr, indices).unwrap();
+        let mut out = params.clone();
+        let result = model.gradient_into(&params, batches, averaging, clipping, &mut out);
+        result.unwrap_err().to_string()
+    };
+    let plain = Averaging::default();
+    assert_eq!(
+        gradient(single(&signs), &[0, 2], plain, None),
+        "batches: wanted records from 0 to 1, got 2"
+    );
+    assert_eq!(
+        gradient(single(&signs), &[-1], plain, None),
+        "batches: wanted records from 0 to 1, got -1"
+    );
+    assert_eq!(
+        gradient(single(&[1.0, 0.5]), &[1], plain, None),
+        "labels: wanted labels of -1 or +1, got 0.5"
+    );
+    assert_eq!(
+        gradient(
+            Objective::Softmax {
+                classes: 2,
+                labels: &classes
+            },
+            &[1],
+            plain,
+            None
+        ),
+        "labels: wanted classes from 0 to 1, got 2"
+    );
+    let averaging = Averaging {
+        regularization: -1.0,
+        divide_by: None,
+    };
+    assert_eq!(
+        gradient(single(&signs), &[0], averaging, None),
+        "regularization: wanted a finite number of at least 0, got -1"
+    );
+    let averaging = Averaging {
+        regularization: 0.0,
+        divide_by: Some(0.0),
+    };
+    assert_eq!(
+        gradient(single(&signs), &[0], averaging, None),
+        "divide_by: wanted a finite number greater than 0, got 0"
+    );
+    let clipping = Some(Clipping {
+        norm: Norm::L2,
+        bound: f64::NAN,
+    });
+    assert_eq!(
+        gradient(single(&signs), &[0], plain, clipping),
+        "clipping_norm: wanted a finite number greater than 0, got NaN"
+    );
+    assert!(Batches::new(&[0, 2, 1], &[0]).is_err());
+    assert!(Batches::new(&[], &[]).is_err());
+}
+
+#[test]
+fn sparse_rows_are_checked_before_they_are_read() {
+    let sparse = |indptr: &[i64], indices: &[i64]| {
+        let values = vec![1.0; indices.len()];
+        scores_into(
+            &Csr::new(indptr, indices, &values, 2).unwrap(),
+            &[1.0, 1.0],
+            &mut [0.0],
+        )
+    };
+    assert!(sparse(&[0, 2], &[0, 1]).is_ok());
+    for (indptr, indices) in [
+        (&[0, 2], &[0, 0][..]),
+        (&[0, 2], &[1, 0]),
+        (&[0, 1], &[2]),
+        (&[0, 1], &[-1]),
+        (&[0, 3], &[0]),
+        (&[-1, 1], &[0]),
+        (&[1, 0], &[0]),
+    ] {
+        let error = sparse(indptr, indices).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "features: wanted rows of rising column indices below 2, got another row 0"
+        );
+    }
+}

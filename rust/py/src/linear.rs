@@ -1,0 +1,288 @@
+//! Boundary of `dpmesh_core::linear`.
+
+use dpmesh_core::KernelError;
+use dpmesh_core::linear::{
+    Averaging, Batches, Clipping, Csr, Dense, LinearModel, Loss, Objective, scores_into,
+};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use crate::convert::{read, row_len, run_native, write};
+use crate::projection::norm;
+use crate::with_real;
+
+type Array<'py> = Bound<'py, PyUntypedArray>;
+
+/// A dense matrix, or the `(indptr, indices, values, columns)` of a sparse one.
+#[derive(FromPyObject)]
+enum Features<'py> {
+    Sparse(Array<'py>, Array<'py>, Array<'py>, usize),
+    Dense(Array<'py>),
+}
+
+/// Features, labels (float64; int64 if there are classes), loss, classes.
+#[derive(FromPyObject)]
+struct Model<'py>(Features<'py>, Array<'py>, String, Option<usize>);
+
+/// The regularization and the divisor.
+type AveragingArguments = (f64, Option<f64>);
+
+/// The bound and the norm.
+type ClippingArguments = (f64, String);
+
+fn to_averaging((regularization, divide_by): AveragingArguments) -> Averaging {
+    Averaging {
+        regularization,
+        divide_by,
+    }
+}
+
+fn to_clipping(arguments: Option<ClippingArguments>) -> PyResult<Option<Clipping>> {
+    let Some((bound, kind)) = arguments else {
+        return Ok(None);
+    };
+    let norm = norm(&kind)?;
+    Ok(Some(Clipping { norm, bound }))
+}
+
+/// What makes an objective of the labels: `f64` for one score, `i64` for classes.
+trait Labels: numpy::Element {
+    fn objective<'a>(
+        labels: &'a [Self],
+        loss: &str,
+        classes: usize,
+    ) -> Result<Objective<'a>, KernelError>;
+}
+
+fn binary_loss(name: &str) -> Result<Loss, KernelError> {
+    match name {
+        "logistic" => Ok(Loss::Logistic),
+        "hinge" => Ok(Loss::Hinge),
+        "squared" => Ok(Loss::Squared),
+        other => {
+            let wanted = "'logistic', 'hinge' or 'squared', or 'softmax' with classes";
+            Err(KernelError::new("loss", wanted, format!("'{other}'")))
+        }
+    }
+}
+
+impl Labels for f64 {
+    fn objective<'a>(
+        labels: &'a [f64],
+        loss: &str,
+        _: usize,
+    ) -> Result<Objective<'a>, KernelError> {
+        let loss = binary_loss(loss)?;
+        Ok(Objective::Single { loss, labels })
+    }
+}
+
+impl Labels for i64 {
+    fn objective<'a>(
+        labels: &'a [i64],
+        loss: &str,
+        classes: usize,
+    ) -> Result<Objective<'a>, KernelError> {
+        if loss == "softmax" {
+            return Ok(Objective::Softmax { classes, labels });
+        }
+        let loss = binary_loss(loss)?;
+        Ok(Objective::OneVsAll {
+            loss,
+            classes,
+            labels,
+        })
+    }
+}
+
+/// Runs the body natively, with `$x` bound to the features of type `$T`.
+macro_rules! with_features {
+    ($py:ident, $features:expr, $T:ident, $x:ident => $body:expr) => {
+        match $features {
+            Features::Dense(values) => {
+                let columns = row_len(values);
+                let values = read::<$T>("features", values)?;
+                let values = values.as_slice()?;
+                run_native($py, || {
+                    let $x = Dense::new(values, columns)?;
+                    $body
+                })
+            }
+            Features::Sparse(indptr, indices, values, columns) => {
+                let values = read::<$T>("features", values)?;
+                let values = values.as_slice()?;
+                if indices.dtype().is_equiv_to(&numpy::dtype::<i32>($py)) {
+                    with_features!(@csr $py, i32, indptr, indices, values, columns, $x => $body)
+                } else {
+                    with_features!(@csr $py, i64, indptr, indices, values, columns, $x => $body)
+                }
+            }
+        }
+    };
+    (@csr $py:ident, $I:ty, $indptr:ident, $indices:ident, $values:ident, $columns:ident,
+     $x:ident => $body:expr) => {{
+        let indptr = read::<$I>("features.indptr", $indptr)?;
+        let indices = read::<$I>("features.indices", $indices)?;
+        let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+        run_native($py, || {
+            let $x = Csr::new(indptr, indices, $values, *$columns)?;
+            $body
+        })
+    }};
+}
+
+/// Runs the body with `$m` bound to the model, whose parameters have type `$T`.
+macro_rules! with_model {
+    ($py:ident, $model:ident, $T:ident, $m:ident => $body:expr) => {{
+        let Model(features, labels, loss, classes) = $model;
+        match classes {
+            None => with_model!(@labels $py, f64, features, labels, loss, 1, $T, $m => $body),
+            Some(k) => with_model!(@labels $py, i64, features, labels, loss, *k, $T, $m => $body),
+        }
+    }};
+    (@labels $py:ident, $L:ty, $features:ident, $labels:ident, $loss:ident, $classes:expr,
+     $T:ident, $m:ident => $body:expr) => {{
+        let labels = read::<$L>("labels", $labels)?;
+        let labels = labels.as_slice()?;
+        let (loss, classes) = ($loss.as_str(), $classes);
+        with_features!($py, $features, $T, x => {
+            let $m = LinearModel::new(x, <$L>::objective(labels, loss, classes)?)?;
+            $body
+        })
+    }};
+}
+
+#[pyfunction]
+fn linear_gradient<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    model: Model<'py>,
+    batches: (Array<'py>, Array<'py>),
+    averaging: AveragingArguments,
+    clipping: Option<ClippingArguments>,
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
+    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+    let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
+    let model = &model;
+    with_real!(params, T => {
+        let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
+        let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
+        with_model!(py, model, T, m => {
+            m.gradient_into(params, Batches::new(indptr, indices)?, averaging, clipping, out)
+        })
+    })
+}
+
+#[pyfunction]
+fn linear_step_in_place<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    step_sizes: &Array<'py>,
+    model: Model<'py>,
+    batches: (Array<'py>, Array<'py>),
+    averaging: AveragingArguments,
+    clipping: Option<ClippingArguments>,
+) -> PyResult<()> {
+    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
+    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+    let steps = read("step_size", step_sizes)?;
+    let steps = steps.as_slice()?;
+    let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
+    let model = &model;
+    with_real!(params, T => {
+        let mut params = write::<T>("params", params)?;
+        let params = params.as_slice_mut()?;
+        with_model!(py, model, T, m => {
+            m.step_in_place(params, steps, Batches::new(indptr, indices)?, averaging, clipping)
+        })
+    })
+}
+
+#[pyfunction]
+fn linear_losses<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    model: Model<'py>,
+    batches: (Array<'py>, Array<'py>),
+    averaging: AveragingArguments,
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
+    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+    let averaging = to_averaging(averaging);
+    let mut out = write("out", out)?;
+    let out = out.as_slice_mut()?;
+    let model = &model;
+    with_real!(params, T => {
+        let params = read::<T>("params", params)?;
+        let params = params.as_slice()?;
+        with_model!(py, model, T, m => {
+            m.losses_into(params, Batches::new(indptr, indices)?, averaging, out)
+        })
+    })
+}
+
+#[pyfunction]
+fn linear_record_losses<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    model: Model<'py>,
+    batches: (Array<'py>, Array<'py>),
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
+    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+    let mut out = write("out", out)?;
+    let out = out.as_slice_mut()?;
+    let model = &model;
+    with_real!(params, T => {
+        let params = read::<T>("params", params)?;
+        let params = params.as_slice()?;
+        with_model!(py, model, T, m => {
+            m.record_losses_into(params, Batches::new(indptr, indices)?, out)
+        })
+    })
+}
+
+#[pyfunction]
+fn linear_count_correct<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    model: Model<'py>,
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let mut out = write("out", out)?;
+    let out = out.as_slice_mut()?;
+    let model = &model;
+    with_real!(params, T => {
+        let params = read::<T>("params", params)?;
+        let params = params.as_slice()?;
+        with_model!(py, model, T, m => m.count_correct_into(params, out))
+    })
+}
+
+#[pyfunction]
+fn linear_scores<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    features: Features<'py>,
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let features = &features;
+    with_real!(params, T => {
+        let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
+        let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
+        with_features!(py, features, T, x => scores_into(&x, params, out))
+    })
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(linear_gradient, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_step_in_place, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_losses, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_record_losses, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_count_correct, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_scores, module)?)
+}

@@ -1,0 +1,361 @@
+"""Losses, gradients and steps of linear models against loops in numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse, special
+
+from dpmesh import kernels
+from dpmesh.kernels.linear import Loss
+
+BINARY: list[Loss] = ["logistic", "hinge", "squared"]
+TASKS: list[tuple[Loss, bool]] = [*((loss, many) for loss in BINARY for many in (False, True))]
+TASKS.append(("softmax", True))
+
+
+@dataclass
+class Case:
+    """One stack of nodes with everything that the kernels take."""
+
+    params: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray
+    batches: tuple[np.ndarray, np.ndarray]
+    loss: Loss
+    classes: int | None
+
+    @property
+    def model(self) -> tuple[Any, ...]:
+        return (self.features, self.labels, self.batches, self.loss)
+
+    @property
+    def nodes(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Parameters, (outputs, dim), and records of each node."""
+        indptr, indices = self.batches
+        rows = self.params.astype(np.float64).reshape(len(self.params), -1, self.features.shape[1])
+        return list(zip(rows, np.split(indices, indptr[1:-1]), strict=True))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    loss, many = draw(st.sampled_from(TASKS))
+    classes = draw(st.integers(2, 6)) if many else None
+    nodes, records, dim = (
+        draw(st.integers(1, 5)),
+        draw(st.integers(1, 12)),
+        draw(st.integers(1, 40)),
+    )
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    features = rng.normal(size=(records, dim)) * (rng.random((records, dim)) < 0.5)
+    labels: np.ndarray = rng.integers(classes or 2, size=records)
+    if classes is None:
+        labels = rng.normal(size=records) if loss == "squared" else 2 * labels - 1
+    indptr = np.concatenate([[0], rng.integers(0, 8, nodes).cumsum()])
+    return Case(
+        params=rng.normal(size=(nodes, (classes or 1) * dim)).astype(dtype),
+        features=features.astype(dtype),
+        labels=labels,
+        batches=(indptr, rng.integers(records, size=indptr[-1])),
+        loss=loss,
+        classes=classes,
+    )
+
+
+def slow_loss(scores: np.ndarray, label: Any, loss: Loss) -> tuple[float, np.ndarray]:
+    """Loss of one record and its slope in each score, from textbook formulas."""
+    if loss == "softmax":
+        slopes = special.softmax(scores)
+        slopes[label] -= 1
+        return special.logsumexp(scores) - scores[label], slopes
+    targets = label if len(scores) == 1 else np.where(np.arange(len(scores)) == label, 1, -1)
+    margins = scores * targets
+    if loss == "logistic":
+        return np.logaddexp(0, -margins).sum(), -targets * special.expit(-margins)
+    if loss == "hinge":
+        return np.maximum(0, 1 - margins).sum(), np.where(margins < 1, -targets, 0.0)
+    return ((scores - targets) ** 2).sum() / 2, scores - targets
+
+
+def slow(
+    case: Case,
+    regularization: float = 0.0,
+    clipping_norm: float = np.inf,
+    norm: str = "l2",
+    divide_by: float | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients and objectives, record after record."""
+    gradients, losses = [], []
+    for w, batch in case.nodes:
+        total, gradient = 0.0, np.zeros_like(w)
+        for record in batch:
+            x = case.features[record].astype(np.float64)
+            value, slopes = slow_loss(w @ x, case.labels[record], case.loss)
+            own = np.outer(slopes, x)
+            length = np.linalg.norm(own.ravel(), ord=int(norm[1]))
+            gradient += own * min(1, clipping_norm / max(length, 1e-300))
+            total += value
+        divisor = divide_by or max(len(batch), 1)
+        gradients.append((gradient / divisor + regularization * w).ravel())
+        losses.append(total / divisor + regularization / 2 * (w**2).sum())
+    return np.array(gradients), np.array(losses)
+
+
+def tolerance(case: Case) -> dict[str, float]:
+    """Rounding of sums of up to 40 products of numbers of size 10."""
+    epsilon = float(np.finfo(case.params.dtype).eps)
+    return {"rtol": 100 * epsilon, "atol": 400 * epsilon}
+
+
+@given(
+    cases(),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from([None, 0.2, 3.0]),
+    st.sampled_from(["l1", "l2"]),
+    st.sampled_from([None, 2.5]),
+)
+def test_all_equal_loops(
+    case: Case,
+    regularization: float,
+    clipping_norm: float | None,
+    norm: kernels.projection.Norm,
+    divide_by: float | None,
+) -> None:
+    gradient, loss = slow(case, regularization, clipping_norm or np.inf, norm, divide_by)
+    settings: Any = {"classes": case.classes, "regularization": regularization}
+    settings |= {"divide_by": divide_by}
+    got = kernels.linear_loss(case.params, *case.model, **settings)
+    np.testing.assert_allclose(got, loss, **tolerance(case))
+
+    settings |= {"clipping_norm": clipping_norm, "norm": norm}
+    got = kernels.linear_gradient(case.params, *case.model, **settings)
+    assert got.dtype == case.params.dtype
+    np.testing.assert_allclose(got, gradient, **tolerance(case))
+    out = np.full_like(case.params, np.nan)
+    assert kernels.linear_gradient(case.params, *case.model, **settings, out=out) is out
+    np.testing.assert_array_equal(out, got)
+
+    steps = np.linspace(0, 1, len(case.params))
+    moved = kernels.linear_step(case.params, steps, *case.model, **settings)
+    expected = case.params - steps[:, None] * gradient
+    np.testing.assert_allclose(moved, expected, **tolerance(case))
+    own = kernels.linear_step(case.params, steps, *case.model, **settings, out=case.params)
+    assert own is case.params
+    np.testing.assert_array_equal(case.params, moved)
+
+
+@given(cases())
+def test_losses_are_those_of_their_records(case: Case) -> None:
+    settings: Any = {"classes": case.classes}
+    each = kernels.linear_record_losses(case.params, *case.model, **settings)
+    sums = kernels.linear_loss(case.params, *case.model, divide_by=1, **settings)
+    parts = np.split(each, case.batches[0][1:-1])
+    np.testing.assert_allclose([part.sum() for part in parts], sums, rtol=1e-12, atol=1e-12)
+
+
+@given(cases(), st.sampled_from([np.int32, np.int64]))
+def test_sparse_features_give_what_dense_ones_give(case: Case, index: type) -> None:
+    csr = sparse.csr_array(case.features)
+    csr.indices, csr.indptr = csr.indices.astype(index), csr.indptr.astype(index)
+    settings: Any = {"classes": case.classes, "clipping_norm": 1.0}
+    for kernel in (
+        kernels.linear_gradient,
+        lambda w, *rest, **s: kernels.linear_step(w, 1, *rest, **s),
+    ):
+        dense = kernel(case.params, *case.model, **settings)
+        got = kernel(case.params, csr, *case.model[1:], **settings)
+        np.testing.assert_allclose(got, dense, **tolerance(case))
+    rows = case.params.reshape(-1, case.features.shape[1])
+    scores = kernels.linear_scores(rows, csr)
+    assert scores.dtype == case.params.dtype
+    np.testing.assert_allclose(
+        scores, kernels.linear_scores(rows, case.features), **tolerance(case)
+    )
+    np.testing.assert_allclose(scores, case.features @ rows.T, **tolerance(case))
+
+
+@given(cases())
+def test_gradients_are_the_derivatives_of_losses(case: Case) -> None:
+    case.params, case.features = case.params.astype(np.float64), case.features.astype(np.float64)
+    settings: Any = {"classes": case.classes, "regularization": 0.1}
+    gradient = kernels.linear_gradient(case.params, *case.model, **settings)
+    direction = np.random.default_rng(0).normal(size=case.params.shape)
+    step = 1e-6
+    above = kernels.linear_loss(case.params + step * direction, *case.model, **settings)
+    below = kernels.linear_loss(case.params - step * direction, *case.model, **settings)
+    # Rounding of losses over the step; a kink of the hinge inside the step has probability 1e-5.
+    np.testing.assert_allclose(
+        (above - below) / (2 * step), (gradient * direction).sum(1), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize(("loss", "many"), TASKS)
+def test_no_record_contributes_more_than_the_clipping_norm(
+    loss: Loss, many: bool, norm: kernels.projection.Norm, dtype: type
+) -> None:
+    rng = np.random.default_rng(1)
+    features = (10 * rng.normal(size=(50, 30))).astype(dtype)
+    labels = rng.integers(4, size=50) if many else rng.choice([-1, 1], 50)
+    params = np.tile(rng.normal(size=30 * (4 if many else 1)), (50, 1)).astype(dtype)
+    each = np.arange(50)[:, None]
+    classes = 4 if many else None
+    arguments = (features, labels, each, loss)
+    free = kernels.linear_gradient(params, *arguments, classes=classes)
+    lengths = kernels.row_norms(free, norm=norm)
+    bound = float(np.quantile(lengths, 0.8))
+    clipped = kernels.linear_gradient(
+        params, *arguments, classes=classes, clipping_norm=bound, norm=norm
+    )
+    expected = free * np.minimum(1, bound / np.maximum(lengths, 1e-30))[:, None]
+    epsilon = np.finfo(dtype).eps
+    np.testing.assert_allclose(clipped, expected, rtol=1e2 * epsilon, atol=1e2 * epsilon)
+    assert kernels.row_norms(clipped, norm=norm).max() <= bound * (1 + 4 * epsilon)
+    assert (lengths > bound).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "softmax"])
+def test_extreme_margins(loss: Loss, dtype: type) -> None:
+    x, each = np.array([[1.0]], dtype), [[0], [0]]
+    if loss == "softmax":
+        params, labels, classes = np.array([[1e4, 0], [0, 1e4]], dtype), [1], 2
+        slopes = [[1, -1], [0, 0]]
+    else:
+        params, labels, classes = np.array([[-1e4], [1e4]], dtype), [1], None
+        slopes = [[-1], [0]]
+    value = 1e4 + (loss == "hinge")
+    got = kernels.linear_loss(params, x, labels, each, loss, classes=classes)
+    np.testing.assert_array_equal(got, [value, 0])
+    got = kernels.linear_gradient(params, x, labels, each, loss, classes=classes)
+    np.testing.assert_array_equal(got, slopes)
+
+
+def test_nan_is_passed_on() -> None:
+    for loss in BINARY:
+        got = kernels.linear_gradient([[np.nan]], [[1.0]], [1], [[0]], loss, clipping_norm=1.0)
+        assert np.isnan(got).all()
+
+
+@given(cases())
+def test_accuracy_counts_signs_and_largest_scores(case: Case) -> None:
+    if case.classes is None:
+        case.labels = np.where(case.labels > 0, 1, -1)
+    got = kernels.linear_accuracy(case.params, case.features, case.labels, classes=case.classes)
+    for accuracy, (w, _) in zip(got, case.nodes, strict=True):
+        scores = case.features.astype(np.float64) @ w.T
+        right = np.sign(scores[:, 0]) == case.labels
+        if case.classes is None:
+            right |= (scores[:, 0] == 0) & (case.labels == -1)
+        else:
+            right = scores.argmax(1) == case.labels
+        assert accuracy == pytest.approx(right.mean())
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+def test_same_bits_on_any_number_of_threads(form: str) -> None:
+    rng = np.random.default_rng(2)
+    x: Any = rng.normal(size=(3000, 60)).astype(np.float32)
+    if form == "sparse":
+        x = sparse.csr_array(np.where(rng.random(x.shape) < 0.3, x, 0))
+    labels = rng.integers(5, size=3000)
+    params = rng.normal(size=(33, 300)).astype(np.float32)
+    sizes = [*[40] * 32, 3000]
+    batches = (np.concatenate([[0], np.cumsum(sizes)]), rng.integers(3000, size=sum(sizes)))
+    before, results = kernels.get_threads(), []
+    try:
+        for threads in (1, 2, 7):
+            kernels.set_threads(threads)
+            arguments: Any = (x, labels, batches, "softmax")
+            gradient = kernels.linear_gradient(params, *arguments, classes=5, clipping_norm=1.0)
+            loss = kernels.linear_loss(params, *arguments, classes=5)
+            results.append(gradient.tobytes() + loss.tobytes())
+    finally:
+        kernels.set_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+W, X, Y, B = np.zeros((1, 2)), np.ones((3, 2)), np.array([1, -1, 1]), np.zeros((1, 1), dtype=int)
+COO = sparse.coo_array(X)
+TWICE = sparse.csr_array((np.ones(2), [0, 0], [0, 2, 2, 2]), shape=(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ((W[0], X, Y, B, "hinge"), {}, "params: wanted 2 axes, got shape"),
+        ((W, X[0], Y, B, "hinge"), {}, "features: wanted 2 axes"),
+        ((W, COO, Y, B, "hinge"), {}, "features: wanted an array or a CSR matrix, got a COO"),
+        ((W, TWICE, Y, B, "hinge"), {}, "features: wanted rows of rising column indices below 2"),
+        ((W, X.astype("f"), Y, B, "hinge"), {}, "features: wanted float64, the type of params"),
+        ((W, X, Y[:2], B, "hinge"), {}, r"labels: wanted shape \(3,\), got shape \(2,\)"),
+        ((W, X, [0, 1, 1], B, "hinge"), {}, "labels: wanted labels of -1 or \\+1, got 0"),
+        ((W, X, [np.nan] * 3, B, "squared"), {}, "labels: wanted finite targets, got NaN"),
+        ((W, X, ["a"] * 3, B, "hinge"), {}, "labels: wanted real numbers, got dtype"),
+        ((W, X, Y, B, "huber"), {}, "loss: wanted one of 'logistic', .*, got 'huber'"),
+        ((W, X, Y, B, "softmax"), {}, "classes: wanted the number of classes"),
+        ((W, X, Y, B, "hinge"), {"classes": 1}, "classes: wanted an integer of at least 2"),
+        ((W, X, Y, B, "hinge"), {"classes": 2}, r"params: wanted shape \(nodes, 4\), 2 x 2 for"),
+        (([[0.0] * 4], X, Y, B + 1, "hinge"), {"classes": 2}, "labels: wanted classes from 0 to 1"),
+        (([[0.0] * 4], X, Y / 2, B, "hinge"), {"classes": 2}, "labels: wanted integers, got"),
+        ((W, X, Y, B / 2, "hinge"), {}, "batches: wanted integers with 2 axes, got dtype float"),
+        ((W, X, Y, B[0], "hinge"), {}, "batches: wanted integers with 2 axes, got .* shape"),
+        ((W, X, Y, [[0], [0]], "hinge"), {}, r"batches: wanted shape \(1, batch_size\), got"),
+        ((W, X, Y, B + 3, "hinge"), {}, "batches: wanted records from 0 to 2, got 3"),
+        ((W, X, Y, B - 1, "hinge"), {}, "batches: wanted records from 0 to 2, got -1"),
+        ((W, X, Y, (B[0],), "hinge"), {}, r"batches: wanted \(indptr, indices\), got 1 arrays"),
+        ((W, X, Y, ([0, 2], [0]), "hinge"), {}, "batches: wanted an indptr that rises"),
+        ((W, X, Y, ([0, 0, 1], [0]), "hinge"), {}, "batches: wanted an indptr of 2 elements"),
+        (
+            (W, X, Y, B, "hinge"),
+            {"regularization": -1},
+            "regularization: wanted a finite .*least 0",
+        ),
+        ((W, X, Y, B, "hinge"), {"divide_by": 0}, "divide_by: wanted a finite .* greater than 0"),
+        ((W, X, Y, B, "hinge"), {"clipping_norm": np.inf}, "clipping_norm: wanted a finite number"),
+        ((W, X, Y, B, "hinge"), {"norm": "l0"}, "norm: wanted one of 'l1', 'l2', got 'l0'"),
+        ((W, X, Y, B, "hinge"), {"out": np.zeros(2)}, r"out: wanted an array of .*\(1, 2\), got"),
+    ],
+)
+def test_bad_input_is_named(arguments: Any, settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kernels.linear_gradient(*arguments, **settings)
+    with pytest.raises(ValueError, match=message):
+        kernels.linear_step(arguments[0], 0.1, *arguments[1:], **settings)
+    if not {"clipping_norm", "norm", "out"} & settings.keys():
+        with pytest.raises(ValueError, match=message):
+            kernels.linear_loss(*arguments, **settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: kernels.linear_step(W, [0.1, 0.1], X, Y, B, "hinge"),
+            "step_size: wanted one number, or one for each of 1 nodes, got",
+        ),
+        (
+            lambda: kernels.linear_step(W, -1, X, Y, B, "hinge"),
+            "step_size: wanted finite numbers of at least 0, got -1",
+        ),
+        (lambda: kernels.linear_step(W, np.nan, X, Y, B, "hinge"), "step_size: wanted finite"),
+        (
+            lambda: kernels.linear_record_losses(W, X, Y, B + 3, "hinge"),
+            "batches: wanted records from 0 to 2, got 3",
+        ),
+        (lambda: kernels.linear_scores(W[:, :1], X), r"params: wanted shape \(models, 2\), got"),
+        (lambda: kernels.linear_scores(W, X.astype("f")), "features: wanted float64"),
+        (lambda: kernels.linear_accuracy(W, X, [1, 1, 0]), "labels: wanted labels of -1 or"),
+        (lambda: kernels.linear_accuracy(W, X, Y, classes=2), r"params: wanted shape \(nodes, 4\)"),
+    ],
+)
+def test_bad_input_of_the_others_is_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
