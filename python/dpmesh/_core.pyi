@@ -42,6 +42,16 @@ class Stream:
     def words(self, node: int, out: npt.NDArray[np.uint32]) -> None: ...
     def __reduce__(self) -> NoReturn: ...
 
+# mixing
+def mix(
+    indptr: npt.NDArray[np.uintp],
+    indices: npt.NDArray[np.uintp],
+    weights: _Floats,
+    x: _Floats,
+    dim: int,
+    out: _Floats,
+) -> None: ...
+
 # noise
 def add_noise(
     x: _Floats,

@@ -18,6 +18,7 @@ from dpmesh.kernels.linear import (
     linear_scores,
     linear_step,
 )
+from dpmesh.kernels.mixing import mix
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.projection import clip_rows, row_norms
 from dpmesh.kernels.smoothing import (
@@ -43,6 +44,7 @@ __all__ = [
     "linear_record_losses",
     "linear_scores",
     "linear_step",
+    "mix",
     "row_norms",
     "set_threads",
     "smooth",

@@ -18,6 +18,7 @@ mod sampling;
 mod transform;
 
 pub mod linear;
+pub mod mixing;
 pub mod noise;
 pub mod projection;
 pub mod smoothing;

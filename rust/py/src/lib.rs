@@ -5,6 +5,7 @@
 mod accounting;
 mod convert;
 mod linear;
+mod mixing;
 mod noise;
 mod projection;
 mod smoothing;
@@ -18,8 +19,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
     accounting::register(module)?;
-    noise::register(module)?;
     linear::register(module)?;
+    mixing::register(module)?;
+    noise::register(module)?;
     projection::register(module)?;
     smoothing::register(module)?;
     stream::register(module)

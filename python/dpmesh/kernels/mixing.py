@@ -1,0 +1,64 @@
+"""Mixing: each node's new vector is a weighted sum of its neighbours' vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from dpmesh import _core
+from dpmesh._validate import fail
+from dpmesh.kernels._arrays import FloatArray, filled, floats
+
+
+def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
+    """Weighted sums of rows, ``matrix @ x``.
+
+    Each element is summed in the order of the row's entries, in the type of `x`, with the rounding
+    of numpy's ``+`` and ``*``. For a dense matrix of many nodes ``matrix @ x`` is faster.
+
+    Parameters
+    ----------
+    matrix
+        Shape (rows, nodes): a sparse matrix or array of scipy, read without a copy where it is CSR,
+        or a dense array. Integers and other floating-point types are rounded to the type of `x`.
+    x
+        Shape (nodes, ...), float32 or float64: one vector for each node.
+    out
+        Where to put the result: an array of the type of `x` that does not overlap it.
+
+    Returns
+    -------
+    Shape (rows, ...), of the type of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If `matrix` is no matrix of real numbers with a column for each row of `x`, or another
+        argument does not fit. NaN and infinity are passed on, as numpy does.
+    """
+    array = floats("x", x)
+    indptr, indices, weights = _compressed_rows(matrix, array)
+    out = filled(out, (indptr.size - 1, *array.shape[1:]), array.dtype)
+    _core.mix(indptr, indices, weights, array, array[0].size, out)
+    return out
+
+
+def _compressed_rows(
+    matrix: Any, x: FloatArray
+) -> tuple[npt.NDArray[np.uintp], npt.NDArray[np.uintp], FloatArray]:
+    """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
+    if not sp.issparse(matrix):
+        matrix = np.asarray(matrix)
+    if len(matrix.shape) != 2 or 0 in matrix.shape:
+        fail("matrix", "at least 1 row and 1 column", f"shape {matrix.shape}")
+    if matrix.dtype.kind not in "iubf":
+        fail("matrix", "a matrix of real numbers", f"dtype {matrix.dtype}")
+    if matrix.shape[1] != x.shape[0]:
+        wanted = f"a column for each of the {x.shape[0]} rows of x"
+        fail("matrix", wanted, f"shape {matrix.shape}")
+    rows = matrix if sp.issparse(matrix) and matrix.format == "csr" else sp.csr_array(matrix)
+    weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
+    return rows.indptr.astype(np.uintp), rows.indices.astype(np.uintp), weights

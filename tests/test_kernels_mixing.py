@@ -1,0 +1,135 @@
+"""Sparse mixing against scipy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh import kernels
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[sp.csr_array, np.ndarray]:
+    """A random matrix, often with empty rows, and vectors of any number of axes."""
+    rows, nodes, seed = draw(st.tuples(*3 * [st.integers(1, 30)]))
+    tail = draw(st.lists(st.sampled_from([1, 2, 3, 7, 31, 32, 61, 257]), max_size=2))
+    density = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    rng = np.random.default_rng(seed)
+    matrix = sp.random_array((rows, nodes), density=density, format="csr", rng=rng)
+    return matrix.astype(dtype), rng.standard_normal((nodes, *tail)).astype(dtype)
+
+
+def row_by_row(matrix: sp.csr_array, x: np.ndarray) -> np.ndarray:
+    out = np.zeros((matrix.shape[0], *x.shape[1:]), x.dtype)
+    for i, row in enumerate(out):
+        for entry in range(matrix.indptr[i], matrix.indptr[i + 1]):
+            row += matrix.data[entry] * x[matrix.indices[entry]]
+    return out
+
+
+@given(problems())
+def test_mixing_equals_the_definition_to_the_bit(problem: tuple[sp.csr_array, np.ndarray]) -> None:
+    matrix, x = problem
+    expected = row_by_row(matrix, x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
+    mixed = kernels.mix(matrix, x)
+    assert mixed.dtype == x.dtype
+    np.testing.assert_array_equal(mixed, expected)
+    out = np.full_like(expected, np.nan)
+    assert kernels.mix(matrix, x, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+
+
+@given(problems())
+def test_mixing_equals_scipy(problem: tuple[sp.csr_array, np.ndarray]) -> None:
+    matrix, x = problem
+    flat = x.reshape(x.shape[0], -1)
+    mixed = kernels.mix(matrix, x).reshape(-1, flat.shape[1])
+    error = np.abs(mixed - matrix @ flat)
+    assert np.all(error <= 30 * np.finfo(x.dtype).eps * (abs(matrix) @ abs(flat)))
+
+
+@given(problems())
+def test_every_form_of_matrix_and_array_gives_the_same(
+    problem: tuple[sp.csr_array, np.ndarray],
+) -> None:
+    matrix, x = problem
+    expected = kernels.mix(matrix, x)
+    for form in (matrix.toarray(), matrix.tocoo(), matrix.tocsc(), sp.csr_matrix(matrix)):
+        np.testing.assert_array_equal(kernels.mix(form, x), expected)
+    np.testing.assert_array_equal(kernels.mix(matrix, np.asfortranarray(x)), expected)
+    strided = np.repeat(x, 2, axis=0)[::2]
+    np.testing.assert_array_equal(kernels.mix(matrix, strided), expected)
+
+
+def test_weights_are_rounded_to_the_type_of_x() -> None:
+    third = np.array([[1 / 3, 2 / 3]])
+    x = np.array([[1.0], [1.0]], dtype=np.float32)
+    expected = np.float32(1 / 3) + np.float32(2 / 3)
+    assert kernels.mix(third, x).tolist() == [[expected]]
+    assert kernels.mix(np.array([[True, False]]), x).tolist() == [[1.0]]
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    matrix = sp.random_array((700, 700), density=0.01, format="csr", rng=rng)
+    x = rng.standard_normal((700, 301))
+    threads = kernels.get_threads()
+    try:
+        results = []
+        for count in (1, 2, 7):
+            kernels.set_threads(count)
+            results.append(kernels.mix(matrix, x))
+    finally:
+        kernels.set_threads(threads)
+    np.testing.assert_array_equal(results[0], row_by_row(matrix, x))
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])
+
+
+def test_nan_and_infinity_are_passed_on() -> None:
+    mixed = kernels.mix(np.eye(3), [np.nan, np.inf, 1.0])
+    np.testing.assert_array_equal(mixed, [np.nan, np.inf, 1.0])
+
+
+def broken_csr() -> sp.csr_array:
+    matrix = sp.csr_array(np.eye(2))
+    matrix.indices[1] = 2
+    return matrix
+
+
+X = np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kernels.mix(np.eye(3), X), "matrix: wanted a column for each of the 2 rows of x"),
+        (
+            lambda: kernels.mix(np.ones(2), X),
+            "matrix: wanted at least 1 row and 1 column, got shape",
+        ),
+        (lambda: kernels.mix(np.empty((0, 2)), X), "matrix: wanted at least 1 row and 1 column"),
+        (
+            lambda: kernels.mix([["a", "b"]], X),
+            "matrix: wanted a matrix of real numbers",
+        ),
+        (lambda: kernels.mix(1j * np.eye(2), X), "matrix: wanted a matrix of real numbers"),
+        (lambda: kernels.mix(broken_csr(), X), "indices: wanted columns below 2, got 2"),
+        (lambda: kernels.mix(np.eye(2), X.astype(complex)), "x: wanted an array of float32 or"),
+        (lambda: kernels.mix(np.eye(2), np.empty((2, 0))), "x: wanted at least 1 element"),
+        (
+            lambda: kernels.mix(np.eye(2), X, out=np.empty((2, 2))),
+            r"out: wanted an array of float64 and shape \(2, 3\), got float64 \(2, 2\)",
+        ),
+        (lambda: kernels.mix(np.eye(2), X, out=X), "out: wanted a writeable array of its own"),
+    ],
+)
+def test_bad_input_is_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
