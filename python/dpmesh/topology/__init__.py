@@ -1,0 +1,40 @@
+"""Networks and their mixing matrices, static or changing over time, checked once.
+
+A `Topology` gives the `MixingMatrix` of every round. Networks are public and never depend on data:
+random ones take a key and are the same for the same key.
+"""
+
+from dpmesh.topology.connectivity import check_jointly_connected
+from dpmesh.topology.graphs import (
+    complete,
+    erdos_renyi,
+    from_networkx,
+    random_regular,
+    ring,
+    star,
+    torus,
+)
+from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.sequences import cycle, edge_dropping, random_matchings, shuffled
+from dpmesh.topology.topology import Static, Topology, Varying
+from dpmesh.topology.weights import Weights
+
+__all__ = [
+    "MixingMatrix",
+    "Static",
+    "Topology",
+    "Varying",
+    "Weights",
+    "check_jointly_connected",
+    "complete",
+    "cycle",
+    "edge_dropping",
+    "erdos_renyi",
+    "from_networkx",
+    "random_matchings",
+    "random_regular",
+    "ring",
+    "shuffled",
+    "star",
+    "torus",
+]

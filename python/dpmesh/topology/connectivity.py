@@ -1,0 +1,49 @@
+"""Whether messages reach every node again and again over a network that changes."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from dpmesh._validate import fail, integer
+from dpmesh.topology.topology import Static, Topology
+
+
+def check_jointly_connected(topology: Topology, window: int, rounds: int) -> None:
+    """Fail unless the graphs of every `window` consecutive rounds of a run are connected together.
+
+    This is part (4) of Assumption 2 of the online paper, with `window` as its N. Connected and
+    strongly connected are the same for doubly stochastic matrices.
+
+    Parameters
+    ----------
+    topology
+        The network.
+    window
+        Number of consecutive rounds whose graphs are united, from 1 to `rounds`.
+    rounds
+        Length of the run: rounds 0 to `rounds` - 1 are looked at.
+
+    Raises
+    ------
+    ValueError
+        If the union of some window is not connected; the message names the first such windows.
+    """
+    rounds = integer("rounds", rounds, at_least=1)
+    window = integer("window", window, at_least=1, below=rounds + 1)
+    if isinstance(topology, Static):
+        return  # connected, or it would not exist
+    graphs: deque[sparse.csr_array] = deque(maxlen=window)
+    failing = []
+    for last in range(rounds):
+        graphs.append(topology.matrix(last).weights)
+        first = last - window + 1
+        if first >= 0 and connected_components(sum(graphs), False, return_labels=False) > 1:
+            failing.append(f"{first} to {last}")
+    if failing:
+        some = ", ".join(failing[:5]) + (", .." if len(failing) > 5 else "")
+        wanted = f"a connected union of graphs over every {window} consecutive rounds"
+        total = rounds - window + 1
+        fail("topology", wanted, f"{len(failing)} of {total} that are not: rounds {some}")

@@ -1,0 +1,143 @@
+"""Common graphs as static topologies; networkx draws the graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import networkx as nx
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from dpmesh._validate import fail, integer, probability
+from dpmesh.keys import Key
+from dpmesh.topology._random import Use, public_generator
+from dpmesh.topology.topology import Static
+from dpmesh.topology.weights import Weights, weigh
+
+ATTEMPTS = 100
+"""How often a random graph is drawn in search of a connected one."""
+
+
+def from_networkx(
+    graph: nx.Graph, *, weights: Weights = "metropolis", description: str = "given graph"
+) -> Static:
+    """Return the topology of any connected undirected graph.
+
+    Parameters
+    ----------
+    graph
+        Node i of the topology is the i-th of ``graph.nodes``. Self-loops, parallel edges and
+        attributes do not count.
+    weights
+        ``"metropolis"``, ``"max_degree"`` or ``"equal"``, see `dpmesh.topology.Weights`.
+    description
+        What reports call it.
+
+    Raises
+    ------
+    ValueError
+        If the graph is empty, directed or not connected, or `weights` is ``"equal"`` and the graph
+        is not regular.
+    """
+    if not isinstance(graph, nx.Graph) or graph.is_directed():
+        fail("graph", "an undirected networkx graph", type(graph).__name__)
+    if not len(graph):
+        fail("graph", "at least 1 node", "none")
+    return Static(weigh(_links(graph), weights), description)
+
+
+def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
+    """Each node hears its two neighbours on a cycle."""
+    graph = nx.cycle_graph(integer("nodes", nodes, at_least=1))
+    return from_networkx(graph, weights=weights, description="ring")
+
+
+def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
+    """Everyone hears everyone: one round with Metropolis weights computes the mean."""
+    nodes = integer("nodes", nodes, at_least=1)
+    everyone = sparse.csr_array(np.ones((nodes, nodes)))
+    return Static(weigh(everyone, weights), "complete graph")
+
+
+def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
+    """Node 0 hears all others, and they hear it alone."""
+    graph = nx.star_graph(integer("nodes", nodes, at_least=1) - 1)
+    return from_networkx(graph, weights=weights, description="star")
+
+
+def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
+    """A grid whose edges are glued; node ``row * columns + column`` hears the four next to it."""
+    rows, columns = integer("rows", rows, at_least=1), integer("columns", columns, at_least=1)
+    graph = nx.grid_2d_graph(rows, columns, periodic=True)
+    return from_networkx(graph, weights=weights, description=f"torus of {rows} x {columns}")
+
+
+def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "metropolis") -> Static:
+    """A connected random graph in which each node has `degree` neighbours: an expander from 3 up.
+
+    Raises
+    ------
+    ValueError
+        If no such graph exists (``nodes * degree`` odd, or `degree` not below `nodes`), or none of
+        100 draws is connected.
+    """
+    nodes = integer("nodes", nodes, at_least=1)
+    degree = integer("degree", degree, below=nodes)
+    if nodes * degree % 2:
+        fail("degree", f"an even number for {nodes} nodes", degree)
+    links = _connected(
+        lambda seed: nx.random_regular_graph(degree, nodes, seed=seed),
+        public_generator(key, Use.RANDOM_REGULAR),
+        argument="degree",
+        got=degree,
+    )
+    return Static(weigh(links, weights), f"random {degree}-regular graph")
+
+
+def erdos_renyi(
+    nodes: int, edge_probability: float, *, key: Key, weights: Weights = "metropolis"
+) -> Static:
+    """A connected random graph in which each pair is linked with probability `edge_probability`.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, or none of 100 draws is connected: then `edge_probability` is
+        well below ln(nodes) / nodes.
+    """
+    nodes = integer("nodes", nodes, at_least=1)
+    edge_probability = probability("edge_probability", edge_probability)
+    links = _connected(
+        lambda seed: nx.fast_gnp_random_graph(nodes, edge_probability, seed=seed),
+        public_generator(key, Use.ERDOS_RENYI),
+        argument="edge_probability",
+        got=edge_probability,
+    )
+    return Static(
+        weigh(links, weights), f"Erdos-Renyi graph of edge probability {edge_probability:g}"
+    )
+
+
+def _connected(
+    draw: Callable[[int], nx.Graph],
+    generator: np.random.Generator,
+    *,
+    argument: str,
+    got: float,
+) -> sparse.csr_array:
+    """Draw graphs until one is connected, and return its links."""
+    seeds = generator.integers(2**63, size=ATTEMPTS).tolist()
+    graphs = (_links(draw(seed)) for seed in seeds)
+    links = next((graph for graph in graphs if _is_connected(graph)), None)
+    if links is None:
+        fail(argument, f"one that gives a connected graph within {ATTEMPTS} draws", got)
+    return links
+
+
+def _is_connected(links: sparse.csr_array) -> bool:
+    return bool(connected_components(links, directed=False, return_labels=False) == 1)
+
+
+def _links(graph: nx.Graph) -> sparse.csr_array:
+    return nx.to_scipy_sparse_array(graph, weight=None)

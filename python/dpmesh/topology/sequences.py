@@ -1,0 +1,101 @@
+"""Networks that change over time: each round's graph depends on a key and the round alone.
+
+One key serves a random graph and one sequence of each kind above it. Two of a kind, one above the
+other, draw the same numbers unless they have a key each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from scipy import sparse
+
+from dpmesh._validate import fail, integer, probability
+from dpmesh.keys import Key
+from dpmesh.topology._random import Use, public_generator
+from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.topology import Topology, Varying
+
+
+def random_matchings(nodes: int, *, key: Key) -> Varying:
+    """Pairwise gossip: each round pairs the nodes at random, and each pair averages.
+
+    With an odd number of nodes one of them pauses.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is below 2.
+    """
+    nodes = integer("nodes", nodes, at_least=2)
+    return Varying(nodes, partial(_matching, nodes, key), f"random matchings of {nodes} nodes")
+
+
+def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
+    """Each link of `base` is up in a round with probability `keep`, independently of all others.
+
+    A link that is down leaves its weight with its two ends (`MixingMatrix.keep_edges`).
+
+    Raises
+    ------
+    ValueError
+        If `keep` is not in (0, 1]; when a round is asked for: if its matrix is not symmetric.
+    """
+    keep = probability("keep", keep, zero=False)
+    description = f"{base}, each link up with probability {keep:g}"
+    return Varying(base.nodes, partial(_kept, base, keep, key), description)
+
+
+def shuffled(base: Topology, *, key: Key) -> Varying:
+    """The graph of `base`, its places taken by the nodes in a new random order each round.
+
+    A shuffled random regular graph is a new random regular graph in each round.
+    """
+    return Varying(base.nodes, partial(_shuffled, base, key), f"{base}, shuffled each round")
+
+
+def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
+    """The given matrices in turn, again and again; single ones need not be connected.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or they differ in their nodes.
+    """
+    matrices = tuple(matrices)
+    if not matrices:
+        fail("matrices", "at least 1 mixing matrix", "none")
+    sizes = sorted({matrix.nodes for matrix in matrices})
+    if len(sizes) > 1:
+        fail("matrices", "mixing matrices of the same number of nodes", f"{sizes}")
+    description = f"cycle of {len(matrices)} graphs ({sizes[0]} nodes)"
+    return Varying(sizes[0], partial(_in_turn, matrices), description)
+
+
+def _matching(nodes: int, key: Key, round: int) -> MixingMatrix:
+    order = public_generator(key, Use.MATCHINGS, round).permutation(nodes)
+    left, right = order[0 : nodes - 1 : 2], order[1::2]
+    partner = np.arange(nodes)
+    partner[left], partner[right] = right, left
+    own = np.arange(nodes)
+    half = np.full(2 * nodes, 0.5)
+    entries = (half, (np.concatenate([own, own]), np.concatenate([own, partner])))
+    return MixingMatrix(sparse.csr_array(entries, shape=(nodes, nodes)))
+
+
+def _kept(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
+    matrix = base.matrix(round)
+    draws = public_generator(key, Use.EDGE_DROPPING, round).random(len(matrix.edges))
+    return matrix.keep_edges(draws < keep)
+
+
+def _shuffled(base: Topology, key: Key, round: int) -> MixingMatrix:
+    order = public_generator(key, Use.SHUFFLING, round).permutation(base.nodes)
+    weights = base.matrix(round).weights
+    return MixingMatrix(weights[order][:, order])
+
+
+def _in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMatrix:
+    return matrices[round % len(matrices)]

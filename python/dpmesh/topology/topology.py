@@ -1,0 +1,74 @@
+"""What a run asks of its network: the mixing matrix of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpmesh._validate import fail, integer
+from dpmesh.topology.matrix import MixingMatrix
+
+
+class Topology(Protocol):
+    """A network over time. It is public: nothing in it may depend on the data of the nodes.
+
+    `str` of a topology describes it in words, for reports and plots.
+    """
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        ...
+
+    def matrix(self, round: int) -> MixingMatrix:
+        """Return the mixing matrix of a round, counted from 0; asked again, the same one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Static:
+    """The same connected graph in every round.
+
+    Raises
+    ------
+    ValueError
+        If the graph is not connected: messages would never reach all nodes.
+    """
+
+    mixing_matrix: MixingMatrix
+    description: str = "given mixing matrix"
+
+    def __post_init__(self) -> None:
+        components = self.mixing_matrix.components
+        if components != 1:
+            fail("mixing_matrix", "a connected graph", f"one of {components} components")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.mixing_matrix.nodes
+
+    def matrix(self, round: int) -> MixingMatrix:
+        """Return the mixing matrix, which is the same in every round."""
+        integer("round", round)
+        return self.mixing_matrix
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.nodes} nodes)"
+
+
+@dataclass(frozen=True)
+class Varying:
+    """A new graph in every round, drawn by a function of the round alone."""
+
+    nodes: int
+    draw: Callable[[int], MixingMatrix]
+    description: str
+
+    def matrix(self, round: int) -> MixingMatrix:
+        """Return the mixing matrix of a round."""
+        return self.draw(integer("round", round))
+
+    def __str__(self) -> str:
+        return self.description
