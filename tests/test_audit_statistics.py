@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpmesh.privacy.audit import one_run, power, statistics
+from dpmesh.privacy.audit import one_run, sample_size, statistics
 from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim
 from dpmesh.privacy.audit.statistics import Tally
 
@@ -38,33 +38,33 @@ def test_a_true_claim_is_refuted_no_more_often_than_the_confidence_says(
 ) -> None:
     """`power` is exact and takes the worst threshold; the claim is what tests really achieve."""
     for claim, truth in (
-        (GaussianClaim(level), power.gaussian_curve(level)),
-        (EpsilonClaim(level), power.laplace_curve(level)),
+        (GaussianClaim(level), sample_size.gaussian_curve(level)),
+        (EpsilonClaim(level), sample_size.laplace_curve(level)),
     ):
-        assert power.power(claim, truth, runs, confidence) <= 1 - confidence
+        assert sample_size.power(claim, truth, runs, confidence) <= 1 - confidence
 
 
 # Runs in each world that refute at 95% confidence and power, found by simulation to about 5%.
 @pytest.mark.parametrize(
     ("claim", "truth", "runs"),
     [
-        (GaussianClaim(1.0), power.gaussian_curve(2.0), 85),
-        (GaussianClaim(1 / 1.5), power.gaussian_curve(2 / 1.5), 160),
-        (GaussianClaim(1 / 2), power.gaussian_curve(1.0), 270),
-        (GaussianClaim(1 / 4), power.gaussian_curve(0.5), 1_000),
-        (GaussianClaim(1 / 6.667), power.gaussian_curve(2 / 6.667), 2_800),
-        (EpsilonClaim(4.377, 1e-5), power.gaussian_curve(2.0), 22_000),
-        (EpsilonClaim(1.993, 1e-5), power.gaussian_curve(1.0), 14_000),
-        (EpsilonClaim(0.1), power.laplace_curve(0.2), 4_500),
-        (EpsilonClaim(0.5), power.laplace_curve(1.0), 350),
-        (EpsilonClaim(1.0), power.laplace_curve(2.0), 154),
-        (EpsilonClaim(2.0), power.laplace_curve(4.0), 132),
+        (GaussianClaim(1.0), sample_size.gaussian_curve(2.0), 85),
+        (GaussianClaim(1 / 1.5), sample_size.gaussian_curve(2 / 1.5), 160),
+        (GaussianClaim(1 / 2), sample_size.gaussian_curve(1.0), 270),
+        (GaussianClaim(1 / 4), sample_size.gaussian_curve(0.5), 1_000),
+        (GaussianClaim(1 / 6.667), sample_size.gaussian_curve(2 / 6.667), 2_800),
+        (EpsilonClaim(4.377, 1e-5), sample_size.gaussian_curve(2.0), 22_000),
+        (EpsilonClaim(1.993, 1e-5), sample_size.gaussian_curve(1.0), 14_000),
+        (EpsilonClaim(0.1), sample_size.laplace_curve(0.2), 4_500),
+        (EpsilonClaim(0.5), sample_size.laplace_curve(1.0), 350),
+        (EpsilonClaim(1.0), sample_size.laplace_curve(2.0), 154),
+        (EpsilonClaim(2.0), sample_size.laplace_curve(4.0), 132),
     ],
 )
 def test_runs_needed_to_find_a_missing_factor_2(
-    claim: Claim, truth: power.Curve, runs: int
+    claim: Claim, truth: sample_size.Curve, runs: int
 ) -> None:
-    assert power.runs_needed(claim, truth) == pytest.approx(runs, rel=0.1)
+    assert sample_size.runs_needed(claim, truth) == pytest.approx(runs, rel=0.1)
 
 
 @given(LEVELS, st.floats(1e-6, 0.5), st.floats(0, 1e-3))
@@ -171,19 +171,21 @@ def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
             "positives: wanted .* none NaN, got 1 NaN",
         ),
         (lambda: statistics.best_threshold(EpsilonClaim(1.0), [0.0], []), "negatives: wanted 1 sc"),
-        (lambda: power.gaussian_curve(0.0), "mu: wanted .* greater than 0, got 0"),
-        (lambda: power.laplace_curve(-1.0), "epsilon: wanted .* greater than 0, got -1"),
+        (lambda: sample_size.gaussian_curve(0.0), "mu: wanted .* greater than 0, got 0"),
+        (lambda: sample_size.laplace_curve(-1.0), "epsilon: wanted .* greater than 0, got -1"),
         (
-            lambda: power.power(GaussianClaim(1.0), power.gaussian_curve(1.0), 0),
+            lambda: sample_size.power(GaussianClaim(1.0), sample_size.gaussian_curve(1.0), 0),
             "runs: wanted an integer of at least 1, got 0",
         ),
         (
-            lambda: power.runs_needed(GaussianClaim(1.0), power.gaussian_curve(1.0), at_most=1000),
-            "at_most: wanted more runs to refute the claim mu = 1, .*, got 1000",
+            lambda: sample_size.runs_needed(
+                GaussianClaim(1.0), sample_size.gaussian_curve(1.0), at_most=1000
+            ),
+            "at_most: wanted more runs to refute mu = 1 .*, got 1000",
         ),
         (
-            lambda: power.runs_needed(
-                GaussianClaim(1.0), power.gaussian_curve(2.0), target_power=1.0
+            lambda: sample_size.runs_needed(
+                GaussianClaim(1.0), sample_size.gaussian_curve(2.0), target_power=1.0
             ),
             r"target_power: wanted a number in \(0, 1\), got 1",
         ),

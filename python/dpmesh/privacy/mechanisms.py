@@ -17,6 +17,7 @@ import numpy as np
 from dpmesh import kernels
 from dpmesh._validate import fail, positive
 from dpmesh.keys import Stream
+from dpmesh.privacy.door import Passage, let_out
 from dpmesh.privacy.events import (
     MechanismName,
     NeighboringRelation,
@@ -117,13 +118,15 @@ class Mechanism(ABC):
         """
         if not np.isfinite(values).all():
             fail("values", "finite values at the door", "NaN or infinity")
-        out: Floats = values
+        inside: Floats = values
         if self.clipping_norm is not None:
-            out = kernels.clip_rows(out, self.clipping_norm, norm=self.norm)
+            inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
+        out = inside
         if sensitivity.bound > 0:
             out = self._add_noise(out, self.noise_scale(sensitivity, values.shape[-1]), stream)
         bits_per_node = 8 * out.itemsize * out.shape[-1]
-        return Emission(Released(out), self.planned(round, sensitivity, batch), bits_per_node)
+        emission = Emission(Released(out), self.planned(round, sensitivity, batch), bits_per_node)
+        return let_out(Passage(self, Sensitive(inside), emission))
 
 
 @dataclass(frozen=True)

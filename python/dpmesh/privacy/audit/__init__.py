@@ -1,1 +1,22 @@
-"""Audits: what runs on neighbouring data prove against a claim of privacy."""
+"""Audits: what runs on neighbouring data prove against a claim of privacy.
+
+Failing an audit proves a fault, passing proves nothing.
+"""
+
+from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
+from dpmesh.privacy.audit.mechanism import audit_mechanism
+from dpmesh.privacy.audit.result import AuditResult
+from dpmesh.privacy.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
+
+__all__ = [
+    "AuditResult",
+    "Claim",
+    "EpsilonClaim",
+    "GaussianClaim",
+    "audit_mechanism",
+    "claim_of",
+    "gaussian_curve",
+    "laplace_curve",
+    "power",
+    "runs_needed",
+]

@@ -10,7 +10,7 @@ neighbouring one. A guarantee bounds its true positive rate by its false positiv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import exp, hypot, inf
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from scipy import special
 
 from dpmesh._validate import non_negative, probability
+from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.plan import Plan
 
 Rates = npt.NDArray[np.float64]
 
@@ -36,6 +38,10 @@ class Claim(Protocol):
 
     def smallest_level(self, tpr: Rates, fpr: Rates) -> Rates:
         """Return the level from which on the guarantee allows tests with these rates, fpr > 0."""
+        ...
+
+    def at(self, level: float) -> str:
+        """Return the guarantee in words, at another level."""
         ...
 
 
@@ -63,30 +69,36 @@ class EpsilonClaim:
 
     def largest_tpr(self, fpr: Rates) -> Rates:
         """Return e^epsilon FPR + delta, at most 1."""
-        return np.minimum(exp(self.epsilon) * fpr + self.delta, 1.0)
+        ratio = exp(min(self.epsilon, 700.0))  # beyond it any rate that runs can have exceeds 1
+        return np.minimum(ratio * fpr + self.delta, 1.0)
 
     def smallest_level(self, tpr: Rates, fpr: Rates) -> Rates:
         """Return ln((TPR - delta) / FPR), at least 0."""
         return np.log(np.maximum(tpr - self.delta, fpr) / fpr)
 
-    def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.6g} at delta = {self.delta:g}"
+    def at(self, level: float) -> str:
+        """Return the guarantee in words, at another epsilon."""
+        return f"epsilon = {level:.6g} at delta = {self.delta:g}"
 
 
 @dataclass(frozen=True)
 class GaussianClaim:
     """mu-Gaussian differential privacy: no easier to tell apart than N(0, 1) and N(mu, 1).
 
+    It is (epsilon, delta)-differential privacy at every delta; `delta` says which one to show.
+
     Raises
     ------
     ValueError
-        If `mu` is negative or not finite.
+        If `mu` is negative or not finite, or `delta` is outside [0, 1).
     """
 
     mu: float
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         non_negative("mu", self.mu)
+        probability("delta", self.delta, one=False)
 
     @property
     def level(self) -> float:
@@ -103,5 +115,31 @@ class GaussianClaim:
         level = special.ndtri(np.maximum(tpr, below_one)) - special.ndtri(below_one)
         return np.asarray(level)
 
-    def __str__(self) -> str:
-        return f"mu = {self.mu:.6g}, Gaussian differential privacy"
+    def at(self, level: float) -> str:
+        """Return the guarantee in words, at another mu."""
+        epsilon = gdp_epsilon(self.delta, level) if self.delta > 0 else inf
+        return f"mu = {level:.6g} (epsilon = {epsilon:.6g} at delta = {self.delta:g})"
+
+
+def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
+    """Return what a plan claims: Gaussian differential privacy if its noise is, else an epsilon.
+
+    Parameters
+    ----------
+    plan
+        Of an algorithm, or of one release.
+    delta
+        In [0, 1).
+
+    Raises
+    ------
+    ValueError
+        If `delta` is out of range, or the plan claims nothing (epsilon is infinite).
+    """
+    from dp_accounting import GaussianDpEvent
+
+    compositions = [[release.event for release in sequence] for sequence in plan.compositions()]
+    if all(type(event) is GaussianDpEvent for events in compositions for event in events):
+        mus = [hypot(*(1 / event.noise_multiplier for event in events)) for events in compositions]
+        return GaussianClaim(max(mus), delta)
+    return EpsilonClaim(plan.cost(delta).epsilon, delta)

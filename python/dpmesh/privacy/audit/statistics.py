@@ -119,7 +119,9 @@ def best_threshold(
     for name, scores in (("positives", ones), ("negatives", zeros)):
         if not scores.size or np.isnan(scores).any():
             fail(name, "1 score or more, and none NaN", f"{np.isnan(scores).sum()} NaN")
-    thresholds = np.unique(np.concatenate((ones, zeros)))
+    pooled = np.sort(np.concatenate((ones, zeros)))
+    ranks = np.geomspace(1, pooled.size, 500).astype(int)  # finest where few scores are larger
+    thresholds = np.unique(pooled[-ranks])
     error = (1 - confidence) / 2 / thresholds.size
     tpr, _ = rate_limits(ones.size - np.searchsorted(ones, thresholds), ones.size, error)
     _, fpr = rate_limits(zeros.size - np.searchsorted(zeros, thresholds), zeros.size, error)

@@ -100,7 +100,7 @@ def runs_needed(
     few, many = 1, 2
     while not enough(many):
         if many >= at_most:
-            fail("at_most", f"more runs to refute the claim {claim}", at_most)
+            fail("at_most", f"more runs to refute {claim.at(claim.level)}", at_most)
         few, many = many, min(2 * many, at_most)
     while many > 1.02 * few + 1:
         middle = (few + many) // 2

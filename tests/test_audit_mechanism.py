@@ -1,0 +1,141 @@
+"""The audit of bare mechanisms: halved noise is flagged, what is right is left alone.
+
+The confidence is 1 - 1e-4, so that a right mechanism is flagged under at most one key in 10,000;
+the keys are fixed, and were not chosen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from faulty_mechanisms import HalvedGaussian, HalvedLaplace, SilentLaplace
+
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Sensitivity
+from dpmesh.privacy.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
+from dpmesh.privacy.door import watched_by
+
+SURE = 1 - 1e-4
+ONE = Sensitivity(1.0, "l2", "a test")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "fault"),
+    [(Laplace, HalvedLaplace), (Laplace, SilentLaplace), (Gaussian, HalvedGaussian)],
+)
+@pytest.mark.parametrize("noise_multiplier", [0.7, 1.0, 2.0])
+def test_halved_noise_is_measured(mechanism, fault, noise_multiplier: float) -> None:
+    right, wrong = (
+        audit_mechanism(
+            kind(noise_multiplier), ONE, delta=1e-5, confidence=SURE, runs=20_000, key=Key.seeded(1)
+        )
+        for kind in (mechanism, fault)
+    )
+    level = 1 / noise_multiplier
+    assert right.claim.level == pytest.approx(level)
+    assert not right.violated
+    assert 0.8 * level < right.lower_bound <= level
+    assert wrong.violated
+    assert wrong.lower_bound > 1.7 * level
+
+
+@pytest.mark.parametrize("mechanism", [Laplace, Gaussian])
+@pytest.mark.parametrize("dim", [1, 3])
+def test_replacing_a_clipped_row_needs_twice_the_clipping_norm(mechanism, dim: int) -> None:
+    clipping = mechanism(1.0, clipping_norm=1.0)
+    row = np.eye(dim)[0] * 5.0  # clipped to 1
+    for relation, violated in (("replace_one", False), ("add_remove", True)):
+        result = audit_mechanism(
+            clipping,
+            clipping.clipping_sensitivity(relation),
+            pair=(row, -row),
+            runs=20_000,
+            confidence=SURE,
+            key=Key.seeded(2),
+        )
+        assert result.violated == violated, str(result)
+
+
+def test_the_diagonal_is_worst_for_laplace_noise_and_an_l2_distance() -> None:
+    """Laplace noise for an L1 distance, given an L2 one, is short by sqrt(dim)."""
+    l1 = Sensitivity(1.0, "l1", "taken for an L2 distance")
+    diagonal = np.full(9, 1 / 6)
+    result = audit_mechanism(
+        Laplace(2.0), l1, pair=(diagonal, -diagonal), confidence=SURE, key=Key.seeded(3)
+    )
+    assert result.violated
+    assert not audit_mechanism(
+        Laplace(2.0), ONE, dim=9, confidence=SURE, key=Key.seeded(3)
+    ).violated
+
+
+def test_every_bit_of_floating_point_noise_says_more_than_is_claimed() -> None:
+    """Why the score is rounded, and what noise on a grid is for."""
+    noise = {"runs": 20_000, "confidence": SURE, "key": Key.seeded(12)}
+    assert not audit_mechanism(Laplace(1.0), ONE, **noise).violated
+    assert audit_mechanism(Laplace(1.0), ONE, every_bit=True, **noise).lower_bound > 3.0
+
+
+def test_a_claim_is_gaussian_if_all_noise_is() -> None:
+    nothing = Sensitivity(0.0, "l2", "does not depend on the data")
+    first, second = Gaussian(5.0).planned(0, nothing), Gaussian(4.0).planned(1, ONE)
+    third = Laplace(2.0).planned(2, ONE)
+    claim = claim_of(Plan((first, second, second), "replace_one", "record"), 1e-5)
+    assert isinstance(claim, GaussianClaim)
+    assert claim.mu == pytest.approx(8**-0.5)
+    assert claim.at(0.5) == "mu = 0.5 (epsilon = 1.99309 at delta = 1e-05)"
+    assert claim_of(Plan((first, third, third), "replace_one", "record")) == EpsilonClaim(1.0)
+
+
+def test_results_in_words() -> None:
+    mechanism = Laplace(1.0)
+    text = str(audit_mechanism(mechanism, ONE, runs=2_000, confidence=SURE, key=Key.seeded(4)))
+    assert "audit     2 x 2000 runs of Laplace(noise_multiplier=1.0" in text
+    assert "claim     epsilon = 1 at delta = 0" in text
+    assert "with confidence 0.9999" in text
+    assert "verdict   consistent, which proves nothing" in text
+    fault = audit_mechanism(SilentLaplace(1.0), ONE, runs=2_000, confidence=SURE)
+    assert "verdict   violated" in str(fault)
+
+
+def test_the_door_is_watched_only_within_the_block() -> None:
+    seen = []
+
+    def release():
+        values = np.zeros((2, 3))
+        return Laplace(1.0).release(values, ONE, Key.seeded(0).stream(Purpose.NOISE, 0), round=0)
+
+    def watch(passage):
+        seen.append(passage)
+        return passage.emission._replace(bits_per_node=7)
+
+    with watched_by(watch):
+        assert release().bits_per_node == 7
+    assert release().bits_per_node == 3 * 64
+    assert len(seen) == 1
+    np.testing.assert_array_equal(seen[0].inside, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: audit_mechanism(NoNoise(), ONE), "epsilon: wanted a finite number, got inf"),
+        (lambda: audit_mechanism(Laplace(1.0), ONE, runs=0), "runs: wanted .* at least 1, got 0"),
+        (lambda: audit_mechanism(Laplace(1.0), ONE, dim=0), "dim: wanted .* at least 1, got 0"),
+        (
+            lambda: audit_mechanism(Laplace(1.0), ONE, pair=([1.0], [1.0, 2.0])),
+            r"pair: wanted two rows of one length, got shapes \(1,\) and \(2,\)",
+        ),
+        (
+            lambda: audit_mechanism(Laplace(1.0), ONE, confidence=1.0),
+            r"confidence: wanted a number in \(0, 1\), got 1",
+        ),
+        (
+            lambda: audit_mechanism(Gaussian(1.0), ONE, delta=-1.0),
+            r"delta: wanted a number in \[0, 1\), got -1",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
