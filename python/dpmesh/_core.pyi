@@ -52,6 +52,21 @@ def mix(
     out: _Floats,
 ) -> None: ...
 
+# draws
+def uniform(stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats) -> None: ...
+def bernoulli(
+    p: float,
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: npt.NDArray[np.bool_],
+) -> None: ...
+def rademacher(
+    p: float,
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: npt.NDArray[np.int8],
+) -> None: ...
+
 # noise
 def add_noise(
     x: _Floats,

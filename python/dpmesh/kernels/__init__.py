@@ -10,6 +10,7 @@ Rules that all of them keep:
   numpy does.
 """
 
+from dpmesh.kernels.draws import bernoulli, rademacher, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
     linear_gradient,
@@ -33,6 +34,7 @@ __all__ = [
     "EffectiveDimensions",
     "add_gaussian",
     "add_laplace",
+    "bernoulli",
     "clip_rows",
     "effective_dimensions",
     "gaussian",
@@ -45,8 +47,10 @@ __all__ = [
     "linear_scores",
     "linear_step",
     "mix",
+    "rademacher",
     "row_norms",
     "set_threads",
     "smooth",
     "smoothing_spectrum",
+    "uniform",
 ]

@@ -1,7 +1,8 @@
 //! Samples a second of each law, type and cipher, in the first-level cache and for many short rows, on one thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dpmesh_core::noise::{Law, Noise, Sample, add_noise_in_place};
+use dpmesh_core::Sample;
+use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
 use dpmesh_core::stream::{Cipher, Key};
 
 fn noise<T: Sample>(c: &mut Criterion, type_name: &str) {

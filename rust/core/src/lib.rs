@@ -17,6 +17,7 @@ mod real;
 mod sampling;
 mod transform;
 
+pub mod draws;
 pub mod linear;
 pub mod mixing;
 pub mod noise;
@@ -26,3 +27,4 @@ pub mod stream;
 
 pub use error::KernelError;
 pub use real::Real;
+pub use transform::Sample;

@@ -10,15 +10,10 @@
 //! differentially private: which numbers occur depends on the value below the noise (Mironov, CCS 2012). Where that
 //! matters, quantize after the noise.
 
-use crate::KernelError;
 use crate::error::{rows, same_len};
-use crate::sampling::{Nodes, Sampler, Unit, Word, draw_rows};
+use crate::sampling::{LANES, Nodes, Sampler, Unit, Word, draw_rows, from_pairs, lanes};
 use crate::stream::Stream;
-
-pub use crate::transform::Sample;
-
-/// Samples and words are laid out in groups of this many, for vector instructions.
-const LANES: usize = 8;
+use crate::{KernelError, Sample};
 
 /// The law of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,11 +154,12 @@ impl<T: Sample> Sampler for Scaled<T> {
                     gaussian_unit(words, samples);
                 }
             }
-            Law::Laplace => {
-                for (words, samples) in units {
-                    laplace_unit(words, samples);
-                }
-            }
+            Law::Laplace => from_pairs(
+                words,
+                samples,
+                #[inline(always)]
+                |words| T::laplace(words),
+            ),
         }
     }
 
@@ -182,12 +178,6 @@ impl<T: Sample> Sampler for Scaled<T> {
     }
 }
 
-/// Eight words as numbers.
-#[inline(always)]
-fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
-    std::array::from_fn(|lane| u32::from_le_bytes(words[LANES * group + lane]))
-}
-
 /// The pair of lane `l` becomes elements `l` and `8 + l`.
 #[inline(always)]
 fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
@@ -198,14 +188,6 @@ fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
         [pairs[0][l], pairs[1][l]] = T::gaussian([high[l], low[l]], [angle[l], finer[l]]);
     }
     samples.copy_from_slice(pairs.as_flattened());
-}
-
-#[inline(always)]
-fn laplace_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
-    let (high, low) = (lanes(words, 0), lanes(words, 1));
-    for l in 0..LANES {
-        samples[l] = T::laplace([high[l], low[l]]);
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use crate::stream::{BLOCK_BYTES, Stream};
 /// Samples of one chunk.
 pub(crate) const CHUNK: usize = 512;
 
+/// Words and samples are laid out in groups of this many, for vector instructions.
+pub(crate) const LANES: usize = 8;
+
 /// A word of a stream.
 pub(crate) type Word = [u8; 4];
 
@@ -127,6 +130,26 @@ pub(crate) fn draw_rows<S: Sampler>(
         });
     }
     Ok(())
+}
+
+/// One group of words as numbers.
+#[inline(always)]
+pub(crate) fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
+    std::array::from_fn(|lane| u32::from_le_bytes(words[LANES * group + lane]))
+}
+
+/// Each sample from two words, which lie a group apart; `sample` is `#[inline(always)]`.
+#[inline(always)]
+pub(crate) fn from_pairs<T>(words: &[Word], samples: &mut [T], sample: impl Fn([u32; 2]) -> T) {
+    let units = words
+        .chunks_exact(2 * LANES)
+        .zip(samples.chunks_exact_mut(LANES));
+    for (words, samples) in units {
+        let (high, low) = (lanes(words, 0), lanes(words, 1));
+        for l in 0..LANES {
+            samples[l] = sample([high[l], low[l]]);
+        }
+    }
 }
 
 /// One chunk of a stream and of samples, in the first-level cache.

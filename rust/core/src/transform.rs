@@ -27,7 +27,11 @@ pub trait Sample: Real {
     /// A standard Laplace sample, of density exp(-|z|) / 2: a sign and 63 random bits of the magnitude, which
     /// reaches 44.
     #[doc(hidden)]
-    fn laplace(word: [u32; 2]) -> Self;
+    fn laplace(words: [u32; 2]) -> Self;
+
+    /// A number from [0, 1), of as many random bits as the type resolves near 1.
+    #[doc(hidden)]
+    fn uniform(words: [u32; 2]) -> Self;
 }
 
 impl Sample for f32 {
@@ -62,6 +66,11 @@ impl Sample for f32 {
     fn laplace([high, low]: [u32; 2]) -> f32 {
         let magnitude = ln_f32(fraction_f32([high & !SIGN, low], TO_MINUS_31 as f32));
         f32::from_bits(magnitude.to_bits() ^ (high & SIGN))
+    }
+
+    #[inline(always)]
+    fn uniform([high, _]: [u32; 2]) -> f32 {
+        (high >> 8) as f32 * (256.0 * TO_MINUS_32) as f32
     }
 }
 
@@ -101,6 +110,12 @@ impl Sample for f64 {
     fn laplace([high, low]: [u32; 2]) -> f64 {
         let magnitude = ln_f64(fraction_f64([high & !SIGN, low], TO_MINUS_31));
         f64::from_bits(magnitude.to_bits() ^ u64::from(high & SIGN) << 32)
+    }
+
+    #[inline(always)]
+    fn uniform([high, low]: [u32; 2]) -> f64 {
+        const TO_MINUS_53: f64 = 1.0 / (1_u64 << 53) as f64;
+        f64::from(high).mul_add(TO_MINUS_32, f64::from(low >> 11) * TO_MINUS_53)
     }
 }
 

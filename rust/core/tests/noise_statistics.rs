@@ -2,7 +2,8 @@
 
 mod statistics;
 
-use dpmesh_core::noise::{Law, Noise, Sample, noise_into};
+use dpmesh_core::Sample;
+use dpmesh_core::noise::{Law, Noise, noise_into};
 use dpmesh_core::stream::{Cipher, Key};
 use statistics::{TWO_SIDED, follows, is_poisson, standard, stream, z_score};
 

@@ -1,8 +1,8 @@
 //! Which value stands where: the same for any number of threads, any cut of the rows, and every version.
 
-use dpmesh_core::KernelError;
-use dpmesh_core::noise::{Law, Noise, Sample, add_noise_in_place, add_noise_into, noise_into};
+use dpmesh_core::noise::{Law, Noise, add_noise_in_place, add_noise_into, noise_into};
 use dpmesh_core::stream::{Cipher, Key, Stream};
+use dpmesh_core::{KernelError, Sample};
 use proptest::prelude::*;
 
 fn stream(cipher: Cipher) -> Stream {

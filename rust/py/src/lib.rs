@@ -4,6 +4,7 @@
 
 mod accounting;
 mod convert;
+mod draws;
 mod linear;
 mod mixing;
 mod noise;
@@ -19,6 +20,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
     accounting::register(module)?;
+    draws::register(module)?;
     linear::register(module)?;
     mixing::register(module)?;
     noise::register(module)?;

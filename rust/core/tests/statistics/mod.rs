@@ -2,7 +2,8 @@
 //! are fixed, so that a result does not change from run to run.
 #![allow(dead_code)] // Each test file takes what it needs.
 
-use dpmesh_core::noise::{Law, Noise, Sample, noise_into};
+use dpmesh_core::Sample;
+use dpmesh_core::noise::{Law, Noise, noise_into};
 use dpmesh_core::stream::{Cipher, Key, Stream};
 
 /// Quantile of the standard Gaussian law at 1 - 1e-6 / 2.

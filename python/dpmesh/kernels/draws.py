@@ -1,0 +1,93 @@
+"""Uniform, Bernoulli and Rademacher draws from cryptographic streams, one row for each node.
+
+Element ``j`` of a row is a function of (key, purpose, round, node, ``j``) alone. A draw takes 64
+bits of the stream, and its probabilities are exact to 2**-63.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._core import Stream
+from dpmesh._validate import fail, probability
+from dpmesh.kernels._arrays import FloatArray, filled, float_type
+from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
+
+
+def uniform(
+    shape: int | tuple[int, ...],
+    stream: Stream,
+    *,
+    dtype: npt.DTypeLike = np.float64,
+    nodes: npt.ArrayLike | None = None,
+    out: FloatArray | None = None,
+) -> FloatArray:
+    """Draw numbers from [0, 1): multiples of 2**-24 (float32) or 2**-53 (float64).
+
+    Parameters
+    ----------
+    shape
+        dim, (dim,) or (rows, dim).
+    stream
+        Where the randomness comes from; see `dpmesh.keys`.
+    dtype
+        float32 or float64.
+    nodes
+        The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
+    out
+        Where to put the result: an array of this shape and type.
+
+    Returns
+    -------
+    An array of this shape and type; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    sizes = row_shape(shape)
+    out = filled(out, sizes, float_type(dtype))
+    _core.uniform(a_stream(stream), node_ids(nodes, row_count(sizes)), out)
+    return out
+
+
+def bernoulli(
+    shape: int | tuple[int, ...],
+    p: float,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+    out: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Draw booleans that are true with probability `p`, a number in [0, 1].
+
+    Everything else is as in `uniform`.
+    """
+    sizes = row_shape(shape)
+    out = filled(out, sizes, np.dtype(np.bool_))
+    ids = node_ids(nodes, row_count(sizes))
+    _core.bernoulli(probability("p", p), a_stream(stream), ids, out)
+    return out
+
+
+def rademacher(
+    shape: int | tuple[int, ...],
+    p: float,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+    out: npt.NDArray[np.int8] | None = None,
+) -> npt.NDArray[np.int8]:
+    """Draw int8 numbers: 1 and -1 with probability `p` each, 0 otherwise; `p` in [0, 1/2].
+
+    Everything else is as in `uniform`.
+    """
+    if probability("p", p) > 0.5:
+        fail("p", "a number in [0, 0.5]", p)
+    sizes = row_shape(shape)
+    out = filled(out, sizes, np.dtype(np.int8))
+    _core.rademacher(float(p), a_stream(stream), node_ids(nodes, row_count(sizes)), out)
+    return out

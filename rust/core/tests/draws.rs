@@ -1,0 +1,140 @@
+//! Uniform, Bernoulli and Rademacher draws have their laws and keep their values.
+
+mod statistics;
+
+use dpmesh_core::Sample;
+use dpmesh_core::draws::{bernoulli_into, rademacher_into, uniform_into};
+use dpmesh_core::stream::{Cipher, Stream};
+use statistics::{TWO_SIDED, follows, stream, z_score};
+
+const MILLION: usize = 1_000_000;
+
+fn uniform<T: Sample>(stream: &Stream, n: usize) -> Vec<f64> {
+    let mut draws = vec![T::ZERO; n];
+    uniform_into(stream, None, n, &mut draws).unwrap();
+    draws.into_iter().map(T::to_f64).collect()
+}
+
+fn bernoulli(p: f64, n: usize) -> Vec<bool> {
+    let mut draws = vec![false; n];
+    bernoulli_into(p, &stream(Cipher::Aes), None, n, &mut draws).unwrap();
+    draws
+}
+
+fn rademacher(p: f64, n: usize) -> Vec<i8> {
+    let mut draws = vec![0; n];
+    rademacher_into(p, &stream(Cipher::Aes), None, n, &mut draws).unwrap();
+    draws
+}
+
+#[test]
+fn uniform_numbers_fill_the_unit_interval() {
+    for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+        for draws in [
+            uniform::<f32>(&stream(cipher), MILLION),
+            uniform::<f64>(&stream(cipher), MILLION),
+        ] {
+            assert!(draws.iter().all(|u| (0.0..1.0).contains(u)));
+            assert!(follows(draws.clone(), |u| u));
+            assert!(!follows(
+                draws.into_iter().map(|u| u * 0.99).collect(),
+                |u| u
+            ));
+        }
+    }
+}
+
+#[test]
+fn probabilities_are_right_and_wrong_ones_are_noticed() {
+    let score = |draws: &dyn Fn(f64) -> Vec<f64>, p: f64, believed: f64| {
+        z_score(draws(p).into_iter(), believed, believed * (1.0 - believed)).abs()
+    };
+    let trues = |p| bernoulli(p, MILLION).into_iter().map(f64::from).collect();
+    let pluses = |p| {
+        rademacher(p, MILLION)
+            .into_iter()
+            .map(|s| f64::from(s == 1))
+            .collect()
+    };
+    let minuses = |p| {
+        rademacher(p, MILLION)
+            .into_iter()
+            .map(|s| f64::from(s == -1))
+            .collect()
+    };
+    for p in [0.0003, 0.1, 0.3, 0.5] {
+        for draws in [&trues as &dyn Fn(f64) -> Vec<f64>, &pluses, &minuses] {
+            assert!(score(draws, p, p) < TWO_SIDED);
+            assert!(score(draws, p, p + 0.01) > TWO_SIDED);
+        }
+    }
+    assert!(score(&trues, 0.9, 0.9) < TWO_SIDED);
+}
+
+#[test]
+fn certain_events_are_certain() {
+    assert!(bernoulli(0.0, 4096).iter().all(|b| !b));
+    assert!(bernoulli(1.0, 4096).iter().all(|b| *b));
+    assert!(rademacher(0.0, 4096).iter().all(|s| *s == 0));
+    assert!(rademacher(0.5, 4096).iter().all(|s| *s != 0));
+}
+
+#[test]
+fn values_are_those_of_every_earlier_version() {
+    let stream = stream(Cipher::Aes);
+    assert_eq!(
+        uniform::<f32>(&stream, 3),
+        [0.7452836036682129, 0.37094825506210327, 0.937929630279541]
+    );
+    assert_eq!(
+        uniform::<f64>(&stream, 3),
+        [0.7452836538385713, 0.3709483137854158, 0.9379296468301075]
+    );
+    assert_eq!(
+        bernoulli(0.5, 12)
+            .into_iter()
+            .map(u8::from)
+            .collect::<Vec<_>>(),
+        [0, 1, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0]
+    );
+    assert_eq!(
+        rademacher(0.4, 12),
+        [-1, 1, 0, -1, -1, 0, -1, 1, 1, 1, 1, 0]
+    );
+}
+
+#[test]
+fn rows_are_those_of_their_nodes() {
+    let stream = stream(Cipher::Aes);
+    let nodes = [7, 0, 5];
+    let mut rows = [[0.0_f64; 600]; 3];
+    uniform_into(&stream, Some(&nodes), 600, rows.as_flattened_mut()).unwrap();
+    for (node, row) in nodes.iter().zip(rows) {
+        let mut alone = [0.0; 600];
+        uniform_into(&stream, Some(&[*node]), 600, &mut alone).unwrap();
+        assert_eq!(row, alone);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let stream = stream(Cipher::Aes);
+    for p in [-0.1, 1.1, f64::NAN] {
+        let error = bernoulli_into(p, &stream, None, 2, &mut [false; 2]).unwrap_err();
+        assert_eq!(
+            (error.argument, &*error.wanted),
+            ("p", "a number in [0, 1]")
+        );
+    }
+    for p in [-0.1, 0.6, f64::NAN] {
+        let error = rademacher_into(p, &stream, None, 2, &mut [0; 2]).unwrap_err();
+        assert_eq!(
+            (error.argument, &*error.wanted),
+            ("p", "a number in [0, 0.5]")
+        );
+    }
+    let error = uniform_into(&stream, Some(&[1, 1]), 1, &mut [0.0_f64; 2]).unwrap_err();
+    assert_eq!(error.argument, "nodes");
+    let error = uniform_into(&stream, None, 2, &mut [0.0_f32; 3]).unwrap_err();
+    assert_eq!(error.argument, "out");
+}

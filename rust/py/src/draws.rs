@@ -1,0 +1,74 @@
+//! Boundary of `dpmesh_core::draws`.
+
+use dpmesh_core::draws;
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+
+use crate::convert::{read, row_len, run_native, write};
+use crate::stream::Stream;
+use crate::with_real;
+
+type Nodes<'a, 'py> = Option<&'a Bound<'py, PyUntypedArray>>;
+
+/// Runs the body with `$nodes` as a slice.
+macro_rules! with_nodes {
+    ($nodes:ident => $body:expr) => {{
+        let nodes = $nodes
+            .map(|nodes| read::<u32>("nodes", nodes))
+            .transpose()?;
+        let $nodes = nodes.as_ref().map(|nodes| nodes.as_slice()).transpose()?;
+        $body
+    }};
+}
+
+#[pyfunction]
+#[pyo3(signature = (stream, nodes, out))]
+fn uniform<'py>(
+    py: Python<'py>,
+    stream: &Bound<'py, Stream>,
+    nodes: Nodes<'_, 'py>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let (stream, dim) = (&stream.get().kernel, row_len(out));
+    with_nodes!(nodes => with_real!(out, T => {
+        let mut out = write::<T>("out", out)?;
+        let out = out.as_slice_mut()?;
+        run_native(py, || draws::uniform_into(stream, nodes, dim, out))
+    }))
+}
+
+#[pyfunction]
+#[pyo3(signature = (p, stream, nodes, out))]
+fn bernoulli<'py>(
+    py: Python<'py>,
+    p: f64,
+    stream: &Bound<'py, Stream>,
+    nodes: Nodes<'_, 'py>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let (stream, dim) = (&stream.get().kernel, row_len(out));
+    let mut out = write::<bool>("out", out)?;
+    let out = out.as_slice_mut()?;
+    with_nodes!(nodes => run_native(py, || draws::bernoulli_into(p, stream, nodes, dim, out)))
+}
+
+#[pyfunction]
+#[pyo3(signature = (p, stream, nodes, out))]
+fn rademacher<'py>(
+    py: Python<'py>,
+    p: f64,
+    stream: &Bound<'py, Stream>,
+    nodes: Nodes<'_, 'py>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let (stream, dim) = (&stream.get().kernel, row_len(out));
+    let mut out = write::<i8>("out", out)?;
+    let out = out.as_slice_mut()?;
+    with_nodes!(nodes => run_native(py, || draws::rademacher_into(p, stream, nodes, dim, out)))
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(uniform, module)?)?;
+    module.add_function(wrap_pyfunction!(bernoulli, module)?)?;
+    module.add_function(wrap_pyfunction!(rademacher, module)?)
+}
