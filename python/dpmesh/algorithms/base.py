@@ -1,0 +1,81 @@
+"""What every algorithm is: three verbs a round, and a plan of what they release.
+
+    emit      each node hands over one privatized message       private  -> released
+    exchange  the messages travel                               released -> released
+    absorb    each node takes what arrived into its own state   released -> private
+
+An algorithm is a frozen dataclass of its public parameters. State is a frozen record of arrays with
+the nodes on the first axis; randomness comes in through `key`, and a state never holds any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.keys import Key
+from dpmesh.privacy.events import Release
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.types import Floats, Released
+
+StateT = TypeVar("StateT")
+ProblemT = TypeVar("ProblemT", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What one step tells the outside; it is not fed back.
+
+    Parameters
+    ----------
+    releases
+        What left the nodes in this round.
+    bits_per_node
+        Length of the message that one node sent.
+    received
+        Shape (nodes, dim): the messages after the exchange. Made of releases only.
+    losses
+        Shape (nodes,): each node's loss on the records that it used in this round, before it
+        learned from them.
+    """
+
+    releases: tuple[Release, ...]
+    bits_per_node: int
+    received: Released
+    losses: npt.NDArray[np.float64]
+
+
+class Exchange(Protocol):
+    """How released messages travel: the only part of a round that an engine replaces."""
+
+    def __call__(self, round: int, messages: Released) -> Released:
+        """Return what each node receives in this round, shape (nodes, dim)."""
+        ...
+
+
+class Algorithm(Protocol[StateT, ProblemT]):
+    """A private learning algorithm."""
+
+    def init(self, problem: ProblemT, key: Key) -> StateT:
+        """Return the state before round 0, which must not depend on the data."""
+        ...
+
+    def step(
+        self, state: StateT, round: int, problem: ProblemT, exchange: Exchange, key: Key
+    ) -> tuple[StateT, Info]:
+        """Run one round: emit, exchange, absorb."""
+        ...
+
+    def plan(self, rounds: int) -> Plan:
+        """Return all releases of a run of `rounds` rounds, from public numbers alone."""
+        ...
+
+    def parameters(self, state: StateT) -> Floats:
+        """Return each node's current model, shape (nodes, dim), for evaluation."""
+        ...
+
+
+AnyAlgorithm = Algorithm[Any, Any]
