@@ -166,7 +166,7 @@ class Gaussian(Mechanism):
     name = "gaussian"
     norm = "l2"
 
-    def noise_scale(self, sensitivity: Sensitivity, dim: int) -> float:  # noqa: ARG002
+    def noise_scale(self, sensitivity: Sensitivity, dim: int) -> float:
         """Return the standard deviation."""
         return self.noise_multiplier * sensitivity.bound
 
@@ -187,9 +187,9 @@ class NoNoise(Mechanism):
         if self.noise_multiplier != 0:
             fail("noise_multiplier", "0, since there is no noise", self.noise_multiplier)
 
-    def noise_scale(self, sensitivity: Sensitivity, dim: int) -> float:  # noqa: ARG002
+    def noise_scale(self, sensitivity: Sensitivity, dim: int) -> float:
         """Return 0."""
         return 0.0
 
-    def _add_noise(self, values: Floats, scale: float, stream: Stream) -> Floats:  # noqa: ARG002
+    def _add_noise(self, values: Floats, scale: float, stream: Stream) -> Floats:
         return values

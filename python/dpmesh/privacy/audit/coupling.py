@@ -1,0 +1,174 @@
+"""The deterministic layer: two runs on neighbouring data that hear the same releases.
+
+Privacy proofs of adaptive algorithms fix everything that was released before and ask how far a
+neighbouring dataset moves the next release. This asks the code the same: the second run has the
+coins of the first and hears, from its own door, what came out of the first one's. One pair of runs
+on adversarial data finds most faults, with no statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpmesh._validate import integer
+from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.keys import Key
+from dpmesh.privacy.audit.keys import fresh_keys
+from dpmesh.privacy.audit.transcript import Transcript, record
+from dpmesh.privacy.door import Passage
+from dpmesh.privacy.events import Release
+from dpmesh.privacy.types import Floats
+
+
+class Movement(NamedTuple):
+    """How far a release moved between the worlds before its noise, and how far its noise covers."""
+
+    release: Release
+    distance: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """What two coupled runs showed.
+
+    Parameters
+    ----------
+    movements
+        Of all releases, in order.
+    faults
+        Where the code does not do what its plan says; none proves nothing, since other data might
+        show one.
+    """
+
+    movements: tuple[Movement, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def violated(self) -> bool:
+        """Whether there is a fault."""
+        return bool(self.faults)
+
+    def __str__(self) -> str:
+        moved = [movement for movement in self.movements if movement.distance > 0]
+        largest = max((m.distance / m.allowed for m in moved if m.allowed > 0), default=0.0)
+        lines = [
+            "audit     transcript coupling: one pair of runs that hear the same releases",
+            f"moved     {len(moved)} of {len(self.movements)} releases, "
+            f"at most {largest:.4g} of what is allowed",
+            "verdict   violated" if self.faults else "verdict   consistent, which proves nothing",
+        ]
+        return "\n".join(lines + [f"fault     {fault}" for fault in self.faults])
+
+
+def couple(
+    algorithm: AnyAlgorithm,
+    problem: Any,
+    neighbor: Any,
+    exchange: Exchange,
+    *,
+    rounds: int,
+    key: Key | None = None,
+) -> Coupling:
+    """Run an algorithm on two neighbouring problems that hear the same releases, and compare.
+
+    Checked are: releases are those of the plan; none moves further than its noise covers; what does
+    not depend on the data does not move at all; those that move belong to one batch; nothing that
+    travels differs, since all of it should be made of releases.
+
+    Parameters
+    ----------
+    algorithm
+        What is audited.
+    problem, neighbor
+        The same but for one unit, chosen to be as different as possible.
+    exchange
+        How messages travel.
+    rounds
+        At least 1.
+    key
+        Of the randomness; by default a new one. Both runs have the same coins anyway.
+
+    Raises
+    ------
+    ValueError
+        If `rounds` is out of range.
+    """
+    integer("rounds", rounds, at_least=1)
+    key = next(fresh_keys(key))
+    run = record(algorithm, problem, exchange, rounds=rounds, key=key)
+    other = record(algorithm, neighbor, exchange, rounds=rounds, key=key, replay=run)
+    movements = tuple(_movement(*pair) for pair in zip(run.passages, other.passages, strict=False))
+    planned = algorithm.plan(rounds).releases
+    faults = (
+        *_unplanned(planned, run, "first"),
+        *_unplanned(planned, other, "second"),
+        *_too_far(movements),
+        *_without_noise(run.passages),
+        *_past_the_door(run.sent, other.sent, "sent"),
+        *_past_the_door(run.received, other.received, "received"),
+    )
+    return Coupling(movements, faults)
+
+
+def _movement(passage: Passage, other: Passage) -> Movement:
+    mechanism, release = passage.mechanism, passage.emission.release
+    values = passage.inside
+    if release.noise_multiplier > 0:
+        kind = mechanism.norm
+        scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
+        allowed = scale / release.noise_multiplier
+    else:
+        kind, allowed = release.sensitivity.norm, release.sensitivity.bound
+
+    def norm(x: Floats) -> float:
+        return float(np.linalg.norm(x.ravel(), ord=1 if kind == "l1" else 2))
+
+    if allowed > 0:  # what rounding alone may add
+        unit = float(np.finfo(np.result_type(values, np.float32)).eps)
+        allowed = allowed * (1 + 1e-9) + 8 * unit * norm(values)
+    return Movement(release, norm(values - other.inside), allowed)
+
+
+def _unplanned(planned: Sequence[Release], run: Transcript, name: str) -> Iterator[str]:
+    passed = [passage.emission.release for passage in run.passages]
+    for what, releases in (("let out", passed), ("wrote down", run.ledger)):
+        if len(releases) != len(planned):
+            yield f"the {name} run {what} {len(releases)} releases, planned are {len(planned)}"
+        elif tuple(releases) != tuple(planned):
+            different = sum(a != b for a, b in zip(planned, releases, strict=True))
+            yield f"the {name} run {what} {different} releases other than planned"
+
+
+def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
+    batches = set()
+    for release, distance, allowed in movements:
+        if distance > allowed:
+            yield (
+                f"round {release.round}: moved by {distance:.6g}, allowed is {allowed:.6g} "
+                f"({release.sensitivity.reason})"
+            )
+        if distance > 0 and release.batch is not None:
+            batches.add(release.batch)
+    if len(batches) > 1:
+        listed = ", ".join(map(str, sorted(batches)))
+        yield f"releases of batches {listed} moved: one unit has data in one batch only"
+
+
+def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
+    for mechanism, inside, emission in passages:
+        scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
+        if scale > 0 and np.array_equal(inside, emission.values):
+            yield f"round {emission.release.round}: released without its noise"
+
+
+def _past_the_door(first: Sequence[Floats], second: Sequence[Floats], verb: str) -> Iterator[str]:
+    if len(first) != len(second):
+        yield f"{len(first)} messages {verb} on the one data, {len(second)} on the other"
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if not np.array_equal(one, other):
+            yield f"message {number} {verb} depends on data that did not pass the door"
