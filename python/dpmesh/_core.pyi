@@ -51,6 +51,17 @@ def mix(
     dim: int,
     out: _Floats,
 ) -> None: ...
+def mix_noisy(
+    indptr: npt.NDArray[np.uintp],
+    indices: npt.NDArray[np.uintp],
+    weights: _Floats,
+    x: _Floats,
+    law: str,
+    scales: npt.NDArray[np.float64],
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: _Floats,
+) -> None: ...
 
 # draws
 def uniform(stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats) -> None: ...

@@ -19,7 +19,7 @@ from dpmesh.kernels.linear import (
     linear_scores,
     linear_step,
 )
-from dpmesh.kernels.mixing import mix
+from dpmesh.kernels.mixing import mix, mix_noisy
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.projection import clip_rows, row_norms
 from dpmesh.kernels.smoothing import (
@@ -47,6 +47,7 @@ __all__ = [
     "linear_scores",
     "linear_step",
     "mix",
+    "mix_noisy",
     "rademacher",
     "row_norms",
     "set_threads",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from dpmesh import _core
+from dpmesh._core import Stream
 from dpmesh._validate import fail
 from dpmesh.kernels._arrays import FloatArray, filled, floats
+from dpmesh.kernels._rows import a_stream, node_ids, per_row
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
@@ -43,6 +45,54 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     indptr, indices, weights = _compressed_rows(matrix, array)
     out = filled(out, (indptr.size - 1, *array.shape[1:]), array.dtype)
     _core.mix(indptr, indices, weights, array, array[0].size, out)
+    return out
+
+
+def mix_noisy(
+    matrix: Any,
+    x: npt.ArrayLike,
+    law: Literal["gaussian", "laplace"],
+    scale: npt.ArrayLike,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+    out: FloatArray | None = None,
+) -> FloatArray:
+    """Weighted sums of noisy rows, ``matrix @ (x + noise)``.
+
+    The noise is drawn as the rows are sent, and never exists as an array of its own. The result is,
+    to the bit, ``mix(matrix, add_gaussian(x, scale, stream))`` (or `add_laplace`).
+
+    Parameters
+    ----------
+    matrix
+        Shape (rows, nodes), as in `mix`.
+    x
+        Shape (nodes, dim), float32 or float64.
+    law
+        ``"gaussian"`` or ``"laplace"``.
+    scale, stream
+        As in `add_gaussian` and `add_laplace`.
+    nodes
+        The node of each row of `x`, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
+    out
+        Where to put the result: an array of the type of `x` that does not overlap it.
+
+    Returns
+    -------
+    Shape (rows, dim), of the type of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    array = floats("x", x, ndim=2)
+    indptr, indices, weights = _compressed_rows(matrix, array)
+    rows = array.shape[0]
+    scales, ids, stream = per_row("scale", scale, rows), node_ids(nodes, rows), a_stream(stream)
+    out = filled(out, (indptr.size - 1, array.shape[1]), array.dtype)
+    _core.mix_noisy(indptr, indices, weights, array, law, scales, stream, ids, out)
     return out
 
 

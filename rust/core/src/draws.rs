@@ -95,7 +95,7 @@ fn fill<T: Copy + Default + Send>(
     out: &mut [T],
 ) -> Result<(), KernelError> {
     let nodes = Nodes::new(nodes, rows("out", out.len(), dim)?)?;
-    draw_rows(&draw, stream, nodes, out, dim)
+    draw_rows(&draw, stream, nodes, 0, out, dim)
 }
 
 /// One sample from two words.

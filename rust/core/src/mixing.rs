@@ -6,14 +6,16 @@
 use rayon::prelude::*;
 
 use crate::error::{rows, same_len};
-use crate::parallel::vectorized;
+use crate::noise::{Noise, Sample, add_noise_to_columns};
+use crate::parallel::{for_each_tile, vectorized};
+use crate::sampling::CHUNK;
 use crate::{KernelError, Real};
 
 /// Below this many products mixing stays on the calling thread: about 20 microseconds of work.
 const SERIAL_BELOW: usize = 1 << 19;
 
 /// Elements of `Y` that one task computes.
-const BLOCK: usize = 1 << 14;
+const TILE: usize = 1 << 14;
 
 /// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
 /// reads ahead, instead of adding them up a few columns at a time in registers.
@@ -87,46 +89,96 @@ pub fn mix_into<T: Real>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    rows("x", x.len(), dim)?;
-    same_len("x", x.len(), a.columns * dim)?;
-    same_len("out", out.len(), a.rows() * dim)?;
+    check_shapes(a, x.len(), dim, out.len())?;
     let serial = a.indices.len() * dim < SERIAL_BELOW;
-    let min_len = if serial { usize::MAX } else { 1 };
-    let rows_per_block = (BLOCK / dim).max(1);
-    out.par_chunks_mut(rows_per_block * dim)
-        .with_min_len(min_len)
-        .enumerate()
-        .for_each(|(group, rows)| {
-            // Several short rows in one piece, or one long row in several.
-            rows.par_chunks_mut(BLOCK)
-                .with_min_len(min_len)
-                .enumerate()
-                .for_each(|(piece, out)| {
-                    let (first_row, first_column) = (group * rows_per_block, piece * BLOCK);
-                    vectorized!(mix_block(a, x, dim, first_row, first_column, out));
-                });
+    let fill = |(): &mut (), row, column, tile: &mut [T]| {
+        vectorized!(for (i, out) in tile.chunks_mut(dim).enumerate() {
+            mix_row(a.row(row + i), x, dim, column, out);
         });
+    };
+    for_each_tile(out, dim, TILE, serial, || (), fill);
     Ok(())
 }
 
-/// Fills whole rows of `Y` from `first_row` on, or a piece of that row from `first_column` on.
-#[inline(always)]
-fn mix_block<T: Real>(
+/// `out = A (X + noise)`, to the bit what [`mix_into`] makes of what [`add_noise_into`](crate::noise::add_noise_into)
+/// makes of `x`. A thread holds 512 noisy columns at a time, or more if there are few nodes.
+///
+/// # Errors
+/// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into).
+pub fn mix_noisy_into<T: Sample>(
     a: &MixingMatrix<'_, T>,
     x: &[T],
     dim: usize,
-    first_row: usize,
-    first_column: usize,
+    noise: &Noise<'_>,
+    out: &mut [T],
+) -> Result<(), KernelError> {
+    check_shapes(a, x.len(), dim, out.len())?;
+    let width = dim.min((TILE / a.columns.max(1) / CHUNK).max(1) * CHUNK);
+    let send = |sent: &mut Vec<T>, first: usize, columns: usize| {
+        sent.clear();
+        for row in x.chunks(dim) {
+            sent.extend_from_slice(&row[first..first + columns]);
+        }
+        add_noise_to_columns(sent, columns, first, noise)
+    };
+    let room = || Vec::with_capacity(a.columns * width);
+    if width == dim {
+        let mut sent = room();
+        send(&mut sent, 0, dim)?;
+        return mix_into(a, &sent, dim, out);
+    }
+    let rows_together = SERIAL_BELOW.div_ceil(1 + width * a.indices.len() / a.rows());
+    column_tiles(out, dim, width)
+        .into_par_iter()
+        .enumerate()
+        .try_for_each_init(room, |sent, (tile, rows)| {
+            let columns = rows[0].len();
+            send(sent, tile * width, columns)?;
+            rows.into_par_iter()
+                .with_min_len(rows_together)
+                .enumerate()
+                .for_each(|(i, out)| vectorized!(mix_row(a.row(i), sent, columns, 0, out)));
+            Ok(())
+        })
+}
+
+/// The rows of each tile of `width` columns; the last tile may be narrower.
+fn column_tiles<T>(x: &mut [T], dim: usize, width: usize) -> Vec<Vec<&mut [T]>> {
+    let mut tiles: Vec<Vec<_>> = Vec::new();
+    tiles.resize_with(dim.div_ceil(width), || Vec::with_capacity(x.len() / dim));
+    for row in x.chunks_mut(dim) {
+        for (tile, part) in tiles.iter_mut().zip(row.chunks_mut(width)) {
+            tile.push(part);
+        }
+    }
+    tiles
+}
+
+fn check_shapes<T>(
+    a: &MixingMatrix<'_, T>,
+    x: usize,
+    dim: usize,
+    out: usize,
+) -> Result<(), KernelError> {
+    rows("x", x, dim)?;
+    same_len("x", x, a.columns * dim)?;
+    same_len("out", out, a.rows() * dim)
+}
+
+/// Weighted sum of rows of `x`, which are `dim` elements apart: their columns from `column` on, as many as `out` has.
+#[inline(always)]
+fn mix_row<T: Real>(
+    (indices, weights): (&[usize], &[T]),
+    x: &[T],
+    dim: usize,
+    column: usize,
     out: &mut [T],
 ) {
-    for (i, out) in out.chunks_mut(dim).enumerate() {
-        let (indices, weights) = a.row(first_row + i);
-        let part = |j: usize, from: usize, len: usize| &x[j * dim + first_column + from..][..len];
-        if out.len() < LONG {
-            mix_short(indices, weights, part, out);
-        } else {
-            mix_long(indices, weights, part, out);
-        }
+    let part = |j: usize, from: usize, len: usize| &x[j * dim + column + from..][..len];
+    if out.len() < LONG {
+        mix_short(indices, weights, part, out);
+    } else {
+        mix_long(indices, weights, part, out);
     }
 }
 
@@ -238,112 +290,5 @@ fn sum_k_rows<T: Real, const K: usize, const FROM_ZERO: bool>(
             sum += fixed_weights[k] * fixed_rows[k][c];
         }
         *out = sum;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Row by row, entry by entry, as the definition says.
-    fn slow<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize) -> Vec<T> {
-        let mut out = vec![T::ZERO; a.rows() * dim];
-        for (i, out) in out.chunks_mut(dim).enumerate() {
-            let (indices, weights) = a.row(i);
-            for (&j, &weight) in indices.iter().zip(weights) {
-                for (c, out) in out.iter_mut().enumerate() {
-                    *out += weight * x[j * dim + c];
-                }
-            }
-        }
-        out
-    }
-
-    fn numbers<T: Real>(len: usize, seed: u64) -> Vec<T> {
-        let mut state = seed;
-        let step = move || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-            T::from_f64((state >> 11) as f64 / (1_u64 << 52) as f64 - 1.0)
-        };
-        std::iter::repeat_with(step).take(len).collect()
-    }
-
-    /// Rows with the given numbers of entries, in no order and with repetitions.
-    fn pattern(degrees: &[usize], columns: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
-        let indptr = degrees.iter().scan(0, |end, degree| {
-            *end += degree;
-            Some(*end)
-        });
-        let entries = degrees.iter().sum();
-        let index = |v: f64| ((0.5 + 0.5 * v) * columns as f64) as usize;
-        let indices = numbers(entries, seed).into_iter().map(index).collect();
-        (std::iter::once(0).chain(indptr).collect(), indices)
-    }
-
-    fn equals_slow<T: Real>(degrees: &[usize], columns: usize, dim: usize, seed: u64) {
-        let (indptr, indices) = pattern(degrees, columns, seed);
-        let weights: Vec<T> = numbers(indices.len(), seed + 1);
-        let x: Vec<T> = numbers(columns * dim, seed + 2);
-        let a = MixingMatrix::new(&indptr, &indices, &weights, columns).unwrap();
-        let expected = slow(&a, &x, dim);
-        for threads in [1, 2, 7] {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            let mut out = vec![T::from_f64(f64::NAN); degrees.len() * dim];
-            pool.unwrap()
-                .install(|| mix_into(&a, &x, dim, &mut out).unwrap());
-            assert!(out == expected, "{degrees:?} {columns} {dim} {threads}");
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn every_bit_is_that_of_the_definition(
-            degrees in prop::collection::vec(0_usize..20, 1..12),
-            columns in 1_usize..12,
-            dim in prop_oneof![1_usize..80, 200_usize..700],
-            seed: u64,
-        ) {
-            equals_slow::<f32>(&degrees, columns, dim, seed);
-            equals_slow::<f64>(&degrees, columns, dim, seed);
-        }
-    }
-
-    #[test]
-    fn many_threads_share_rows_and_pieces_of_rows() {
-        equals_slow::<f32>(&[3; 2000], 2000, 97, 1);
-        equals_slow::<f64>(&[5, 0, 17], 9, 50_021, 2);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_named() {
-        let message = |indptr: &[usize], indices: &[usize], weights: &[f32]| {
-            MixingMatrix::new(indptr, indices, weights, 2)
-                .unwrap_err()
-                .to_string()
-        };
-        assert_eq!(
-            message(&[0, 2, 1], &[0], &[1.0]),
-            "indptr: wanted offsets that rise from 0 to 1, got [0, 2, 1]"
-        );
-        assert!(message(&[], &[], &[]).starts_with("indptr: wanted offsets"));
-        assert!(message(&[1, 1], &[0], &[1.0]).starts_with("indptr: wanted offsets"));
-        assert_eq!(
-            message(&[0, 1], &[2], &[1.0]),
-            "indices: wanted columns below 2, got 2"
-        );
-        assert_eq!(
-            message(&[0, 1], &[0], &[]),
-            "weights: wanted 1 elements, got 0"
-        );
-        let a = MixingMatrix::new(&[0, 1], &[1], &[1.0_f32], 2).unwrap();
-        let wrong = |x: &[f32], dim, out: &mut [f32]| mix_into(&a, x, dim, out).unwrap_err();
-        assert_eq!(
-            wrong(&[1.0; 6], 2, &mut [0.0; 2]).to_string(),
-            "x: wanted 4 elements, got 6"
-        );
-        assert_eq!(wrong(&[1.0; 4], 2, &mut [0.0; 4]).argument, "out");
-        assert_eq!(wrong(&[1.0; 4], 0, &mut [0.0; 2]).argument, "dim");
     }
 }

@@ -47,7 +47,7 @@ pub fn add_noise_in_place<T: Sample>(
     dim: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
-    draw(true, "x", x, dim, noise)
+    draw(true, "x", x, dim, 0, noise)
 }
 
 /// As [`add_noise_in_place`], reading `x` and writing `out`.
@@ -62,7 +62,7 @@ pub fn add_noise_into<T: Sample>(
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), x.len())?;
     out.copy_from_slice(x);
-    draw(true, "x", out, dim, noise)
+    draw(true, "x", out, dim, 0, noise)
 }
 
 /// Fills `out` with the noise that [`add_noise_in_place`] would add to its rows of `dim` elements.
@@ -74,7 +74,18 @@ pub fn noise_into<T: Sample>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    draw(false, "out", out, dim, noise)
+    draw(false, "out", out, dim, 0, noise)
+}
+
+/// As [`add_noise_in_place`] where `x` holds of each row only the `dim` columns from number `first` on, a multiple
+/// of [`CHUNK`](crate::sampling::CHUNK).
+pub(crate) fn add_noise_to_columns<T: Sample>(
+    x: &mut [T],
+    dim: usize,
+    first: usize,
+    noise: &Noise<'_>,
+) -> Result<(), KernelError> {
+    draw(true, "x", x, dim, first, noise)
 }
 
 fn draw<T: Sample>(
@@ -82,6 +93,7 @@ fn draw<T: Sample>(
     argument: &'static str,
     x: &mut [T],
     dim: usize,
+    first: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
     let rows = rows(argument, x.len(), dim)?;
@@ -94,6 +106,7 @@ fn draw<T: Sample>(
         &sampler,
         noise.stream,
         Nodes::new(noise.nodes, rows)?,
+        first,
         x,
         dim,
     )

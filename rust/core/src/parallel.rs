@@ -96,6 +96,33 @@ pub(crate) fn map_blocks<T: Sync, R: Send>(
     }
 }
 
+/// Calls `work(scratch, first_row, first_column, tile)` for tiles of about `len` elements of the rows of `x`: several
+/// whole rows, or a piece of one row. On several threads unless `serial`. What `scratch` holds from an earlier call is
+/// not defined.
+pub(crate) fn for_each_tile<T: Send, S>(
+    x: &mut [T],
+    dim: usize,
+    len: usize,
+    serial: bool,
+    scratch: impl Fn() -> S + Send + Sync,
+    work: impl Fn(&mut S, usize, usize, &mut [T]) + Send + Sync,
+) {
+    let min_len = if serial { usize::MAX } else { 1 };
+    let rows_together = (len / dim).max(1);
+    x.par_chunks_mut(rows_together * dim)
+        .with_min_len(min_len)
+        .enumerate()
+        .for_each(|(group, rows)| {
+            let first_row = group * rows_together;
+            rows.par_chunks_mut(len)
+                .with_min_len(min_len)
+                .enumerate()
+                .for_each_init(&scratch, |scratch, (piece, tile)| {
+                    work(scratch, first_row, piece * len, tile);
+                });
+        });
+}
+
 /// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
 pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + Sync) -> f64 {
     if x.len() < SERIAL_BELOW {

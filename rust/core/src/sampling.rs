@@ -79,17 +79,23 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Draws all rows of `x`, which are whole rows of `dim` elements.
+/// Draws a part of each row: the `dim` columns from number `first` on, a multiple of [`CHUNK`]. They are all that the
+/// rows of `x` hold.
 pub(crate) fn draw_rows<S: Sampler>(
     sampler: &S,
     stream: &Stream,
     nodes: Nodes<'_>,
+    first: usize,
     x: &mut [S::Stored],
     dim: usize,
 ) -> Result<(), KernelError> {
+    debug_assert!(first.is_multiple_of(CHUNK));
     let Unit { samples, words } = sampler.unit();
     let row_words = dim.div_ceil(samples) * words;
-    Stream::holds("dim", (4 * row_words).div_ceil(BLOCK_BYTES) as u64)?;
+    let chunk_blocks = CHUNK / samples * words * 4 / BLOCK_BYTES;
+    let first_block = first / CHUNK * chunk_blocks;
+    let row_blocks = (4 * row_words).div_ceil(BLOCK_BYTES);
+    Stream::holds("dim", (first_block + row_blocks) as u64)?;
     if dim <= CHUNK {
         let row_samples = row_words / words * samples;
         let rows_together = CHUNK / row_samples;
@@ -98,11 +104,11 @@ pub(crate) fn draw_rows<S: Sampler>(
             rows_together * dim,
             Chunk::default,
             |chunk, block, rows| {
-                let first = block * rows_together;
+                let first_row = block * rows_together;
                 let count = rows.len() / dim;
                 for i in 0..count {
                     let bytes = &mut chunk.bytes.0[4 * row_words * i..4 * row_words * (i + 1)];
-                    stream.fill(nodes.of(first + i), 0, bytes);
+                    stream.fill(nodes.of(first_row + i), first_block as u32, bytes);
                 }
                 vectorized!({
                     let samples = chunk.draw(sampler, row_words * count, row_samples * count);
@@ -110,7 +116,7 @@ pub(crate) fn draw_rows<S: Sampler>(
                         .chunks_exact_mut(dim)
                         .zip(samples.chunks_exact(row_samples));
                     for (i, (row, samples)) in rows.enumerate() {
-                        sampler.store(first + i, &samples[..dim], row);
+                        sampler.store(first_row + i, &samples[..dim], row);
                     }
                 });
             },
@@ -119,9 +125,9 @@ pub(crate) fn draw_rows<S: Sampler>(
         for_each_row(x, dim, dim, |row, parts| {
             for_each_block(parts, CHUNK, Chunk::default, |chunk, block, part| {
                 let units = part.len().div_ceil(samples);
-                let first = block * (CHUNK / samples * words * 4 / BLOCK_BYTES);
                 let bytes = &mut chunk.bytes.0[..4 * words * units];
-                stream.fill(nodes.of(row), first as u32, bytes);
+                let block = first_block + block * chunk_blocks;
+                stream.fill(nodes.of(row), block as u32, bytes);
                 vectorized!({
                     let samples = chunk.draw(sampler, words * units, samples * units);
                     sampler.store(row, &samples[..part.len()], part);

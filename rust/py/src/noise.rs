@@ -8,7 +8,7 @@ use crate::convert::{read, row_len, run_native, unfit, write};
 use crate::stream::Stream;
 use crate::with_real;
 
-fn law(name: &str) -> PyResult<Law> {
+pub fn law(name: &str) -> PyResult<Law> {
     match name {
         "gaussian" => Ok(Law::Gaussian),
         "laplace" => Ok(Law::Laplace),
@@ -28,7 +28,7 @@ macro_rules! with_noise {
             .map(|nodes| read::<u32>("nodes", nodes))
             .transpose()?;
         let $noise = Noise {
-            law: law($law)?,
+            law: $crate::noise::law($law)?,
             scales: scales.as_slice()?,
             stream: &$stream.get().kernel,
             nodes: nodes.as_ref().map(|nodes| nodes.as_slice()).transpose()?,
@@ -36,6 +36,7 @@ macro_rules! with_noise {
         $body
     }};
 }
+pub(crate) use with_noise;
 
 #[pyfunction]
 #[pyo3(signature = (x, law, scales, stream, nodes, out))]

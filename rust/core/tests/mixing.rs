@@ -1,0 +1,157 @@
+//! Mixing equals its definition, whatever the threads, and mixing noisy rows equals noise before mixing.
+
+use dpmesh_core::Real;
+use dpmesh_core::mixing::{MixingMatrix, mix_into, mix_noisy_into};
+use dpmesh_core::noise::{Law, Noise, Sample, add_noise_in_place};
+use dpmesh_core::stream::{Cipher, Key};
+use proptest::prelude::*;
+
+/// Row by row, entry by entry, as the definition says.
+fn slow<T: Real>(
+    indptr: &[usize],
+    indices: &[usize],
+    weights: &[T],
+    x: &[T],
+    dim: usize,
+) -> Vec<T> {
+    let mut out = vec![T::ZERO; (indptr.len() - 1) * dim];
+    for (ends, out) in indptr.windows(2).zip(out.chunks_mut(dim)) {
+        for entry in ends[0]..ends[1] {
+            for (c, out) in out.iter_mut().enumerate() {
+                *out += weights[entry] * x[indices[entry] * dim + c];
+            }
+        }
+    }
+    out
+}
+
+fn numbers<T: Real>(len: usize, seed: u64) -> Vec<T> {
+    let mut state = seed;
+    let step = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        T::from_f64((state >> 11) as f64 / (1_u64 << 52) as f64 - 1.0)
+    };
+    std::iter::repeat_with(step).take(len).collect()
+}
+
+/// Rows with the given numbers of entries, in no order and with repetitions.
+fn pattern(degrees: &[usize], columns: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
+    let indptr = degrees.iter().scan(0, |end, degree| {
+        *end += degree;
+        Some(*end)
+    });
+    let entries = degrees.iter().sum();
+    let index = |v: f64| ((0.5 + 0.5 * v) * columns as f64) as usize;
+    let indices = numbers(entries, seed).into_iter().map(index).collect();
+    (std::iter::once(0).chain(indptr).collect(), indices)
+}
+
+fn equals_slow<T: Real>(degrees: &[usize], columns: usize, dim: usize, seed: u64) {
+    let (indptr, indices) = pattern(degrees, columns, seed);
+    let weights: Vec<T> = numbers(indices.len(), seed + 1);
+    let x: Vec<T> = numbers(columns * dim, seed + 2);
+    let a = MixingMatrix::new(&indptr, &indices, &weights, columns).unwrap();
+    let expected = slow(&indptr, &indices, &weights, &x, dim);
+    for threads in [1, 2, 7] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let mut out = vec![T::from_f64(f64::NAN); degrees.len() * dim];
+        pool.unwrap()
+            .install(|| mix_into(&a, &x, dim, &mut out).unwrap());
+        assert!(out == expected, "{degrees:?} {columns} {dim} {threads}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_bit_is_that_of_the_definition(
+        degrees in prop::collection::vec(0_usize..20, 1..12),
+        columns in 1_usize..12,
+        dim in prop_oneof![1_usize..80, 200_usize..700],
+        seed in 0..1_u64 << 60,
+    ) {
+        equals_slow::<f32>(&degrees, columns, dim, seed);
+        equals_slow::<f64>(&degrees, columns, dim, seed);
+    }
+}
+
+#[test]
+fn many_threads_share_rows_and_pieces_of_rows() {
+    equals_slow::<f32>(&[3; 2000], 2000, 97, 1);
+    equals_slow::<f64>(&[5, 0, 17], 9, 50_021, 2);
+}
+
+fn fused_equals_separate<T: Sample + PartialEq>(nodes: usize, dim: usize, noise: Noise<'_>) {
+    let (indptr, indices) = pattern(&vec![3; nodes + 2], nodes, 1);
+    let weights: Vec<T> = numbers(indices.len(), 2);
+    let a = MixingMatrix::new(&indptr, &indices, &weights, nodes).unwrap();
+    let x: Vec<T> = numbers(nodes * dim, 3);
+    let mut noisy = x.clone();
+    add_noise_in_place(&mut noisy, dim, &noise).unwrap();
+    let mut separate = vec![T::ZERO; (nodes + 2) * dim];
+    mix_into(&a, &noisy, dim, &mut separate).unwrap();
+    for threads in [1, 2, 7] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let mut fused = vec![T::from_f64(f64::NAN); separate.len()];
+        let mix = || mix_noisy_into(&a, &x, dim, &noise, &mut fused).unwrap();
+        pool.unwrap().install(mix);
+        assert!(fused == separate, "{nodes} {dim} {threads}");
+    }
+}
+
+#[test]
+fn noise_while_mixing_is_noise_before_mixing() {
+    let stream = Key::new(Cipher::Aes, &[3; 32]).stream(1, 0).unwrap();
+    for (nodes, dim) in [(1, 1), (5, 10), (40, 700), (1, 1_100_000), (700, 1500)] {
+        let nodes_of_rows: Vec<u32> = (0..nodes as u32).rev().collect();
+        let scales: Vec<f64> = (0..nodes).map(|i| i as f64).collect();
+        for law in [Law::Gaussian, Law::Laplace] {
+            let noise = Noise {
+                law,
+                scales: &scales,
+                stream: &stream,
+                nodes: Some(&nodes_of_rows),
+            };
+            fused_equals_separate::<f32>(nodes, dim, noise);
+            fused_equals_separate::<f64>(
+                nodes,
+                dim,
+                Noise {
+                    nodes: None,
+                    ..noise
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let message = |indptr: &[usize], indices: &[usize], weights: &[f32]| {
+        MixingMatrix::new(indptr, indices, weights, 2)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        message(&[0, 2, 1], &[0], &[1.0]),
+        "indptr: wanted offsets that rise from 0 to 1, got [0, 2, 1]"
+    );
+    assert!(message(&[], &[], &[]).starts_with("indptr: wanted offsets"));
+    assert!(message(&[1, 1], &[0], &[1.0]).starts_with("indptr: wanted offsets"));
+    assert_eq!(
+        message(&[0, 1], &[2], &[1.0]),
+        "indices: wanted columns below 2, got 2"
+    );
+    assert_eq!(
+        message(&[0, 1], &[0], &[]),
+        "weights: wanted 1 elements, got 0"
+    );
+    let a = MixingMatrix::new(&[0, 1], &[1], &[1.0_f32], 2).unwrap();
+    let wrong = |x: &[f32], dim, out: &mut [f32]| mix_into(&a, x, dim, out).unwrap_err();
+    assert_eq!(
+        wrong(&[1.0; 6], 2, &mut [0.0; 2]).to_string(),
+        "x: wanted 4 elements, got 6"
+    );
+    assert_eq!(wrong(&[1.0; 4], 2, &mut [0.0; 4]).argument, "out");
+    assert_eq!(wrong(&[1.0; 4], 0, &mut [0.0; 2]).argument, "dim");
+}
