@@ -6,10 +6,10 @@
 use rayon::prelude::*;
 
 use crate::error::{rows, same_len};
-use crate::noise::{Noise, Sample, add_noise_to_columns};
+use crate::noise::{Noise, add_noise_to_columns};
 use crate::parallel::{for_each_tile, vectorized};
 use crate::sampling::CHUNK;
-use crate::{KernelError, Real};
+use crate::{KernelError, Real, Sample};
 
 /// Below this many products mixing stays on the calling thread: about 20 microseconds of work.
 const SERIAL_BELOW: usize = 1 << 19;

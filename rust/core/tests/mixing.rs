@@ -1,9 +1,9 @@
 //! Mixing equals its definition, whatever the threads, and mixing noisy rows equals noise before mixing.
 
-use dpmesh_core::Real;
 use dpmesh_core::mixing::{MixingMatrix, mix_into, mix_noisy_into};
-use dpmesh_core::noise::{Law, Noise, Sample, add_noise_in_place};
+use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
 use dpmesh_core::stream::{Cipher, Key};
+use dpmesh_core::{Real, Sample};
 use proptest::prelude::*;
 
 /// Row by row, entry by entry, as the definition says.
