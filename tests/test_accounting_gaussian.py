@@ -98,9 +98,15 @@ def test_one_laplace_release_has_its_closed_form(multiplier: float, delta: float
 
 def test_many_small_laplace_releases_are_nearly_gaussian() -> None:
     # Each loss has standard deviation 1/multiplier to first order, as that of a Gaussian release.
-    epsilon = accounting.laplace_epsilon(1e-5, 1e4, count=10**6)
-    assert epsilon == pytest.approx(accounting.gdp_epsilon(1e-5, 0.1), rel=2e-3)
-    assert epsilon < accounting.laplace_epsilon(0, 1e4, count=10**6) / 100
+    epsilon = accounting.laplace_epsilon(1e-5, 1e3, count=10**4)
+    assert epsilon == pytest.approx(accounting.gdp_epsilon(1e-5, 0.1), rel=3e-3)
+    assert epsilon < accounting.laplace_epsilon(0, 1e3, count=10**4) / 10
+
+
+def test_below_the_rounding_of_loss_distributions_the_curve_is_taken() -> None:
+    at_the_limit = accounting.laplace_epsilon(1e-10, 100.0, count=500)
+    assert at_the_limit < accounting.laplace_epsilon(9e-11, 100.0, count=500) < 5
+    assert accounting.laplace_epsilon(1e-300, 100.0, count=500) == 5
 
 
 def test_different_laplace_releases_compose() -> None:

@@ -15,7 +15,10 @@
 mod check;
 mod quadrature;
 mod root;
+mod vector;
 
+pub mod conversion;
 pub mod gdp;
+pub mod rdp;
 
 pub use dpmesh_core::KernelError;

@@ -32,12 +32,17 @@ fn legendre(x: f64) -> (f64, f64) {
     (value, n * (previous - x * value) / (1.0 - x * x))
 }
 
+/// Nodes and weights on [`from`, `to`].
+pub(crate) fn nodes(from: f64, to: f64) -> impl Iterator<Item = (f64, f64)> {
+    let length = to - from;
+    RULE.iter()
+        .map(move |&(x, w)| (from + length * x, length * w))
+}
+
 /// The integral of `f` from `from` to `to`: exact to rounding where `f` changes by no more than `exp(-40)`
 /// and has no nearby singularity.
 pub(crate) fn integral(from: f64, to: f64, f: impl Fn(f64) -> f64) -> f64 {
-    let length = to - from;
-    let sum: f64 = RULE.iter().map(|&(x, w)| w * f(from + length * x)).sum();
-    length * sum
+    nodes(from, to).map(|(x, w)| w * f(x)).sum()
 }
 
 #[cfg(test)]

@@ -1,33 +1,41 @@
 //! Boundary of `dpmesh_privacy`.
 
-use dpmesh_privacy::gdp;
+use dpmesh_privacy::conversion::{self, Conversion};
+use dpmesh_privacy::rdp::{self, FixedSizeBound};
+use dpmesh_privacy::{KernelError, gdp};
 use numpy::{IntoPyArray, PyArray1, PyUntypedArray};
 use pyo3::prelude::*;
 
-use crate::convert::{read, run_native};
+use crate::convert::{read, run_native, unfit};
 
-type Floats<'py> = Bound<'py, PyArray1<f64>>;
+type Input<'py> = Bound<'py, PyUntypedArray>;
+type Output<'py> = Bound<'py, PyArray1<f64>>;
 
-#[pyfunction]
-fn gdp_epsilons<'py>(
+/// Runs `account` on the arrays, given with their names, as slices of float64.
+fn on_slices<'py, const N: usize>(
     py: Python<'py>,
-    mu: &Bound<'py, PyUntypedArray>,
-    delta: f64,
-) -> PyResult<Floats<'py>> {
-    let mu = read::<f64>("mu", mu)?;
-    let mu = mu.as_slice()?;
-    Ok(run_native(py, || gdp::epsilons(mu, delta))?.into_pyarray(py))
+    arrays: [(&str, &Input<'py>); N],
+    account: impl FnOnce([&[f64]; N]) -> Result<Vec<f64>, KernelError> + Send,
+) -> PyResult<Output<'py>> {
+    let mut borrowed = Vec::with_capacity(N);
+    for (name, array) in arrays {
+        borrowed.push(read::<f64>(name, array)?);
+    }
+    let mut slices: [&[f64]; N] = [&[]; N];
+    for (slice, array) in slices.iter_mut().zip(&borrowed) {
+        *slice = array.as_slice()?;
+    }
+    Ok(run_native(py, || account(slices))?.into_pyarray(py))
 }
 
 #[pyfunction]
-fn gdp_log_deltas<'py>(
-    py: Python<'py>,
-    mu: &Bound<'py, PyUntypedArray>,
-    epsilon: f64,
-) -> PyResult<Floats<'py>> {
-    let mu = read::<f64>("mu", mu)?;
-    let mu = mu.as_slice()?;
-    Ok(run_native(py, || gdp::log_deltas(mu, epsilon))?.into_pyarray(py))
+fn gdp_epsilons<'py>(py: Python<'py>, mu: &Input<'py>, delta: f64) -> PyResult<Output<'py>> {
+    on_slices(py, [("mu", mu)], |[mu]| gdp::epsilons(mu, delta))
+}
+
+#[pyfunction]
+fn gdp_log_deltas<'py>(py: Python<'py>, mu: &Input<'py>, epsilon: f64) -> PyResult<Output<'py>> {
+    on_slices(py, [("mu", mu)], |[mu]| gdp::log_deltas(mu, epsilon))
 }
 
 #[pyfunction]
@@ -35,8 +43,119 @@ fn gaussian_noise_multiplier(py: Python<'_>, epsilon: f64, delta: f64) -> PyResu
     run_native(py, || gdp::noise_multiplier(epsilon, delta))
 }
 
+#[pyfunction]
+fn rdp_gaussian<'py>(
+    py: Python<'py>,
+    noise: &Input<'py>,
+    count: &Input<'py>,
+    orders: &Input<'py>,
+) -> PyResult<Output<'py>> {
+    let arrays = [("noise", noise), ("count", count), ("orders", orders)];
+    on_slices(py, arrays, |[s, n, orders]| rdp::gaussian(s, n, orders))
+}
+
+#[pyfunction]
+fn rdp_laplace<'py>(
+    py: Python<'py>,
+    noise: &Input<'py>,
+    count: &Input<'py>,
+    orders: &Input<'py>,
+) -> PyResult<Output<'py>> {
+    let arrays = [("noise", noise), ("count", count), ("orders", orders)];
+    on_slices(py, arrays, |[s, n, orders]| rdp::laplace(s, n, orders))
+}
+
+#[pyfunction]
+fn rdp_poisson_gaussian<'py>(
+    py: Python<'py>,
+    rate: &Input<'py>,
+    noise: &Input<'py>,
+    count: &Input<'py>,
+    orders: &Input<'py>,
+) -> PyResult<Output<'py>> {
+    let arrays = [
+        ("rate", rate),
+        ("noise", noise),
+        ("count", count),
+        ("orders", orders),
+    ];
+    on_slices(py, arrays, |[q, s, n, orders]| {
+        rdp::poisson_gaussian(q, s, n, orders)
+    })
+}
+
+#[pyfunction]
+fn rdp_fixed_size_gaussian<'py>(
+    py: Python<'py>,
+    bound: &str,
+    rate: &Input<'py>,
+    noise: &Input<'py>,
+    count: &Input<'py>,
+    orders: &Input<'py>,
+) -> PyResult<Output<'py>> {
+    let bound = match bound {
+        "dominating_pair" => FixedSizeBound::DominatingPair,
+        "theorem_27" => FixedSizeBound::Theorem27,
+        "theorem_9" => FixedSizeBound::Theorem9,
+        other => return Err(unfit("bound", "the name of a bound", format!("'{other}'"))),
+    };
+    let arrays = [
+        ("rate", rate),
+        ("noise", noise),
+        ("count", count),
+        ("orders", orders),
+    ];
+    on_slices(py, arrays, |[q, s, n, orders]| {
+        rdp::fixed_size_gaussian(bound, q, s, n, orders)
+    })
+}
+
+#[pyfunction]
+fn rdp_to_epsilon<'py>(
+    py: Python<'py>,
+    orders: &Input<'py>,
+    rdp: &Input<'py>,
+    delta: f64,
+    conversion: &str,
+) -> PyResult<(f64, usize)> {
+    let conversion = match conversion {
+        "optimal" => Conversion::Optimal,
+        "mironov" => Conversion::Mironov,
+        other => {
+            return Err(unfit(
+                "conversion",
+                "'optimal' or 'mironov'",
+                format!("'{other}'"),
+            ));
+        }
+    };
+    let (orders, rdp) = (read::<f64>("orders", orders)?, read::<f64>("rdp", rdp)?);
+    let (orders, rdp) = (orders.as_slice()?, rdp.as_slice()?);
+    let best = run_native(py, || conversion::epsilon(orders, rdp, delta, conversion))?;
+    Ok((best.value, best.index))
+}
+
+#[pyfunction]
+fn rdp_to_log_delta<'py>(
+    py: Python<'py>,
+    orders: &Input<'py>,
+    rdp: &Input<'py>,
+    epsilon: f64,
+) -> PyResult<(f64, usize)> {
+    let (orders, rdp) = (read::<f64>("orders", orders)?, read::<f64>("rdp", rdp)?);
+    let (orders, rdp) = (orders.as_slice()?, rdp.as_slice()?);
+    let best = run_native(py, || conversion::log_delta(orders, rdp, epsilon))?;
+    Ok((best.value, best.index))
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gdp_epsilons, module)?)?;
     module.add_function(wrap_pyfunction!(gdp_log_deltas, module)?)?;
-    module.add_function(wrap_pyfunction!(gaussian_noise_multiplier, module)?)
+    module.add_function(wrap_pyfunction!(gaussian_noise_multiplier, module)?)?;
+    module.add_function(wrap_pyfunction!(rdp_gaussian, module)?)?;
+    module.add_function(wrap_pyfunction!(rdp_laplace, module)?)?;
+    module.add_function(wrap_pyfunction!(rdp_poisson_gaussian, module)?)?;
+    module.add_function(wrap_pyfunction!(rdp_fixed_size_gaussian, module)?)?;
+    module.add_function(wrap_pyfunction!(rdp_to_epsilon, module)?)?;
+    module.add_function(wrap_pyfunction!(rdp_to_log_delta, module)?)
 }

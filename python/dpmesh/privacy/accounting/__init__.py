@@ -13,11 +13,35 @@ from dpmesh.privacy.accounting.gaussian import (
     gdp_mu,
 )
 from dpmesh.privacy.accounting.laplace import laplace_epsilon
+from dpmesh.privacy.accounting.renyi import (
+    DEFAULT_ORDERS,
+    RdpGuarantee,
+    rdp_delta,
+    rdp_epsilon,
+    rdp_fixed_size_gaussian,
+    rdp_gaussian,
+    rdp_laplace,
+    rdp_poisson_gaussian,
+)
+from dpmesh.privacy.accounting.sampled import (
+    fixed_size_gaussian_epsilon,
+    poisson_gaussian_epsilon,
+)
 
 __all__ = [
+    "DEFAULT_ORDERS",
+    "RdpGuarantee",
     "analytic_gaussian_noise_multiplier",
+    "fixed_size_gaussian_epsilon",
     "gdp_delta",
     "gdp_epsilon",
     "gdp_mu",
     "laplace_epsilon",
+    "poisson_gaussian_epsilon",
+    "rdp_delta",
+    "rdp_epsilon",
+    "rdp_fixed_size_gaussian",
+    "rdp_gaussian",
+    "rdp_laplace",
+    "rdp_poisson_gaussian",
 ]

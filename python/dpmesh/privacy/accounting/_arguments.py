@@ -64,7 +64,21 @@ def rounds(**arguments: Floats) -> tuple[Floats, ...]:
             fail(name, "a number or one for each round", f"shape {array.shape}")
         if array.ndim and array.size != max(lengths.values()):
             fail(name, f"one number for each round, as {_longest(lengths)}", f"{array.size}")
-    return tuple(np.broadcast_arrays(*(np.atleast_1d(array) for array in arguments.values())))
+    shape = (max(lengths.values(), default=1),)
+    return tuple(
+        np.ascontiguousarray(np.broadcast_to(array, shape)) for array in arguments.values()
+    )
+
+
+def sampled_rounds(
+    sampling_rate: npt.ArrayLike, noise_multiplier: npt.ArrayLike, count: npt.ArrayLike
+) -> tuple[Floats, ...]:
+    """Rates, noise multipliers and counts of rounds that release samples."""
+    return rounds(
+        sampling_rate=rates("sampling_rate", sampling_rate),
+        noise_multiplier=positives("noise_multiplier", noise_multiplier),
+        count=counts("count", count),
+    )
 
 
 def _longest(lengths: dict[str, int]) -> str:
@@ -72,6 +86,24 @@ def _longest(lengths: dict[str, int]) -> str:
     return f"{name} has {lengths[name]}"
 
 
-def relation(value: NeighboringRelation) -> NeighboringRelation:
-    """A neighbouring relation by its name."""
-    return one_of("neighboring_relation", value, ("add_remove", "replace_one"))
+def rates(argument: str, value: npt.ArrayLike) -> Floats:
+    """`value` as sampling rates, in (0, 1]."""
+    wanted = "numbers in (0, 1]"
+    array = numbers(argument, value, wanted)
+    return require(argument, array, (array > 0) & (array <= 1), wanted)
+
+
+def orders_above_one(argument: str, value: npt.ArrayLike) -> Floats:
+    """`value` as Rényi orders: one axis of finite numbers greater than 1."""
+    wanted = "finite numbers greater than 1"
+    array = np.atleast_1d(numbers(argument, value, wanted))
+    if array.ndim > 1 or array.size == 0:
+        fail(argument, "at least 1 order on one axis", f"shape {array.shape}")
+    return require(argument, array, array > 1, wanted)
+
+
+def only_relation(value: NeighboringRelation, proved: NeighboringRelation, reason: str) -> None:
+    """Fail unless the neighbouring relation is the one under which a bound is proved."""
+    one_of("neighboring_relation", value, ("add_remove", "replace_one"))
+    if value != proved:
+        fail("neighboring_relation", f"{proved!r}: {reason}", repr(value))

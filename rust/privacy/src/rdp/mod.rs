@@ -1,0 +1,323 @@
+//! Rényi differential privacy: the divergence of one round at each order, summed over rounds that may all
+//! differ.
+//!
+//! A mechanism is (alpha, rho)-RDP if the Rényi divergence of order alpha between its laws on neighbouring data
+//! sets is at most rho; adaptive composition adds the rho of one order (Mironov 2017). The functions below take
+//! one value for each round, `count` saying how often that round happens, and return the sum at each order.
+//! Rounds with equal parameters are evaluated once.
+
+mod fixed_size;
+mod grid;
+mod laplace;
+mod pair;
+mod poisson;
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+
+use crate::KernelError;
+use crate::check::{non_negative, positive, require};
+pub use fixed_size::FixedSizeBound;
+use pair::Pair;
+
+/// Rounds that one task sums, so that the result does not depend on the number of threads.
+const ROUNDS_PER_TASK: usize = 16;
+
+/// Gaussian noise: `alpha / 2s^2` at the noise multiplier `s`, exact.
+///
+/// # Errors
+/// If a noise multiplier is not finite and positive, a count negative, an order not finite or not above 1, or
+/// the lengths differ.
+pub fn gaussian(noise: &[f64], count: &[f64], orders: &[f64]) -> Result<Vec<f64>, KernelError> {
+    check(&[], noise, count, orders)?;
+    let halves = noise.iter().zip(count).map(|(s, n)| 0.5 * n / (s * s));
+    let sum: f64 = halves.sum();
+    Ok(orders.iter().map(|alpha| alpha * sum).collect())
+}
+
+/// Laplace noise, exact (Mironov 2017, Proposition 6).
+///
+/// # Errors
+/// As [`gaussian`].
+pub fn laplace(noise: &[f64], count: &[f64], orders: &[f64]) -> Result<Vec<f64>, KernelError> {
+    check(&[], noise, count, orders)?;
+    Ok(sum_rounds(&[], noise, count, orders.len(), |_, s| {
+        laplace::divergences(1.0 / s, orders)
+    }))
+}
+
+/// Gaussian noise on a Poisson sample, under add-remove: exact at every order, integer or not.
+///
+/// # Errors
+/// As [`gaussian`], and if a sampling rate is not in (0, 1].
+pub fn poisson_gaussian(
+    rate: &[f64],
+    noise: &[f64],
+    count: &[f64],
+    orders: &[f64],
+) -> Result<Vec<f64>, KernelError> {
+    check(rate, noise, count, orders)?;
+    let prepared: Vec<_> = orders.iter().map(|&a| poisson::Order::new(a)).collect();
+    Ok(sum_sampled(rate, noise, count, orders, |pair| {
+        poisson::divergences(pair, &prepared)
+    }))
+}
+
+/// Gaussian noise on a sample of fixed size drawn without replacement, under replace-one: an upper bound.
+/// The noise multiplier is that of the replace-one sensitivity.
+///
+/// # Errors
+/// As [`poisson_gaussian`], and if an order exceeds 65536 in one of the two theorems, whose sums have as many
+/// terms.
+pub fn fixed_size_gaussian(
+    bound: FixedSizeBound,
+    rate: &[f64],
+    noise: &[f64],
+    count: &[f64],
+    orders: &[f64],
+) -> Result<Vec<f64>, KernelError> {
+    check(rate, noise, count, orders)?;
+    if bound == FixedSizeBound::DominatingPair {
+        return Ok(sum_sampled(rate, noise, count, orders, |pair| {
+            fixed_size::dominating_pair(pair, orders)
+        }));
+    }
+    let wanted = "orders up to 65536, for the sums of this theorem";
+    for &alpha in orders {
+        require(alpha <= fixed_size::LARGEST_SUMMED, "orders", wanted, alpha)?;
+    }
+    let improved = bound == FixedSizeBound::Theorem27;
+    let prepared: Vec<_> = orders.iter().map(|&a| fixed_size::Order::new(a)).collect();
+    Ok(sum_sampled(rate, noise, count, orders, |pair| {
+        fixed_size::theorem(pair, improved, &prepared)
+    }))
+}
+
+/// [`sum_rounds`] of a sampled Gaussian; without sampling it is the Gaussian.
+fn sum_sampled(
+    rate: &[f64],
+    noise: &[f64],
+    count: &[f64],
+    orders: &[f64],
+    divergences: impl Fn(Pair) -> Vec<f64> + Sync,
+) -> Vec<f64> {
+    sum_rounds(rate, noise, count, orders.len(), |rate, sigma| {
+        if rate == 1.0 {
+            let half = 0.5 / (sigma * sigma);
+            orders.iter().map(|alpha| alpha * half).collect()
+        } else {
+            divergences(Pair { rate, sigma })
+        }
+    })
+}
+
+/// The sum over rounds of `count * divergences(rate, noise)`, each distinct round evaluated once; `rate` may
+/// be empty, for rounds that have none.
+fn sum_rounds(
+    rate: &[f64],
+    noise: &[f64],
+    count: &[f64],
+    orders: usize,
+    divergences: impl Fn(f64, f64) -> Vec<f64> + Sync,
+) -> Vec<f64> {
+    let mut distinct: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+    let rates = rate.iter().copied().chain(std::iter::repeat(1.0));
+    for ((rate, noise), count) in rates.zip(noise).zip(count) {
+        *distinct
+            .entry((rate.to_bits(), noise.to_bits()))
+            .or_default() += count;
+    }
+    let rounds: Vec<_> = distinct.into_iter().filter(|&(_, n)| n > 0.0).collect();
+    let task = |rounds: &[((u64, u64), f64)]| {
+        let mut sums = vec![0.0; orders];
+        for &((rate, noise), count) in rounds {
+            let terms = divergences(f64::from_bits(rate), f64::from_bits(noise));
+            sums.iter_mut()
+                .zip(terms)
+                .for_each(|(sum, term)| *sum += count * term);
+        }
+        sums
+    };
+    let partial: Vec<_> = rounds.par_chunks(ROUNDS_PER_TASK).map(task).collect();
+    let mut total = vec![0.0; orders];
+    for sums in partial {
+        total
+            .iter_mut()
+            .zip(sums)
+            .for_each(|(total, sum)| *total += sum);
+    }
+    total
+}
+
+fn check(rate: &[f64], noise: &[f64], count: &[f64], orders: &[f64]) -> Result<(), KernelError> {
+    for (argument, values) in [("rate", rate), ("count", count)] {
+        if values.len() != noise.len() && !(argument == "rate" && values.is_empty()) {
+            let wanted = format!("one for each of {} rounds", noise.len());
+            return Err(KernelError::new(argument, wanted, values.len()));
+        }
+    }
+    for &q in rate {
+        require(q > 0.0 && q <= 1.0, "rate", "a number in (0, 1]", q)?;
+    }
+    for &s in noise {
+        positive("noise", s)?;
+    }
+    for &n in count {
+        non_negative("count", n)?;
+    }
+    for &alpha in orders {
+        let holds = alpha > 1.0 && alpha.is_finite();
+        require(holds, "orders", "finite numbers greater than 1", alpha)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn poisson(rate: f64, noise: f64, order: f64) -> f64 {
+        poisson_gaussian(&[rate], &[noise], &[1.0], &[order]).unwrap()[0]
+    }
+
+    fn fixed(bound: FixedSizeBound, rate: f64, noise: f64, order: f64) -> f64 {
+        fixed_size_gaussian(bound, &[rate], &[noise], &[1.0], &[order]).unwrap()[0]
+    }
+
+    fn dominating(rate: f64, noise: f64, order: f64) -> f64 {
+        fixed(FixedSizeBound::DominatingPair, rate, noise, order)
+    }
+
+    #[test]
+    fn known_values() {
+        let close = |got: f64, wanted: f64, digits: f64| {
+            assert!((got / wanted - 1.0).abs() < digits, "{got} {wanted}");
+        };
+        close(poisson(0.2, 1.6, 3.3), 0.034902451, 1e-7);
+        close(poisson(0.05, 1.5, 3.0), 0.0021635751, 1e-7);
+        close(poisson(0.01, 4.0, 20.0), 6.526313e-05, 1e-6);
+        close(dominating(0.05, 1.3, 4.0), 0.0060140418, 1e-7);
+        close(dominating(0.2, 1.6, 2.0), 0.023703403, 1e-7);
+        close(
+            fixed(FixedSizeBound::Theorem27, 0.05, 1.3, 4.0),
+            0.017771606,
+            1e-7,
+        );
+        close(
+            fixed(FixedSizeBound::Theorem9, 0.2, 1.6, 2.0),
+            0.073682219,
+            1e-7,
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn curves_are_bounded_and_monotone(
+            log_rate in -14.0_f64..0.0,
+            log_noise in -7.0_f64..14.0,
+            log_excess in -7.0_f64..18.0,
+            step in 1e-3_f64..1.0,
+        ) {
+            let (rate, noise) = (log_rate.exp(), log_noise.exp());
+            let order = 1.0 + log_excess.exp();
+            for curve in [poisson, dominating] {
+                let here = curve(rate, noise, order);
+                let slack = here * 1e-9;
+                prop_assert!(here > 0.0 && here.is_finite());
+                prop_assert!(here <= order / (2.0 * noise * noise) * (1.0 + 1e-9));
+                // where no quadrature reaches, bounds stand in that are no closer than a factor
+                let reached = noise > 0.011 && order < 1e7 * noise;
+                if reached {
+                    prop_assert!(curve(rate, noise, order * (1.0 + step)) >= here - slack);
+                    prop_assert!(curve(rate, noise * (1.0 + step), order) <= here + slack);
+                    prop_assert!(curve((rate * (1.0 + step)).min(1.0), noise, order) >= here - slack);
+                }
+            }
+            prop_assert!(poisson(rate, noise, order) <= dominating(rate, noise, order) * (1.0 + 1e-9));
+        }
+
+        #[test]
+        fn the_theorems_bound_the_dominating_pair(
+            log_rate in -14.0_f64..-0.01,
+            log_noise in -3.0_f64..8.0,
+            order in 1.01_f64..300.0,
+        ) {
+            let (rate, noise) = (log_rate.exp(), log_noise.exp());
+            let nine = fixed(FixedSizeBound::Theorem9, rate, noise, order);
+            let improved = fixed(FixedSizeBound::Theorem27, rate, noise, order);
+            prop_assert!(improved <= nine * (1.0 + 1e-12));
+            prop_assert!(dominating(rate, noise, order) <= improved * (1.0 + 1e-9));
+        }
+    }
+
+    #[test]
+    fn rounds_add_up_in_any_order_on_any_number_of_threads() {
+        let rate: Vec<f64> = (1..=100).map(|i| 0.001 * f64::from(i % 40 + 1)).collect();
+        let noise: Vec<f64> = (1..=100).map(|i| 0.5 + 0.1 * f64::from(i % 7)).collect();
+        let (count, orders) = (vec![3.0; 100], [1.5, 2.0, 30.0, 1000.0]);
+        let on = |threads: usize, reversed: bool| {
+            let (mut rate, mut noise) = (rate.clone(), noise.clone());
+            if reversed {
+                rate.reverse();
+                noise.reverse();
+            }
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.unwrap()
+                .install(|| poisson_gaussian(&rate, &noise, &count, &orders).unwrap())
+        };
+        assert_eq!(on(1, false), on(4, true));
+        let slow: f64 = rate
+            .iter()
+            .zip(&noise)
+            .map(|(&q, &s)| 3.0 * poisson(q, s, 1.5))
+            .sum();
+        assert!((on(1, false)[0] / slow - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn without_sampling_it_is_the_gaussian() {
+        assert_eq!(
+            poisson(1.0, 2.0, 3.5),
+            gaussian(&[2.0], &[1.0], &[3.5]).unwrap()[0]
+        );
+        assert_eq!(dominating(1.0, 2.0, 3.5), 3.5 / 8.0);
+    }
+
+    #[test]
+    fn laplace_lies_between_its_two_limits() {
+        for noise in [1e-3, 0.5, 1.0, 30.0, 1e6, 1e9] {
+            let orders = [1.0 + 1e-6, 1.5, 2.0, 10.0, 1e3, 1e12];
+            let curve = laplace(&[noise], &[1.0], &orders).unwrap();
+            assert!(curve.is_sorted());
+            for (alpha, rho) in orders.iter().zip(&curve) {
+                let pure: f64 = 1.0 / noise;
+                assert!(*rho <= pure.min(0.5 * alpha * pure * pure) * (1.0 + 1e-12));
+                // the Kullback-Leibler divergence, e - 1 + exp(-e)
+                assert!(*rho >= (pure + (-pure).exp_m1()) * (1.0 - 1e-6) - 1e-24);
+            }
+            assert!(curve[5] >= 1.0 / noise - 1e-12);
+        }
+    }
+
+    #[test]
+    fn bad_arguments_are_named() {
+        let named = |rate: &[f64], noise: &[f64], count: &[f64], orders: &[f64]| {
+            poisson_gaussian(rate, noise, count, orders)
+                .unwrap_err()
+                .argument
+        };
+        assert_eq!(named(&[0.0], &[1.0], &[1.0], &[2.0]), "rate");
+        assert_eq!(named(&[1.1], &[1.0], &[1.0], &[2.0]), "rate");
+        assert_eq!(named(&[0.5, 0.5], &[1.0], &[1.0], &[2.0]), "rate");
+        assert_eq!(named(&[0.5], &[f64::NAN], &[1.0], &[2.0]), "noise");
+        assert_eq!(named(&[0.5], &[1.0], &[-1.0], &[2.0]), "count");
+        assert_eq!(named(&[0.5], &[1.0], &[1.0, 2.0], &[2.0]), "count");
+        assert_eq!(named(&[0.5], &[1.0], &[1.0], &[1.0]), "orders");
+        let error = fixed_size_gaussian(FixedSizeBound::Theorem9, &[0.5], &[1.0], &[1.0], &[1e6]);
+        assert_eq!(error.unwrap_err().argument, "orders");
+    }
+}
