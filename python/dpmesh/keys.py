@@ -46,6 +46,7 @@ class Purpose(IntEnum):
     NETWORK = 8
     AUDIT = 9
     METRIC = 10
+    BATCHES = 11
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:

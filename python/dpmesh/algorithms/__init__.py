@@ -1,5 +1,6 @@
 """The algorithms, each in the file of its paper's short name."""
 
 from dpmesh.algorithms.base import Algorithm, Exchange, Info
+from dpmesh.algorithms.federated import FederatedLearning
 
-__all__ = ["Algorithm", "Exchange", "Info"]
+__all__ = ["Algorithm", "Exchange", "FederatedLearning", "Info"]

@@ -4,16 +4,19 @@ from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Cost, Plan
 from dpmesh.privacy.report import Report, report
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Released, Sensitive
 
 __all__ = [
     "Cost",
     "Emission",
+    "FixedSizeSampling",
     "Gaussian",
     "Laplace",
     "Mechanism",
     "NoNoise",
     "Plan",
+    "PoissonSampling",
     "Release",
     "Released",
     "Report",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dpmesh._validate import non_negative, one_of
+from dpmesh.privacy.sampling import Sampling
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -58,6 +59,8 @@ class Release:
     batch
         Which of each node's disjoint batches of records the values depend on, given all earlier
         releases; None if on all of them. Releases of different batches compose in parallel.
+    sampling
+        How the units that the values depend on were drawn; None if all of them took part.
     """
 
     round: int
@@ -65,6 +68,7 @@ class Release:
     noise_multiplier: float
     sensitivity: Sensitivity
     batch: int | None = None
+    sampling: Sampling | None = None
 
     @property
     def event(self) -> DpEvent:
@@ -75,6 +79,9 @@ class Release:
             return dp_accounting.NoOpDpEvent()
         if self.noise_multiplier == 0:
             return dp_accounting.NonPrivateDpEvent()
-        if self.mechanism == "laplace":
-            return dp_accounting.LaplaceDpEvent(self.noise_multiplier)
-        return dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        law = {
+            "laplace": dp_accounting.LaplaceDpEvent,
+            "gaussian": dp_accounting.GaussianDpEvent,
+        }[self.mechanism]
+        event = law(self.noise_multiplier)
+        return event if self.sampling is None else self.sampling.event(event)

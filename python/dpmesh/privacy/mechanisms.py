@@ -25,6 +25,7 @@ from dpmesh.privacy.events import (
     Release,
     Sensitivity,
 )
+from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
 
 
@@ -80,11 +81,17 @@ class Mechanism(ABC):
         reason = f"{factor} x clipping norm, {neighboring_relation}"
         return Sensitivity(factor * self.clipping_norm, self.norm, reason)
 
-    def planned(self, round: int, sensitivity: Sensitivity, batch: int | None = None) -> Release:
+    def planned(
+        self,
+        round: int,
+        sensitivity: Sensitivity,
+        batch: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> Release:
         """Return the record that `release` will make, from public numbers alone."""
         if sensitivity.bound == 0:
-            return Release(round, "none", 0.0, sensitivity, batch)
-        return Release(round, self.name, self.noise_multiplier, sensitivity, batch)
+            return Release(round, "none", 0.0, sensitivity, batch, sampling)
+        return Release(round, self.name, self.noise_multiplier, sensitivity, batch, sampling)
 
     @final
     def release(
@@ -95,6 +102,7 @@ class Mechanism(ABC):
         *,
         round: int,
         batch: int | None = None,
+        sampling: Sampling | None = None,
     ) -> Emission:
         """Let `values` out, each node's row with noise of its own.
 
@@ -108,7 +116,7 @@ class Mechanism(ABC):
             How far one neighbouring dataset moves a row, given all earlier releases.
         stream
             The noise's randomness: of this round and of no other.
-        round, batch
+        round, batch, sampling
             For the record; see `Release`.
 
         Raises
@@ -125,7 +133,8 @@ class Mechanism(ABC):
         if sensitivity.bound > 0:
             out = self._add_noise(out, self.noise_scale(sensitivity, values.shape[-1]), stream)
         bits_per_node = 8 * out.itemsize * out.shape[-1]
-        emission = Emission(Released(out), self.planned(round, sensitivity, batch), bits_per_node)
+        record = self.planned(round, sensitivity, batch, sampling)
+        emission = Emission(Released(out), record, bits_per_node)
         return let_out(Passage(self, Sensitive(inside), emission))
 
 

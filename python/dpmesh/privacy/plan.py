@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from math import hypot, inf
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from dpmesh._validate import probability
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import NeighboringRelation, Release, Unit
+from dpmesh.privacy.sampling import PoissonSampling
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -68,7 +71,8 @@ class Plan:
         distinct = {}
         for own in by_batch.values() or [[]]:
             touched = (*common, *own)
-            distinct[tuple((r.mechanism, r.noise_multiplier) for r in touched)] = touched
+            costs = tuple((r.mechanism, r.noise_multiplier, r.sampling) for r in touched)
+            distinct[costs] = touched
         return list(distinct.values())
 
     def cost(self, delta: float = 0.0) -> Cost:
@@ -82,32 +86,53 @@ class Plan:
         Raises
         ------
         ValueError
-            If `delta` is outside [0, 1).
+            If `delta` is outside [0, 1), or a release was sampled in a way that is not proved to
+            amplify under this neighbouring relation.
         """
         probability("delta", delta, one=False)
-        return max(_cost(releases, delta) for releases in self.compositions())
+        return max(self._cost(releases, delta) for releases in self.compositions())
 
     def event(self, delta: float = 1e-9) -> DpEvent:
         """Return the composition that costs most at `delta`, as one event of dp-accounting."""
         import dp_accounting
 
-        worst = max(self.compositions(), key=lambda releases: _cost(releases, delta).epsilon)
+        worst = max(self.compositions(), key=lambda r: self._cost(r, delta).epsilon)
         return dp_accounting.ComposedDpEvent([release.event for release in worst])
 
+    def _cost(self, releases: tuple[Release, ...], delta: float) -> Cost:
+        """Return the cost of releases that touch the same data, each chosen given the earlier."""
+        if not releases:
+            return Cost(0.0, "nothing depends on the data")
+        if any(release.noise_multiplier == 0 for release in releases):
+            return Cost(inf, "none: values left without noise")
+        laplace = [release for release in releases if release.mechanism == "laplace"]
+        gaussian = [release for release in releases if release.mechanism == "gaussian"]
+        pure = sum(1 / release.noise_multiplier for release in laplace)
+        if not gaussian:
+            return Cost(pure, "pure differential privacy of Laplace noise")
+        cost = _gaussian_cost(gaussian, delta, self.neighboring_relation)
+        if not laplace:
+            return cost
+        added = f"{cost.accountant}, plus pure differential privacy of Laplace noise"
+        return Cost(pure + cost.epsilon, added)
 
-def _cost(releases: tuple[Release, ...], delta: float) -> Cost:
-    """Return the cost of releases that touch the same data, each chosen given the earlier ones."""
-    if not releases:
-        return Cost(0.0, "nothing depends on the data")
-    if any(release.noise_multiplier == 0 for release in releases):
-        return Cost(inf, "none: values left without noise")
-    laplace = [1 / r.noise_multiplier for r in releases if r.mechanism == "laplace"]
-    gaussian = [1 / r.noise_multiplier for r in releases if r.mechanism == "gaussian"]
-    if not gaussian:
-        return Cost(sum(laplace), "pure differential privacy of Laplace noise")
-    mu = hypot(*gaussian)
-    epsilon = accounting.gdp_epsilon(delta, mu) if delta > 0 else inf
-    exact = f"Gaussian differential privacy, exact, mu = {mu:.6g}"
-    if not laplace:
-        return Cost(epsilon, exact)
-    return Cost(sum(laplace) + epsilon, f"{exact}, plus pure differential privacy of Laplace noise")
+
+def _gaussian_cost(releases: list[Release], delta: float, relation: NeighboringRelation) -> Cost:
+    """Return the cost of Gaussian releases: of samples, or of all of the data."""
+    multipliers = [release.noise_multiplier for release in releases]
+    kinds = {type(release.sampling) for release in releases if release.sampling is not None}
+    if len(kinds) != 1:  # of all the data; or samples of both kinds, which together amplify nothing
+        mu = hypot(*(1 / multiplier for multiplier in multipliers))
+        epsilon = accounting.gdp_epsilon(delta, mu) if delta > 0 else inf
+        return Cost(epsilon, f"Gaussian differential privacy, exact, mu = {mu:.6g}")
+    rates = [1.0 if r.sampling is None else r.sampling.rate for r in releases]
+    rounds, counts = np.unique(np.column_stack([rates, multipliers]), axis=0, return_counts=True)
+    if kinds == {PoissonSampling}:
+        compose, kind = accounting.poisson_gaussian_epsilon, "Poisson samples"
+    else:
+        compose, kind = accounting.fixed_size_gaussian_epsilon, "samples of fixed size"
+    epsilon = inf
+    if delta > 0:
+        rate, multiplier = rounds.T
+        epsilon = compose(delta, rate, multiplier, neighboring_relation=relation, count=counts)
+    return Cost(epsilon, f"privacy loss distribution or Rényi curve of {kind}")

@@ -1,0 +1,298 @@
+"""Differentially private federated learning with Laplacian smoothing (Liang et al.), DP-Fed-LS.
+
+In every round a server sends the global model to a random cohort of clients; each trains on its own
+records, within a ball around that model, and returns how far it moved; the server adds the moves
+up, adds Gaussian noise to the sum, smooths it, and moves the global model. The symbols are those of
+Algorithm 1; its t counts from 0, as our rounds do:
+
+    w_j^(i+1) = w^t + Clip(w_j^i - eta_l g_j(w_j^i) - w^t, L)      ClientUpdate, i = 0 .. K-1
+    Delta_j   = w_j^K - w^t
+    Delta     = eta_g / S  A_sigma^-1 (sum_j Delta_j + N(0, nu^2))      (*)
+    w^(t+1)   = w^t + Delta
+
+One thing differs: S is the public expected size of a cohort, tau N, and not its realised size.
+Division by the realised size would move the result by up to 2 L / S when a client is added, twice
+what the paper's noise covers, and would tell the size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import kernels
+from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh.algorithms.base import Exchange, Info
+from dpmesh.algorithms.minibatches import Indices, LocalSteps, Ragged
+from dpmesh.estimators import Estimator, Identity
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.schedules import Constant, Schedule
+
+
+class ClientProblem(Protocol):
+    """What many clients can learn together: a model as one vector, and gradient steps on records.
+
+    A stack of models has one row for each of the clients that train at the moment.
+    """
+
+    @property
+    def nodes(self) -> int:
+        """Number of clients."""
+        ...
+
+    def initial_model(self, key: Key) -> Floats:
+        """Return the first global model, shape (dim,), from no client's data."""
+        ...
+
+    def records_of(self, clients: Indices) -> Ragged:
+        """Return the records of these clients, possibly none."""
+        ...
+
+    def step(self, models: Floats, step_size: npt.NDArray[np.float64], batches: Ragged) -> Floats:
+        """Return the models after one gradient step on their batches, maybe in place.
+
+        The step is of the mean loss, weight decay included; a step size of 0 changes nothing.
+        """
+        ...
+
+    def loss(self, models: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each model on its batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class FederatedState:
+    """The global model w^t, shape (1, dim), and the output so far; both are made of releases.
+
+    Parameters
+    ----------
+    w
+        The global model.
+    output
+        Average of w^0 .. w^t with the weights a_t: the paper's output.
+    weight
+        Sum of the weights so far.
+    """
+
+    w: Released
+    output: Released
+    weight: float
+
+
+@dataclass(frozen=True)
+class FederatedLearning:
+    """Algorithm 1: DP-Fed, and DP-Fed-LS if the estimator is a `LaplacianSmoothing`.
+
+    Parameters
+    ----------
+    clients
+        Their number N, which is public.
+    sampling_rate
+        The paper's tau in (0, 1]: the expected share of clients in a cohort.
+    clipping_norm
+        The paper's L: a client's model stays within this distance of the global one.
+    noise_multiplier
+        Standard deviation nu of the noise on the sum over its sensitivity, which is L for
+        ``"poisson"`` and 2 L for ``"uniform"``; None runs without noise, for comparison.
+    sampling
+        ``"poisson"``: each client takes part by a coin of its own. ``"uniform"``: round(tau N)
+        clients, drawn without replacement.
+    batch_size
+        Of the clients' mini-batches.
+    local_epochs, local_steps
+        Exactly one: passes of a client over its records (the paper's E), or mini-batches (K).
+    local_step_size
+        The paper's eta_l, by round, t = 1, 2, ..; ``ExponentialDecay(0.1, 0.99)`` in section 6.
+    global_step_size
+        The paper's eta_g.
+    estimator
+        What the server makes of the noisy average, such as ``LaplacianSmoothing(1.0)``.
+    output_weights
+        The weights a_t of the output for w^(t-1), t = 1, 2, ..; None for the last model.
+    clients_at_once
+        How many clients of a cohort train as one stack. It bounds the memory, and changes nothing
+        but the rounding of sums.
+
+    Guarantee
+    ---------
+    The models of all rounds together, for adding or removing one client (``"poisson"``) or
+    replacing one (``"uniform"``), with everything that it holds: epsilon and delta of `plan`. Each
+    client's move has a norm of at most L whatever its data, the sum is divided by public numbers
+    alone, and all that follows the noise is post-processing. The server is trusted: it sees the
+    moves and the cohort.
+    """
+
+    clients: int
+    sampling_rate: float
+    clipping_norm: float
+    noise_multiplier: float | None
+    sampling: Literal["poisson", "uniform"] = "poisson"
+    batch_size: int = 10
+    local_epochs: int | None = None
+    local_steps: int | None = None
+    local_step_size: Schedule = Constant(0.1)
+    global_step_size: float = 1.0
+    estimator: Estimator = Identity()
+    output_weights: Schedule | None = None
+    clients_at_once: int = 1024
+
+    def __post_init__(self) -> None:
+        integer("clients", self.clients, at_least=1, below=2**32)
+        probability("sampling_rate", self.sampling_rate, zero=False)
+        positive("clipping_norm", self.clipping_norm)
+        if self.noise_multiplier is not None:
+            positive("noise_multiplier", self.noise_multiplier)
+        one_of("sampling", self.sampling, ("poisson", "uniform"))
+        integer("batch_size", self.batch_size, at_least=1)
+        if (self.local_epochs is None) == (self.local_steps is None):
+            got = f"local_epochs={self.local_epochs}, local_steps={self.local_steps}"
+            fail("local_epochs", "either this or local_steps", got)
+        for name in ("local_epochs", "local_steps"):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name), at_least=1)
+        positive("global_step_size", self.global_step_size)
+        integer("clients_at_once", self.clients_at_once, at_least=1)
+
+    @property
+    def cohorts(self) -> PoissonSampling | FixedSizeSampling:
+        """How the clients of a round are drawn."""
+        if self.sampling == "poisson":
+            return PoissonSampling(self.sampling_rate)
+        size = max(1, round(self.sampling_rate * self.clients))
+        return FixedSizeSampling(size, self.clients)
+
+    @property
+    def expected_size(self) -> float:
+        """The public number S that the sum over a cohort is divided by."""
+        return self.cohorts.rate * self.clients
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The server's door: Gaussian noise on the sum."""
+        if self.noise_multiplier is None:
+            return NoNoise()
+        return Gaussian(self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How far one client moves the sum over a cohort."""
+        if self.sampling == "poisson":
+            return Sensitivity(self.clipping_norm, "l2", "one clipped move added or removed")
+        return Sensitivity(2 * self.clipping_norm, "l2", "one clipped move replaced")
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the noisy sums of `rounds` rounds, from public numbers alone."""
+        integer("rounds", rounds, at_least=1)
+        releases = (
+            self.mechanism.planned(t, self.sensitivity, sampling=self.cohorts)
+            for t in range(rounds)
+        )
+        return Plan(
+            tuple(releases),
+            "add_remove" if self.sampling == "poisson" else "replace_one",
+            "user",
+            assumptions=(
+                "the server is trusted: it sees the clients' moves before it adds noise",
+                "who took part in a round, and how many, stays secret",
+            ),
+        )
+
+    def init(self, problem: ClientProblem, key: Key) -> FederatedState:
+        """Start from the problem's initial model."""
+        if problem.nodes != self.clients:
+            fail("problem", f"one with {self.clients} clients", problem.nodes)
+        w = Released(np.atleast_2d(problem.initial_model(key)))
+        return self._with_model(w, FederatedState(w, w, 0.0), 0)
+
+    def step(
+        self,
+        state: FederatedState,
+        round: int,
+        problem: ClientProblem,
+        exchange: Exchange,
+        key: Key,
+    ) -> tuple[FederatedState, Info]:
+        """Run round t of Algorithm 1."""
+        (noisy, release, bits), loss = self.emit(state, round, problem, key)
+        state = self.absorb(state, exchange(round, noisy), round)
+        return state, Info((release,), bits, state.w, np.array([loss]))
+
+    def emit(
+        self, state: FederatedState, t: int, problem: ClientProblem, key: Key
+    ) -> tuple[Emission, float]:
+        """Let out the noisy sum of a cohort's moves; also return its loss before it trained."""
+        cohort = self.sample(t, key)
+        moved = np.zeros(state.w.shape[1])
+        losses: list[float] = []
+        for first in range(0, len(cohort), self.clients_at_once):
+            some = cohort[first : first + self.clients_at_once]
+            moves, loss = self.client_updates(state.w, some, t, problem, key)
+            moved += moves.sum(axis=0, dtype=np.float64)
+            losses += loss.tolist()
+        emission = self.mechanism.release(
+            Sensitive(moved[np.newaxis].astype(state.w.dtype)),
+            self.sensitivity,
+            key.stream(Purpose.NOISE, t),
+            round=t,
+            sampling=self.cohorts,
+        )
+        return emission, float(np.mean(losses)) if losses else np.nan
+
+    def sample(self, t: int, key: Key) -> Indices:
+        """Draw the cohort S_t, ascending: secret."""
+        coins = key.stream(Purpose.SAMPLE, t)
+        match self.cohorts:
+            case PoissonSampling(rate):
+                return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
+            case FixedSizeSampling(size, population):
+                order = np.argpartition(kernels.uniform(population, coins), size - 1)
+                return np.sort(order[:size])
+
+    def client_updates(
+        self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
+    ) -> tuple[Sensitive, npt.NDArray[np.float64]]:
+        """ClientUpdate of all these clients at once: their moves, and their losses at w^t."""
+        local = LocalSteps(self.batch_size, self.local_epochs, self.local_steps)
+        order = key.stream(Purpose.BATCHES, t)
+        eta = self.local_step_size(t + 1)
+        models = np.repeat(w, len(cohort), axis=0)
+        moves = np.zeros_like(models)
+        losses = np.empty(0)
+        for i, batches in enumerate(local.batches(problem.records_of(cohort), cohort, order)):
+            active = np.diff(batches[0]) > 0
+            if i == 0:
+                losses = problem.loss(models, batches)[active]
+            models = problem.step(models, np.where(active, eta, 0.0), batches)
+            np.subtract(models, w, out=moves)
+            kernels.clip_rows(moves, self.clipping_norm, out=moves)
+            np.add(w, moves, out=models)
+        return Sensitive(moves), losses
+
+    def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
+        """Move the global model by the estimated average move (*)."""
+        average = Released(noisy / noisy.dtype.type(self.expected_size))
+        noise_scale = self.mechanism.noise_scale(self.sensitivity, noisy.shape[1])
+        delta = self.estimator(average, noise_scale / self.expected_size)
+        w = Released(state.w + noisy.dtype.type(self.global_step_size) * delta)
+        return self._with_model(w, state, t + 1)
+
+    def _with_model(self, w: Released, state: FederatedState, t: int) -> FederatedState:
+        """Return the state with the model w^t, and the output with its share in it."""
+        if self.output_weights is None:
+            return FederatedState(w, w, 0.0)
+        a = self.output_weights(t + 1)
+        weight = state.weight + a
+        output = state.output + w.dtype.type(a / weight) * (w - state.output)
+        return FederatedState(w, Released(output), weight)
+
+    def parameters(self, state: FederatedState) -> Floats:
+        """Return the output, shape (1, dim): the last model, or the weighted average."""
+        return state.output

@@ -1,0 +1,59 @@
+"""Who takes part in a release: units drawn by secret coins, which amplifies their privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpmesh._validate import integer, probability
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True)
+class PoissonSampling:
+    """Each unit takes part with probability `rate`, in (0, 1], independently.
+
+    Amplifies under ``"add_remove"``, as long as neither who took part nor how many is published.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        probability("rate", self.rate, zero=False)
+
+    def event(self, release: DpEvent) -> DpEvent:
+        """Return the sampled release as an event of dp-accounting."""
+        import dp_accounting
+
+        return dp_accounting.PoissonSampledDpEvent(self.rate, release)
+
+
+@dataclass(frozen=True)
+class FixedSizeSampling:
+    """`size` out of `population` units take part, drawn without replacement.
+
+    Amplifies under ``"replace_one"``, as long as who took part is not published.
+    """
+
+    size: int
+    population: int
+
+    def __post_init__(self) -> None:
+        integer("population", self.population, at_least=1)
+        integer("size", self.size, at_least=1, below=self.population + 1)
+
+    @property
+    def rate(self) -> float:
+        """Share of the units that take part."""
+        return self.size / self.population
+
+    def event(self, release: DpEvent) -> DpEvent:
+        """Return the sampled release as an event of dp-accounting."""
+        import dp_accounting
+
+        return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.size, release)
+
+
+Sampling = PoissonSampling | FixedSizeSampling

@@ -1,0 +1,50 @@
+"""Logistic regression of many clients on small synthetic data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmesh import kernels
+
+
+@dataclass
+class Clients:
+    features: np.ndarray
+    labels: np.ndarray
+    indptr: np.ndarray  # client j holds the records indptr[j] .. indptr[j + 1] - 1
+    weight_decay: float = 0.0
+
+    @property
+    def nodes(self):
+        return len(self.indptr) - 1
+
+    def initial_model(self, key):
+        return np.zeros(self.features.shape[1])
+
+    def records_of(self, clients):
+        rows = [np.arange(self.indptr[j], self.indptr[j + 1]) for j in clients]
+        return np.cumsum([0, *map(len, rows)]), np.concatenate([np.empty(0, np.int64), *rows])
+
+    def step(self, models, step_size, batches):
+        return kernels.linear_step(
+            models,
+            step_size,
+            self.features,
+            self.labels,
+            batches,
+            "logistic",
+            regularization=self.weight_decay,
+            out=models,
+        )
+
+    def loss(self, models, batches):
+        return kernels.linear_loss(models, self.features, self.labels, batches, "logistic")
+
+
+def make_clients(sizes, dim, *, weight_decay=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(sum(sizes), dim))
+    y = np.where(x @ rng.normal(size=dim) + rng.normal(size=len(x)) > 0, 1.0, -1.0)
+    return Clients(x, y, np.cumsum([0, *sizes]), weight_decay)

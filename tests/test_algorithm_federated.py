@@ -1,0 +1,297 @@
+"""Federated learning against its loop-written twin, its plan, and how far one client moves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from federated_problem import Clients, make_clients
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from twin_federated import epoch_orders, federated_learning
+
+from dpmesh import kernels
+from dpmesh.algorithms import FederatedLearning
+from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.audit import alone, couple
+from dpmesh.schedules import Constant, ExponentialDecay, PowerLaw
+
+
+def run(algorithm, problem, rounds, key):
+    state = algorithm.init(problem, key)
+    infos = []
+    for t in range(rounds):
+        state, info = algorithm.step(state, t, problem, alone, key)
+        infos.append(info)
+    return state, infos
+
+
+@given(
+    sampling=st.sampled_from(["poisson", "uniform"]),
+    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=9),
+    sampling_rate=st.floats(0.1, 1),
+    dim=st.integers(1, 9),
+    rounds=st.integers(1, 4),
+    noise_multiplier=st.one_of(st.none(), st.floats(0.1, 3)),
+    batch_size=st.integers(1, 8),
+    epochs=st.one_of(st.none(), st.integers(1, 3)),
+    steps=st.integers(1, 9),
+    smoothing=st.sampled_from([0.0, 1.0, 7.5]),
+    output_weights=st.sampled_from([None, Constant(1.0), PowerLaw(1.0, 1.0)]),
+    weight_decay=st.sampled_from([0.0, 0.2]),
+    clients_at_once=st.sampled_from([1, 3, 1024]),
+    seed=st.integers(0, 2**32),
+)
+def test_equals_its_twin(
+    sampling,
+    sizes,
+    sampling_rate,
+    dim,
+    rounds,
+    noise_multiplier,
+    batch_size,
+    epochs,
+    steps,
+    smoothing,
+    output_weights,
+    weight_decay,
+    clients_at_once,
+    seed,
+) -> None:
+    assume(sum(sizes) > 0)
+    N, key = len(sizes), Key.seeded(seed)
+    problem = make_clients(sizes, dim, weight_decay=weight_decay, seed=seed)
+    algorithm = FederatedLearning(
+        clients=N,
+        sampling_rate=sampling_rate,
+        clipping_norm=0.4,
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        batch_size=batch_size,
+        local_epochs=epochs,
+        local_steps=None if epochs else steps,
+        local_step_size=ExponentialDecay(0.8, 0.9),
+        global_step_size=0.7,
+        estimator=LaplacianSmoothing(smoothing),
+        output_weights=output_weights,
+        clients_at_once=clients_at_once,
+    )
+    state, _ = run(algorithm, problem, rounds, key)
+
+    size = max(1, round(sampling_rate * N))
+
+    def cohort(t):
+        stream = key.stream(Purpose.SAMPLE, t)
+        if sampling == "poisson":
+            return np.flatnonzero(kernels.bernoulli(N, sampling_rate, stream))
+        return np.argsort(kernels.uniform(N, stream))[:size]
+
+    def orders(j, t):
+        records = list(range(problem.indptr[j], problem.indptr[j + 1]))
+        passes = epochs or steps
+        coins = kernels.uniform(
+            (1, max(1, passes * len(records))), key.stream(Purpose.BATCHES, t), nodes=[j]
+        )[0]
+        return epoch_orders(coins, records, passes)
+
+    twin = federated_learning(
+        cohort=cohort,
+        orders=orders,
+        example=lambda r: (problem.features[r], problem.labels[r]),
+        noise=lambda t: kernels.gaussian(dim, 1.0, key.stream(Purpose.NOISE, t)),
+        N=N,
+        tau=sampling_rate if sampling == "poisson" else size / N,
+        T=rounds,
+        n=dim,
+        L=0.4,
+        z=noise_multiplier,
+        replace_one=sampling == "uniform",
+        b=batch_size,
+        K=None if epochs else steps,
+        eta_l=ExponentialDecay(0.8, 0.9),
+        eta_g=0.7,
+        sigma=smoothing,
+        lam=weight_decay,
+        a=output_weights,
+    )
+    np.testing.assert_allclose(algorithm.parameters(state)[0], twin, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+@pytest.mark.parametrize("noise_multiplier", [None, 0.7, 2.0])
+def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
+    algorithm = FederatedLearning(20, 0.2, 0.3, noise_multiplier, sampling, local_epochs=1)
+    problem = make_clients([3] * 20, 4)
+    _, infos = run(algorithm, problem, 5, Key.seeded(1))
+    plan = algorithm.plan(5)
+    assert plan.with_releases(r for info in infos for r in info.releases) == plan
+    assert plan.unit == "user"
+    assert (
+        plan.neighboring_relation == {"poisson": "add_remove", "uniform": "replace_one"}[sampling]
+    )
+    cost = plan.cost(1e-5)
+    if noise_multiplier is None:
+        assert cost.epsilon == inf
+    else:
+        everybody = replace(algorithm, sampling_rate=1.0).plan(5).cost(1e-5)
+        assert 0 < cost.epsilon < everybody.epsilon
+        assert plan.cost(0.0).epsilon == inf
+
+
+class Pushing(Clients):
+    """Every client moves by the clipping norm, whatever the model: to the side of its label."""
+
+    def step(self, models, step_size, batches):
+        indptr, indices = batches
+        push, active = np.zeros(len(models)), np.diff(indptr) > 0
+        push[active] = self.labels[indices[indptr[:-1][active]]]
+        return models + 1e6 * (step_size * push)[:, np.newaxis]
+
+
+def pushing(clients: int, *, target: float | None) -> Pushing:
+    """All push to -1 but the first, which pushes to `target`, or has no records: is not there."""
+    labels = np.full(clients, -1.0)
+    indptr = np.arange(clients + 1)
+    if target is None:
+        indptr[1:] -= 1
+    else:
+        labels[0] = target
+    return Pushing(np.ones((clients, 1)), labels, indptr)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_one_client_moves_the_sum_by_its_sensitivity_and_no_further(sampling) -> None:
+    """All others move to the other side, where division by the realised size would show."""
+    algorithm = FederatedLearning(12, 0.5, 0.3, 1.0, sampling, local_steps=3)
+    neighbor = pushing(12, target=None if sampling == "poisson" else -1.0)
+    shown = couple(algorithm, pushing(12, target=1.0), neighbor, alone, rounds=8, key=Key.seeded(3))
+    assert not shown.violated, shown
+    reached = [m.distance / m.allowed for m in shown.movements if m.distance > 0]
+    assert 0 < len(reached) < 8  # in some rounds the client takes no part
+    assert reached == pytest.approx([1.0] * len(reached), rel=1e-6)
+
+
+def test_a_round_is_divided_by_the_expected_size() -> None:
+    """Without noise and with all clients alike, the model moves by realised / expected size."""
+    algorithm = FederatedLearning(50, 0.3, 1.0, None, local_steps=1)
+    problem = pushing(50, target=-1.0)
+    key = Key.seeded(4)
+    state = algorithm.init(problem, key)
+    sizes = []
+    for t in range(10):
+        before = state.w
+        state, _ = algorithm.step(state, t, problem, alone, key)
+        sizes.append(len(algorithm.sample(t, key)))
+        assert (state.w - before)[0, 0] == pytest.approx(-sizes[-1] / 15)
+    assert len(set(sizes)) > 1
+
+
+def test_an_empty_round_still_releases_noise() -> None:
+    algorithm = FederatedLearning(3, 1e-9, 1.0, 1.0, local_epochs=1)
+    state, (info,) = run(algorithm, make_clients([2, 2, 2], 5), 1, Key.seeded(0))
+    noise = kernels.gaussian(5, 1.0, Key.seeded(0).stream(Purpose.NOISE, 0))
+    np.testing.assert_allclose(state.w[0] * 3e-9, noise)
+    assert info.releases == algorithm.plan(1).releases
+    assert np.isnan(info.losses).all()
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_cohorts_are_drawn_with_the_stated_probability(sampling) -> None:
+    """Each client's count over T rounds is binomial; 6 standard errors: false alarm 1e-7 in all."""
+    clients, rate, T = 40, 0.25, 4000
+    algorithm = FederatedLearning(clients, rate, 1.0, 1.0, sampling, local_epochs=1)
+    key = Key.seeded(11)
+    counts, sizes = np.zeros(clients), []
+    for t in range(T):
+        cohort = algorithm.sample(t, key)
+        assert (np.diff(cohort) > 0).all()
+        counts[cohort] += 1
+        sizes.append(len(cohort))
+    error = np.sqrt(rate * (1 - rate) / T)
+    assert np.abs(counts / T - rate).max() < 6 * error
+    assert np.abs(counts / T - 1.3 * rate).min() > 6 * error  # the test can tell
+    if sampling == "uniform":
+        assert set(sizes) == {10}
+    else:
+        assert np.var(sizes) == pytest.approx(clients * rate * (1 - rate), rel=6 * np.sqrt(2 / T))
+
+
+def test_a_million_clients_cost_what_a_cohort_costs() -> None:
+    """A population that is never stored: the records of a client are made from its number."""
+
+    class Population(Clients):
+        nodes = 1_000_000
+
+        def records_of(self, clients):
+            return np.arange(len(clients) + 1) * 2, np.repeat(clients % 1000, 2)
+
+    x = np.random.default_rng(0).normal(size=(1000, 8))
+    problem = Population(x, np.sign(x[:, 0]), np.zeros(1, np.int64))
+    algorithm = FederatedLearning(1_000_000, 1e-3, 0.5, 1.0, local_steps=2)
+    state, _ = run(algorithm, problem, 3, Key.seeded(0))
+    assert state.w[0, 0] > 3 * np.abs(state.w[0, 1:]).max()
+
+
+def test_sampling_is_in_the_events() -> None:
+    poisson = FederatedLearning(100, 0.1, 1.0, 1.0, local_epochs=1)
+    assert poisson.plan(1).releases[0].sampling == PoissonSampling(0.1)
+    assert poisson.expected_size == pytest.approx(10)
+    uniform = replace(poisson, sampling="uniform", sampling_rate=0.099)
+    assert uniform.plan(1).releases[0].sampling == FixedSizeSampling(10, 100)
+    assert uniform.expected_size == 10
+    assert uniform.sensitivity.bound == 2 * poisson.sensitivity.bound == 2.0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
+    problem = make_clients([5] * 40, 300)
+    algorithm = FederatedLearning(40, 0.5, 0.3, 1.0, local_epochs=2, batch_size=2)
+    before = kernels.get_threads()
+    results = []
+    for count in (before, threads):
+        kernels.set_threads(count)
+        results.append(run(algorithm, problem, 2, Key.seeded(3))[0].w)
+    kernels.set_threads(before)
+    np.testing.assert_array_equal(*results)
+
+
+GOOD = {
+    "clients": 10,
+    "sampling_rate": 0.5,
+    "clipping_norm": 1.0,
+    "noise_multiplier": 1.0,
+    "local_epochs": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"clients": 0}, "clients: wanted an integer of at least 1"),
+        ({"sampling_rate": 0.0}, r"sampling_rate: wanted a number in \(0, 1\], got 0"),
+        ({"sampling_rate": np.nan}, "sampling_rate: wanted a finite number, got nan"),
+        ({"clipping_norm": np.inf}, "clipping_norm: wanted a finite number, got inf"),
+        ({"noise_multiplier": 0}, "noise_multiplier: wanted a finite number greater than 0"),
+        ({"sampling": "all"}, "sampling: wanted one of 'poisson', 'uniform', got 'all'"),
+        ({"batch_size": 0}, "batch_size: wanted an integer of at least 1"),
+        ({"local_steps": 2}, "local_epochs: wanted either this or local_steps"),
+        ({"local_epochs": None}, "local_epochs: wanted either this or local_steps"),
+        ({"local_epochs": 1.5}, "local_epochs: wanted an integer"),
+        ({"global_step_size": -1.0}, "global_step_size: wanted a finite number greater than 0"),
+        ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
+    ],
+)
+def test_bad_parameters_are_named(bad, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        FederatedLearning(**(GOOD | bad))
+
+
+def test_a_problem_of_other_clients_is_refused() -> None:
+    with pytest.raises(ValueError, match="problem: wanted one with 10 clients, got 3"):
+        FederatedLearning(**GOOD).init(make_clients([1, 1, 1], 2), Key.seeded(0))
+    with pytest.raises(ValueError, match="rounds: wanted an integer of at least 1, got 0"):
+        FederatedLearning(**GOOD).plan(0)

@@ -1,0 +1,80 @@
+"""Estimators: what they compute, and when they beat the noisy vector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh import kernels
+from dpmesh.estimators import Identity, JamesStein, LaplacianSmoothing, SoftThreshold
+
+
+def normal(shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+@given(seed=st.integers(0, 2**32), dim=st.integers(1, 40), scale=st.floats(0, 3))
+def test_formulas(seed: int, dim: int, scale: float) -> None:
+    x = normal((3, dim), seed)
+    np.testing.assert_array_equal(Identity()(x, scale), x)
+    shrunk, cut = JamesStein()(x, scale), SoftThreshold()(x, scale)
+    for row in range(3):
+        factor = max(0, 1 - max(dim - 2, 0) * scale**2 / sum(x[row] ** 2))
+        np.testing.assert_allclose(shrunk[row], factor * x[row], rtol=1e-12)
+        for j in range(dim):
+            moved = max(0, abs(x[row, j]) - scale * np.sqrt(2 * np.log(dim)))
+            assert cut[row, j] == pytest.approx(np.sign(x[row, j]) * moved)
+
+
+@given(seed=st.integers(0, 2**32), smoothing=st.floats(0, 100), power=st.integers(1, 3))
+def test_laplacian_smoothing_is_the_kernel(seed: int, smoothing: float, power: int) -> None:
+    x = normal((2, 12), seed)
+    estimate = LaplacianSmoothing(smoothing, power, blocks=(5, 7))(x, 1.0)
+    np.testing.assert_array_equal(
+        estimate, kernels.smooth(x, smoothing, power=power, blocks=(5, 7))
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "estimator", [Identity(), LaplacianSmoothing(1.0), JamesStein(), SoftThreshold()]
+)
+def test_shape_and_type_stay_and_zero_stays(estimator, dtype) -> None:
+    estimate = estimator(np.zeros((1, 9), dtype), 0.5)
+    assert estimate.dtype == dtype
+    np.testing.assert_array_equal(estimate, np.zeros((1, 9)))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "truth"),
+    [
+        (LaplacianSmoothing(5.0), np.sin(np.arange(400) / 60)),
+        (JamesStein(), normal(400, 1) / 3),
+        (SoftThreshold(), np.where(np.arange(400) < 5, 30.0, 0.0)),
+    ],
+)
+def test_each_wins_on_the_vectors_it_is_made_for(estimator, truth) -> None:
+    """The squared error falls by half or more; that of the noisy vector is 400 +- 28."""
+    noisy = (truth + normal(400, 2))[np.newaxis]
+    assert ((estimator(noisy, 1.0) - truth) ** 2).sum() < 200 < ((noisy - truth) ** 2).sum() / 1.5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LaplacianSmoothing(-1.0), "smoothing: wanted a finite number of at least 0"),
+        (lambda: LaplacianSmoothing(np.nan), "smoothing: wanted a finite number, got nan"),
+        (lambda: LaplacianSmoothing(1.0, power=0), "power: wanted an integer of at least 1, got 0"),
+        (lambda: LaplacianSmoothing(1.0, blocks=[3]), "blocks: wanted a tuple of lengths, or None"),
+        (lambda: LaplacianSmoothing(1.0, blocks=(0,)), "blocks: wanted an integer of at least 1"),
+        (
+            lambda: LaplacianSmoothing(1.0, blocks=(3,))(np.ones((1, 5)), 1.0),
+            "blocks: wanted lengths that sum to the 5 elements of a row, got sum 3",
+        ),
+    ],
+)
+def test_bad_parameters_are_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,99 @@
+"""Slow, loop-written twin of federated learning, read off Algorithm 1: oracle of the fast one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Vector = np.ndarray
+
+
+def shorten(v: Vector, bound: float) -> Vector:
+    """Clip(v, L) = v / max(1, |v| / L)."""
+    return v / max(1.0, np.sqrt(sum(float(c) ** 2 for c in v)) / bound)
+
+
+def gradient(w: Vector, batch: Sequence[tuple[Vector, float]], lam: float) -> Vector:
+    """Of the mean logistic loss, labels -1 and +1, with weight decay."""
+    g = np.zeros_like(w)
+    for x, y in batch:
+        g = g - y * x / (1 + np.exp(y * float(w @ x))) / len(batch)
+    return g + lam * w
+
+
+def laplacian_system(n: int, s: float) -> Vector:
+    """A = I + s L for the cycle of n."""
+    A = np.eye(n)
+    for i in range(n):
+        for j in ((i - 1) % n, (i + 1) % n):
+            A[i, i] += s
+            A[i, j] -= s
+    return A
+
+
+def epoch_orders(coins: Sequence[float], records: Sequence[int], passes: int) -> list[list[int]]:
+    """The records in the order of their coins, with new coins for every pass."""
+    orders = []
+    for e in range(passes):
+        mine = coins[e * len(records) : (e + 1) * len(records)]
+        orders.append([record for _, record in sorted(zip(mine, records, strict=True))])
+    return orders
+
+
+def client_update(
+    w: Vector,
+    orders: Sequence[Sequence[int]],
+    example: Callable[[int], tuple[Vector, float]],
+    *,
+    b: int,
+    K: int | None,
+    eta: float,
+    L: float,
+    lam: float,
+) -> Vector:
+    batches = [order[i : i + b] for order in orders for i in range(0, len(order), b)]
+    local = w
+    for batch in batches[:K]:
+        g = gradient(local, [example(r) for r in batch], lam)
+        local = w + shorten(local - eta * g - w, L)
+    return local - w
+
+
+def federated_learning(
+    *,
+    cohort: Callable[[int], Sequence[int]],  # round t -> clients
+    orders: Callable[[int, int], list[list[int]]],  # (client j, round t) -> record orders
+    example: Callable[[int], tuple[Vector, float]],
+    noise: Callable[[int], Vector],  # round t -> standard normal vector
+    N: int,
+    tau: float,
+    T: int,
+    n: int,
+    L: float,
+    z: float | None,
+    replace_one: bool,
+    b: int,
+    K: int | None,
+    eta_l: Callable[[int], float],
+    eta_g: float,
+    sigma: float,
+    lam: float,
+    a: Callable[[int], float] | None,
+) -> Vector:
+    """Return the output after T rounds."""
+    w = [np.zeros(n)]
+    S = round(tau * N) if replace_one else tau * N
+    for t in range(T):
+        total = np.zeros(n)
+        for j in cohort(t):
+            total = total + client_update(
+                w[t], orders(j, t), example, b=b, K=K, eta=eta_l(t + 1), L=L, lam=lam
+            )
+        if z is not None:
+            total = total + z * L * (2 if replace_one else 1) * noise(t)
+        w.append(w[t] + eta_g / S * np.linalg.solve(laplacian_system(n, sigma), total))
+    if a is None:
+        return w[T]
+    weights = [a(t + 1) for t in range(T + 1)]
+    return sum(weight * v for weight, v in zip(weights, w, strict=True)) / sum(weights)
