@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmesh import kernels
-from dpmesh.estimators import Identity, JamesStein, LaplacianSmoothing, SoftThreshold
+from dpmesh.estimators import (
+    AdaptiveSmoothing,
+    Identity,
+    JamesStein,
+    LaplacianSmoothing,
+    SoftThreshold,
+    smoothing_risk,
+)
 
 
 def normal(shape, seed=0):
@@ -37,9 +44,51 @@ def test_laplacian_smoothing_is_the_kernel(seed: int, smoothing: float, power: i
     )
 
 
+def signal(kind: str, dim: int) -> np.ndarray:
+    x = np.linspace(0, 30, dim)
+    return {"smooth": np.sin(x), "rough": normal(dim, 7), "zero": 0 * x}[kind]
+
+
+@pytest.mark.parametrize("kind", ["smooth", "rough", "zero"])
+@pytest.mark.parametrize(("smoothing", "power"), [(0.0, 1), (1.0, 1), (4.0, 2)])
+def test_proposition_1_is_the_mean_square_error(kind, smoothing, power) -> None:
+    """Against 4,000 draws: within 6 standard errors of their mean, false alarm 2e-9 each."""
+    truth, scale, draws = signal(kind, 60), 0.7, 4000
+    noisy = truth + scale * normal((draws, 60), 3)
+    errors = ((LaplacianSmoothing(smoothing, power)(noisy, scale) - truth) ** 2).sum(axis=1)
+    tolerance = 6 * errors.std() / np.sqrt(draws)
+    risk = smoothing_risk(truth, scale, smoothing, power=power)
+    assert abs(errors.mean() - sum(risk)) < tolerance
+    if smoothing:
+        assert abs(errors.mean() - risk.variance * 1.5 - risk.bias) > tolerance
+
+
+@pytest.mark.parametrize("kind", ["smooth", "rough", "zero"])
+@pytest.mark.parametrize("scale", [0.01, 0.3, 3.0])
+def test_adaptive_smoothing_is_nearly_as_good_as_the_best_factor(kind, scale) -> None:
+    truth, factors = signal(kind, 3000), [0.0, *np.exp2(np.arange(-6, 8.25, 0.25))]
+    best = min(sum(smoothing_risk(truth, scale, s)) for s in factors)
+    noisy = (truth + scale * normal(3000, 5))[np.newaxis]
+    (chosen,) = AdaptiveSmoothing().factors(noisy, scale)[0]
+    assert sum(smoothing_risk(truth, scale, chosen)) < 1.05 * best + 0.01 * scale**2 * 3000
+    np.testing.assert_allclose(
+        AdaptiveSmoothing()(noisy, scale), LaplacianSmoothing(chosen)(noisy, scale)
+    )
+
+
+def test_adaptive_smoothing_treats_each_block_for_itself() -> None:
+    noisy = np.concatenate([signal("smooth", 1000), signal("rough", 1000)])[np.newaxis]
+    estimator = AdaptiveSmoothing(blocks=(1000, 1000), largest=64.0)
+    smooth, rough = estimator.factors(noisy + 0.3 * normal((1, 2000), 8), 0.3)[0]
+    assert smooth > 10 * rough
+    assert (estimator.factors(noisy, 0.0) == 0).all()  # without noise there is nothing to gain
+    np.testing.assert_allclose(estimator(noisy, 0.0), noisy)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "estimator", [Identity(), LaplacianSmoothing(1.0), JamesStein(), SoftThreshold()]
+    "estimator",
+    [Identity(), LaplacianSmoothing(1.0), AdaptiveSmoothing(), JamesStein(), SoftThreshold()],
 )
 def test_shape_and_type_stay_and_zero_stays(estimator, dtype) -> None:
     estimate = estimator(np.zeros((1, 9), dtype), 0.5)
@@ -68,6 +117,11 @@ def test_each_wins_on_the_vectors_it_is_made_for(estimator, truth) -> None:
         (lambda: LaplacianSmoothing(np.nan), "smoothing: wanted a finite number, got nan"),
         (lambda: LaplacianSmoothing(1.0, power=0), "power: wanted an integer of at least 1, got 0"),
         (lambda: LaplacianSmoothing(1.0, blocks=[3]), "blocks: wanted a tuple of lengths, or None"),
+        (lambda: AdaptiveSmoothing(largest=0.0), "largest: wanted a finite number greater than 0"),
+        (lambda: AdaptiveSmoothing(power=0), "power: wanted an integer of at least 1, got 0"),
+        (lambda: smoothing_risk(np.ones((2, 2)), 1.0, 1.0), "signal: wanted 1 axes"),
+        (lambda: smoothing_risk(np.ones(2), -1.0, 1.0), "noise_scale: wanted a finite number of"),
+        (lambda: smoothing_risk(np.ones(2), 1.0, np.inf), "smoothing: wanted a finite number"),
         (lambda: LaplacianSmoothing(1.0, blocks=(0,)), "blocks: wanted an integer of at least 1"),
         (
             lambda: LaplacianSmoothing(1.0, blocks=(3,))(np.ones((1, 5)), 1.0),
