@@ -20,14 +20,14 @@ class Clients:
     def nodes(self):
         return len(self.indptr) - 1
 
-    def initial_model(self, key):
-        return np.zeros(self.features.shape[1])
+    def initial(self, key):
+        return np.zeros((1, self.features.shape[1]))
 
     def records_of(self, clients):
         rows = [np.arange(self.indptr[j], self.indptr[j + 1]) for j in clients]
         return np.cumsum([0, *map(len, rows)]), np.concatenate([np.empty(0, np.int64), *rows])
 
-    def step(self, models, step_size, batches):
+    def step(self, models, step_size, batches, *, out):
         return kernels.linear_step(
             models,
             step_size,
@@ -36,10 +36,10 @@ class Clients:
             batches,
             "logistic",
             regularization=self.weight_decay,
-            out=models,
+            out=out,
         )
 
-    def loss(self, models, batches):
+    def objective(self, models, batches):
         return kernels.linear_loss(models, self.features, self.labels, batches, "logistic")
 
 

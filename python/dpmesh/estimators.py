@@ -23,10 +23,18 @@ from dpmesh.kernels._arrays import floats
 from dpmesh.privacy.types import Floats, Released
 
 
+class History(NamedTuple):
+    """What was released so far, the present round included."""
+
+    total: Released
+    """Sum of the noisy vectors of all rounds, shape (nodes, dim)."""
+    rounds: int
+
+
 class Estimator(Protocol):
     """A function of what was released and of the noise that went into it."""
 
-    def __call__(self, noisy: Released, noise_scale: float) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
         """Return an estimate of each row.
 
         Parameters
@@ -34,7 +42,9 @@ class Estimator(Protocol):
         noisy
             Shape (nodes, dim): the true rows plus Gaussian noise.
         noise_scale
-            Standard deviation of the noise on each coordinate; 0 if there is none.
+            Standard deviation of the noise on each coordinate, in every round; 0 if there is none.
+        history
+            All rounds so far.
         """
         ...
 
@@ -43,7 +53,7 @@ class Estimator(Protocol):
 class Identity:
     """The noisy vector as it is."""
 
-    def __call__(self, noisy: Released, noise_scale: float) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
         """Return `noisy`."""
         return noisy
 
@@ -71,55 +81,64 @@ class LaplacianSmoothing:
         non_negative("smoothing", self.smoothing)
         _check_cycles(self.power, self.blocks)
 
-    def __call__(self, noisy: Released, noise_scale: float) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
         """Return the smoothed rows, whatever the noise."""
         return Released(kernels.smooth(noisy, self.smoothing, power=self.power, blocks=self.blocks))
 
 
 @dataclass(frozen=True)
 class AdaptiveSmoothing:
-    """Laplacian smoothing that chooses its factor from the release itself, for each block.
+    """Laplacian smoothing that chooses its factor from what was released, for each block.
 
-    The factor minimizes an unbiased estimate of the risk in Proposition 1: the energy of the true
-    vector at a frequency is that of the noisy one less the variance of the noise, on average. Only
-    public numbers and what was released go in, so the choice costs no privacy.
+    If the rounds so far go on alike until there are `rounds` of them, their true vectors add up
+    while their noise averages out. The factor minimizes the risk of Proposition 1 for that sum: the
+    energy of the true sum at a frequency is that of the noisy one less the variance of its noise,
+    on average. Only public numbers and releases go in, so the choice costs no privacy.
 
     Parameters
     ----------
+    rounds
+        1 aims at the error of the present round alone, and smooths far too much for training. The
+        length of a run aims at the error of its whole way, as if later rounds did not correct the
+        noise of earlier ones; since they do, a few times the length is better.
     largest
         Factors from 0 to this one are tried, in steps of a quarter octave from 1/64 on.
     power, blocks
         As for `LaplacianSmoothing`.
     """
 
+    rounds: int
     largest: float = 256.0
     power: int = 1
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        integer("rounds", self.rounds, at_least=1)
         positive("largest", self.largest)
         _check_cycles(self.power, self.blocks)
 
-    def __call__(self, noisy: Released, noise_scale: float) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
         """Return the smoothed rows; each block of each row with the factor of its own."""
         estimate = np.empty_like(noisy)
-        for row, block, factor in self._choices(noisy, noise_scale):
+        for row, block, factor in self._choices(noise_scale, history):
             estimate[row, block] = kernels.smooth(noisy[row, block], factor, power=self.power)
         return Released(estimate)
 
-    def factors(self, noisy: Released, noise_scale: float) -> npt.NDArray[np.float64]:
+    def factors(self, noise_scale: float, history: History) -> npt.NDArray[np.float64]:
         """Return the chosen factors, shape (nodes, blocks)."""
-        chosen = [factor for *_, factor in self._choices(noisy, noise_scale)]
-        return np.reshape(chosen, (len(noisy), -1))
+        chosen = [factor for *_, factor in self._choices(noise_scale, history)]
+        return np.reshape(chosen, (len(history.total), -1))
 
-    def _choices(self, noisy: Released, noise_scale: float) -> Iterator[tuple[int, slice, float]]:
+    def _choices(self, noise_scale: float, history: History) -> Iterator[tuple[int, slice, float]]:
+        total, t = history
         octaves = np.arange(-6, np.log2(self.largest), 0.25)
         candidates = [0.0, *np.exp2(octaves), self.largest]
-        ends = np.cumsum(self.blocks or (noisy.shape[-1],))
-        for row, end in product(range(len(noisy)), range(len(ends))):
+        ends = np.cumsum(self.blocks or (total.shape[-1],))
+        for row, end in product(range(len(total)), range(len(ends))):
             block = slice(ends[end - 1] if end else 0, ends[end])
-            energies = _energies(noisy[row, block]) - noise_scale**2
-            risks = [sum(_risk(energies, noise_scale, s, self.power)) for s in candidates]
+            energies = (_energies(total[row, block]) - t * noise_scale**2) / t**2
+            scale = noise_scale / sqrt(self.rounds)
+            risks = [sum(_risk(energies, scale, s, self.power)) for s in candidates]
             yield row, block, candidates[int(np.argmin(risks))]
 
 
@@ -172,7 +191,7 @@ def _risk(
 class JamesStein:
     """Shrink the row towards 0 by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, at least by 0."""
 
-    def __call__(self, noisy: Released, noise_scale: float) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
         """Return the shrunken rows."""
         squares = np.square(kernels.row_norms(noisy))
         variance = max(noisy.shape[-1] - 2, 0) * noise_scale**2
@@ -185,7 +204,7 @@ class JamesStein:
 class SoftThreshold:
     """Move every coordinate towards 0 by ``noise_scale * sqrt(2 log dim)``, and no further."""
 
-    def __call__(self, noisy: Released, noise_scale: float) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
         """Return the rows with small coordinates set to 0."""
         threshold = noise_scale * sqrt(2 * log(noisy.shape[-1]))
         kept = np.maximum(np.abs(noisy) - noisy.dtype.type(threshold), 0)

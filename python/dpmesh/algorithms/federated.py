@@ -17,17 +17,18 @@ what the paper's noise covers, and would tell the size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
+from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info
-from dpmesh.algorithms.minibatches import Indices, LocalSteps, Ragged
-from dpmesh.estimators import Estimator, Identity
+from dpmesh.algorithms.minibatches import LocalSteps
+from dpmesh.estimators import Estimator, History, Identity
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
@@ -40,7 +41,7 @@ from dpmesh.schedules import Constant, Schedule
 class ClientProblem(Protocol):
     """What many clients can learn together: a model as one vector, and gradient steps on records.
 
-    A stack of models has one row for each of the clients that train at the moment.
+    `params` has one row for each of the clients that train at the moment.
     """
 
     @property
@@ -48,34 +49,43 @@ class ClientProblem(Protocol):
         """Number of clients."""
         ...
 
-    def initial_model(self, key: Key) -> Floats:
-        """Return the first global model, shape (dim,), from no client's data."""
+    def initial(self, key: Key) -> Floats:
+        """Return the first global model, shape (1, dim), from no client's data."""
         ...
 
-    def records_of(self, clients: Indices) -> Ragged:
+    def records_of(self, nodes: Indices) -> Ragged:
         """Return the records of these clients, possibly none."""
         ...
 
-    def step(self, models: Floats, step_size: npt.NDArray[np.float64], batches: Ragged) -> Floats:
-        """Return the models after one gradient step on their batches, maybe in place.
+    def step(
+        self,
+        params: Floats,
+        step_size: npt.NDArray[np.float64],
+        batches: Ragged,
+        *,
+        out: Floats,
+    ) -> Floats:
+        """Return `out`: the models after one gradient step on their batches, weight decay included.
 
-        The step is of the mean loss, weight decay included; a step size of 0 changes nothing.
+        `out` may be `params`. A model whose step size is 0 stays as it is.
         """
         ...
 
-    def loss(self, models: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
-        """Return the mean loss of each model on its batch."""
+    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Return the mean loss of each model on its batch, shape (rows,)."""
         ...
 
 
 @dataclass(frozen=True)
 class FederatedState:
-    """The global model w^t, shape (1, dim), and the output so far; both are made of releases.
+    """The global model w^t and its history, shapes (1, dim); all of it is made of releases.
 
     Parameters
     ----------
     w
         The global model.
+    total
+        Sum of the noisy average moves of all rounds.
     output
         Average of w^0 .. w^t with the weights a_t: the paper's output.
     weight
@@ -83,6 +93,7 @@ class FederatedState:
     """
 
     w: Released
+    total: Released
     output: Released
     weight: float
 
@@ -209,8 +220,9 @@ class FederatedLearning:
         """Start from the problem's initial model."""
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
-        w = Released(np.atleast_2d(problem.initial_model(key)))
-        return self._with_model(w, FederatedState(w, w, 0.0), 0)
+        w = Released(problem.initial(key))
+        start = FederatedState(w, Released(np.zeros_like(w)), w, 0.0)
+        return self._with_output(start, 0)
 
     def step(
         self,
@@ -269,8 +281,8 @@ class FederatedLearning:
         for i, batches in enumerate(local.batches(problem.records_of(cohort), cohort, order)):
             active = np.diff(batches[0]) > 0
             if i == 0:
-                losses = problem.loss(models, batches)[active]
-            models = problem.step(models, np.where(active, eta, 0.0), batches)
+                losses = problem.objective(models, batches)[active]
+            problem.step(models, np.where(active, eta, 0.0), batches, out=models)
             np.subtract(models, w, out=moves)
             kernels.clip_rows(moves, self.clipping_norm, out=moves)
             np.add(w, moves, out=models)
@@ -279,19 +291,20 @@ class FederatedLearning:
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
         """Move the global model by the estimated average move (*)."""
         average = Released(noisy / noisy.dtype.type(self.expected_size))
+        total = Released(state.total + average)
         noise_scale = self.mechanism.noise_scale(self.sensitivity, noisy.shape[1])
-        delta = self.estimator(average, noise_scale / self.expected_size)
+        delta = self.estimator(average, noise_scale / self.expected_size, History(total, t + 1))
         w = Released(state.w + noisy.dtype.type(self.global_step_size) * delta)
-        return self._with_model(w, state, t + 1)
+        return self._with_output(replace(state, w=w, total=total), t + 1)
 
-    def _with_model(self, w: Released, state: FederatedState, t: int) -> FederatedState:
-        """Return the state with the model w^t, and the output with its share in it."""
+    def _with_output(self, state: FederatedState, t: int) -> FederatedState:
+        """Return the state with w^t in its output."""
         if self.output_weights is None:
-            return FederatedState(w, w, 0.0)
+            return replace(state, output=state.w)
         a = self.output_weights(t + 1)
         weight = state.weight + a
-        output = state.output + w.dtype.type(a / weight) * (w - state.output)
-        return FederatedState(w, Released(output), weight)
+        output = state.output + state.w.dtype.type(a / weight) * (state.w - state.output)
+        return replace(state, output=Released(output), weight=weight)
 
     def parameters(self, state: FederatedState) -> Floats:
         """Return the output, shape (1, dim): the last model, or the weighted average."""

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh import kernels
+from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh.keys import Stream
-
-Indices: TypeAlias = npt.NDArray[np.int64]
-Ragged: TypeAlias = tuple[Indices, Indices]
-"""``(indptr, indices)``: row i holds ``indices[indptr[i]:indptr[i + 1]]``, possibly nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ class LocalSteps:
             full_passes, k = np.divmod(i, np.maximum(per_pass, 1))
             starts = passes * indptr[:-1] + full_passes * sizes + k * self.batch_size
             lengths = np.minimum(self.batch_size, sizes - k * self.batch_size)
-            yield _slices(order, starts, np.where(i < steps, lengths, 0))
+            yield slices(order, starts, np.where(i < steps, lengths, 0))
 
     def _passes_and_steps(self, per_pass: Indices) -> tuple[int, Indices]:
         """Return the passes that suffice for all clients, and the number of steps of each."""
@@ -79,12 +74,5 @@ def _shuffled_passes(records: Ragged, passes: int, clients: Indices, stream: Str
     coins = kernels.uniform((len(sizes), passes * int(sizes.max())), stream, nodes=clients)
     used = coins[np.arange(coins.shape[1]) < passes * sizes[:, np.newaxis]]
     lengths = np.repeat(sizes, passes)  # of every pass of every client
-    where = _slices(indices, np.repeat(indptr[:-1], passes), lengths)[1]
+    where = slices(indices, np.repeat(indptr[:-1], passes), lengths)[1]
     return where[np.lexsort((used, np.repeat(np.arange(len(lengths)), lengths)))]
-
-
-def _slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:
-    """Return ``values[start:start + length]`` of each row."""
-    indptr = np.concatenate(([0], np.cumsum(lengths)))
-    offsets = np.repeat(starts - indptr[:-1], lengths)
-    return indptr, values[offsets + np.arange(indptr[-1])]

@@ -1,0 +1,25 @@
+"""Rows of different lengths, end to end in one array, without a loop over rows."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+Ragged: TypeAlias = tuple[Indices, Indices]
+"""``(indptr, values)``: row i is ``values[indptr[i]:indptr[i + 1]]``, possibly empty."""
+
+
+def slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:
+    """Return the rows ``values[start:start + length]``."""
+    indptr = np.concatenate(([0], np.cumsum(lengths)))
+    offsets = np.repeat(starts - indptr[:-1], lengths)
+    return indptr, values[offsets + np.arange(indptr[-1])]
+
+
+def rows(ragged: Ragged, chosen: Indices) -> Ragged:
+    """Return these rows, in their order."""
+    indptr, values = ragged
+    return slices(values, indptr[chosen], indptr[chosen + 1] - indptr[chosen])
