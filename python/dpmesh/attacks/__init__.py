@@ -1,0 +1,10 @@
+"""Attacks on what was released: how well members of the training data can be told from others."""
+
+from dpmesh.attacks.membership import (
+    MembershipAttack,
+    likelihood_ratio_attack,
+    scored,
+    threshold_attack,
+)
+
+__all__ = ["MembershipAttack", "likelihood_ratio_attack", "scored", "threshold_attack"]

@@ -1,0 +1,160 @@
+"""Membership inference: telling records of the training data from others.
+
+An attack gives every candidate a score, higher for those that it takes for members. Its curve says
+how many members it finds at each rate of false alarms; the area under it is 1/2 for guessing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from dpmesh._validate import fail, probability
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MembershipAttack:
+    """The receiver operating characteristic of an attack.
+
+    Parameters
+    ----------
+    fpr, tpr
+        Share of the others and of the members with a score of at least each threshold, ascending;
+        from 0 to 1.
+    auc
+        Area under the curve: the probability that a random member scores higher than a random
+        other, ties counted half.
+    """
+
+    fpr: Floats
+    tpr: Floats
+    auc: float
+
+    def tpr_at(self, fpr: float) -> float:
+        """Return the share of members found at no more than this rate of false alarms."""
+        probability("fpr", fpr)
+        return float(self.tpr[np.searchsorted(self.fpr, fpr, side="right") - 1])
+
+
+def scored(members: npt.ArrayLike, others: npt.ArrayLike) -> MembershipAttack:
+    """Return the curve of an attack from the scores that it gave.
+
+    Parameters
+    ----------
+    members, others
+        Scores, shapes (members,) and (others,), higher for those taken for members.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or one is NaN.
+    """
+    inside, outside = _scores("members", members), _scores("others", others)
+    thresholds = np.unique(np.concatenate([inside, outside]))[::-1]
+    rates = [
+        (len(scores) - np.searchsorted(np.sort(scores), thresholds)) / len(scores)
+        for scores in (outside, inside)
+    ]
+    fpr, tpr = (np.concatenate(([0.0], rate)) for rate in rates)
+    ranks = stats.rankdata(np.concatenate([inside, outside]))[: len(inside)]
+    wins = ranks.sum() - len(inside) * (len(inside) + 1) / 2
+    return MembershipAttack(fpr, tpr, float(wins / (len(inside) * len(outside))))
+
+
+def threshold_attack(member_losses: npt.ArrayLike, other_losses: npt.ArrayLike) -> MembershipAttack:
+    """Take those of small loss for members (Yeom et al., 2018): section 6.4 of the federated paper.
+
+    Parameters
+    ----------
+    member_losses, other_losses
+        The model's loss on records that it was trained on, and on others of the same kind.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or one is NaN.
+    """
+    inside, outside = _scores("member_losses", member_losses), _scores("other_losses", other_losses)
+    return scored(-inside, -outside)
+
+
+def likelihood_ratio_attack(
+    losses: npt.ArrayLike,
+    is_member: npt.ArrayLike,
+    shadow_losses: npt.ArrayLike,
+    shadow_members: npt.ArrayLike,
+    *,
+    least_spread: float = 1e-3,
+) -> MembershipAttack:
+    """Compare each record's loss with what models trained with and without it have (LiRA).
+
+    For each record two normal distributions are fitted to the shadow models' log-odds of the true
+    label, ``log(p / (1 - p))`` with ``p = exp(-loss)``: of the models that had it and of those that
+    had not. The score is the logarithm of the ratio of their densities at the attacked model's
+    (Carlini et al., "Membership Inference Attacks From First Principles", 2022).
+
+    Parameters
+    ----------
+    losses
+        The attacked model's cross-entropy on each record, shape (records,).
+    is_member
+        Whether it was trained on it, shape (records,): the truth that the attack is held against.
+    shadow_losses
+        The shadow models' losses, shape (models, records).
+    shadow_members
+        Whether each shadow model was trained on each record, shape (models, records); every record
+        needs models of both kinds.
+    least_spread
+        Smallest standard deviation that is believed.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a loss is negative or NaN, or a record lacks models of a kind.
+    """
+    seen = _log_odds("losses", losses, ndim=1)
+    shadows = _log_odds("shadow_losses", shadow_losses, ndim=2)
+    truth = _flags("is_member", is_member, seen.shape)
+    had = _flags("shadow_members", shadow_members, shadows.shape)
+    if shadows.shape[1:] != seen.shape:
+        fail("shadow_losses", f"shape (models, {len(seen)})", f"shape {shadows.shape}")
+    if not had.any(axis=0).all() or had.all(axis=0).any():
+        fail("shadow_members", "models with and without each record", "a record that lacks a kind")
+    densities = []
+    for kind in (had, ~had):
+        mean = shadows.mean(axis=0, where=kind)
+        spread = np.maximum(shadows.std(axis=0, where=kind), least_spread)
+        densities.append(stats.norm.logpdf(seen, mean, spread))
+    scores = densities[0] - densities[1]
+    return scored(scores[truth], scores[~truth])
+
+
+def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
+    array = np.asarray(losses, dtype=np.float64)
+    if array.ndim != ndim or not array.size:
+        fail(argument, f"{ndim} axes and at least 1 loss", f"shape {array.shape}")
+    if not (array >= 0).all():
+        fail(argument, "cross-entropies of at least 0", "a negative number or NaN")
+    # log(p / (1 - p)) at p = exp(-loss), kept finite where a model is certain
+    return np.asarray(-array - special.log1p(-np.exp(-np.clip(array, 1e-12, None))))
+
+
+def _scores(argument: str, values: npt.ArrayLike) -> Floats:
+    scores = np.asarray(values, dtype=np.float64)
+    if scores.ndim != 1 or not len(scores):
+        fail(argument, "one axis and at least 1 number", f"shape {scores.shape}")
+    if np.isnan(scores).any():
+        fail(argument, "numbers", "NaN")
+    return scores
+
+
+def _flags(argument: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    flags = np.asarray(values)
+    if flags.dtype != np.bool_ or flags.shape != shape:
+        fail(argument, f"booleans of shape {shape}", f"{flags.dtype} of shape {flags.shape}")
+    return flags
