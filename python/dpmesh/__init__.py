@@ -1,5 +1,62 @@
-"""Differentially private learning among many nodes."""
+"""Differentially private learning among many nodes.
+
+>>> import dpmesh as dm
+>>> problem = dm.LinearProblem(train, parts, "logistic", test=test)      # doctest: +SKIP
+>>> run = dm.simulate(                                                   # doctest: +SKIP
+...     dm.OnlineLearning(epsilon=1.0), problem, dm.topology.ring(16), rounds=100
+... )
+>>> print(run.privacy)                                                   # doctest: +SKIP
+
+Names are imported when they are first used, so that ``import dpmesh`` is instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from dpmesh._core import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from dpmesh import data, kernels, keys, plots, privacy, problems, schedules, topology
+    from dpmesh.algorithms import OnlineLearning
+    from dpmesh.data import Dataset
+    from dpmesh.keys import Key
+    from dpmesh.problems import LinearProblem
+    from dpmesh.simulate import Run, simulate
+
+__all__ = [
+    "Dataset",
+    "Key",
+    "LinearProblem",
+    "OnlineLearning",
+    "Run",
+    "__version__",
+    "data",
+    "kernels",
+    "keys",
+    "plots",
+    "privacy",
+    "problems",
+    "schedules",
+    "simulate",
+    "topology",
+]
+
+_HOMES = {
+    "Dataset": "dpmesh.data",
+    "Key": "dpmesh.keys",
+    "LinearProblem": "dpmesh.problems",
+    "OnlineLearning": "dpmesh.algorithms",
+    "Run": "dpmesh.simulate",
+    "simulate": "dpmesh.simulate",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in __all__:
+        value = import_module(f"dpmesh.{name}")
+    else:
+        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}")
+    globals()[name] = value
+    return value

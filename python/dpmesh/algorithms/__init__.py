@@ -2,5 +2,6 @@
 
 from dpmesh.algorithms.base import Algorithm, Exchange, Info
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.online import OnlineLearning
 
-__all__ = ["Algorithm", "Exchange", "FederatedLearning", "Info"]
+__all__ = ["Algorithm", "Exchange", "FederatedLearning", "Info", "OnlineLearning"]

@@ -40,12 +40,15 @@ class Info:
     losses
         Shape (nodes,): each node's loss on the records that it used in this round, before it
         learned from them.
+    records
+        Shape (nodes, batch_size): those records, where each is used once; regret needs them.
     """
 
     releases: tuple[Release, ...]
     bits_per_node: int
     received: Released
     losses: npt.NDArray[np.float64]
+    records: npt.NDArray[np.int64] | None = None
 
 
 class Exchange(Protocol):

@@ -1,0 +1,111 @@
+"""How steep, how curved, how convex the objectives of linear models are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh.kernels.linear import LOSSES, Loss
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Bounds that hold at all parameters, or at those in the ball that they were asked for.
+
+    Attributes
+    ----------
+    loss_lipschitz
+        Largest L2 norm of the gradient of one record's loss, without the regularizer. Exchanging a
+        record changes the sum of gradients at the same parameters by at most twice this much.
+    lipschitz
+        Largest norm of a gradient of the objective, regularizer included.
+    smoothness
+        Largest factor by which a difference of parameters shows in the gradients of the objective;
+        infinite for the hinge, which has a kink.
+    strong_convexity
+        The objective minus this times ``|w|^2 / 2`` is convex: the regularization, since a linear
+        model's loss is flat across its records.
+    """
+
+    loss_lipschitz: float
+    lipschitz: float
+    smoothness: float
+    strong_convexity: float
+
+
+def linear_constants(
+    loss: Loss,
+    feature_norm: float,
+    *,
+    classes: int | None = None,
+    regularization: float = 0.0,
+    radius: float | None = None,
+    label_bound: float = 1.0,
+) -> Constants:
+    """Constants of a linear model whose records have norms of at most `feature_norm`.
+
+    With ``B = feature_norm``, ``R = radius``, ``K = classes`` and ``Y = label_bound``, the norm of
+    a record's gradient is that of the slopes ``s = dloss/dz`` in its scores times ``|x| <= B``, and
+    its Hessian is the second derivative in the scores times ``x x^T``:
+
+    ==================  ===============================  =======================================
+    loss                loss_lipschitz                   smoothness, without the regularization
+    ==================  ===============================  =======================================
+    logistic            ``B``, since ``|s| < 1``         ``B^2 / 4``
+    hinge               ``B``, since ``|s| <= 1``        infinite
+    squared             ``(R B + Y) B``, since           ``B^2``
+                        ``|z - y| <= |w| |x| + |y|``
+    softmax             ``sqrt(2) B``: ``s = p - e_y``   ``B^2 / 2``: ``diag(p) - p p^T <= I / 2``
+    one-vs-all of K     ``sqrt(K) B``; squared:          as one model, since the models share no
+                        ``(R B + sqrt(K)) B``            parameters
+    ==================  ===============================  =======================================
+
+    The regularization ``lambda`` adds ``lambda R`` to lipschitz, ``lambda`` to smoothness and to
+    strong_convexity. The bounds on ``s`` for hinge and logistic hold at all parameters, so noise
+    calibrated to loss_lipschitz is right at points outside the ball too. Source of the softmax
+    bound: Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
+
+    Parameters
+    ----------
+    loss
+        ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
+    feature_norm
+        Largest L2 norm of a record's features: a public number, as 1 for records of unit norm.
+    classes
+        Number of classes of softmax and one-vs-all; None for one model.
+    regularization
+        Factor of ``|w|^2 / 2``.
+    radius
+        Largest norm of the parameters of a node, all its models together; None for no bound.
+    label_bound
+        Largest absolute value of a real target of one squared model.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or softmax comes without its number of classes.
+    """
+    one_of("loss", loss, LOSSES)
+    b = positive("feature_norm", feature_norm)
+    r = math.inf if radius is None else positive("radius", radius)
+    regularization = non_negative("regularization", regularization)
+    models = 1
+    if classes is not None:
+        models = integer("classes", classes, at_least=2)
+        label_bound = 1.0
+    elif loss == "softmax":
+        fail("classes", "the number of classes for the loss 'softmax'", None)
+    targets = math.sqrt(models) * positive("label_bound", label_bound)
+    loss_lipschitz, curvature = {
+        "logistic": (math.sqrt(models) * b, b**2 / 4),
+        "hinge": (math.sqrt(models) * b, math.inf),
+        "squared": ((r * b + targets) * b, b**2),
+        "softmax": (math.sqrt(2) * b, b**2 / 2),
+    }[loss]
+    return Constants(
+        loss_lipschitz=loss_lipschitz,
+        lipschitz=loss_lipschitz + (regularization * r if regularization else 0.0),
+        smoothness=curvature + regularization,
+        strong_convexity=regularization,
+    )

@@ -1,0 +1,307 @@
+"""Linear models on records that are divided among nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh import kernels
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh.data import Dataset, Partition
+from dpmesh.kernels.linear import LOSSES, Batches, Loss
+from dpmesh.kernels.projection import Norm
+from dpmesh.problems.constants import Constants, linear_constants
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+SLACK = 1e-6
+"""Relative excess of a norm that is put down to rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProblem:
+    """A linear model, the records of each node, and records to test on.
+
+    The losses, and how a node's objective is made of them, are those of `dpmesh.kernels.linear`;
+    parameters have the type of the features.
+
+    Parameters
+    ----------
+    train
+        All records to learn from.
+    partition
+        Which of them each node has: disjoint arrays of indices, none empty, whose order is the
+        order in which a node's records arrive.
+    loss
+        ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"`` (real targets), or
+        ``"softmax"`` (classes).
+    test
+        Records for `accuracy`, with the features and the kind of labels of `train`.
+    classes
+        Number of classes, for labels 0 to ``classes - 1``: of softmax, or of models one-vs-all with
+        another loss. None for one model.
+    regularization
+        Factor of ``|w|^2 / 2`` in each node's objective.
+    feature_norm
+        A public bound on the L2 norm of a record, as 1 for records of unit norm; `constants` needs
+        it. Every training record is held against it.
+    label_bound
+        A public bound on the absolute value of a real target (squared loss, one model).
+
+    Raises
+    ------
+    ValueError
+        If labels do not fit the loss, indices overlap or are out of range, a node has no records,
+        the test records do not fit, or a record or target exceeds its bound.
+    """
+
+    train: Dataset
+    partition: Partition
+    loss: Loss
+    test: Dataset | None = None
+    classes: int | None = None
+    regularization: float = 0.0
+    feature_norm: float | None = None
+    label_bound: float = 1.0
+    _order: npt.NDArray[np.int64] = field(init=False, repr=False)
+    _starts: npt.NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        one_of("loss", self.loss, LOSSES)
+        if self.classes is not None:
+            integer("classes", self.classes, at_least=2)
+        elif self.loss == "softmax":
+            fail("classes", "the number of classes for the loss 'softmax'", None)
+        non_negative("regularization", self.regularization)
+        order, starts = _flat(self.partition, self.train.records)
+        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "_starts", starts)
+        self._check_labels("train", self.train)
+        self._check_feature_norm()
+        if self.test is not None:
+            self._check_test(self.test)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.partition)
+
+    @property
+    def dim(self) -> int:
+        """Length of the parameters of a node: features, times classes if there are any."""
+        return self.train.dim * (self.classes or 1)
+
+    @property
+    def records(self) -> npt.NDArray[np.int64]:
+        """Number of records of each node, shape (nodes,)."""
+        return np.diff(self._starts)
+
+    @property
+    def everything(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """All records of each node, as batches ``(indptr, indices)``."""
+        return self._starts, self._order
+
+    def zeros(self, nodes: int | None = None) -> FloatArray:
+        """Parameters to start from: shape (nodes, dim), by default for every node."""
+        count = self.nodes if nodes is None else integer("nodes", nodes, at_least=1)
+        return np.zeros((count, self.dim), dtype=self.train.features.dtype)
+
+    def rounds(self, size: int) -> int:
+        """Number of rounds that the records of the poorest node last, `size` of them a round."""
+        return int(self.records.min()) // integer("size", size, at_least=1)
+
+    def batch(self, round: int, size: int) -> npt.NDArray[np.int64]:
+        """Records that arrive in a round: each record is used once.
+
+        Parameters
+        ----------
+        round
+            From 0; node ``i`` takes its records ``round * size`` to ``(round + 1) * size - 1``.
+        size
+            Records of each node and round.
+
+        Returns
+        -------
+        Shape (nodes, size).
+
+        Raises
+        ------
+        ValueError
+            If a node has no more records for that round.
+        """
+        start = integer("round", round) * integer("size", size, at_least=1)
+        if round >= self.rounds(size):
+            wanted = f"below {self.rounds(size)}, where the records of a node run out"
+            fail("round", wanted, round)
+        places = self._starts[:-1, None] + np.arange(start, start + size)
+        indices: npt.NDArray[np.int64] = self._order[places]
+        return indices
+
+    def gradient(
+        self,
+        params: npt.ArrayLike,
+        batches: Batches,
+        *,
+        clipping_norm: float | None = None,
+        norm: Norm = "l2",
+        divide_by: float | None = None,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
+        """Gradient of each node's objective on its batch, see `kernels.linear_gradient`."""
+        return kernels.linear_gradient(
+            params,
+            *self._model(batches),
+            classes=self.classes,
+            regularization=self.regularization,
+            clipping_norm=clipping_norm,
+            norm=norm,
+            divide_by=divide_by,
+            out=out,
+        )
+
+    def step(
+        self,
+        params: npt.ArrayLike,
+        step_size: npt.ArrayLike,
+        batches: Batches,
+        *,
+        clipping_norm: float | None = None,
+        norm: Norm = "l2",
+        divide_by: float | None = None,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
+        """Parameters after one gradient step of each node, see `kernels.linear_step`."""
+        return kernels.linear_step(
+            params,
+            step_size,
+            *self._model(batches),
+            classes=self.classes,
+            regularization=self.regularization,
+            clipping_norm=clipping_norm,
+            norm=norm,
+            divide_by=divide_by,
+            out=out,
+        )
+
+    def objective(
+        self, params: npt.ArrayLike, batches: Batches, *, divide_by: float | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Each node's objective on its batch, shape (nodes,), see `kernels.linear_loss`."""
+        return kernels.linear_loss(
+            params,
+            *self._model(batches),
+            classes=self.classes,
+            regularization=self.regularization,
+            divide_by=divide_by,
+        )
+
+    def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+        """Loss of each record of the batches, see `kernels.linear_record_losses`."""
+        return kernels.linear_record_losses(params, *self._model(batches), classes=self.classes)
+
+    def accuracy(self, params: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Fraction of the test records that each row of parameters classifies correctly.
+
+        Parameters
+        ----------
+        params
+            Shape (models, dim).
+
+        Returns
+        -------
+        Shape (models,), see `kernels.linear_accuracy`.
+
+        Raises
+        ------
+        ValueError
+            If there are no test records, or their labels are no classes.
+        """
+        if self.test is None:
+            fail("test", "records to measure the accuracy on", None)
+        x, y = self.test.features, self.test.labels
+        return kernels.linear_accuracy(params, x, y, classes=self.classes)
+
+    def constants(self, radius: float | None = None) -> Constants:
+        """Lipschitz, smoothness and strong convexity constants, see `linear_constants`.
+
+        Parameters
+        ----------
+        radius
+            Largest norm of a node's parameters; None for no bound.
+
+        Raises
+        ------
+        ValueError
+            If the problem has no `feature_norm`.
+        """
+        if self.feature_norm is None:
+            fail("feature_norm", "a public bound on the norm of a record", None)
+        return linear_constants(
+            self.loss,
+            self.feature_norm,
+            classes=self.classes,
+            regularization=self.regularization,
+            radius=radius,
+            label_bound=self.label_bound,
+        )
+
+    def _model(self, batches: Batches) -> tuple[Any, Any, Batches, Loss]:
+        return self.train.features, self.train.labels, batches, self.loss
+
+    def _check_labels(self, argument: str, dataset: Dataset) -> None:
+        labels = dataset.labels
+        if self.classes is not None:
+            wanted = f"integer labels from 0 to {self.classes - 1}"
+            fits = (labels >= 0) & (labels < self.classes)
+            if labels.dtype != np.int64:
+                fail(argument, wanted, f"labels of {labels.dtype}")
+        elif self.loss == "squared":
+            bound = positive("label_bound", self.label_bound)
+            wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
+        else:
+            wanted, fits = "labels of -1 and +1", np.abs(labels) == 1
+        if not fits.all():
+            fail(argument, wanted, labels[~fits][0])
+
+    def _check_feature_norm(self) -> None:
+        if self.feature_norm is None:
+            return
+        bound = positive("feature_norm", self.feature_norm)
+        x: Any = self.train.features
+        squares = x.multiply(x).sum(axis=1) if sparse.issparse(x) else kernels.row_norms(x) ** 2
+        longest = float(np.sqrt(squares.max()))
+        if longest > bound * (1 + SLACK):
+            fail("feature_norm", "at least the norm of every record", f"{bound} below {longest}")
+
+    def _check_test(self, test: Dataset) -> None:
+        if test.dim != self.train.dim or test.features.dtype != self.train.features.dtype:
+            wanted = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
+            fail("test", wanted, f"{test.dim} of {test.features.dtype}")
+        self._check_labels("test", test)
+
+
+def _flat(
+    partition: Partition, records: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All indices one after the other, and where each node's begin (and the last ends)."""
+    parts = [np.asarray(part) for part in partition]
+    if not parts:
+        fail("partition", "at least 1 node", "none")
+    for node, part in enumerate(parts):
+        if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
+            wanted = "integer indices of at least 1 record for each node"
+            fail("partition", wanted, f"{part.dtype} of shape {part.shape} for node {node}")
+    order = np.concatenate(parts).astype(np.int64)
+    outside = order[(order < 0) | (order >= records)]
+    if outside.size:
+        fail("partition", f"indices from 0 to {records - 1}", outside[0])
+    counts = np.bincount(order, minlength=records)
+    if counts.max() > 1:
+        fail("partition", "each record at one node", f"record {counts.argmax()} more than once")
+    starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    order.flags.writeable = starts.flags.writeable = False
+    return order, starts

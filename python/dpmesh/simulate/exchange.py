@@ -1,0 +1,24 @@
+"""Exchange inside one process: the messages of a round mixed by one sparse product."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from dpmesh import kernels
+from dpmesh.privacy.types import Released
+from dpmesh.topology import Topology
+
+
+class Gossip:
+    """Every node sends its message to its neighbours and receives their weighted average."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._matrix = lru_cache(maxsize=1)(topology.matrix)
+
+    def __call__(self, round: int, messages: Released) -> Released:
+        """Return A_round x messages, shape (nodes, dim)."""
+        return Released(kernels.mix(self._matrix(round).weights, messages))
+
+    def messages(self, round: int) -> int:
+        """Return how many messages cross links in this round."""
+        return self._matrix(round).messages

@@ -1,0 +1,121 @@
+"""The round loop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from dpmesh._validate import fail, integer, probability
+from dpmesh.algorithms.base import Algorithm
+from dpmesh.keys import Key
+from dpmesh.privacy.events import Release
+from dpmesh.privacy.report import report
+from dpmesh.problems import LinearProblem
+from dpmesh.simulate.exchange import Gossip
+from dpmesh.simulate.history import History
+from dpmesh.simulate.metrics import build_metrics
+from dpmesh.simulate.run import Run, Traffic
+from dpmesh.topology import Topology
+
+StateT = TypeVar("StateT")
+
+
+def simulate(
+    algorithm: Algorithm[StateT, LinearProblem],
+    problem: LinearProblem,
+    topology: Topology,
+    *,
+    rounds: int,
+    key: Key | None = None,
+    delta: float = 0.0,
+    metrics: Sequence[str] | None = None,
+    every: int | None = None,
+    progress: bool | None = None,
+    callback: Callable[[int, dict[str, float]], None] | None = None,
+) -> Run:
+    """Run an algorithm on one machine.
+
+    Parameters
+    ----------
+    algorithm
+        One of `dpmesh.algorithms`, or anything of the same shape.
+    problem
+        What is learned, with its data spread over the nodes.
+    topology
+        Who talks to whom, round by round.
+    rounds
+        At least 1.
+    key
+        Source of all randomness; by default a new one from the operating system. A seeded key makes
+        the run reproducible, and its report says that it is no private release.
+    delta
+        For the privacy report, in [0, 1).
+    metrics
+        Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``; by default all that
+        the problem and the algorithm allow.
+    every
+        Measure in every so many rounds, and in the last; by default about 25 times in a run.
+    progress
+        Whether to show a progress bar (extra ``progress``); by default in a terminal only.
+    callback
+        Called with the round and its measurements whenever there are some.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, or the topology and the problem differ in their nodes.
+    """
+    integer("rounds", rounds, at_least=1)
+    every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
+    probability("delta", delta, one=False)
+    if topology.nodes != problem.nodes:
+        fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
+    key = Key.generate() if key is None else key
+    plan = algorithm.plan(rounds)
+    meters = build_metrics(metrics, algorithm, problem)
+    exchange = Gossip(topology)
+
+    history = History()
+    ledger: list[Release] = []
+    messages = bits = 0
+    state = algorithm.init(problem, key)
+    for t in _with_progress(range(rounds), progress):
+        before = algorithm.parameters(state)
+        state, info = algorithm.step(state, t, problem, exchange, key)
+        ledger += info.releases
+        sent = exchange.messages(t)
+        messages, bits = messages + sent, bits + sent * info.bits_per_node
+        for meter in meters:
+            meter.observe(before, info)
+        if (t + 1) % every == 0 or t + 1 == rounds:
+            after = algorithm.parameters(state)
+            values: dict[str, float] = {}
+            for meter in meters:
+                values |= meter.values(after, info.received)
+            history.add(t + 1, values)
+            if callback is not None:
+                callback(t + 1, values)
+    return Run(
+        settings={"algorithm": str(algorithm), "topology": str(topology), "rounds": rounds},
+        history=history,
+        ledger=plan.with_releases(ledger),
+        privacy=report(plan.with_releases(ledger), delta, seeded=key.is_seeded),
+        traffic=Traffic(messages, bits),
+        parameters=algorithm.parameters(state),
+        released=info.received,
+    )
+
+
+def _with_progress(rounds: range, show: bool | None) -> Iterable[int]:
+    """Wrap the rounds in a progress bar, where one is wanted and the library is there."""
+    if show is None:
+        show = sys.stderr.isatty()
+    if not show:
+        return rounds
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return rounds
+    bar: Iterator[int] = tqdm(rounds, unit="round", leave=False)
+    return bar

@@ -1,0 +1,108 @@
+"""What comes out of a simulation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmesh._core import __version__
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.report import Report
+from dpmesh.privacy.types import Floats, Released
+from dpmesh.simulate.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What crossed the network.
+
+    Parameters
+    ----------
+    messages
+        Number of messages over links.
+    bits
+        Their length together, as encoded.
+    """
+
+    messages: int
+    bits: int
+
+    @property
+    def megabytes(self) -> float:
+        """Length in 10**6 bytes."""
+        return self.bits / 8e6
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished simulation.
+
+    Parameters
+    ----------
+    settings
+        The algorithm, the network and the number of rounds, in words.
+    history
+        Measurements; see `History` for what they may be used for.
+    ledger
+        What was released, equal to ``algorithm.plan(rounds)``.
+    privacy
+        What it cost.
+    traffic
+        What it sent.
+    parameters
+        The nodes' models after the last round, shape (nodes, dim). Not covered by the guarantee.
+    released
+        The last broadcasts as they were received, shape (nodes, dim): the models to publish.
+    """
+
+    settings: dict[str, str | int]
+    history: History
+    ledger: Plan
+    privacy: Report
+    traffic: Traffic
+    parameters: Floats
+    released: Released
+
+    def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
+        """Draw one metric over the rounds; needs the extra ``plots``."""
+        from dpmesh import plots
+
+        return plots.curves({metric: self.history}, metric, ax=ax)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the arrays, in plain types that JSON can hold."""
+        epsilon = self.privacy.epsilon
+        return {
+            "dpmesh": __version__,
+            "settings": self.settings,
+            "privacy": {
+                **asdict(self.privacy),
+                "epsilon": epsilon if isfinite(epsilon) else "infinite",
+            },
+            "traffic": asdict(self.traffic),
+            "history": [record._asdict() for record in self.history.records],
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``run.json`` and the released models ``released.npy`` into a folder.
+
+        The un-noised parameters are not written: a saved run holds nothing that was not released,
+        except the history's measurements.
+
+        Raises
+        ------
+        OSError
+            If the folder cannot be made or written to.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(self.as_dict(), indent=1))
+        np.save(folder / "released.npy", self.released)

@@ -1,0 +1,75 @@
+"""The layers of the house: each floor imports only lower ones."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import dpmesh
+
+PACKAGE = Path(dpmesh.__file__).parent
+
+# From the ground up. Entries of one line never import each other; within an entry a module may.
+FLOORS = [
+    ["_core"],
+    ["_validate"],
+    ["_ragged"],
+    ["keys", "kernels"],
+    ["schedules", "topology", "data", "privacy.types", "privacy.accounting", "privacy.sampling"],
+    ["problems", "estimators", "privacy.events", "privacy.door"],
+    ["privacy.plan", "privacy.mechanisms"],
+    ["privacy.report"],
+    ["algorithms.base", "algorithms.minibatches"],
+    ["algorithms.online", "algorithms.federated", "privacy.audit", "attacks"],
+    ["plots"],
+    ["simulate"],
+    ["demo"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
+
+
+def _floor(module: str) -> str | None:
+    """The entry of FLOORS that a module belongs to: its longest known prefix."""
+    parts = module.split(".")
+    prefixes = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((name for name in prefixes if name in RANK), None)
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of the package that a file imports at run time, functions included."""
+    found = set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpmesh"):
+            base = node.module.removeprefix("dpmesh").removeprefix(".")
+            found |= {f"{base}.{alias.name}".strip(".") for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("dpmesh.") for a in node.names if "dpmesh" in a.name}
+    return found
+
+
+def test_each_floor_imports_only_lower_ones() -> None:
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if module.endswith("__init__"):
+            continue  # an __init__ gathers the names of its own folder
+        own = _floor(module)
+        assert own is not None, f"{module} is on no floor: add it to FLOORS"
+        for imported in _imports(path):
+            other = _floor(imported)
+            if other and other != own and RANK[other] >= RANK[own]:
+                wrong.append(f"{module} (floor {RANK[own]}) imports {imported} ({RANK[other]})")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:
+    path = tmp_path / "low.py"
+    path.write_text("from dpmesh.simulate import loop\n")
+    assert _imports(path) == {"simulate.loop"}
+    assert _floor("simulate.loop") == "simulate"

@@ -1,0 +1,65 @@
+"""Slow, loop-written twins of the algorithms, read off the papers: oracles of the fast versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+Vector = np.ndarray
+
+
+def subgradient(loss: str, w: Vector, x: Vector, y: float) -> Vector:
+    """Of the loss of a linear model on one example, label -1 or +1 (any number if squared)."""
+    margin = float(w @ x)
+    if loss == "hinge":
+        return -y * x if y * margin < 1 else np.zeros_like(x)
+    if loss == "logistic":
+        return -y * x / (1 + np.exp(y * margin))
+    return (margin - y) * x
+
+
+def shorten(v: Vector, bound: float) -> Vector:
+    """Scale v to norm `bound` if it is longer."""
+    norm = np.sqrt(sum(float(c) ** 2 for c in v))
+    return v if norm <= bound else v * (bound / norm)
+
+
+def online_learning(
+    *,
+    loss: str,
+    examples: Callable[[int, int], list[tuple[Vector, float]]],  # (learner i, round t) -> (x, y)s
+    A: Callable[[int], Vector],  # round t -> (m, m)
+    alpha: Callable[[int], float],
+    noise: Callable[[int, int], Vector],  # (learner j, round t) -> vector of unit scale
+    norm_factor: float,  # L2 sensitivity -> that of the noise: sqrt(n) for Laplace, 1 for Gaussian
+    multiplier: float,  # noise scale / sensitivity: 1 / epsilon for Laplace
+    m: int,
+    n: int,
+    T: int,
+    L: float,
+    radius: float,
+    lam: float,
+) -> list[list[Vector]]:
+    """Algorithms 1 and 2 of the online paper; returns w_t^i for t = 0, .., T."""
+    w = [[np.zeros(n) for _ in range(m)]]
+    for t in range(T):
+        broadcast = []
+        for j in range(m):
+            sigma = np.zeros(n)
+            if t > 0:
+                h = len(examples(j, t - 1))
+                sigma = multiplier * norm_factor * 2 * alpha(t) * L / h * noise(j, t)
+            broadcast.append(w[t][j] + sigma)
+        following = []
+        for i in range(m):
+            b = np.zeros(n)
+            for j in range(m):
+                b = b + A(t)[i, j] * broadcast[j]
+            g = np.zeros(n)
+            for x, y in examples(i, t):
+                g = g + shorten(subgradient(loss, b, x, y), L) / len(examples(i, t))
+            g = g + lam * b
+            following.append(shorten(b - alpha(t + 1) * g, radius))
+        w.append(following)
+    return w
