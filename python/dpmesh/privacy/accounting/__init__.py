@@ -6,6 +6,12 @@ by ``2 C`` when one is replaced. No function here applies that factor. Where a b
 relation only, ``neighboring_relation`` is an argument and the other is refused.
 """
 
+from dpmesh.privacy.accounting.calibration import (
+    affordable_rounds,
+    calibrate_noise,
+    fixed_size_gaussian_noise_multiplier,
+    poisson_gaussian_noise_multiplier,
+)
 from dpmesh.privacy.accounting.gaussian import (
     analytic_gaussian_noise_multiplier,
     gdp_delta,
@@ -31,13 +37,17 @@ from dpmesh.privacy.accounting.sampled import (
 __all__ = [
     "DEFAULT_ORDERS",
     "RdpGuarantee",
+    "affordable_rounds",
     "analytic_gaussian_noise_multiplier",
+    "calibrate_noise",
     "fixed_size_gaussian_epsilon",
+    "fixed_size_gaussian_noise_multiplier",
     "gdp_delta",
     "gdp_epsilon",
     "gdp_mu",
     "laplace_epsilon",
     "poisson_gaussian_epsilon",
+    "poisson_gaussian_noise_multiplier",
     "rdp_delta",
     "rdp_epsilon",
     "rdp_fixed_size_gaussian",

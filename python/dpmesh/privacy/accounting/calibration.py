@@ -1,0 +1,320 @@
+"""How much noise a budget needs, and how many rounds it buys.
+
+Both are searched by bracketing, and the end that keeps the budget is returned: the epsilon of the
+result does not exceed the target and is within ``1e-6 * min(1, target)`` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import exp, inf, log, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, one_of, positive
+from dpmesh.privacy.accounting._arguments import (
+    Floats,
+    NeighboringRelation,
+    open_probability,
+    sampled_rounds,
+)
+from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.accounting.renyi import (
+    DEFAULT_ORDERS,
+    RdpGuarantee,
+    rdp_epsilon,
+    rdp_fixed_size_gaussian,
+    rdp_poisson_gaussian,
+)
+from dpmesh.privacy.accounting.sampled import (
+    Accountant,
+    fixed_size_gaussian_epsilon,
+    poisson_gaussian_epsilon,
+)
+
+_TOLERANCE = 5e-7
+_BESIDE = 8  # orders to either side in which a better one is looked for
+_RANGE = 1e12  # of noise scales, to either side of the first guess
+
+
+def calibrate_noise(
+    epsilon_of: Callable[[float], float], target_epsilon: float, *, guess: float = 1.0
+) -> float:
+    """Return the least noise scale at which a composition costs no more than `target_epsilon`.
+
+    Parameters
+    ----------
+    epsilon_of
+        The epsilon at a noise scale: finite from some scale on, and never growing with it.
+    target_epsilon
+        Finite and positive.
+    guess
+        Where the search starts; each factor of two beside the truth costs an evaluation.
+
+    Returns
+    -------
+    A scale whose `epsilon_of` does not exceed the target and is within 1e-6 of it (of the target,
+    if that is below 1); or, where `epsilon_of` jumps across the target, the scale behind the jump.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite and positive, or no scale within a factor 1e12 of `guess` attains
+        the target or exceeds it.
+
+    Examples
+    --------
+    The factor by which the noise of rounds that differ is to be multiplied:
+
+    >>> from dpmesh.privacy.accounting import calibrate_noise, gdp_epsilon, gdp_mu
+    >>> factor = calibrate_noise(lambda c: gdp_epsilon(1e-5, gdp_mu([c, 2 * c, 3 * c])), 1.0)
+    >>> round(factor, 4)
+    4.3524
+    """
+    positive("target_epsilon", target_epsilon)
+    enough = positive("guess", guess)
+    while not (cost := epsilon_of(enough)) <= target_epsilon:
+        enough *= 2
+        if enough > guess * _RANGE:
+            fail("target_epsilon", f"an epsilon that noise attains, such as {cost}", target_epsilon)
+    short, short_cost = enough / 2, epsilon_of(enough / 2)
+    while short_cost <= target_epsilon:
+        enough, cost, short = short, short_cost, short / 2
+        if short < guess / _RANGE:
+            fail(
+                "target_epsilon",
+                f"an epsilon that too little noise exceeds: {cost}",
+                target_epsilon,
+            )
+        short_cost = epsilon_of(short)
+    return _narrow(epsilon_of, target_epsilon, short, short_cost, enough, cost)
+
+
+def _narrow(
+    epsilon_of: Callable[[float], float],
+    target: float,
+    short: float,
+    short_cost: float,
+    enough: float,
+    cost: float,
+) -> float:
+    """Narrow ``short < noise <= enough`` by the secant in logarithms, kept inside the bracket."""
+    aim = target - 0.5 * _TOLERANCE * min(1, target)
+    while cost < target - _TOLERANCE * min(1, target) and enough > short * (1 + 1e-13):
+        share = 0.5
+        if 0 < cost < aim and short_cost < inf:
+            share = (log(short_cost) - log(aim)) / (log(short_cost) - log(cost))
+            share = min(max(share, 0.02), 0.98)
+        middle = exp(log(short) + share * (log(enough) - log(short)))
+        middle_cost = epsilon_of(middle)
+        if middle_cost <= target:
+            enough, cost = middle, middle_cost
+        else:
+            short, short_cost = middle, middle_cost
+    return enough
+
+
+def poisson_gaussian_noise_multiplier(
+    target_epsilon: float,
+    target_delta: float,
+    sampling_rate: npt.ArrayLike,
+    *,
+    neighboring_relation: NeighboringRelation,
+    relative_noise: npt.ArrayLike = 1.0,
+    count: npt.ArrayLike = 1,
+    accountant: Accountant = "best",
+) -> float:
+    """Return the least noise at which Poisson-sampled Gaussian releases keep a budget.
+
+    Parameters
+    ----------
+    target_epsilon
+        Finite and positive.
+    target_delta
+        In (0, 1).
+    sampling_rate, count, neighboring_relation, accountant
+        As for `poisson_gaussian_epsilon`.
+    relative_noise
+        Noise of the rounds relative to one another: a number, or one for each round.
+
+    Returns
+    -------
+    The factor that makes noise multipliers of `relative_noise`; of 1, the noise multiplier itself.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, the lengths of the rounds differ, or no noise keeps the
+        budget.
+    """
+    return _sampled_noise(
+        partial(poisson_gaussian_epsilon, neighboring_relation=neighboring_relation),
+        partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation),
+        (target_epsilon, target_delta),
+        sampled_rounds(sampling_rate, relative_noise, count),
+        accountant,
+    )
+
+
+def fixed_size_gaussian_noise_multiplier(
+    target_epsilon: float,
+    target_delta: float,
+    sampling_rate: npt.ArrayLike,
+    *,
+    neighboring_relation: NeighboringRelation,
+    relative_noise: npt.ArrayLike = 1.0,
+    count: npt.ArrayLike = 1,
+    accountant: Accountant = "best",
+) -> float:
+    """Return the least noise at which Gaussian releases of fixed-size samples keep a budget.
+
+    Parameters
+    ----------
+    target_epsilon
+        Finite and positive.
+    target_delta
+        In (0, 1).
+    sampling_rate, count, neighboring_relation, accountant
+        As for `fixed_size_gaussian_epsilon`.
+    relative_noise
+        Noise of the rounds relative to one another: a number, or one for each round.
+
+    Returns
+    -------
+    The factor that makes noise multipliers (of the replace-one sensitivity) of `relative_noise`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, the lengths of the rounds differ, or no noise keeps the
+        budget.
+    """
+    return _sampled_noise(
+        partial(fixed_size_gaussian_epsilon, neighboring_relation=neighboring_relation),
+        partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation),
+        (target_epsilon, target_delta),
+        sampled_rounds(sampling_rate, relative_noise, count),
+        accountant,
+    )
+
+
+def affordable_rounds(
+    epsilon_of: Callable[[int], float], target_epsilon: float, *, at_most: int = 2**40
+) -> int:
+    """Return how many rounds cost no more than `target_epsilon`: 0 if not even one does.
+
+    Parameters
+    ----------
+    epsilon_of
+        The epsilon of the first so many rounds, never falling with their number.
+    target_epsilon
+        Finite and positive.
+    at_most
+        More rounds than this are not asked for, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If `target_epsilon` is not finite and positive, or `at_most` is no integer of at least 1.
+
+    Examples
+    --------
+    Of equal rounds, one curve serves all numbers:
+
+    >>> from dpmesh.privacy.accounting import affordable_rounds, rdp_epsilon, rdp_poisson_gaussian
+    >>> one = rdp_poisson_gaussian(0.01, 1.1, neighboring_relation="add_remove")
+    >>> affordable_rounds(lambda rounds: rdp_epsilon(1e-5, rounds * one).epsilon, 3.0)
+    3132
+
+    Of a node whose rounds get noisier, the sums of squares do:
+
+    >>> from dpmesh.privacy.accounting import gdp_epsilon, gdp_mu
+    >>> noise = [10 + 0.1 * t for t in range(1000)]
+    >>> def epsilon(rounds: int) -> float:
+    ...     return gdp_epsilon(1e-5, gdp_mu(noise[:rounds]))
+    >>> affordable_rounds(epsilon, 1.0, at_most=1000)
+    7
+    """
+    positive("target_epsilon", target_epsilon)
+    integer("at_most", at_most, at_least=1)
+    enough, too_many = 0, 1
+    while too_many <= at_most and epsilon_of(too_many) <= target_epsilon:
+        enough, too_many = too_many, 2 * too_many
+    too_many = min(too_many, at_most + 1)
+    while too_many - enough > 1:
+        middle = (enough + too_many) // 2
+        if epsilon_of(middle) <= target_epsilon:
+            enough = middle
+        else:
+            too_many = middle
+    return enough
+
+
+def _sampled_noise(
+    epsilon: Callable[..., float],
+    curve: Callable[..., Floats],
+    budget: tuple[float, float],
+    rounds: tuple[Floats, ...],
+    accountant: Accountant,
+) -> float:
+    target_epsilon, target_delta = budget
+    positive("target_epsilon", target_epsilon)
+    open_probability("target_delta", target_delta)
+    one_of("accountant", accountant, ("best", "pld", "rdp"))
+    rate, relative, times = rounds
+    if not np.any(times):
+        fail("count", "at least 1 round", times)
+    # where the rounds together are about as Gaussian as one that has the budget
+    single = analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
+    guess = single * sqrt(np.sum(times * (rate / relative) ** 2))
+    guess = max(guess, 0.2 / np.max(relative))
+    by_curve = _noise_by_curve(
+        lambda noise, orders: rdp_epsilon(
+            target_delta, curve(rate, noise * relative, count=times, orders=orders), orders=orders
+        ),
+        target_epsilon,
+        guess,
+    )
+    if accountant == "rdp":
+        return by_curve
+    return calibrate_noise(
+        lambda noise: epsilon(
+            target_delta, rate, noise * relative, count=times, accountant=accountant
+        ),
+        target_epsilon,
+        guess=by_curve,
+    )
+
+
+def _noise_by_curve(
+    guarantee: Callable[[float, Sequence[float]], RdpGuarantee],
+    target_epsilon: float,
+    noise: float,
+) -> float:
+    """Calibrate one order, look for a better one at that noise, until there is none.
+
+    Each order alone proves the budget, so that each step can only lower the noise. Epsilon is
+    quasi-convex in the order, so that what is better lies beside; but for the least order, which
+    can also win because delta alone covers the release.
+    """
+
+    def cost(scale: float, order: float) -> float:
+        return guarantee(scale, [order]).epsilon
+
+    def others(order: float) -> Sequence[float]:
+        middle = DEFAULT_ORDERS.index(order)
+        if middle == 0:
+            return DEFAULT_ORDERS
+        return DEFAULT_ORDERS[max(0, middle - _BESIDE) : middle + _BESIDE + 1]
+
+    while (best := guarantee(noise, DEFAULT_ORDERS[::_BESIDE])).epsilon > target_epsilon:
+        noise *= 2
+    best = guarantee(noise, others(best.order))
+    tried: set[float] = set()
+    while best.order not in tried and best.epsilon <= target_epsilon:
+        tried.add(best.order)
+        noise = calibrate_noise(partial(cost, order=best.order), target_epsilon, guess=noise)
+        best = guarantee(noise * (1 - 1e-9), others(best.order))
+    return noise

@@ -1,0 +1,9 @@
+"""What the four papers claim, as published, for comparison with what can be proved today.
+
+One module for each paper. A claim outside of what its theorem proves is refused with `NotProved`,
+which says why; the accountants of `dpmesh.privacy.accounting` are then the ones to use.
+"""
+
+from dpmesh.privacy.accounting.papers._refusal import NotProved
+
+__all__ = ["NotProved"]

@@ -1,0 +1,109 @@
+"""The online paper: Lemma 1, Theorem 1, and what Algorithm 2's regularizer costs.
+
+Each learner releases its iterate with Laplace noise of scale ``S(t) / epsilon`` in every
+coordinate. An example is used in one round, all later rounds see it through released iterates only,
+and so the epsilon of a release is that of the whole run (Theorem 1; by adaptive parallel
+composition).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, positive
+from dpmesh.privacy.accounting._arguments import Floats, positives
+
+
+def sensitivity(
+    step_size: float, *, dimension: int, lipschitz: float, batch_size: int = 1
+) -> float:
+    """Return the L1 sensitivity of a release to replacing an example, by Lemmas 1 and 7.
+
+    ``2 alpha_t sqrt(n) L / h``. It holds for any convex set that iterates are projected on, as
+    sqrt(n) times the L2 sensitivity. The L1 norm of the gradients, smaller for sparse data, must
+    not take its place where the set is an L2 ball: see `l1_projection_factor`.
+
+    Parameters
+    ----------
+    step_size
+        alpha_t, the step that leads to the release.
+    dimension
+        n.
+    lipschitz
+        L, the L2 bound of the gradients of the loss, without the regularizer.
+    batch_size
+        h, of Algorithm 2.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    positive("step_size", step_size)
+    integer("dimension", dimension, at_least=1)
+    positive("lipschitz", lipschitz)
+    integer("batch_size", batch_size, at_least=1)
+    return 2 * step_size * sqrt(dimension) * lipschitz / batch_size
+
+
+def laplace_scale(target_epsilon: float, sensitivity: float) -> float:
+    """Return the scale of the Laplace noise in each coordinate: ``S(t) / epsilon``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not finite and positive.
+    """
+    return positive("sensitivity", sensitivity) / positive("target_epsilon", target_epsilon)
+
+
+def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: float) -> Floats:
+    """Return by how much Algorithm 2 as printed exceeds its epsilon, for an example of each round.
+
+    Its step 6 adds ``phi w_t``, the iterate *before* noise: so a release depends on an example of
+    an earlier round not through releases alone, and round s repeats ``phi alpha_r ...`` times its
+    loss: ``sum over s >= t of prod over t <= r < s of phi alpha_r`` (exact, not only a bound). With
+    the step sizes ``1 / (lambda t)`` and ``phi = lambda`` the first example pays e times epsilon.
+    With ``phi b_t``, made of released iterates, the factor is 1: that is what this package does.
+
+    Parameters
+    ----------
+    step_sizes
+        alpha_1, ..., alpha_T: round t releases what alpha_t led to.
+    regularization
+        phi.
+
+    Returns
+    -------
+    The factor for an example of each round; the largest is that of the run.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not finite and positive, or there is no step.
+    """
+    steps = positives("step_sizes", step_sizes)
+    positive("regularization", regularization)
+    if steps.ndim != 1 or steps.size == 0:
+        fail("step_sizes", "one step for each round", f"shape {steps.shape}")
+    factors = np.ones(steps.size)
+    for t in range(steps.size - 2, -1, -1):
+        factors[t] = 1 + regularization * steps[t] * factors[t + 1]
+    return factors
+
+
+def l1_projection_factor(dimension: int) -> float:
+    """Return how much projecting onto a convex set in L2 can stretch L1 distances.
+
+    ``(1 + sqrt(n)) / 2``, attained: the first step of the paper's Lemma 1, that it is 1, fails. Its
+    result stands by another way.
+
+    Raises
+    ------
+    ValueError
+        If `dimension` is no integer of at least 1.
+    """
+    return (1 + sqrt(integer("dimension", dimension, at_least=1))) / 2

@@ -1,0 +1,162 @@
+"""Calibration keeps its budget, comes close to it, and says how many rounds it buys."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting import calibration
+
+EPSILONS = st.floats(math.log(1e-6), math.log(50)).map(math.exp)
+DELTAS = st.floats(math.log(1e-15), math.log(0.1)).map(math.exp)
+RATES = st.floats(math.log(1e-6), 0).map(math.exp)
+
+SAMPLED = {
+    "poisson": (
+        accounting.poisson_gaussian_noise_multiplier,
+        accounting.poisson_gaussian_epsilon,
+        "add_remove",
+    ),
+    "fixed_size": (
+        accounting.fixed_size_gaussian_noise_multiplier,
+        accounting.fixed_size_gaussian_epsilon,
+        "replace_one",
+    ),
+}
+
+
+def close_below(epsilon: float, target: float) -> bool:
+    return target - 1e-6 * min(1, target) <= epsilon <= target
+
+
+@given(EPSILONS, DELTAS, st.floats(1e-3, 1e3))
+def test_any_accountant_is_calibrated(target: float, delta: float, guess: float) -> None:
+    noise = accounting.calibrate_noise(
+        lambda s: accounting.gdp_epsilon(delta, 1 / s), target, guess=guess
+    )
+    exact = accounting.analytic_gaussian_noise_multiplier(target, delta)
+    assert noise >= exact * (1 - 1e-12)
+    # where delta alone covers the release, epsilon jumps to 0 at a finite noise
+    spent = accounting.gdp_epsilon(delta, 1 / noise)
+    assert spent <= target
+    assert spent >= target * (1 - 1e-6) - 1e-6 or noise == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@given(
+    EPSILONS,
+    DELTAS,
+    st.lists(st.tuples(RATES, st.floats(0.1, 10)), min_size=1, max_size=5),
+    st.data(),
+)
+def test_rounds_that_differ_are_calibrated(
+    sampling: str,
+    target: float,
+    delta: float,
+    rounds: list[tuple[float, float]],
+    data: st.DataObject,
+) -> None:
+    noise_multiplier, epsilon, relation = SAMPLED[sampling]
+    rate, relative = map(np.array, zip(*rounds, strict=True))
+    count = data.draw(st.integers(1, 10**6))
+    options = {"neighboring_relation": relation, "count": count, "accountant": "rdp"}
+    factor = noise_multiplier(target, delta, rate, relative_noise=relative, **options)
+    spent = epsilon(delta, rate, factor * relative, **options)
+    assert spent <= target
+    if not close_below(spent, target):
+        # only where delta alone covers rounds with this noise, and no longer with a little less
+        assert epsilon(delta, rate, factor * (1 - 1e-6) * relative, **options) > target
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@settings(max_examples=4)
+@given(st.floats(0.1, 20), st.floats(0.001, 0.5), st.integers(1, 300))
+def test_loss_distributions_are_calibrated(
+    sampling: str, target: float, rate: float, count: int
+) -> None:
+    noise_multiplier, epsilon, relation = SAMPLED[sampling]
+    options = {"neighboring_relation": relation, "count": count}
+    noise = noise_multiplier(target, 1e-6, rate, **options)
+    assert close_below(epsilon(1e-6, rate, noise, **options), target)
+    assert noise <= noise_multiplier(target, 1e-6, rate, **options, accountant="rdp")
+
+
+@given(EPSILONS, DELTAS, st.floats(1, 1e4))
+def test_affordable_rounds_are_the_most(target: float, delta: float, noise: float) -> None:
+    def epsilon(rounds: int) -> float:
+        return accounting.gdp_epsilon(delta, accounting.gdp_mu(noise, count=rounds))
+
+    rounds = accounting.affordable_rounds(epsilon, target)
+    assert rounds == 0 or epsilon(rounds) <= target
+    assert epsilon(rounds + 1) > target
+
+
+def test_affordable_rounds_know_their_limit() -> None:
+    assert accounting.affordable_rounds(lambda _: 0.0, 1.0, at_most=37) == 37
+    assert accounting.affordable_rounds(lambda n: float(n), 36.5, at_most=37) == 36
+    assert accounting.affordable_rounds(lambda _: 2.0, 1.0) == 0
+
+
+def test_examples_of_the_docstrings() -> None:
+    assert doctest.testmod(calibration).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: accounting.calibrate_noise(lambda s: 1 / s, 0), "target_epsilon: wanted a finite"),
+        (lambda: accounting.calibrate_noise(lambda s: 1 / s, 1, guess=0), "guess: wanted a finite"),
+        (
+            lambda: accounting.calibrate_noise(lambda _: 2.0, 1.0),
+            "target_epsilon: wanted an epsilon that noise attains, such as 2.0, got 1.0",
+        ),
+        (
+            lambda: accounting.calibrate_noise(lambda _: 0.5, 1.0),
+            "target_epsilon: wanted an epsilon that too little noise exceeds: 0.5, got 1.0",
+        ),
+        (
+            lambda: accounting.poisson_gaussian_noise_multiplier(
+                1, 0, 0.1, neighboring_relation="add_remove"
+            ),
+            r"target_delta: wanted a number in \(0, 1\), got 0",
+        ),
+        (
+            lambda: accounting.poisson_gaussian_noise_multiplier(
+                1, 0.1, 0.1, neighboring_relation="replace_one"
+            ),
+            "neighboring_relation: wanted 'add_remove'",
+        ),
+        (
+            lambda: accounting.fixed_size_gaussian_noise_multiplier(
+                1, 0.1, 0.1, neighboring_relation="replace_one", relative_noise=[1, 0]
+            ),
+            "noise_multiplier: wanted finite numbers greater than 0, got 0",
+        ),
+        (
+            lambda: accounting.fixed_size_gaussian_noise_multiplier(
+                1, 0.1, 0.1, neighboring_relation="replace_one", count=0
+            ),
+            "count: wanted at least 1 round",
+        ),
+        (
+            lambda: accounting.fixed_size_gaussian_noise_multiplier(
+                1, 1e-11, 0.1, neighboring_relation="replace_one", accountant="pld"
+            ),
+            "delta: wanted at least 1e-10 for accountant 'pld'",
+        ),
+        (lambda: accounting.affordable_rounds(float, -1.0), "target_epsilon: wanted a finite"),
+        (
+            lambda: accounting.affordable_rounds(float, 1.0, at_most=0),
+            "at_most: wanted an integer of at least 1, got 0",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]

@@ -1,0 +1,330 @@
+"""The papers' claims: known values, and refusals where a theorem says nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting.papers import (
+    NotProved,
+    federated,
+    online,
+    quantized,
+    without_replacement,
+)
+
+# The quantized paper, with the schedules P1 and P4 that 40-digit arithmetic was run on:
+# alpha_K = (K+1)^-0.9, beta_K = (K+1)^-0.7, C = 1, delta = 1e-5.
+
+
+def state_sensitivities(iterations: int, sample_size: int, **options: object) -> np.ndarray:
+    return quantized.sensitivities(
+        iterations,
+        step_size=(iterations + 1) ** -0.9,
+        consensus_step_size=(iterations + 1) ** -0.7,
+        gradient_bound=1.0,
+        sample_size=sample_size,
+        **{"mode": "paper", "smoothness": 1.0, **options},
+    )
+
+
+def noise_stds(iterations: int, zeta: float) -> np.ndarray:
+    return np.arange(2, iterations + 2.0) ** zeta
+
+
+@pytest.mark.parametrize(
+    ("iterations", "sample_size", "options", "known"),
+    [
+        (100, 50, {}, {1: 3.141526730e-4, 2: 6.158855117e-4, 100: 0.007805596618}),
+        (100, 50, {"mode": "public_point", "smoothness": math.inf}, {100: 0.007805596618}),
+        (2000, 639, {}, {2000: 3.421571645e-4}),
+        (100, 50, {"mode": "safe"}, {2: 6.208201068e-4, 100: 0.01200246585}),
+        (2000, 639, {"mode": "safe"}, {2000: 4.377218714e-4}),
+    ],
+)
+def test_quantized_sensitivities(
+    iterations: int, sample_size: int, options: dict[str, object], known: dict[int, float]
+) -> None:
+    deltas = state_sensitivities(iterations, sample_size, **options)
+    for k, value in known.items():
+        assert deltas[k - 1] == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "sample_size", "epsilon", "largest", "mu", "exact"),
+    [
+        (100, 50, 3.072701821, 0.03969285208, 0.05194198538, 0.1668379843),
+        (2000, 639, 3.084395895, 0.001709041431, 0.009986007778, 0.02717701854),
+    ],
+)
+def test_quantized_theorem_1_and_the_exact_epsilon(
+    iterations: int, sample_size: int, epsilon: float, largest: float, mu: float, exact: float
+) -> None:
+    deltas, stds = state_sensitivities(iterations, sample_size), noise_stds(iterations, 0.05)
+    claimed = quantized.theorem_1(1e-5, deltas, stds)
+    assert claimed.epsilon == pytest.approx(epsilon, rel=1e-9)
+    assert np.max(claimed.per_iteration) == pytest.approx(largest, rel=1e-9)
+    assert accounting.gdp_mu(stds / deltas) == pytest.approx(mu, rel=1e-9)
+    assert accounting.gdp_epsilon(1e-5, mu) == pytest.approx(exact, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "sample_size", "mu", "exact"),
+    [(100, 50, 0.07228381343, 0.2392132167), (2000, 639, 0.01242559431, 0.03464885742)],
+)
+def test_quantized_safe_mode(iterations: int, sample_size: int, mu: float, exact: float) -> None:
+    deltas = state_sensitivities(iterations, sample_size, mode="safe")
+    found = accounting.gdp_mu(noise_stds(iterations, 0.05) / deltas)
+    assert found == pytest.approx(mu, rel=1e-9)
+    assert accounting.gdp_epsilon(1e-5, found) == pytest.approx(exact, rel=1e-8)
+
+
+def test_quantized_refuses_large_iterations_where_the_classical_formula_fails() -> None:
+    deltas, stds = state_sensitivities(100, 1), noise_stds(100, 0.1)
+    with pytest.raises(NotProved, match=r"an epsilon below 1 in each iteration, got 1\.576"):
+        quantized.theorem_1(1e-5, deltas, stds)
+    mu = accounting.gdp_mu(stds / deltas)
+    assert mu == pytest.approx(2.121706435, rel=1e-9)
+    assert accounting.gdp_epsilon(1e-5, mu) == pytest.approx(10.75440902, rel=1e-9)
+    # composed classically it would be smaller than the truth
+    classical = mu * without_replacement.classical_noise_multiplier(1e-5)
+    assert classical == pytest.approx(10.27925450, rel=1e-9)
+
+
+def test_quantized_gdp_curve_and_classical_formula() -> None:
+    assert accounting.gdp_delta(1.0, 1.0) == pytest.approx(0.1269367375, rel=1e-9)
+    assert accounting.gdp_epsilon(1e-5, 1.0) == pytest.approx(4.377178096, rel=1e-9)
+    assert accounting.gdp_epsilon(1e-5, 0.5) == pytest.approx(1.993091404, rel=1e-9)
+    constant = without_replacement.classical_noise_multiplier(1e-5)
+    assert constant == pytest.approx(4.844805263, rel=1e-9)
+    assert accounting.gdp_epsilon(1e-5, 1 / constant) == pytest.approx(0.7509769569, rel=1e-9)
+    assert without_replacement.classical_breakdown(1e-5) == pytest.approx(8.419771302, rel=1e-9)
+
+
+@given(
+    st.integers(1, 200),
+    st.floats(0.001, 0.5),
+    st.floats(0.01, 1),
+    st.integers(1, 100),
+    st.floats(0.01, 100),
+)
+def test_safe_mode_is_never_below_the_paper(
+    iterations: int, step: float, consensus: float, sample_size: int, smoothness: float
+) -> None:
+    shared = {
+        "step_size": step,
+        "consensus_step_size": consensus,
+        "gradient_bound": 2.0,
+        "sample_size": sample_size,
+    }
+    public = quantized.sensitivities(iterations, mode="public_point", **shared)
+    safe = quantized.sensitivities(iterations, mode="safe", smoothness=smoothness, **shared)
+    unknown = quantized.sensitivities(iterations, mode="safe", **shared)
+    assert np.all(public <= safe * (1 + 1e-12))
+    assert np.all(safe <= unknown * (1 + 1e-12))
+    assert unknown[-1] <= step * 2.0 / consensus * (1 + 1e-12)
+
+
+# The federated paper
+
+
+@given(
+    st.floats(1e-4, 0.5),
+    st.floats(0.1, 20),
+    st.floats(1.1, 100),
+    st.sampled_from(["uniform", "poisson"]),
+)
+def test_the_lemmas_bound_the_exact_curve(
+    rate: float, multiplier: float, order: float, sampling: federated.Sampling
+) -> None:
+    try:
+        claimed = federated.closed_form_rdp(rate, multiplier, order, sampling=sampling)
+    except NotProved:
+        return
+    if sampling == "uniform":
+        exact = accounting.rdp_fixed_size_gaussian(
+            rate, multiplier, neighboring_relation="replace_one", orders=order
+        )
+    else:
+        exact = accounting.rdp_poisson_gaussian(
+            rate, multiplier, neighboring_relation="add_remove", orders=order
+        )
+    assert exact[0] <= claimed
+
+
+def test_the_lemmas_refuse_outside_their_conditions() -> None:
+    with pytest.raises(NotProved, match=r"a square of at least 0\.6667, got 0\.64"):
+        federated.closed_form_rdp(0.01, 0.8, 2.0, sampling="uniform")
+    assert federated.closed_form_rdp(0.01, 0.8, 2.0, sampling="poisson") > 0
+    with pytest.raises(NotProved, match=r"order: the lemma wants at most"):
+        federated.closed_form_rdp(0.05, 1.0, 10.0, sampling="poisson")
+
+
+def theorem(epsilon: float, sampling: federated.Sampling, **options: object) -> float:
+    clients = 1000 if sampling == "uniform" else 500
+    arguments = {"sampling_rate": 0.05, "rounds": 30, "clipping_norm": 0.3, **options}
+    return federated.theorem_noise(epsilon, clients**-1.1, sampling=sampling, **arguments).noise_std
+
+
+@pytest.mark.parametrize(("sampling", "least"), [("uniform", 5.50), ("poisson", 4.88)])
+def test_the_theorems_refuse_small_budgets(sampling: federated.Sampling, least: float) -> None:
+    assert theorem(least + 0.01, sampling) > 0
+    with pytest.raises(NotProved, match=r"no lambda in \(0, 1\) satisfies both conditions"):
+        theorem(least - 0.02, sampling)
+
+
+@given(st.floats(6, 12), st.sampled_from(["uniform", "poisson"]))
+def test_the_theorems_noise_keeps_its_budget(epsilon: float, sampling: federated.Sampling) -> None:
+    noise = theorem(epsilon, sampling)
+    assert theorem(epsilon + 0.5, sampling) <= noise * (1 + 1e-12)
+    assert theorem(epsilon, sampling, clipping_norm=0.6) == pytest.approx(2 * noise)
+    options = {"count": 30, "accountant": "rdp"}
+    if sampling == "uniform":
+        spent = accounting.fixed_size_gaussian_epsilon(
+            1000**-1.1, 0.05, noise / 0.6, neighboring_relation="replace_one", **options
+        )
+    else:
+        spent = accounting.poisson_gaussian_epsilon(
+            500**-1.1, 0.05, noise / 0.3, neighboring_relation="add_remove", **options
+        )
+    assert spent < epsilon
+
+
+# The paper on SGD without replacement
+
+
+def test_without_replacement_sensitivity_is_that_of_the_largest_step() -> None:
+    arguments = {"lipschitz": 1.0, "batch_size": 50}
+    found = without_replacement.sensitivity([0.2, 0.1], smoothness=2.5, **arguments)
+    assert found == pytest.approx(2 * 0.2 / 50)
+    with pytest.raises(NotProved, match=r"1 / \(2 smoothness\) = 0\.1667, got 0\.2"):
+        without_replacement.sensitivity([0.2, 0.1], smoothness=3.0, **arguments)
+
+
+def test_without_replacement_noise_of_the_paper() -> None:
+    delta = 1 / 60000**2
+    noise = without_replacement.classical_noise_std(1.0, delta, 2 * 0.1 / 50)
+    assert noise == pytest.approx(0.026669739, rel=1e-7)
+    exact = accounting.analytic_gaussian_noise_multiplier(1.0, delta)
+    assert exact == pytest.approx(5.7050377, rel=1e-7)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
+def test_the_classical_formula_is_refused_beyond_its_breakdown(delta: float) -> None:
+    limit = without_replacement.classical_breakdown(delta)
+    sigma = without_replacement.classical_noise_std(limit * (1 - 1e-6), delta, 1.0)
+    assert accounting.gdp_epsilon(delta, 1 / sigma) <= limit
+    with pytest.raises(NotProved, match="the classical formula is proved below 1"):
+        without_replacement.classical_noise_std(limit * (1 + 1e-6), delta, 1.0)
+
+
+def test_a_decision_costs_its_likelihood_ratio() -> None:
+    assert without_replacement.decision_epsilon(1.0) == 0
+    assert without_replacement.decision_delta(3.0, 0.1) == pytest.approx(0, abs=1e-15)
+    assert without_replacement.decision_delta(0.0, 0.1) == pytest.approx(0.9)
+    assert without_replacement.decision_delta(1e9, 0.1) == pytest.approx(0, abs=1e-15)
+
+
+# The online paper
+
+
+def test_online_sensitivity_and_scale() -> None:
+    found = online.sensitivity(0.1, dimension=25, lipschitz=2.0, batch_size=4)
+    assert found == pytest.approx(0.5)
+    assert online.laplace_scale(0.5, found) == 1.0
+
+
+def test_the_unnoised_regularizer_costs_e_times_epsilon_at_first() -> None:
+    factors = online.unnoised_regularizer_factors(1 / (0.5 * np.arange(1, 101)), 0.5)
+    assert factors[0] == pytest.approx(math.e)
+    assert np.all(np.diff(factors) < 0)
+    assert factors[-1] == 1
+    # a constant step never damps it
+    constant = online.unnoised_regularizer_factors(np.full(10_000, 0.5), 1.9)
+    assert constant[0] == pytest.approx(1 / (1 - 0.95))
+
+
+@given(st.integers(1, 50), st.randoms(use_true_random=False))
+def test_projection_stretches_l1_by_no_more_than_its_factor(dimension: int, random: object) -> None:
+    generator = np.random.default_rng(random.getrandbits(64))
+    direction = generator.normal(size=dimension)
+    direction /= np.linalg.norm(direction)
+    moved = generator.normal(size=dimension)
+    projected = direction * (direction @ moved)
+    factor = online.l1_projection_factor(dimension)
+    assert np.sum(np.abs(projected)) <= factor * np.sum(np.abs(moved)) * (1 + 1e-12)
+
+
+QUANTIZED = {
+    "step_size": 0.1,
+    "consensus_step_size": 0.5,
+    "gradient_bound": 1.0,
+    "sample_size": 5,
+    "mode": "safe",
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: quantized.sensitivities(0, **QUANTIZED), "iterations: wanted an integer of at"),
+        (
+            lambda: quantized.sensitivities(9, **{**QUANTIZED, "step_size": 0}),
+            "step_size: wanted a finite number greater than 0, got 0",
+        ),
+        (
+            lambda: quantized.sensitivities(9, **{**QUANTIZED, "mode": "tight"}),
+            "mode: wanted one of 'paper', 'safe', 'public_point', got 'tight'",
+        ),
+        (
+            lambda: quantized.sensitivities(9, **QUANTIZED, smoothness=math.nan),
+            "smoothness: wanted a number greater than 0, or infinity, got nan",
+        ),
+        (
+            lambda: quantized.sensitivities(9, **{**QUANTIZED, "mode": "paper"}),
+            "smoothness: Lemma 2 leaves out",
+        ),
+        (lambda: quantized.theorem_1(1e-5, [1.0], [1.0, 2.0]), "noise_stds: wanted one for each"),
+        (lambda: quantized.theorem_1(1e-5, [1.0], [9.0], decay=1), "decay: wanted a number great"),
+        (
+            lambda: federated.closed_form_rdp(0.1, 1.0, 1.0, sampling="poisson"),
+            "order: wanted a number greater than 1, got 1",
+        ),
+        (
+            lambda: federated.closed_form_rdp(0.1, 1.0, 2.0, sampling="shuffled"),
+            "sampling: wanted one of 'uniform', 'poisson', got 'shuffled'",
+        ),
+        (lambda: theorem(0, "uniform"), "target_epsilon: wanted a finite number greater than 0"),
+        (lambda: theorem(6, "uniform", rounds=0), "rounds: wanted an integer of at least 1"),
+        (lambda: theorem(6, "uniform", sampling_rate=0), r"sampling_rate: wanted a number in"),
+        (
+            lambda: federated.table_epsilon(
+                1e-5, sampling_rate=0.1, noise_multiplier=1, rounds=1, sampling="all"
+            ),
+            "sampling: wanted one of 'uniform', 'poisson', got 'all'",
+        ),
+        (
+            lambda: without_replacement.sensitivity([], lipschitz=1, batch_size=1, smoothness=1),
+            "step_sizes: wanted at least 1 step",
+        ),
+        (
+            lambda: without_replacement.classical_noise_std(0.5, 1e-5, 0),
+            "sensitivity: wanted a finite number greater than 0, got 0",
+        ),
+        (lambda: without_replacement.decision_epsilon(0), r"exploration: wanted a number in \(0"),
+        (lambda: without_replacement.decision_delta(-1, 0.1), "epsilon: wanted a finite number of"),
+        (lambda: online.sensitivity(0, dimension=1, lipschitz=1), "step_size: wanted a finite"),
+        (lambda: online.sensitivity(1, dimension=0, lipschitz=1), "dimension: wanted an integer"),
+        (lambda: online.laplace_scale(0, 1), "target_epsilon: wanted a finite number greater"),
+        (lambda: online.unnoised_regularizer_factors([], 1), "step_sizes: wanted one step for"),
+        (lambda: online.l1_projection_factor(0), "dimension: wanted an integer of at least 1"),
+    ],
+)
+def test_bad_input_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
