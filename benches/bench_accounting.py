@@ -1,0 +1,76 @@
+"""1,000 distinct rounds: our Rényi curves beside dp-accounting's, and calibration to a budget.
+
+dp-accounting is timed on 10 of the rounds, with its default orders; its time grows in proportion.
+
+Usage: ``python benches/bench_accounting.py [threads]``
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from pairs import ratio, threads_from_command_line, times
+
+THREADS = threads_from_command_line()
+
+import logging  # noqa: E402
+
+import dp_accounting  # noqa: E402
+import numpy as np  # noqa: E402
+from dp_accounting import rdp as reference  # noqa: E402
+from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS  # noqa: E402
+
+from dpmesh.privacy import accounting  # noqa: E402
+
+logging.disable()
+ROUNDS, THEIRS = 1000, 10
+GENERATOR = np.random.default_rng(0)
+RATE = GENERATOR.integers(1, 200, ROUNDS) / 1000
+NOISE = GENERATOR.uniform(0.7, 5, ROUNDS)
+
+
+def theirs_poisson() -> object:
+    accountant = reference.RdpAccountant()
+    for q, s in zip(RATE[:THEIRS], NOISE[:THEIRS], strict=True):
+        gaussian = dp_accounting.GaussianDpEvent(s)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(q, gaussian))
+    return accountant.get_epsilon(1e-5)
+
+
+def theirs_fixed_size() -> object:
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = reference.RdpAccountant(neighboring_relation=relation)
+    for q, s in zip(RATE[:THEIRS], NOISE[:THEIRS], strict=True):
+        gaussian = dp_accounting.GaussianDpEvent(s)
+        size = int(1000 * q)
+        event = dp_accounting.SampledWithoutReplacementDpEvent(1000, size, gaussian)
+        accountant.compose(event)
+    return accountant.get_epsilon(1e-5)
+
+
+POISSON = {"neighboring_relation": "add_remove"}
+FIXED_SIZE = {"neighboring_relation": "replace_one"}
+OURS = {
+    "poisson": lambda: accounting.rdp_poisson_gaussian(
+        RATE, NOISE, orders=DEFAULT_RDP_ORDERS, **POISSON
+    ),
+    "poisson, all our orders": lambda: accounting.rdp_poisson_gaussian(RATE, NOISE, **POISSON),
+    "fixed size": lambda: accounting.rdp_fixed_size_gaussian(
+        RATE, NOISE, orders=DEFAULT_RDP_ORDERS, bound="theorem_27", **FIXED_SIZE
+    ),
+    "fixed size, dominating pair": lambda: accounting.rdp_fixed_size_gaussian(
+        RATE, NOISE, orders=DEFAULT_RDP_ORDERS, **FIXED_SIZE
+    ),
+    "noise for epsilon 2": lambda: accounting.poisson_gaussian_noise_multiplier(
+        2.0, 1e-5, RATE, relative_noise=NOISE, accountant="rdp", **POISSON
+    ),
+}
+
+seconds = times({**OURS, "theirs": theirs_poisson, "theirs fixed size": theirs_fixed_size}, THREADS)
+print(f"{'1,000 distinct rounds':>28} {'ms':>7} {'dp-accounting':>14}")
+for name in OURS:
+    theirs = {"poisson": "theirs", "fixed size": "theirs fixed size"}.get(name)
+    line = f"{name:>28} {statistics.median(seconds[name]) * 1e3:>7.1f}"
+    if theirs:
+        line += f" {ratio(seconds, theirs, name) * ROUNDS / THEIRS:>13.0f}x"
+    print(line)
