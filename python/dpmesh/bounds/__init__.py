@@ -1,0 +1,1 @@
+"""The papers' bounds as functions, one module for each paper."""
