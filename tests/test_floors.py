@@ -20,10 +20,10 @@ FLOORS = [
     ["privacy.plan", "privacy.mechanisms"],
     ["privacy.report"],
     ["algorithms.base", "algorithms.minibatches"],
-    ["algorithms.online", "algorithms.federated", "privacy.audit", "attacks"],
+    ["algorithms.online", "algorithms.federated", "privacy.audit", "attacks", "bounds"],
     ["plots"],
     ["simulate"],
-    ["demo"],
+    ["demo", "papers"],
     ["cli"],
     ["__main__"],
 ]

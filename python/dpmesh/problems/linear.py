@@ -10,10 +10,12 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import kernels
+from dpmesh._ragged import Ragged, rows
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.kernels.linear import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
+from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -109,6 +111,14 @@ class LinearProblem:
         """Parameters to start from: shape (nodes, dim), by default for every node."""
         count = self.nodes if nodes is None else integer("nodes", nodes, at_least=1)
         return np.zeros((count, self.dim), dtype=self.train.features.dtype)
+
+    def initial(self, key: Key) -> FloatArray:
+        """Parameters of one model to start from, shape (1, dim): 0, whatever the key."""
+        return self.zeros(1)
+
+    def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:
+        """Return the records of these nodes, as batches ``(indptr, indices)``."""
+        return rows(self.everything, nodes)
 
     def rounds(self, size: int) -> int:
         """Number of rounds that the records of the poorest node last, `size` of them a round."""
