@@ -156,6 +156,24 @@ def row_norms(x: _Floats, kind: str, out: npt.NDArray[np.float64]) -> None: ...
 def clip_rows(x: _Floats, bound: float, kind: str, out: _Floats) -> None: ...
 def clip_rows_in_place(x: _Floats, bound: float, kind: str) -> None: ...
 
+# qnet
+_Float32s: TypeAlias = npt.NDArray[np.float32]
+
+def q_values(
+    parameters: _Float32s, states: _Float32s, hidden: int, activation: str, values: _Float32s
+) -> None: ...
+def q_learn(
+    trained: tuple[_Float32s, _Float32s, _Float32s, npt.NDArray[np.uint32]],
+    targets: _Float32s,
+    replay: tuple[_Float32s, npt.NDArray[np.uint8], _Float32s, _Float32s],
+    picks: npt.NDArray[np.uint32],
+    learns: npt.NDArray[np.bool_],
+    hidden: int,
+    activation: str,
+    adam: tuple[float, float, float, float],
+    losses: _Float32s,
+) -> None: ...
+
 # smoothing
 def smooth(
     x: _Floats, blocks: list[int], smoothing: float, power: int | None, out: _Floats

@@ -22,6 +22,15 @@ from dpmesh.kernels.linear import (
 from dpmesh.kernels.mixing import mix, mix_noisy
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.projection import clip_rows, row_norms
+from dpmesh.kernels.qnet import (
+    QReplay,
+    QTrained,
+    QWeights,
+    q_init,
+    q_learn,
+    q_values,
+    q_weights,
+)
 from dpmesh.kernels.smoothing import (
     EffectiveDimensions,
     effective_dimensions,
@@ -32,6 +41,9 @@ from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [
     "EffectiveDimensions",
+    "QReplay",
+    "QTrained",
+    "QWeights",
     "add_gaussian",
     "add_laplace",
     "bernoulli",
@@ -48,6 +60,10 @@ __all__ = [
     "linear_step",
     "mix",
     "mix_noisy",
+    "q_init",
+    "q_learn",
+    "q_values",
+    "q_weights",
     "rademacher",
     "row_norms",
     "set_threads",

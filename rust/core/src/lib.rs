@@ -22,6 +22,7 @@ pub mod linear;
 pub mod mixing;
 pub mod noise;
 pub mod projection;
+pub mod qnet;
 pub mod smoothing;
 pub mod stream;
 

@@ -9,6 +9,7 @@ mod linear;
 mod mixing;
 mod noise;
 mod projection;
+mod qnet;
 mod smoothing;
 mod stream;
 mod threads;
@@ -25,6 +26,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     mixing::register(module)?;
     noise::register(module)?;
     projection::register(module)?;
+    qnet::register(module)?;
     smoothing::register(module)?;
     stream::register(module)
 }

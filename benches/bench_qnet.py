@@ -1,0 +1,161 @@
+"""One deep-Q step of many small networks against batched numpy and torch, beside the limit.
+
+A step of each network: gather 10 of 20 remembered transitions, the target network's values, squared
+temporal-difference error, gradient, Adam. The limit: scaling parameters and moments in place.
+torch is compared if it is installed, with its ordinary and with its fused Adam.
+
+Usage: ``python benches/bench_qnet.py [threads]``
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable
+
+from pairs import ratio, threads_from_command_line, times
+
+THREADS = threads_from_command_line()
+
+import numpy as np  # noqa: E402
+
+from dpmesh import kernels  # noqa: E402
+from dpmesh.kernels import QReplay, QTrained  # noqa: E402
+from dpmesh.keys import Key, Purpose  # noqa: E402
+
+INPUTS, HIDDEN, CAPACITY, BATCH = 52, 128, 20, 10
+Step = Callable[[], object]
+
+
+def problem(networks: int) -> tuple[np.ndarray, np.ndarray, QReplay, np.ndarray]:
+    """Parameters, target parameters, memory and picks."""
+    rng = np.random.default_rng(0)
+    stream = Key.seeded(1).stream(Purpose.CONTROLLER)
+    parameters = kernels.q_init(2 * networks, INPUTS, stream, hidden=HIDDEN)
+    shape = (networks, CAPACITY)
+    replay = QReplay(
+        states=rng.standard_normal((*shape, 2, INPUTS), dtype=np.float32),
+        actions=rng.integers(0, 2, shape).astype(np.uint8),
+        rewards=rng.standard_normal(shape, dtype=np.float32),
+        discounts=np.full(shape, 0.9, dtype=np.float32),
+    )
+    picks = np.argsort(rng.random(shape), axis=1)[:, :BATCH]
+    return parameters[:networks].copy(), parameters[networks:].copy(), replay, picks
+
+
+def ours(parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray) -> Step:
+    trained = QTrained(
+        parameters.copy(),
+        np.zeros_like(parameters),
+        np.zeros_like(parameters),
+        np.zeros(len(parameters), dtype=np.uint32),
+    )
+    return lambda: kernels.q_learn(trained, target, replay, picks, activation="relu")
+
+
+def matrices(parameters: np.ndarray) -> list[np.ndarray]:
+    """Weights as batched matrix products want them: (inputs, hidden) and (hidden, 2)."""
+    w = kernels.q_weights(parameters, INPUTS)
+    return [
+        np.swapaxes(w.hidden_weights, 1, 2).copy(),
+        w.hidden_biases[:, None].copy(),
+        np.swapaxes(w.value_weights, 1, 2).copy(),
+        w.value_biases[:, None].copy(),
+    ]
+
+
+def batched_numpy(
+    parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray
+) -> Step:
+    weights, targets = matrices(parameters), matrices(target)
+    moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
+    nodes, taken, t = np.arange(len(parameters))[:, None], np.arange(BATCH)[None], 0
+
+    def forward(p: list[np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        hidden = np.maximum(x @ p[0] + p[1], 0)
+        return hidden, hidden @ p[2] + p[3]
+
+    def step() -> None:
+        nonlocal t
+        t += 1
+        pairs = replay.states[nodes, picks]
+        x, next_x = pairs[:, :, 0], pairs[:, :, 1]
+        actions = replay.actions[nodes, picks]
+        best = forward(targets, next_x)[1].max(axis=2)
+        y = replay.rewards[nodes, picks] + replay.discounts[nodes, picks] * best
+        hidden, values = forward(weights, x)
+        slopes = np.zeros_like(values)
+        slopes[nodes, taken, actions] = np.float32(2 / BATCH) * (values[nodes, taken, actions] - y)
+        back = (slopes @ weights[2].swapaxes(1, 2)) * (hidden > 0)
+        gradients = [
+            x.swapaxes(1, 2) @ back,
+            back.sum(axis=1, keepdims=True),
+            hidden.swapaxes(1, 2) @ slopes,
+            slopes.sum(axis=1, keepdims=True),
+        ]
+        rate, scale = np.float32(0.01 / (1 - 0.9**t)), np.float32((1 - 0.999**t) ** -0.5)
+        for w, (m, v), g in zip(weights, moments, gradients, strict=True):
+            m *= np.float32(0.9)
+            m += np.float32(0.1) * g
+            v *= np.float32(0.999)
+            v += np.float32(0.001) * g * g
+            w -= rate * m / (scale * np.sqrt(v) + np.float32(1e-8))
+
+    return step
+
+
+def batched_torch(
+    parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray, *, fused: bool
+) -> Step:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    weights = [torch.from_numpy(w).requires_grad_() for w in matrices(parameters)]
+    targets = [torch.from_numpy(w) for w in matrices(target)]
+    states, actions, rewards, discounts = (torch.from_numpy(a) for a in replay)
+    places = torch.from_numpy(picks)
+    nodes = torch.arange(len(parameters))[:, None]
+    optimizer = torch.optim.Adam(weights, lr=0.01, fused=fused)
+
+    def values(p: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(torch.baddbmm(p[1], x, p[0]))
+        return torch.baddbmm(p[3], hidden, p[2])
+
+    def step() -> None:
+        pairs = states[nodes, places]
+        taken = actions.gather(1, places).long()[..., None]
+        with torch.no_grad():
+            best = values(targets, pairs[:, :, 1]).amax(-1)
+            y = rewards.gather(1, places) + discounts.gather(1, places) * best
+        errors = values(weights, pairs[:, :, 0]).gather(2, taken)[..., 0] - y
+        optimizer.zero_grad()
+        (errors * errors).mean(1).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def scale(parameters: np.ndarray) -> Step:
+    arrays = [parameters.copy() for _ in range(3)]
+    return lambda: [np.multiply(a, np.float32(1), out=a) for a in arrays]
+
+
+peers = ["numpy"]
+if importlib.util.find_spec("torch"):
+    peers += ["torch", "torch fused"]
+else:
+    print("torch is not installed: not compared")
+
+print(f"{'networks':>8} {'ms':>8} " + " ".join(f"{peer:>12}" for peer in [*peers, "scale"]))
+for networks in (20, 200, 2_000):
+    case = problem(networks)
+    ways = {"ours": ours(*case), "numpy": batched_numpy(*case), "scale": scale(case[0])}
+    if "torch" in peers:
+        ways["torch"] = batched_torch(*case, fused=False)
+        ways["torch fused"] = batched_torch(*case, fused=True)
+    seconds = times(ways, THREADS)
+    print(
+        f"{networks:>8} {statistics.median(seconds['ours']) * 1e3:>8.3f} "
+        + " ".join(f"{ratio(seconds, peer, 'ours'):>11.1f}x" for peer in peers)
+        + f" {ratio(seconds, 'scale', 'ours'):>12.0%}"
+    )

@@ -1,0 +1,284 @@
+"""Many small Q-networks as one batch: each node has its own, all evaluated or trained in one call.
+
+A network takes `inputs` numbers, has one layer of `hidden` units, and gives the values of two
+actions. The parameters of all networks are one float32 array of shape (networks, rows, 16), in the
+order in which the kernels read it:
+
+- hidden units come in groups of 16, side by side in a row;
+- each group has `inputs` rows of weights, one for each input, then a row of biases and two rows of
+  weights to the two values;
+- the last row of a network holds the biases of the two values, then zeros.
+
+`q_weights` shows them as ordinary matrices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._core import Stream
+from dpmesh._validate import fail, integer, number, one_of, positive
+from dpmesh.kernels._arrays import floats
+from dpmesh.kernels.draws import uniform
+
+Activation = Literal["linear", "relu"]
+ACTIVATIONS: tuple[Activation, ...] = ("linear", "relu")
+
+LANES = 16
+"""Hidden units in a group."""
+
+Float32s = npt.NDArray[np.float32]
+
+
+class QWeights(NamedTuple):
+    """The weights of all networks as matrices."""
+
+    hidden_weights: Float32s
+    """Shape (networks, hidden, inputs)."""
+    hidden_biases: Float32s
+    """Shape (networks, hidden)."""
+    value_weights: Float32s
+    """Shape (networks, 2, hidden)."""
+    value_biases: Float32s
+    """Shape (networks, 2)."""
+
+
+class QTrained(NamedTuple):
+    """Networks that learn, and what Adam keeps of their gradients."""
+
+    parameters: Float32s
+    """Shape (networks, rows, 16)."""
+    first_moments: Float32s
+    """Like `parameters`; zeros before the first step."""
+    second_moments: Float32s
+    """Like `parameters`; zeros before the first step."""
+    steps: npt.NDArray[np.uint32]
+    """Shape (networks,): how many steps each network has learned."""
+
+
+class QReplay(NamedTuple):
+    """Transitions that each network remembers, in any order."""
+
+    states: Float32s
+    """Shape (networks, capacity, 2, inputs): a state and the one that followed it."""
+    actions: npt.NDArray[np.uint8]
+    """Shape (networks, capacity): 0 or 1."""
+    rewards: Float32s
+    """Shape (networks, capacity): what the action earned."""
+    discounts: Float32s
+    """Shape (networks, capacity): weight of what comes after; 0 where the run ended."""
+
+
+def q_init(networks: int, inputs: int, stream: Stream, *, hidden: int = 128) -> Float32s:
+    """Parameters by Xavier's rule: weights uniform in +-sqrt(6 / (fan_in + fan_out)), biases 0.
+
+    Parameters
+    ----------
+    networks, inputs
+        At least 1.
+    stream
+        Where the randomness comes from: network i takes the words of node i.
+    hidden
+        A positive multiple of 16.
+
+    Returns
+    -------
+    Shape (networks, rows, 16), float32.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    networks = integer("networks", networks, at_least=1)
+    inputs = integer("inputs", inputs, at_least=1)
+    hidden = integer("hidden", hidden, at_least=LANES)
+    if hidden % LANES:
+        fail("hidden", f"a positive multiple of {LANES}", hidden)
+    rows = hidden // LANES * (inputs + 3) + 1
+    drawn = uniform((networks, rows * LANES), stream, dtype=np.float32)
+    parameters: Float32s = (2 * drawn - 1).reshape(networks, rows, LANES)
+    groups = _groups(parameters, inputs)
+    groups[:, :, :inputs] *= np.float32(np.sqrt(6 / (inputs + hidden)))
+    groups[:, :, inputs] = 0
+    groups[:, :, inputs + 1 :] *= np.float32(np.sqrt(6 / (hidden + 2)))
+    parameters[:, -1] = 0
+    return parameters
+
+
+def q_weights(parameters: Float32s, inputs: int) -> QWeights:
+    """Copy the weights out of `parameters`, as matrices.
+
+    Raises
+    ------
+    ValueError
+        If `parameters` is not what `q_init` makes for networks of `inputs` inputs.
+    """
+    hidden = _hidden(parameters, inputs)
+    groups = _groups(parameters, inputs)
+    by_row = np.moveaxis(groups, 2, 1).reshape(len(parameters), inputs + 3, hidden)
+    return QWeights(
+        hidden_weights=np.moveaxis(by_row[:, :inputs], 1, 2).copy(),
+        hidden_biases=by_row[:, inputs].copy(),
+        value_weights=by_row[:, inputs + 1 :].copy(),
+        value_biases=parameters[:, -1, :2].copy(),
+    )
+
+
+def q_values(
+    parameters: Float32s, states: npt.ArrayLike, *, activation: Activation = "linear"
+) -> Float32s:
+    """Values of the two actions in states of each network's own.
+
+    Parameters
+    ----------
+    parameters
+        Shape (networks, rows, 16), float32.
+    states
+        Shape (networks, inputs), or (networks, samples, inputs) for several states of each;
+        rounded to float32. NaN and infinity are passed on.
+    activation
+        Of the hidden units: ``"linear"`` or ``"relu"``.
+
+    Returns
+    -------
+    Shape (networks, 2) or (networks, samples, 2), float32.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    states = floats("states", states).astype(np.float32, copy=False)
+    if states.ndim not in (2, 3) or len(states) != len(parameters):
+        wanted = f"shape ({len(parameters)}, inputs) or ({len(parameters)}, samples, inputs)"
+        fail("states", wanted, f"shape {states.shape}")
+    hidden = _hidden(parameters, states.shape[-1])
+    activation = one_of("activation", activation, ACTIVATIONS)
+    values = np.empty((*states.shape[:-1], 2), dtype=np.float32)
+    _core.q_values(parameters, states, hidden, activation, values)
+    return values
+
+
+def q_learn(
+    trained: QTrained,
+    targets: Float32s,
+    replay: QReplay,
+    picks: npt.ArrayLike,
+    *,
+    learns: npt.NDArray[np.bool_] | None = None,
+    activation: Activation = "linear",
+    learning_rate: float = 0.01,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> Float32s:
+    """Take one step of deep Q-learning in place: a batch of replayed transitions for each network.
+
+    Each network descends by Adam (Kingma and Ba 2015, Algorithm 1) on the mean over its batch of
+    ``(Q(state)[action] - reward - discount * max(Q_target(next_state)))**2``.
+
+    Parameters
+    ----------
+    trained
+        The networks and their optimizer; all four arrays change.
+    targets
+        Parameters of the target networks, like ``trained.parameters``.
+    replay
+        What the networks remember.
+    picks
+        Shape (networks, batch): places in the memory of the transitions to learn from.
+    learns
+        Shape (networks,): which networks take a step; all of them by default.
+    activation
+        Of the hidden units: ``"linear"`` or ``"relu"``.
+    learning_rate, beta1, beta2, epsilon
+        Adam's alpha (positive), decay rates (in [0, 1)) and epsilon (positive).
+
+    Returns
+    -------
+    Shape (networks,), float32: the losses before the step; NaN for networks that took none.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit; nothing has changed then. NaN and infinity are passed on.
+    """
+    networks, capacity = _check("replay.actions", replay.actions, np.uint8, (None, None))
+    inputs = _check("replay.states", replay.states, np.float32, (networks, capacity, 2, None))[3]
+    _check("replay.rewards", replay.rewards, np.float32, (networks, capacity))
+    _check("replay.discounts", replay.discounts, np.float32, (networks, capacity))
+    hidden = _hidden(trained.parameters, inputs)
+    shape = _check("trained.parameters", trained.parameters, np.float32, (networks, None, LANES))
+    _check("trained.first_moments", trained.first_moments, np.float32, shape)
+    _check("trained.second_moments", trained.second_moments, np.float32, shape)
+    _check("trained.steps", trained.steps, np.uint32, (networks,))
+    _check("targets", targets, np.float32, shape)
+    if learns is None:
+        learns = np.ones(networks, dtype=np.bool_)
+    _check("learns", learns, np.bool_, (networks,))
+    losses = np.full(networks, np.nan, dtype=np.float32)
+    _core.q_learn(
+        trained,
+        targets,
+        replay,
+        _places(picks, networks, capacity),
+        learns,
+        hidden,
+        one_of("activation", activation, ACTIVATIONS),
+        (
+            positive("learning_rate", learning_rate),
+            number("beta1", beta1),
+            number("beta2", beta2),
+            positive("epsilon", epsilon),
+        ),
+        losses,
+    )
+    return losses
+
+
+def _groups(parameters: Float32s, inputs: int) -> Float32s:
+    """View of all but the last row, shape (networks, groups, inputs + 3, 16)."""
+    return parameters[:, :-1].reshape(len(parameters), -1, inputs + 3, LANES)
+
+
+def _hidden(parameters: Float32s, inputs: int) -> int:
+    """Number of hidden units of networks of `inputs` inputs."""
+    _, rows, _ = _check("parameters", parameters, np.float32, (None, None, LANES))
+    if rows < inputs + 4 or (rows - 1) % (inputs + 3):
+        wanted = f"1 more than a positive multiple of {inputs + 3} rows, for {inputs} inputs"
+        fail("parameters", wanted, f"shape {parameters.shape}")
+    return (rows - 1) // (inputs + 3) * LANES
+
+
+def _check(
+    argument: str, array: npt.NDArray[Any], dtype: type[np.generic], shape: tuple[int | None, ...]
+) -> tuple[int, ...]:
+    """The shape of an array of this type, whose axes have these lengths (None: any)."""
+    fits = (
+        isinstance(array, np.ndarray)
+        and array.dtype == dtype
+        and array.ndim == len(shape)
+        and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+    )
+    if not fits:
+        axes = ", ".join("any" if n is None else str(n) for n in shape)
+        is_array = isinstance(array, np.ndarray)
+        got = f"{array.dtype} {array.shape}" if is_array else type(array).__name__
+        fail(argument, f"an array of {np.dtype(dtype)} and shape ({axes})", got)
+    return array.shape
+
+
+def _places(picks: npt.ArrayLike, networks: int, capacity: int) -> npt.NDArray[np.uint32]:
+    places = np.asarray(picks)
+    if places.dtype.kind not in "iu" or places.ndim != 2 or len(places) != networks:
+        wanted = f"integers of shape ({networks}, batch)"
+        fail("picks", wanted, f"{places.dtype} {places.shape}")
+    if places.size == 0 or places.min() < 0 or places.max() >= capacity:
+        got = "none" if places.size == 0 else f"{places.min()} to {places.max()}"
+        fail("picks", f"places of at least 0 and below {capacity}", got)
+    return np.ascontiguousarray(places, dtype=np.uint32)

@@ -1,0 +1,161 @@
+//! Many small Q-networks as one batch: each node has its own network with `inputs` inputs, one hidden layer
+//! and the values of two actions as outputs; all of them are evaluated, or trained, in one call.
+//!
+//! # Layout
+//!
+//! A network is [`Shape::rows`] rows of [`LANES`] numbers, and networks stand one after another. Hidden units
+//! come in groups of [`LANES`], one in each lane, and what belongs to a group stands together, so that a pass
+//! over a network reads its memory once and in order:
+//!
+//! ```text
+//! for each group   `inputs` rows   weights from input 0, 1, ..
+//!                  1 row           biases
+//!                  2 rows          weights to value 0 and to value 1
+//! at the end       1 row           biases of the two values, then zeros
+//! ```
+
+mod learn;
+mod pass;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use rayon::prelude::*;
+
+use crate::KernelError;
+use crate::error::same_len;
+use crate::parallel::SERIAL_BELOW;
+
+use pass::Pass;
+
+pub use learn::{Adam, Replay, Trained, learn_in_place};
+
+/// Hidden units in a group: as many as the widest vector registers hold.
+pub const LANES: usize = 16;
+
+/// Values of a network.
+pub const ACTIONS: usize = 2;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// What a hidden unit makes of its weighted sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// The sum itself.
+    Linear,
+    /// The sum where it is positive, else 0; NaN stays NaN.
+    Relu,
+}
+
+impl Activation {
+    /// Slope below 0; above it is 1.
+    const fn negative_slope(self) -> f32 {
+        match self {
+            Activation::Linear => 1.0,
+            Activation::Relu => 0.0,
+        }
+    }
+}
+
+/// The sizes of a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    inputs: usize,
+    groups: usize,
+    activation: Activation,
+}
+
+impl Shape {
+    /// Networks of `inputs` inputs and `hidden` hidden units.
+    ///
+    /// # Errors
+    /// If `inputs` is 0, or `hidden` is no positive multiple of [`LANES`].
+    pub fn new(inputs: usize, hidden: usize, activation: Activation) -> Result<Shape, KernelError> {
+        if inputs == 0 {
+            return Err(KernelError::new("inputs", "at least 1", inputs));
+        }
+        Ok(Shape {
+            inputs,
+            groups: each("hidden", hidden, LANES)?,
+            activation,
+        })
+    }
+
+    /// Rows of [`LANES`] numbers of one network.
+    pub const fn rows(self) -> usize {
+        self.groups * self.group_rows() + 1
+    }
+
+    const fn group_rows(self) -> usize {
+        self.inputs + 1 + ACTIONS
+    }
+
+    /// Numbers of one network.
+    const fn size(self) -> usize {
+        self.rows() * LANES
+    }
+
+    /// Number of networks in `parameters`, at least 1.
+    fn networks(self, parameters: &[f32]) -> Result<usize, KernelError> {
+        each("parameters", parameters.len(), self.size())
+    }
+
+    /// How many networks a thread takes at least: waking others for fewer costs more than it saves.
+    const fn networks_per_task(self) -> usize {
+        SERIAL_BELOW.div_ceil(self.size())
+    }
+}
+
+/// How often `unit` goes into `len` elements; fails unless that is a whole number of at least 1.
+fn each(argument: &'static str, len: usize, unit: usize) -> Result<usize, KernelError> {
+    if len > 0 && len.is_multiple_of(unit) {
+        Ok(len / unit)
+    } else {
+        let wanted = format!("a positive multiple of {unit}");
+        Err(KernelError::new(argument, wanted, len))
+    }
+}
+
+/// Values of both actions, `[networks][samples][2]`, in the `states` of each network,
+/// `[networks][samples][inputs]`.
+///
+/// # Errors
+/// If the lengths of the slices do not fit together.
+pub fn values_into(
+    shape: Shape,
+    parameters: &[f32],
+    states: &[f32],
+    values: &mut [f32],
+) -> Result<(), KernelError> {
+    let networks = shape.networks(parameters)?;
+    let samples = each("states", states.len(), networks * shape.inputs)?;
+    same_len("values", values.len(), networks * samples * ACTIONS)?;
+    let parameters = parameters.par_chunks(shape.size());
+    let states = states.par_chunks(samples * shape.inputs);
+    values
+        .par_chunks_mut(samples * ACTIONS)
+        .zip(parameters.zip(states))
+        .with_min_len(shape.networks_per_task())
+        .for_each_init(
+            || Pass::<1>::new(shape, samples),
+            |pass, (values, (parameters, states))| {
+                pass.enter(states.chunks(shape.inputs));
+                pass.run(parameters);
+                values.copy_from_slice(pass.values().as_flattened());
+            },
+        );
+    Ok(())
+}
+
+/// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
+#[inline(always)]
+fn fetch<T>(slice: &[T], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
+        use std::arch::x86_64::_MM_HINT_T0;
+        sse._mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (slice, index);
+}

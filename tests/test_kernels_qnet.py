@@ -1,0 +1,303 @@
+"""Q-networks against a slow oracle: networks one by one, textbook Adam, checked gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh import kernels
+from dpmesh.kernels import QReplay, QTrained, QWeights
+from dpmesh.keys import Key, Purpose
+
+Weights = dict[str, np.ndarray]
+
+STREAM = Key.seeded(7).stream(Purpose.CONTROLLER)
+ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+
+
+def one_network(weights: QWeights, i: int) -> Weights:
+    return {name: array[i].astype(np.float64) for name, array in weights._asdict().items()}
+
+
+def slow_values(weights: Weights, x: np.ndarray, activation: str) -> np.ndarray:
+    sums = weights["hidden_weights"] @ x + weights["hidden_biases"]
+    hidden = np.maximum(sums, 0) if activation == "relu" else sums
+    return weights["value_weights"] @ hidden + weights["value_biases"]
+
+
+def slow_loss(weights: Weights, target: Weights, batch: list[tuple], activation: str) -> float:
+    loss = 0.0
+    for state, action, reward, discount, next_state in batch:
+        y = reward + discount * slow_values(target, next_state, activation).max()
+        loss += (slow_values(weights, state, activation)[action] - y) ** 2 / len(batch)
+    return loss
+
+
+def slow_gradient(weights: Weights, target: Weights, batch: list[tuple], act: str) -> Weights:
+    gradient = {name: np.zeros_like(array) for name, array in weights.items()}
+    for state, action, reward, discount, next_state in batch:
+        y = reward + discount * slow_values(target, next_state, act).max()
+        sums = weights["hidden_weights"] @ state + weights["hidden_biases"]
+        hidden = np.maximum(sums, 0) if act == "relu" else sums
+        slope = 2 * (slow_values(weights, state, act)[action] - y) / len(batch)
+        gradient["value_biases"][action] += slope
+        gradient["value_weights"][action] += slope * hidden
+        back = slope * weights["value_weights"][action]
+        back = back * (sums > 0) if act == "relu" else back
+        gradient["hidden_biases"] += back
+        gradient["hidden_weights"] += np.outer(back, state)
+    return gradient
+
+
+@dataclass
+class SlowAdam:
+    """Kingma and Ba, Algorithm 1, as optax.adam has it (epsilon outside the root)."""
+
+    m: Weights
+    v: Weights
+    t: int = 0
+
+    def step(self, weights: Weights, gradient: Weights) -> None:
+        self.t += 1
+        for name, g in gradient.items():
+            self.m[name] = 0.9 * self.m[name] + 0.1 * g
+            self.v[name] = 0.999 * self.v[name] + 0.001 * g**2
+            m = self.m[name] / (1 - 0.9**self.t)
+            v = self.v[name] / (1 - 0.999**self.t)
+            weights[name] = weights[name] - 0.01 * m / (np.sqrt(v) + 1e-8)
+
+
+def memory(networks: int, capacity: int, inputs: int, rng: np.random.Generator) -> QReplay:
+    return QReplay(
+        states=rng.standard_normal((networks, capacity, 2, inputs)).astype(np.float32),
+        actions=rng.integers(0, 2, (networks, capacity)).astype(np.uint8),
+        rewards=rng.standard_normal((networks, capacity)).astype(np.float32),
+        discounts=rng.choice([0.0, 0.9], (networks, capacity)).astype(np.float32),
+    )
+
+
+def transitions(replay: QReplay, i: int, picks: np.ndarray) -> list[tuple]:
+    return [
+        (
+            replay.states[i, j, 0].astype(np.float64),
+            int(replay.actions[i, j]),
+            float(replay.rewards[i, j]),
+            float(replay.discounts[i, j]),
+            replay.states[i, j, 1].astype(np.float64),
+        )
+        for j in picks[i]
+    ]
+
+
+def fresh(parameters: np.ndarray) -> QTrained:
+    zeros = np.zeros_like(parameters)
+    return QTrained(
+        parameters.copy(), zeros, zeros.copy(), np.zeros(len(parameters), dtype=np.uint32)
+    )
+
+
+def distance(a: Weights, b: Weights) -> float:
+    """|a - b| / |b| over all weights."""
+    difference = sum(float(np.sum((a[name] - b[name]) ** 2)) for name in b)
+    return float(np.sqrt(difference / sum(float(np.sum(b[name] ** 2)) for name in b)))
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu"])
+def test_the_oracle_has_the_gradient_of_its_loss(activation: str) -> None:
+    rng = np.random.default_rng(3)
+    parameters = kernels.q_init(2, 5, STREAM, hidden=16)
+    weights, target = (one_network(kernels.q_weights(parameters, 5), i) for i in range(2))
+    batch = transitions(memory(1, 4, 5, rng), 0, np.arange(4)[None])
+    gradient = slow_gradient(weights, target, batch, activation)
+    for name, array in weights.items():
+        for place in np.ndindex(array.shape):
+            losses = []
+            for change in (1e-6, -1e-6):
+                moved = {**weights, name: array.copy()}
+                moved[name][place] += change
+                losses.append(slow_loss(moved, target, batch, activation))
+            slope = (losses[0] - losses[1]) / 2e-6
+            assert slope == pytest.approx(gradient[name][place], rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu"])
+@pytest.mark.parametrize(("inputs", "hidden", "batch"), [(52, 128, 10), (7, 32, 3), (1, 16, 17)])
+def test_twenty_steps_equal_the_oracle(
+    inputs: int, hidden: int, batch: int, activation: Any
+) -> None:
+    networks, capacity, rng = 3, 20, np.random.default_rng(inputs)
+    parameters = kernels.q_init(2 * networks, inputs, STREAM, hidden=hidden)
+    trained, targets = fresh(parameters[:networks]), parameters[networks:].copy()
+    replay = memory(networks, capacity, inputs, rng)
+    slow = [one_network(kernels.q_weights(trained.parameters, inputs), i) for i in range(networks)]
+    slow_targets = [one_network(kernels.q_weights(targets, inputs), i) for i in range(networks)]
+    optimizers = [
+        SlowAdam(*({name: np.zeros_like(array) for name, array in w.items()} for _ in "mv"))
+        for w in slow
+    ]
+    for step in range(1, 21):
+        picks = rng.integers(0, capacity, (networks, batch))
+        losses = kernels.q_learn(trained, targets, replay, picks, activation=activation, **ADAM)
+        for i in range(networks):
+            own = transitions(replay, i, picks)
+            expected = slow_loss(slow[i], slow_targets[i], own, activation)
+            assert losses[i] == pytest.approx(expected, rel=1e-4)
+            optimizers[i].step(slow[i], slow_gradient(slow[i], slow_targets[i], own, activation))
+        assert trained.steps.tolist() == [step] * networks
+    after = kernels.q_weights(trained.parameters, inputs)
+    for i in range(networks):
+        assert distance(one_network(after, i), slow[i]) <= 1e-5
+
+
+@given(
+    st.integers(1, 60),
+    st.sampled_from([16, 48, 128]),
+    st.sampled_from([(), (1,), (9,)]),
+    st.sampled_from(["linear", "relu"]),
+)
+def test_values_equal_the_oracle(
+    inputs: int, hidden: int, samples: tuple[int, ...], activation: Any
+) -> None:
+    parameters = kernels.q_init(3, inputs, STREAM, hidden=hidden)
+    states = np.random.default_rng(inputs).standard_normal((3, *samples, inputs))
+    values = kernels.q_values(parameters, states, activation=activation)
+    assert values.shape == (3, *samples, 2)
+    weights = kernels.q_weights(parameters, inputs)
+    for i in range(3):
+        for x, found in zip(states[i].reshape(-1, inputs), values[i].reshape(-1, 2), strict=True):
+            expected = slow_values(one_network(weights, i), x, activation)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_xavier_weights_are_uniform_in_their_range() -> None:
+    networks, inputs, hidden = 40, 52, 128
+    weights = kernels.q_weights(kernels.q_init(networks, inputs, STREAM), inputs)
+    assert weights.hidden_weights.shape == (networks, hidden, inputs)
+    assert weights.value_weights.shape == (networks, 2, hidden)
+    assert not weights.hidden_biases.any()
+    assert not weights.value_biases.any()
+    for array, fans in ((weights.hidden_weights, 180), (weights.value_weights, 130)):
+        limit = np.sqrt(6 / fans)
+        assert np.abs(array).max() <= limit * (1 + 1e-6)
+        # Six standard errors of mean and mean square: each fails by chance once in 5e8 keys.
+        n = array.size
+        assert abs(array.mean()) <= 6 * limit / np.sqrt(3 * n)
+        assert abs(np.mean((array / limit) ** 2) - 1 / 3) <= 6 * np.sqrt(4 / 45 / n)
+    again = kernels.q_init(3, inputs, STREAM)
+    np.testing.assert_array_equal(kernels.q_init(5, inputs, STREAM)[:3], again)
+
+
+def test_the_threads_do_not_show() -> None:
+    parameters = kernels.q_init(60, 52, STREAM)
+    replay = memory(60, 20, 52, np.random.default_rng(0))
+    picks = np.random.default_rng(1).integers(0, 20, (60, 10))
+    results = []
+    before = kernels.get_threads()
+    try:
+        for threads in (1, 2, 7):
+            kernels.set_threads(threads)
+            trained = fresh(parameters)
+            for _ in range(3):
+                losses = kernels.q_learn(trained, parameters, replay, picks)
+            values = kernels.q_values(trained.parameters, replay.states[:, :, 0])
+            results.append([a.tobytes() for a in (*trained, losses, values)])
+    finally:
+        kernels.set_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+def test_only_those_that_learn_change() -> None:
+    parameters = kernels.q_init(3, 4, STREAM, hidden=16)
+    trained, replay = fresh(parameters), memory(3, 5, 4, np.random.default_rng(0))
+    learns = np.array([True, False, True])
+    losses = kernels.q_learn(trained, parameters, replay, [[0], [1], [2]], learns=learns)
+    assert trained.steps.tolist() == [1, 0, 1]
+    assert np.isnan(losses).tolist() == [False, True, False]
+    assert (trained.parameters != parameters).any(axis=(1, 2)).tolist() == [True, False, True]
+
+
+def test_nan_is_passed_on() -> None:
+    parameters = kernels.q_init(2, 3, STREAM, hidden=16)
+    states = np.array([[np.nan, 0, 0], [1, 2, 3]])
+    values = kernels.q_values(parameters, states, activation="relu")
+    assert np.isnan(values).all(axis=1).tolist() == [True, False]
+
+
+PARAMETERS = kernels.q_init(2, 3, STREAM, hidden=16)
+REPLAY = memory(2, 4, 3, np.random.default_rng(0))
+
+
+def learn(**changes: Any) -> object:
+    arguments: dict[str, Any] = {
+        "trained": fresh(PARAMETERS),
+        "targets": PARAMETERS,
+        "replay": REPLAY,
+        "picks": [[0, 3], [1, 2]],
+    }
+    return kernels.q_learn(**(arguments | changes))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kernels.q_init(0, 3, STREAM), "networks: wanted an integer of at least 1"),
+        (lambda: kernels.q_init(1, 0, STREAM), "inputs: wanted an integer of at least 1"),
+        (lambda: kernels.q_init(1, 1, STREAM, hidden=24), "hidden: wanted a positive multiple of"),
+        (lambda: kernels.q_init(1, 1, None), "stream: wanted a Stream"),  # type: ignore[arg-type]
+        (lambda: kernels.q_weights(PARAMETERS, 4), "parameters: wanted 1 more than a positive"),
+        (lambda: kernels.q_values(PARAMETERS, np.ones((3, 3))), "states: wanted shape"),
+        (lambda: kernels.q_values(PARAMETERS, np.ones((2, 4))), "parameters: wanted 1 more than"),
+        (lambda: kernels.q_values(PARAMETERS, ["a", "b"]), "states: wanted an array of float32"),
+        (lambda: kernels.q_values(PARAMETERS, np.ones((2, 0))), "states: wanted at least 1 elem"),
+        (
+            lambda: kernels.q_values(PARAMETERS.astype(float), np.ones((2, 3))),  # type: ignore[arg-type]
+            r"parameters: wanted an array of float32 and shape \(any, any, 16\), got float64",
+        ),
+        (
+            lambda: kernels.q_values(PARAMETERS, np.ones((2, 3)), activation="tanh"),  # type: ignore[arg-type]
+            "activation: wanted one of 'linear', 'relu', got 'tanh'",
+        ),
+        (lambda: learn(picks=[[0, 4], [1, 2]]), "picks: wanted places of at least 0 and below 4"),
+        (lambda: learn(picks=[[0, -1], [1, 2]]), "picks: wanted places of at least 0 and below 4"),
+        (lambda: learn(picks=[[0, 1]]), r"picks: wanted integers of shape \(2, batch\)"),
+        (lambda: learn(picks=[[0.5], [1]]), "picks: wanted integers"),
+        (lambda: learn(picks=np.ones((2, 0), int)), "picks: wanted places .*, got none"),
+        (lambda: learn(targets=PARAMETERS[:1]), "targets: wanted an array of float32 and shape"),
+        (
+            lambda: learn(learns=np.ones(3, bool)),
+            "learns: wanted an array of bool and shape",
+        ),
+        (lambda: learn(learning_rate=0.0), "learning_rate: wanted a finite number greater than 0"),
+        (lambda: learn(beta1=1.0), r"beta1: wanted a number in \[0, 1\), got 1"),
+        (lambda: learn(beta2=np.nan), "beta2: wanted a finite number"),
+        (lambda: learn(epsilon=0.0), "epsilon: wanted a finite number greater than 0"),
+        (
+            lambda: learn(replay=REPLAY._replace(actions=REPLAY.actions + np.uint8(1))),
+            "actions: wanted 0 or 1, got 2",
+        ),
+        (
+            lambda: learn(replay=REPLAY._replace(rewards=REPLAY.rewards[:, :3])),
+            r"replay.rewards: wanted an array of float32 and shape \(2, 4\), got float32 \(2, 3\)",
+        ),
+        (
+            lambda: learn(replay=REPLAY._replace(states=REPLAY.states[:, :, 0])),
+            r"replay.states: wanted an array of float32 and shape \(2, 4, 2, any\)",
+        ),
+        (
+            lambda: learn(trained=fresh(PARAMETERS)._replace(steps=np.zeros(2))),
+            r"trained.steps: wanted an array of uint32 and shape \(2\), got float64",
+        ),
+        (
+            lambda: learn(trained=fresh(PARAMETERS)._replace(first_moments=None)),
+            "trained.first_moments: wanted an array of float32 .*, got NoneType",
+        ),
+    ],
+)
+def test_bad_input_is_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
