@@ -2,7 +2,7 @@
 //! A draw takes 64 bits of the stream, and its probabilities are exact to 2^-63.
 
 use crate::error::rows;
-use crate::sampling::{LANES, Nodes, Sampler, Unit, Word, draw_rows, from_pairs};
+use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
 
@@ -94,8 +94,9 @@ fn fill<T: Copy + Default + Send>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    let nodes = Nodes::new(nodes, rows("out", out.len(), dim)?)?;
-    draw_rows(&draw, stream, nodes, 0, out, dim)
+    let rows = rows("out", out.len(), dim)?;
+    Source::new(draw, stream, nodes, rows, dim)?.draw(out, dim, Place::default());
+    Ok(())
 }
 
 /// One sample from two words.

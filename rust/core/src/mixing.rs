@@ -6,9 +6,9 @@
 use rayon::prelude::*;
 
 use crate::error::{rows, same_len};
-use crate::noise::{Noise, add_noise_to_columns};
+use crate::noise::Noise;
 use crate::parallel::{for_each_tile, vectorized};
-use crate::sampling::CHUNK;
+use crate::sampling::{CHUNK, Place};
 use crate::{KernelError, Real, Sample};
 
 /// Below this many products mixing stays on the calling thread: about 20 microseconds of work.
@@ -114,32 +114,40 @@ pub fn mix_noisy_into<T: Sample>(
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
     let width = dim.min((TILE / a.columns.max(1) / CHUNK).max(1) * CHUNK);
+    let source = noise.source(true, a.columns, dim)?;
     let send = |sent: &mut Vec<T>, first: usize, columns: usize| {
         sent.clear();
         for row in x.chunks(dim) {
             sent.extend_from_slice(&row[first..first + columns]);
         }
-        add_noise_to_columns(sent, columns, first, noise)
+        source.draw(
+            sent,
+            columns,
+            Place {
+                row: 0,
+                column: first,
+            },
+        );
     };
     let room = || Vec::with_capacity(a.columns * width);
     if width == dim {
         let mut sent = room();
-        send(&mut sent, 0, dim)?;
+        send(&mut sent, 0, dim);
         return mix_into(a, &sent, dim, out);
     }
     let rows_together = SERIAL_BELOW.div_ceil(1 + width * a.indices.len() / a.rows());
     column_tiles(out, dim, width)
         .into_par_iter()
         .enumerate()
-        .try_for_each_init(room, |sent, (tile, rows)| {
+        .for_each_init(room, |sent, (tile, rows)| {
             let columns = rows[0].len();
-            send(sent, tile * width, columns)?;
+            send(sent, tile * width, columns);
             rows.into_par_iter()
                 .with_min_len(rows_together)
                 .enumerate()
                 .for_each(|(i, out)| vectorized!(mix_row(a.row(i), sent, columns, 0, out)));
-            Ok(())
-        })
+        });
+    Ok(())
 }
 
 /// The rows of each tile of `width` columns; the last tile may be narrower.

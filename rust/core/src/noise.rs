@@ -11,7 +11,7 @@
 //! matters, quantize after the noise.
 
 use crate::error::{rows, same_len};
-use crate::sampling::{LANES, Nodes, Sampler, Unit, Word, draw_rows, from_pairs, lanes};
+use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
 
@@ -47,7 +47,7 @@ pub fn add_noise_in_place<T: Sample>(
     dim: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
-    draw(true, "x", x, dim, 0, noise)
+    draw(true, "x", x, dim, noise)
 }
 
 /// As [`add_noise_in_place`], reading `x` and writing `out`.
@@ -62,7 +62,7 @@ pub fn add_noise_into<T: Sample>(
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), x.len())?;
     out.copy_from_slice(x);
-    draw(true, "x", out, dim, 0, noise)
+    draw(true, "x", out, dim, noise)
 }
 
 /// Fills `out` with the noise that [`add_noise_in_place`] would add to its rows of `dim` elements.
@@ -74,18 +74,7 @@ pub fn noise_into<T: Sample>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    draw(false, "out", out, dim, 0, noise)
-}
-
-/// As [`add_noise_in_place`] where `x` holds of each row only the `dim` columns from number `first` on, a multiple
-/// of [`CHUNK`](crate::sampling::CHUNK).
-pub(crate) fn add_noise_to_columns<T: Sample>(
-    x: &mut [T],
-    dim: usize,
-    first: usize,
-    noise: &Noise<'_>,
-) -> Result<(), KernelError> {
-    draw(true, "x", x, dim, first, noise)
+    draw(false, "out", out, dim, noise)
 }
 
 fn draw<T: Sample>(
@@ -93,23 +82,28 @@ fn draw<T: Sample>(
     argument: &'static str,
     x: &mut [T],
     dim: usize,
-    first: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
     let rows = rows(argument, x.len(), dim)?;
-    let sampler = Scaled {
-        law: noise.law,
-        scales: scales_in(noise.scales, rows)?,
-        add,
-    };
-    draw_rows(
-        &sampler,
-        noise.stream,
-        Nodes::new(noise.nodes, rows)?,
-        first,
-        x,
-        dim,
-    )
+    noise.source(add, rows, dim)?.draw(x, dim, Place::default());
+    Ok(())
+}
+
+impl<'a> Noise<'a> {
+    /// The noise of a matrix of `rows` rows of `dim` elements, to be added or stored.
+    pub(crate) fn source<T: Sample>(
+        &self,
+        add: bool,
+        rows: usize,
+        dim: usize,
+    ) -> Result<Source<'a, Scaled<T>>, KernelError> {
+        let sampler = Scaled {
+            law: self.law,
+            scales: scales_in(self.scales, rows)?,
+            add,
+        };
+        Source::new(sampler, self.stream, self.nodes, rows, dim)
+    }
 }
 
 /// The scales as `T`; fails if one would turn into something else, as 1e-50 into no noise in `f32`.
@@ -131,7 +125,7 @@ fn scales_in<T: Sample>(scales: &[f64], rows: usize) -> Result<Vec<T>, KernelErr
 }
 
 /// Noise times the scale of its row, stored or added.
-struct Scaled<T> {
+pub(crate) struct Scaled<T> {
     law: Law,
     scales: Vec<T>,
     add: bool,

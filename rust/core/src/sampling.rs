@@ -41,12 +41,12 @@ pub(crate) trait Sampler: Sync {
 
 /// Which node each row belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nodes<'a>(Option<&'a [u32]>);
+struct Nodes<'a>(Option<&'a [u32]>);
 
 impl<'a> Nodes<'a> {
     /// The given nodes, or 0, 1, .. for `None`. Fails unless they are distinct, one for each row: two rows with
     /// the noise of one node would give it away.
-    pub fn new(nodes: Option<&'a [u32]>, rows: usize) -> Result<Nodes<'a>, KernelError> {
+    fn new(nodes: Option<&'a [u32]>, rows: usize) -> Result<Nodes<'a>, KernelError> {
         let Some(ids) = nodes else {
             return match u32::try_from(rows) {
                 Ok(_) => Ok(Nodes(None)),
@@ -79,63 +79,95 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Draws a part of each row: the `dim` columns from number `first` on, a multiple of [`CHUNK`]. They are all that the
-/// rows of `x` hold.
-pub(crate) fn draw_rows<S: Sampler>(
-    sampler: &S,
-    stream: &Stream,
-    nodes: Nodes<'_>,
-    first: usize,
-    x: &mut [S::Stored],
-    dim: usize,
-) -> Result<(), KernelError> {
-    debug_assert!(first.is_multiple_of(CHUNK));
-    let Unit { samples, words } = sampler.unit();
-    let row_words = dim.div_ceil(samples) * words;
-    let chunk_blocks = CHUNK / samples * words * 4 / BLOCK_BYTES;
-    let first_block = first / CHUNK * chunk_blocks;
-    let row_blocks = (4 * row_words).div_ceil(BLOCK_BYTES);
-    Stream::holds("dim", (first_block + row_blocks) as u64)?;
-    if dim <= CHUNK {
-        let row_samples = row_words / words * samples;
-        let rows_together = CHUNK / row_samples;
-        for_each_block(
-            x,
-            rows_together * dim,
-            Chunk::default,
-            |chunk, block, rows| {
-                let first_row = block * rows_together;
-                let count = rows.len() / dim;
-                for i in 0..count {
-                    let bytes = &mut chunk.bytes.0[4 * row_words * i..4 * row_words * (i + 1)];
-                    stream.fill(nodes.of(first_row + i), first_block as u32, bytes);
-                }
-                vectorized!({
-                    let samples = chunk.draw(sampler, row_words * count, row_samples * count);
-                    let rows = rows
-                        .chunks_exact_mut(dim)
-                        .zip(samples.chunks_exact(row_samples));
-                    for (i, (row, samples)) in rows.enumerate() {
-                        sampler.store(first_row + i, &samples[..dim], row);
+/// Where a part of a matrix begins.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    pub row: usize,
+    /// A multiple of [`CHUNK`].
+    pub column: usize,
+}
+
+/// The samples of all rows of a matrix.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a, S> {
+    sampler: S,
+    stream: &'a Stream,
+    nodes: Nodes<'a>,
+}
+
+impl<'a, S: Sampler> Source<'a, S> {
+    /// For a matrix of `rows` rows of `dim` elements.
+    pub fn new(
+        sampler: S,
+        stream: &'a Stream,
+        nodes: Option<&'a [u32]>,
+        rows: usize,
+        dim: usize,
+    ) -> Result<Source<'a, S>, KernelError> {
+        let Unit { samples, words } = sampler.unit();
+        let row_bytes = 4 * dim.div_ceil(samples) * words;
+        Stream::holds("dim", row_bytes.div_ceil(BLOCK_BYTES) as u64)?;
+        let nodes = Nodes::new(nodes, rows)?;
+        Ok(Source {
+            sampler,
+            stream,
+            nodes,
+        })
+    }
+
+    /// Draws the part that begins at `first` and has rows of `dim` elements, all that is in `x`.
+    pub fn draw(&self, x: &mut [S::Stored], dim: usize, first: Place) {
+        debug_assert!(first.column.is_multiple_of(CHUNK));
+        let Unit { samples, words } = self.sampler.unit();
+        let chunk_blocks = CHUNK / samples * words * 4 / BLOCK_BYTES;
+        let first_block = first.column / CHUNK * chunk_blocks;
+        if dim <= CHUNK {
+            let row_samples = dim.next_multiple_of(samples);
+            let row_words = row_samples / samples * words;
+            let rows_together = CHUNK / row_samples;
+            for_each_block(
+                x,
+                rows_together * dim,
+                Chunk::default,
+                |chunk, block, rows| {
+                    let first_row = first.row + block * rows_together;
+                    let count = rows.len() / dim;
+                    for i in 0..count {
+                        let bytes = &mut chunk.bytes.0[4 * row_words * i..4 * row_words * (i + 1)];
+                        self.fill(first_row + i, first_block, bytes);
                     }
-                });
-            },
-        );
-    } else {
-        for_each_row(x, dim, dim, |row, parts| {
-            for_each_block(parts, CHUNK, Chunk::default, |chunk, block, part| {
-                let units = part.len().div_ceil(samples);
-                let bytes = &mut chunk.bytes.0[..4 * words * units];
-                let block = first_block + block * chunk_blocks;
-                stream.fill(nodes.of(row), block as u32, bytes);
-                vectorized!({
-                    let samples = chunk.draw(sampler, words * units, samples * units);
-                    sampler.store(row, &samples[..part.len()], part);
+                    vectorized!({
+                        let (words, samples) = (row_words * count, row_samples * count);
+                        let samples = chunk.draw(&self.sampler, words, samples);
+                        let rows = rows
+                            .chunks_exact_mut(dim)
+                            .zip(samples.chunks_exact(row_samples));
+                        for (i, (row, samples)) in rows.enumerate() {
+                            self.sampler.store(first_row + i, &samples[..dim], row);
+                        }
+                    });
+                },
+            );
+        } else {
+            for_each_row(x, dim, dim, |row, parts| {
+                let row = first.row + row;
+                for_each_block(parts, CHUNK, Chunk::default, |chunk, block, part| {
+                    let units = part.len().div_ceil(samples);
+                    let bytes = &mut chunk.bytes.0[..4 * words * units];
+                    self.fill(row, first_block + block * chunk_blocks, bytes);
+                    vectorized!({
+                        let samples = chunk.draw(&self.sampler, words * units, samples * units);
+                        self.sampler.store(row, &samples[..part.len()], part);
+                    });
                 });
             });
-        });
+        }
     }
-    Ok(())
+
+    fn fill(&self, row: usize, first_block: usize, bytes: &mut [u8]) {
+        self.stream
+            .fill(self.nodes.of(row), first_block as u32, bytes);
+    }
 }
 
 /// One group of words as numbers.
