@@ -23,6 +23,7 @@ pub mod mixing;
 pub mod noise;
 pub mod projection;
 pub mod qnet;
+pub mod quantize;
 pub mod smoothing;
 pub mod stream;
 

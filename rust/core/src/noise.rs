@@ -139,7 +139,7 @@ impl<T: Sample> Sampler for Scaled<T> {
         match self.law {
             Law::Gaussian => Unit {
                 samples: 2 * LANES,
-                words: (2 + T::ANGLE_WORDS) * LANES,
+                words: (2 + T::WORDS) * LANES,
             },
             Law::Laplace => Unit {
                 samples: LANES,
@@ -189,7 +189,7 @@ impl<T: Sample> Sampler for Scaled<T> {
 #[inline(always)]
 fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
     let (high, low) = (lanes(words, 0), lanes(words, 1));
-    let (angle, finer) = (lanes(words, 2), lanes(words, 1 + T::ANGLE_WORDS));
+    let (angle, finer) = (lanes(words, 2), lanes(words, 1 + T::WORDS));
     let mut pairs = [[T::ZERO; LANES]; 2];
     for l in 0..LANES {
         [pairs[0][l], pairs[1][l]] = T::gaussian([high[l], low[l]], [angle[l], finer[l]]);

@@ -135,6 +135,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Whether `other` has the same purpose and round, and so, under the same key, the same words.
+    pub(crate) fn is_like(&self, other: &Stream) -> bool {
+        (self.purpose, self.round) == (other.purpose, other.round)
+    }
+
     /// Fails if a node's sequence has not so many blocks of [`BLOCK_BYTES`] for `argument`.
     pub(crate) fn holds(argument: &'static str, blocks: u64) -> Result<(), KernelError> {
         if blocks <= BLOCKS {

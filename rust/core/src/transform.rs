@@ -15,9 +15,9 @@ const TO_MINUS_32: f64 = 1.0 / (1_u64 << 32) as f64;
 
 /// A floating-point type that noise can be drawn in.
 pub trait Sample: Real {
-    /// Words of the angle of a Gaussian pair: as many as the type can resolve.
+    /// Words of a number from [0, 1), as of the angle of a Gaussian pair: as many as the type can resolve.
     #[doc(hidden)]
-    const ANGLE_WORDS: usize;
+    const WORDS: usize;
 
     /// Two independent standard Gaussian samples by the Box-Muller transform. The 64 random bits of the radius
     /// let the tails reach 9.4; the angle has 32 bits for each of its words.
@@ -35,7 +35,7 @@ pub trait Sample: Real {
 }
 
 impl Sample for f32 {
-    const ANGLE_WORDS: usize = 1;
+    const WORDS: usize = 1;
 
     #[inline(always)]
     fn gaussian(radius: [u32; 2], angle: [u32; 2]) -> [f32; 2] {
@@ -75,7 +75,7 @@ impl Sample for f32 {
 }
 
 impl Sample for f64 {
-    const ANGLE_WORDS: usize = 2;
+    const WORDS: usize = 2;
 
     #[inline(always)]
     fn gaussian(radius: [u32; 2], angle: [u32; 2]) -> [f64; 2] {

@@ -1,0 +1,55 @@
+//! Codes a second on one thread, in the caches: quantizing alone, and with Gaussian noise before it.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use dpmesh_core::Sample;
+use dpmesh_core::noise::{Law, Noise};
+use dpmesh_core::quantize::{Code, Overflow, Quantizer, quantize_into, quantize_noisy_into};
+use dpmesh_core::stream::{Cipher, Key};
+
+const LEN: usize = 1 << 17;
+
+fn codes<T: Sample, C: Code>(criterion: &mut Criterion, name: &str) {
+    let key = Key::new(Cipher::Aes, &[7; 32]);
+    let (stream, coins) = (key.stream(1, 0).unwrap(), key.stream(2, 0).unwrap());
+    let noise = Noise {
+        law: Law::Gaussian,
+        scales: &[1.5],
+        stream: &stream,
+        nodes: None,
+    };
+    let quantizer = Quantizer {
+        step: 0.5,
+        coins: &coins,
+        nodes: None,
+        overflow: Overflow::Refuse,
+    };
+    let x: Vec<T> = (0..LEN)
+        .map(|i| T::from_f64(20.0 * (i as f64).sin()))
+        .collect();
+    let mut out = vec![C::default(); LEN];
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(1)
+        .build()
+        .unwrap();
+    let mut group = criterion.benchmark_group(format!("quantize {name}"));
+    group.throughput(Throughput::Elements(LEN as u64));
+    group.bench_function("alone", |b| {
+        pool.install(|| b.iter(|| quantize_into(&x, LEN, &quantizer, &mut out).unwrap()));
+    });
+    group.bench_function("with noise", |b| {
+        pool.install(|| {
+            b.iter(|| quantize_noisy_into(&x, LEN, &noise, &quantizer, &mut out).unwrap());
+        });
+    });
+}
+
+fn all(criterion: &mut Criterion) {
+    codes::<f32, i8>(criterion, "f32 to i8");
+    codes::<f32, i16>(criterion, "f32 to i16");
+    codes::<f32, i32>(criterion, "f32 to i32");
+    codes::<f64, i32>(criterion, "f64 to i32");
+    codes::<f64, i64>(criterion, "f64 to i64");
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);
