@@ -17,6 +17,7 @@ from dpmesh.kernels.linear import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
+from dpmesh.problems.partition import flat_partition
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -79,7 +80,7 @@ class LinearProblem:
         elif self.loss == "softmax":
             fail("classes", "the number of classes for the loss 'softmax'", None)
         non_negative("regularization", self.regularization)
-        order, starts = _flat(self.partition, self.train.records)
+        starts, order = flat_partition(self.partition, self.train.records)
         object.__setattr__(self, "_order", order)
         object.__setattr__(self, "_starts", starts)
         self._check_labels("train", self.train)
@@ -292,26 +293,3 @@ class LinearProblem:
             wanted = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
             fail("test", wanted, f"{test.dim} of {test.features.dtype}")
         self._check_labels("test", test)
-
-
-def _flat(
-    partition: Partition, records: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """All indices one after the other, and where each node's begin (and the last ends)."""
-    parts = [np.asarray(part) for part in partition]
-    if not parts:
-        fail("partition", "at least 1 node", "none")
-    for node, part in enumerate(parts):
-        if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
-            wanted = "integer indices of at least 1 record for each node"
-            fail("partition", wanted, f"{part.dtype} of shape {part.shape} for node {node}")
-    order = np.concatenate(parts).astype(np.int64)
-    outside = order[(order < 0) | (order >= records)]
-    if outside.size:
-        fail("partition", f"indices from 0 to {records - 1}", outside[0])
-    counts = np.bincount(order, minlength=records)
-    if counts.max() > 1:
-        fail("partition", "each record at one node", f"record {counts.argmax()} more than once")
-    starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    order.flags.writeable = starts.flags.writeable = False
-    return order, starts

@@ -1,0 +1,223 @@
+"""Any JAX model on records that are divided among nodes; needs the extra ``jax``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.flatten_util import ravel_pytree
+
+from dpmesh._ragged import Indices, Ragged, rows
+from dpmesh._validate import fail, integer, non_negative
+from dpmesh.data import Dataset, Partition
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems.partition import flat_partition
+
+FloatArray = npt.NDArray[np.floating[Any]]
+Params = Any
+"""A pytree of arrays: what a model's functions take."""
+
+TESTS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class JaxProblem:
+    """A model as pure functions, the records of each node, and records to test on.
+
+    Parameters of nodes are rows of one float32 array: the model's pytree, raveled in the order of
+    `jax.flatten_util.ravel_pytree`. A stack of nodes takes a step in one vectorized, compiled call.
+
+    Parameters
+    ----------
+    train
+        All records to learn from; dense features.
+    partition
+        Which of them each node has, as for a `LinearProblem`.
+    start
+        ``start(key)`` makes the first parameters, a pytree, from a JAX key.
+    loss
+        ``loss(params, features, label)``, a number for one record.
+    scores
+        ``scores(params, features)``, a number for each class; needed by `accuracy`.
+    test
+        Records for `accuracy`.
+    record_shape
+        Shape of a record's features for the model, such as (28, 28, 1); a vector by default.
+    regularization
+        Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
+    nodes_at_once
+        How many nodes go through the model together: bounds the memory.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+
+    train: Dataset
+    partition: Partition
+    start: Callable[[Any], Params]
+    loss: Callable[[Params, Any, Any], Any]
+    scores: Callable[[Params, Any], Any] | None = None
+    test: Dataset | None = None
+    record_shape: tuple[int, ...] | None = None
+    regularization: float = 0.0
+    nodes_at_once: int = 32
+    _records: Ragged = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        non_negative("regularization", self.regularization)
+        integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
+        for name, dataset in (("train", self.train), ("test", self.test)):
+            if dataset is None:
+                continue
+            if not isinstance(dataset.features, np.ndarray):
+                fail(name, "dense features", "sparse ones")
+            if dataset.dim != int(np.prod(self._shape)):
+                fail(name, f"records of shape {self._shape}", f"{dataset.dim} features")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.partition)
+
+    @property
+    def dim(self) -> int:
+        """Length of the parameters of a node."""
+        return sum(self.blocks)
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of the model's tensors in a row, for smoothing each on its own."""
+        shapes = jax.eval_shape(self.start, jax.random.key(0))
+        return tuple(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+
+    def initial(self, key: Key) -> FloatArray:
+        """Parameters of one model to start from, shape (1, dim)."""
+        seed = int(generator(key, Purpose.INIT).integers(2**31))
+        flat, _ = ravel_pytree(self.start(jax.random.key(seed)))
+        return np.array(flat, dtype=np.float32)[np.newaxis]
+
+    def records_of(self, nodes: Indices) -> Ragged:
+        """Return the records of these nodes, as batches ``(indptr, indices)``."""
+        return rows(self._records, nodes)
+
+    def step(
+        self, params: FloatArray, step_size: npt.ArrayLike, batches: Ragged, *, out: FloatArray
+    ) -> FloatArray:
+        """Return `out`: the parameters after one gradient step of each node on its batch.
+
+        Parameters
+        ----------
+        params
+            Shape (rows, dim).
+        step_size
+            One for all rows, or one for each.
+        batches
+            Records of each row, ``(indptr, indices)``; a mean over no records is 0.
+        out
+            An array like `params`, or `params` itself.
+        """
+        sizes = np.broadcast_to(np.asarray(step_size, dtype=np.float32), len(params))
+        for some, indices, weights in self._chunks(batches):
+            stack = self._padded(params[some]), self._padded(sizes[some])
+            out[some] = self._step(*stack, indices, weights, *self._on_device)[: len(out[some])]
+        return out
+
+    def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Each row's objective on its batch, shape (rows,)."""
+        values = np.empty(len(params))
+        for some, indices, weights in self._chunks(batches):
+            batch = indices, weights, *self._on_device
+            losses = self._objectives(self._padded(params[some]), *batch)
+            values[some] = losses[: len(values[some])]
+        return values
+
+    def accuracy(self, params: FloatArray) -> npt.NDArray[np.float64]:
+        """Fraction of the test records that each row of parameters classifies correctly.
+
+        Raises
+        ------
+        ValueError
+            If there are no test records, or no scores.
+        """
+        if self.test is None:
+            fail("test", "records to measure the accuracy on", None)
+        if self.scores is None:
+            fail("scores", "a function to classify by", None)
+        return np.array([self._correct(row).mean() for row in params])
+
+    def _correct(self, row: FloatArray) -> npt.NDArray[np.bool_]:
+        assert self.test is not None
+        x = np.asarray(self.test.features, np.float32).reshape(-1, *self._shape)
+        guesses = [
+            self._guesses(row, x[i : i + TESTS_AT_ONCE]) for i in range(0, len(x), TESTS_AT_ONCE)
+        ]
+        return np.asarray(np.concatenate(guesses) == self.test.labels)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self.train.dim,) if self.record_shape is None else self.record_shape
+
+    @cached_property
+    def _on_device(self) -> tuple[Any, Any]:
+        x = np.asarray(self.train.features, np.float32).reshape(-1, *self._shape)
+        return jnp.asarray(x), jnp.asarray(self.train.labels)
+
+    @cached_property
+    def _unravel(self) -> Callable[[Any], Params]:
+        return ravel_pytree(self.start(jax.random.key(0)))[1]
+
+    @cached_property
+    def _row_objective(self) -> Callable[..., Any]:
+        unravel, loss = self._unravel, jax.vmap(self.loss, (None, 0, 0))
+
+        def objective(row: Any, indices: Any, weights: Any, x: Any, y: Any) -> Any:
+            losses = loss(unravel(row), x[indices], y[indices])
+            mean = (weights * losses).sum() / jnp.maximum(weights.sum(), 1)
+            return mean + self.regularization / 2 * (row @ row)
+
+        return objective
+
+    @cached_property
+    def _objectives(self) -> Callable[..., Any]:
+        return jax.jit(jax.vmap(self._row_objective, (0, 0, 0, None, None)))
+
+    @cached_property
+    def _step(self) -> Callable[..., Any]:
+        gradient = jax.grad(self._row_objective)
+
+        def step(row: Any, size: Any, *batch: Any) -> Any:
+            return row - size * gradient(row, *batch)
+
+        return jax.jit(jax.vmap(step, (0, 0, 0, 0, None, None)))
+
+    @cached_property
+    def _guesses(self) -> Callable[..., Any]:
+        assert self.scores is not None
+        unravel, scores = self._unravel, jax.vmap(self.scores, (None, 0))
+        return jax.jit(lambda row, x: scores(unravel(row), x).argmax(axis=1))
+
+    def _chunks(self, batches: Ragged) -> Iterator[tuple[slice, Indices, FloatArray]]:
+        """Yield some rows with their batches as rectangles: indices, and weights 1 or 0."""
+        indptr, values = batches
+        lengths = np.diff(indptr)
+        used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
+        indices = np.zeros(used.shape, dtype=np.int64)
+        indices[used] = values
+        weights = used.astype(np.float32)
+        for first in range(0, len(lengths), self.nodes_at_once):
+            some = slice(first, first + self.nodes_at_once)
+            yield some, self._padded(indices[some]), self._padded(weights[some])
+
+    def _padded(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
+        missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
+        return np.concatenate([array, missing])

@@ -1,0 +1,137 @@
+"""The federated paper's networks as pure JAX functions, for `JaxProblem`; need the extra ``jax``.
+
+>>> model = convolutional((28, 28, 1))                                       # doctest: +SKIP
+>>> JaxProblem(train, parts, *model, test=test, record_shape=(28, 28, 1))    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Params = dict[str, Any]
+
+
+class Model(NamedTuple):
+    """What `JaxProblem` needs of a model, in its order."""
+
+    start: Callable[[Any], Params]
+    loss: Callable[[Params, Any, Any], Any]
+    scores: Callable[[Params, Any], Any]
+
+
+def convolutional(
+    image_shape: tuple[int, int, int],
+    *,
+    classes: int = 10,
+    channels: tuple[int, int] = (64, 128),
+    hidden: tuple[int, int] = (384, 192),
+) -> Model:
+    """Two 5 x 5 convolutions with max-pooling, two dense layers, softmax (section 6.2).
+
+    Parameters
+    ----------
+    image_shape
+        Height, width, channels of an image; (32, 32, 3) gives the paper's 3.4 million parameters.
+    classes, channels, hidden
+        Widths of the layers.
+    """
+    height, width, depth = image_shape
+    kernels = {
+        "conv1": (5, 5, depth, channels[0]),
+        "conv2": (5, 5, *channels),
+        "dense1": (-(-height // 4) * -(-width // 4) * channels[1], hidden[0]),
+        "dense2": hidden,
+        "output": (hidden[1], classes),
+    }
+
+    def start(key: Any) -> Params:
+        keys = jax.random.split(key, len(kernels))
+        return {
+            name: _dense(own, shape)
+            for own, (name, shape) in zip(keys, kernels.items(), strict=True)
+        }
+
+    def scores(params: Params, image: Any) -> Any:
+        x = image[jnp.newaxis]
+        for name in ("conv1", "conv2"):
+            x = jax.lax.conv_general_dilated(
+                x,
+                params[name]["kernel"],
+                (1, 1),
+                "SAME",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+            x = jax.nn.relu(x + params[name]["bias"])
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
+        x = x.ravel()
+        for name in ("dense1", "dense2"):
+            x = jax.nn.relu(x @ params[name]["kernel"] + params[name]["bias"])
+        return x @ params["output"]["kernel"] + params["output"]["bias"]
+
+    return Model(start, cross_entropy(scores), scores)
+
+
+def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Model:
+    """An embedding, layers of LSTM, a linear layer: the next character of a text (section 6.3).
+
+    Parameters
+    ----------
+    characters
+        Number of distinct ones; a record is a row of their codes, its label the code that follows.
+    embedding, hidden, layers
+        Widths and number of the layers.
+    """
+
+    def start(key: Any) -> Params:
+        first, last, *keys = jax.random.split(key, layers + 2)
+        widths = [embedding] + [hidden] * layers
+        params: Params = {
+            "embedding": 0.1 * jax.random.normal(first, (characters, embedding)),
+            "output": _dense(last, (hidden, characters)),
+        }
+        for i, own in enumerate(keys):
+            params[f"lstm{i}"] = _dense(own, (widths[i] + hidden, 4 * hidden))
+        return params
+
+    def scores(params: Params, codes: Any) -> Any:
+        x = params["embedding"][codes.astype(int)]
+        for i in range(layers):
+            x = _lstm(params[f"lstm{i}"], x, hidden)
+        return x[-1] @ params["output"]["kernel"] + params["output"]["bias"]
+
+    return Model(start, cross_entropy(scores), scores)
+
+
+def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any, Any], Any]:
+    """Return the loss ``-log softmax(scores)[label]`` of one record."""
+
+    def loss(params: Params, features: Any, label: Any) -> Any:
+        return -jax.nn.log_softmax(scores(params, features))[label]
+
+    return loss
+
+
+def _dense(key: Any, shape: tuple[int, ...]) -> Params:
+    """Return a kernel with entries of variance 1 / inputs, and a bias of 0."""
+    kernel = jax.random.normal(key, shape) / jnp.sqrt(prod(shape[:-1]))
+    return {"kernel": kernel, "bias": jnp.zeros(shape[-1])}
+
+
+def _lstm(params: Params, inputs: Any, hidden: int) -> Any:
+    """Return the outputs (length, hidden) of one layer; forget gates start nearly open."""
+
+    def advance(state: tuple[Any, Any], x: Any) -> tuple[tuple[Any, Any], Any]:
+        h, c = state
+        gates = jnp.concatenate([x, h]) @ params["kernel"] + params["bias"]
+        i, f, g, o = jnp.split(gates, 4)
+        c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros(hidden)
+    return jax.lax.scan(advance, (zeros, zeros), inputs)[1]

@@ -1,0 +1,147 @@
+"""JAX models: the same numbers as the Rust kernels where both can, and networks that learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpmesh.algorithms import FederatedLearning
+from dpmesh.data import Dataset, digits, iid, train_test_split
+from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.keys import Key
+from dpmesh.privacy.audit import alone
+from dpmesh.problems import LinearProblem
+
+jax = pytest.importorskip("jax", reason="needs the extra jax")
+from dpmesh.problems import networks  # noqa: E402
+from dpmesh.problems.jax_model import JaxProblem  # noqa: E402
+
+
+def softmax_regression(features: int, classes: int) -> networks.Model:
+    def start(key):
+        return {"w": jax.numpy.zeros((classes, features))}
+
+    def scores(params, x):
+        return params["w"] @ x
+
+    return networks.Model(start, networks.cross_entropy(scores), scores)
+
+
+def make_pair(nodes: int = 7):
+    """The same problem twice: on the kernels, and in JAX with chunks that do not divide."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 5)).astype(np.float32)
+    labels = rng.integers(0, 3, 60)
+    train = Dataset(features, labels, "synthetic")
+    parts = iid(train, nodes, rng)
+    linear = LinearProblem(train, parts, "softmax", classes=3, test=train, regularization=0.1)
+    model = softmax_regression(5, 3)
+    return linear, JaxProblem(train, parts, *model, train, regularization=0.1, nodes_at_once=3)
+
+
+def test_equals_the_kernels() -> None:
+    linear, problem = make_pair()
+    assert (problem.nodes, problem.dim, problem.blocks) == (7, 15, (15,))
+    params = np.random.default_rng(1).normal(size=(7, 15)).astype(np.float32)
+    lengths = [2, 0, 3, 1, 2, 3, 2]
+    batches = np.cumsum([0, *lengths]), np.arange(sum(lengths))
+    sizes = np.array([0.5, 0.1, 0.0, 1.0, 0.2, 0.3, 2.0])
+    expected = linear.step(params, sizes, batches)
+    moved = problem.step(params, sizes, batches, out=np.empty_like(params))
+    np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(moved[2], params[2])  # a step of size 0
+    in_place = params.copy()
+    assert problem.step(in_place, sizes, batches, out=in_place) is in_place
+    np.testing.assert_array_equal(in_place, moved)
+    np.testing.assert_allclose(
+        problem.objective(params, batches), linear.objective(params, batches), rtol=1e-4
+    )
+    np.testing.assert_array_equal(problem.accuracy(params), linear.accuracy(params))
+    for a, b in zip(
+        problem.records_of(np.array([4, 1])), linear.records_of(np.array([4, 1])), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_federated_learning_runs_on_either() -> None:
+    linear, problem = make_pair()
+    algorithm = FederatedLearning(
+        7,
+        0.5,
+        0.3,
+        1.0,
+        local_epochs=2,
+        batch_size=2,
+        estimator=LaplacianSmoothing(1.0, blocks=problem.blocks),
+    )
+    models = []
+    for learned in (linear, problem):
+        state = algorithm.init(learned, Key.seeded(2))
+        for t in range(3):
+            state, _ = algorithm.step(state, t, learned, alone, Key.seeded(2))
+        models.append(state.w)
+    np.testing.assert_allclose(models[1], models[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_convolutional_network_learns_digits() -> None:
+    rng = np.random.default_rng(0)
+    train, test = train_test_split(digits(), 0.2, rng)
+    model = networks.convolutional((8, 8, 1), channels=(4, 8), hidden=(32, 16))
+    problem = JaxProblem(
+        train, iid(train, 20, rng), *model, test, record_shape=(8, 8, 1), nodes_at_once=10
+    )
+    algorithm = FederatedLearning(
+        20, 0.5, 5.0, None, "uniform", local_epochs=2, estimator=LaplacianSmoothing(0.0)
+    )
+    state = algorithm.init(problem, Key.seeded(0))
+    before = problem.accuracy(state.w)[0]
+    for t in range(10):
+        state, _ = algorithm.step(state, t, problem, alone, Key.seeded(0))
+    assert before < 0.3  # chance is 0.1
+    assert problem.accuracy(state.w)[0] > 0.6
+
+
+def test_the_papers_network_has_the_papers_size() -> None:
+    """About 3.4M parameters in total (section 6.2)."""
+    shapes = jax.eval_shape(networks.convolutional((32, 32, 3)).start, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == pytest.approx(3.4e6, rel=0.02)
+
+
+def test_a_recurrent_network_learns_a_cycle() -> None:
+    """The character after 0 1 2 .. of a cycle of 5."""
+    texts = (np.arange(200)[:, np.newaxis] + np.arange(6)) % 5
+    train = Dataset(texts.astype(np.float32), (texts[:, -1] + 1) % 5, "cycle")
+    model = networks.recurrent(5, hidden=16)
+    problem = JaxProblem(train, (np.arange(200),), *model, train, nodes_at_once=1)
+    w = problem.initial(Key.seeded(0))
+    everything = problem.records_of(np.array([0]))
+    for _ in range(150):
+        problem.step(w, 2.0, everything, out=w)
+    assert problem.accuracy(w)[0] == 1.0
+
+
+def test_starts_differ_by_key_and_repeat() -> None:
+    model = networks.convolutional((8, 8, 1), channels=(2, 2), hidden=(4, 4))
+    train = Dataset(np.zeros((3, 64)), np.arange(3), "empty")
+    problem = JaxProblem(train, (np.arange(3),), *model, record_shape=(8, 8, 1))
+    assert problem.dim == problem.initial(Key.seeded(1)).size
+    np.testing.assert_array_equal(*(problem.initial(Key.seeded(1)) for _ in range(2)))
+    assert (problem.initial(Key.seeded(1)) != problem.initial(Key.seeded(2))).any()
+
+
+def test_bad_input_is_named() -> None:
+    linear, _ = make_pair()
+    model = softmax_regression(5, 3)
+    train, parts = linear.train, linear.partition
+    with pytest.raises(ValueError, match=r"train: wanted records of shape \(2, 3\), got 5 feat"):
+        JaxProblem(train, parts, *model, record_shape=(2, 3))
+    with pytest.raises(ValueError, match="nodes_at_once: wanted an integer of at least 1, got 0"):
+        JaxProblem(train, parts, *model, nodes_at_once=0)
+    with pytest.raises(ValueError, match="regularization: wanted a finite number of at least 0"):
+        JaxProblem(train, parts, *model, regularization=-1.0)
+    with pytest.raises(ValueError, match="partition: wanted at least 1 node, got none"):
+        JaxProblem(train, (), *model)
+    with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
+        JaxProblem(train, parts, *model).accuracy(np.zeros((1, 15)))
+    with pytest.raises(ValueError, match="scores: wanted a function to classify by"):
+        JaxProblem(train, parts, *model[:2], test=train).accuracy(np.zeros((1, 15)))
