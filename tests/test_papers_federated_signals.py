@@ -1,0 +1,67 @@
+"""Figures 1 and S15 of the federated paper: their numbers on known signals, and their files."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from dpmesh.keys import Key
+from dpmesh.papers import federated_signals as figures
+
+
+def test_a_spectrum_finds_one_frequency_and_a_power_law() -> None:
+    wave = figures.spectrum(3.0 + np.cos(2 * np.pi * 5 * np.arange(64) / 64))
+    assert len(wave.frequency) == 32
+    assert wave.frequency[wave.magnitude.argmax()] == 5
+    assert wave.magnitude.max() == pytest.approx(32)
+    frequency = np.arange(501)
+    coefficients = np.where(frequency > 0, np.maximum(frequency, 1) ** -1.5, 0)
+    law = figures.spectrum(np.fft.irfft(coefficients))
+    assert law.decay == pytest.approx(-1.5, abs=1e-6)
+    assert law.energy_below_a_tenth > 0.99
+    white = figures.spectrum(np.random.default_rng(0).normal(size=20_000))
+    # 1,000 exponential energies of 10,000: a share of 0.1 with standard error 0.003
+    assert white.energy_below_a_tenth == pytest.approx(0.1, abs=6 * 0.003)
+
+
+def test_smoothing_takes_error_away_where_there_is_noise() -> None:
+    """As the paper says of its Figure S15."""
+    signal = np.sin(np.linspace(0, 30, 301))
+    little, much = ([figures.error_reduction(signal, nu, s) for s in (1, 3)] for nu in (1e-3, 1))
+    assert little[1] < little[0] < 0
+    assert 0.5 < much[0] < much[1] < 1
+    assert figures.error_reduction(signal, 0.1, 0.0) == pytest.approx(0)
+
+
+def test_figure_s15_files(tmp_path) -> None:
+    table, picture = figures.figure_s15(tmp_path / "new")
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 * 25
+    assert picture.stat().st_size > 10_000
+
+
+def test_the_federated_average_is_smooth(real_data, tmp_path) -> None:
+    """Far more low frequencies than white noise has, and fewer the higher they are."""
+    table, _ = figures.figure1(tmp_path, data_folder=real_data / "mnist")
+    rows = np.loadtxt(table, delimiter=",", skiprows=1)
+    assert set(rows[:, 0]) == set(figures.SHOWN_ROUNDS)
+    for t in figures.SHOWN_ROUNDS:
+        _, frequency, magnitude = rows[rows[:, 0] == t].T
+        shown = figures.Spectrum(frequency, magnitude)
+        assert shown.energy_below_a_tenth > 0.3
+        assert shown.decay < -0.5
+
+
+def test_moves_are_those_of_the_algorithm() -> None:
+    from dpmesh.data import Dataset, iid
+    from dpmesh.problems import LinearProblem
+
+    rng = np.random.default_rng(0)
+    train = Dataset(rng.normal(size=(1000, 3)), rng.integers(0, 2, 1000), "synthetic")
+    problem = LinearProblem(train, iid(train, 1000, rng), "softmax", classes=2)
+    moves = figures.average_moves(problem, Key.seeded(0), (1, 3))
+    assert set(moves) == {1, 3}
+    assert 0 < np.linalg.norm(moves[1]) <= 0.3
