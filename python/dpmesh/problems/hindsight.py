@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
+from threadpoolctl import ThreadpoolController
 
 from dpmesh import kernels
 from dpmesh._validate import fail, positive
@@ -92,10 +94,17 @@ def best_fixed_predictor(
     """
     tolerance = positive("tolerance", tolerance)
     goal = _Goal(problem, records, radius)
-    best = (_hinge if problem.loss == "hinge" else _smooth)(goal, tolerance)
+    # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads costs more.
+    with _blas().limit(limits=1, user_api="blas"):
+        best = (_hinge if problem.loss == "hinge" else _smooth)(goal, tolerance)
     if not best.gap <= tolerance:
         raise RuntimeError(f"gap {best.gap:.2g} after the last step, above the {tolerance=}")
     return best
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 class _Goal:

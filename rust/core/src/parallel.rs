@@ -7,8 +7,12 @@ use rayon::prelude::*;
 /// Elements of one block: small enough for the first-level cache, large enough to hide the dispatch.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Below this many elements a kernel stays on the calling thread: waking others costs more.
-pub(crate) const SERIAL_BELOW: usize = 1 << 15;
+/// Below this many elements, some 30 to 100 microseconds of work, a kernel stays on the calling thread: waking
+/// others costs more, above all where other programs want the same processors.
+pub(crate) const SERIAL_BELOW: usize = 1 << 17;
+
+/// Elements that one task gets at least.
+const TASK: usize = 4 * BLOCK;
 
 /// The value of the expression, compiled for the widest vector instructions that this processor has.
 ///
@@ -51,7 +55,7 @@ pub(crate) fn for_each_row<T: Send>(
     if rows < 2 || rows.saturating_mul(cost) < SERIAL_BELOW {
         x.chunks_mut(dim).enumerate().for_each(|(i, r)| work(i, r));
     } else {
-        let rows_per_task = BLOCK.div_ceil(cost.max(1));
+        let rows_per_task = TASK.div_ceil(cost.max(1));
         x.par_chunks_mut(rows_per_task * dim)
             .enumerate()
             .for_each(|(task, rows)| {
@@ -77,7 +81,7 @@ pub(crate) fn for_each_block<T: Send, S>(
             .for_each(|(i, block)| work(&mut scratch, i, block));
     } else {
         x.par_chunks_mut(len)
-            .with_min_len(BLOCK.div_ceil(len))
+            .with_min_len(TASK.div_ceil(len))
             .enumerate()
             .for_each_init(scratch, |scratch, (i, block)| work(scratch, i, block));
     }
@@ -128,7 +132,11 @@ pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + S
     if x.len() < SERIAL_BELOW {
         x.chunks(BLOCK).map(term).sum()
     } else {
-        let terms: Vec<f64> = x.par_chunks(BLOCK).map(term).collect();
+        let terms: Vec<f64> = x
+            .par_chunks(BLOCK)
+            .with_min_len(TASK / BLOCK)
+            .map(term)
+            .collect();
         terms.iter().sum()
     }
 }
