@@ -16,7 +16,7 @@ FLOORS = [
     ["_ragged"],
     ["keys", "kernels"],
     ["schedules", "topology", "data", "privacy.types", "privacy.accounting", "privacy.sampling"],
-    ["problems", "estimators", "privacy.events", "privacy.door"],
+    ["problems", "estimators", "controllers", "privacy.events", "privacy.door"],
     ["privacy.plan", "privacy.mechanisms"],
     ["privacy.report"],
     ["algorithms.base", "algorithms.minibatches"],

@@ -2,74 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_qnet import (
+    SlowAdam,
+    Transition,
+    Weights,
+    one_network,
+    slow_gradient,
+    slow_loss,
+    slow_values,
+)
 
 from dpmesh import kernels
-from dpmesh.kernels import QReplay, QTrained, QWeights
+from dpmesh.kernels import QReplay, QTrained
 from dpmesh.keys import Key, Purpose
-
-Weights = dict[str, np.ndarray]
 
 STREAM = Key.seeded(7).stream(Purpose.CONTROLLER)
 ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-
-
-def one_network(weights: QWeights, i: int) -> Weights:
-    return {name: array[i].astype(np.float64) for name, array in weights._asdict().items()}
-
-
-def slow_values(weights: Weights, x: np.ndarray, activation: str) -> np.ndarray:
-    sums = weights["hidden_weights"] @ x + weights["hidden_biases"]
-    hidden = np.maximum(sums, 0) if activation == "relu" else sums
-    return weights["value_weights"] @ hidden + weights["value_biases"]
-
-
-def slow_loss(weights: Weights, target: Weights, batch: list[tuple], activation: str) -> float:
-    loss = 0.0
-    for state, action, reward, discount, next_state in batch:
-        y = reward + discount * slow_values(target, next_state, activation).max()
-        loss += (slow_values(weights, state, activation)[action] - y) ** 2 / len(batch)
-    return loss
-
-
-def slow_gradient(weights: Weights, target: Weights, batch: list[tuple], act: str) -> Weights:
-    gradient = {name: np.zeros_like(array) for name, array in weights.items()}
-    for state, action, reward, discount, next_state in batch:
-        y = reward + discount * slow_values(target, next_state, act).max()
-        sums = weights["hidden_weights"] @ state + weights["hidden_biases"]
-        hidden = np.maximum(sums, 0) if act == "relu" else sums
-        slope = 2 * (slow_values(weights, state, act)[action] - y) / len(batch)
-        gradient["value_biases"][action] += slope
-        gradient["value_weights"][action] += slope * hidden
-        back = slope * weights["value_weights"][action]
-        back = back * (sums > 0) if act == "relu" else back
-        gradient["hidden_biases"] += back
-        gradient["hidden_weights"] += np.outer(back, state)
-    return gradient
-
-
-@dataclass
-class SlowAdam:
-    """Kingma and Ba, Algorithm 1, as optax.adam has it (epsilon outside the root)."""
-
-    m: Weights
-    v: Weights
-    t: int = 0
-
-    def step(self, weights: Weights, gradient: Weights) -> None:
-        self.t += 1
-        for name, g in gradient.items():
-            self.m[name] = 0.9 * self.m[name] + 0.1 * g
-            self.v[name] = 0.999 * self.v[name] + 0.001 * g**2
-            m = self.m[name] / (1 - 0.9**self.t)
-            v = self.v[name] / (1 - 0.999**self.t)
-            weights[name] = weights[name] - 0.01 * m / (np.sqrt(v) + 1e-8)
 
 
 def memory(networks: int, capacity: int, inputs: int, rng: np.random.Generator) -> QReplay:
@@ -81,7 +35,7 @@ def memory(networks: int, capacity: int, inputs: int, rng: np.random.Generator) 
     )
 
 
-def transitions(replay: QReplay, i: int, picks: np.ndarray) -> list[tuple]:
+def transitions(replay: QReplay, i: int, picks: np.ndarray) -> list[Transition]:
     return [
         (
             replay.states[i, j, 0].astype(np.float64),
@@ -136,10 +90,7 @@ def test_twenty_steps_equal_the_oracle(
     replay = memory(networks, capacity, inputs, rng)
     slow = [one_network(kernels.q_weights(trained.parameters, inputs), i) for i in range(networks)]
     slow_targets = [one_network(kernels.q_weights(targets, inputs), i) for i in range(networks)]
-    optimizers = [
-        SlowAdam(*({name: np.zeros_like(array) for name, array in w.items()} for _ in "mv"))
-        for w in slow
-    ]
+    optimizers = [SlowAdam.at_start(weights) for weights in slow]
     for step in range(1, 21):
         picks = rng.integers(0, capacity, (networks, batch))
         losses = kernels.q_learn(trained, targets, replay, picks, activation=activation, **ADAM)

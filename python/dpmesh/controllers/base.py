@@ -1,0 +1,112 @@
+"""What a controller is: for each node and classifier it decides on a local or a global update.
+
+A node with K one-vs-all classifiers takes K decisions. A controller is a frozen dataclass of its
+public parameters; what it has learned is its state, a frozen record of arrays with one row for each
+network, node by node and in a node classifier by classifier; randomness comes in through `key`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail
+from dpmesh.keys import Key
+from dpmesh.privacy.types import Released, Sensitive
+
+StateT = TypeVar("StateT")
+
+Actions: TypeAlias = npt.NDArray[np.bool_]
+"""Shape (nodes, classifiers): whether the update is global; False for nodes that do not act."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is known when round t begins.
+
+    Parameters
+    ----------
+    acting
+        Shape (nodes,): which nodes update in this round.
+    local_models
+        Shape (nodes, classifiers, dim): w_t^L.
+    losses
+        Shape (nodes, classifiers): f(w_t^L, sample_t), on the batch that is about to be used.
+    last_losses
+        Shape (nodes, classifiers): f(w_t^L, sample_(t-1)), on the batch that the node used when it
+        last acted; of no meaning before that.
+    released_models
+        Shape (classifiers, dim): the last global models, which everybody knows.
+    public_losses
+        Shape (classifiers,): their losses on data that is public; None if there is no such data.
+    """
+
+    acting: npt.NDArray[np.bool_]
+    local_models: Sensitive
+    losses: Sensitive
+    last_losses: Sensitive
+    released_models: Released
+    public_losses: npt.NDArray[np.floating[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        _sized("local_models", self.local_models, ("nodes", "classifiers", "dim"))
+        nodes, classifiers, dim = self.local_models.shape
+        _sized("acting", self.acting, (nodes,))
+        if self.acting.dtype != np.bool_:
+            fail("acting", "an array of bool", f"dtype {self.acting.dtype}")
+        _sized("losses", self.losses, (nodes, classifiers))
+        _sized("last_losses", self.last_losses, (nodes, classifiers))
+        _sized("released_models", self.released_models, (classifiers, dim))
+        if self.public_losses is not None:
+            _sized("public_losses", self.public_losses, (classifiers,))
+
+
+class Controller(Protocol[StateT]):
+    """Decides, and learns from what came of it."""
+
+    @property
+    def public(self) -> bool:
+        """Whether decisions depend on public information and coins only.
+
+        If not, they tell of private data: everybody sees which node updates the global models and
+        when, and no proof of the algorithm's guarantee covers that.
+        """
+        ...
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a privacy report must say about the decisions."""
+        ...
+
+    def init(self, shape: tuple[int, int, int], key: Key) -> StateT:
+        """Return the state before round 0, for local models of shape (nodes, classifiers, dim)."""
+        ...
+
+    def learn(self, state: StateT, observation: Observation, round: int, key: Key) -> StateT:
+        """Learn what the last decisions of the acting nodes led to, before they decide again.
+
+        Only the returned state may be used from then on: it takes over the arrays of the given one.
+        """
+        ...
+
+    def decide(
+        self, state: StateT, observation: Observation, round: int, key: Key
+    ) -> tuple[Actions, StateT]:
+        """Return the updates of this round, and the state that remembers them."""
+        ...
+
+
+AnyController = Controller[Any]
+
+
+def _sized(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
+    """Fail unless the axes have these lengths; a name stands for any from 1 up."""
+    fits = array.ndim == len(shape) and all(
+        size == wanted if isinstance(wanted, int) else size > 0
+        for size, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        fail(argument, f"shape ({', '.join(map(str, shape))})", array.shape)

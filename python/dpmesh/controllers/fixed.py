@@ -1,0 +1,90 @@
+"""Controllers that learn nothing: their decisions are known before the run, or tossed by coins."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmesh import kernels
+from dpmesh._validate import integer, probability
+from dpmesh.controllers.base import Actions, Observation
+from dpmesh.keys import Key, Purpose
+
+
+class FixedController(ABC):
+    """A rule for all runs. It has no state and looks at no data."""
+
+    public = True
+    assumptions: tuple[str, ...] = ()
+
+    @abstractmethod
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return the decisions of all nodes, shape (nodes, classifiers)."""
+
+    def init(self, shape: tuple[int, int, int], key: Key) -> None:  # noqa: B027
+        """There is nothing to keep."""
+
+    def learn(  # noqa: B027
+        self, state: None, observation: Observation, round: int, key: Key
+    ) -> None:
+        """There is nothing to learn."""
+
+    def decide(
+        self,
+        state: None,
+        observation: Observation,
+        round: int,
+        key: Key,
+    ) -> tuple[Actions, None]:
+        """Return the decisions of the acting nodes."""
+        nodes, classifiers, _ = observation.local_models.shape
+        actions = self.choose((nodes, classifiers), round, key)
+        return actions & observation.acting[:, np.newaxis], None
+
+
+@dataclass(frozen=True)
+class AlwaysGlobal(FixedController):
+    """Every update is global: the paper's "fully collaborative"."""
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return global updates."""
+        return np.ones(shape, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class AlwaysLocal(FixedController):
+    """Every update is local: the nodes never hear of each other."""
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return local updates."""
+        return np.zeros(shape, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class RandomGlobal(FixedController):
+    """Every update is global with probability `rate`, independently of all else."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        probability("rate", self.rate)
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return updates by coin."""
+        return kernels.bernoulli(shape, self.rate, key.stream(Purpose.CONTROLLER, round))
+
+
+@dataclass(frozen=True)
+class Periodic(FixedController):
+    """Every `period`-th round is global, the first one after `period` - 1 local ones."""
+
+    period: int
+
+    def __post_init__(self) -> None:
+        integer("period", self.period, at_least=1)
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return global updates at the end of each period."""
+        return np.full(shape, (round + 1) % self.period == 0)
