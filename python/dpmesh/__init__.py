@@ -16,8 +16,18 @@ from typing import TYPE_CHECKING
 from dpmesh._core import __version__
 
 if TYPE_CHECKING:
-    from dpmesh import data, kernels, keys, plots, privacy, problems, schedules, topology
-    from dpmesh.algorithms import OnlineLearning
+    from dpmesh import (
+        data,
+        estimators,
+        kernels,
+        keys,
+        plots,
+        privacy,
+        problems,
+        schedules,
+        topology,
+    )
+    from dpmesh.algorithms import FederatedLearning, OnlineLearning
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
@@ -25,12 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dataset",
+    "FederatedLearning",
     "Key",
     "LinearProblem",
     "OnlineLearning",
     "Run",
     "__version__",
     "data",
+    "estimators",
     "kernels",
     "keys",
     "plots",
@@ -43,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "Dataset": "dpmesh.data",
+    "FederatedLearning": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
     "OnlineLearning": "dpmesh.algorithms",

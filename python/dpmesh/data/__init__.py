@@ -12,8 +12,10 @@ from dpmesh.data.partition import (
     train_test_split,
 )
 from dpmesh.data.preprocessing import random_projection, scaled, unit_norm, with_constant
+from dpmesh.data.shakespeare import Characters, next_characters, shakespeare, speeches
 
 __all__ = [
+    "Characters",
     "Dataset",
     "Partition",
     "breast_cancer",
@@ -24,13 +26,16 @@ __all__ = [
     "from_sklearn",
     "iid",
     "mnist",
+    "next_characters",
     "random_projection",
     "rcv1",
     "read_csv",
     "read_idx",
     "read_libsvm",
     "scaled",
+    "shakespeare",
     "shards",
+    "speeches",
     "train_test_split",
     "unit_norm",
     "with_constant",

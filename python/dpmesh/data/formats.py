@@ -30,7 +30,7 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
     ValueError
         If the file is not IDX, or its length does not fit its header.
     """
-    with _open(path) as file:
+    with open_bytes(path) as file:
         content = file.read()
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
         fail("path", "an IDX file", f"{os.fspath(path)}, which starts with {content[:4].hex()}")
@@ -106,7 +106,8 @@ def read_csv(path: StrPath) -> Dataset:
     return Dataset(table[:, :-1], _whole(table[:, -1]), _stem(path))
 
 
-def _open(path: StrPath) -> IO[bytes]:
+def open_bytes(path: StrPath) -> IO[bytes]:
+    """Open a file that may be compressed, as its name says."""
     opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(Path(path).suffix, open)
     file: IO[bytes] = opener(path, "rb")
     return file

@@ -99,7 +99,7 @@ def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     stem = {"train": "train", "test": "t10k"}[one_of("part", part, ("train", "test"))]
     names = [f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"]
     images, labels = (
-        read_idx(_file("mnist", folder, [f"{name}.gz", name], MNIST_SOURCE)) for name in names
+        read_idx(find_file("mnist", folder, [f"{name}.gz", name], MNIST_SOURCE)) for name in names
     )
     pixels = images.reshape(len(images), -1).astype(np.float32)
     return scaled(Dataset(pixels, labels, "mnist"), 255)
@@ -115,7 +115,7 @@ def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     """
     one_of("part", part, ("train", "test"))
     names = [f"rcv1_{part}.binary.bz2", f"rcv1_subset_{part}.binary.bz2"]
-    return read_libsvm(_file("rcv1", folder, names, RCV1_SOURCE), dim=47_236)
+    return read_libsvm(find_file("rcv1", folder, names, RCV1_SOURCE), dim=47_236)
 
 
 def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> Dataset:
@@ -142,15 +142,15 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
     """
     if one_of("classes", classes, (2, 7)) == 7:
         names = ["covtype.data.gz", "covtype.data", "covtype_sample50k.data.gz"]
-        table = read_csv(_file("covtype", folder, names, COVERTYPE_SOURCE))
+        table = read_csv(find_file("covtype", folder, names, COVERTYPE_SOURCE))
         return table.relabelled(lambda published: published - 1)
-    path = _file("covtype", folder, ["covtype.libsvm.binary.bz2"], COVERTYPE_SOURCE)
+    path = find_file("covtype", folder, ["covtype.libsvm.binary.bz2"], COVERTYPE_SOURCE)
     records = read_libsvm(path, dim=54)
     dense = records.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
     return Dataset(dense, 2 * records.labels - 3, records.name)
 
 
-def _file(data_set: str, folder: StrPath | None, names: list[str], source: str) -> Path:
+def find_file(data_set: str, folder: StrPath | None, names: list[str], source: str) -> Path:
     """Return the first of the files that exists."""
     if folder is None:
         root = os.environ.get(FOLDER_VARIABLE)
