@@ -76,6 +76,11 @@ def mix_noisy(
     out: _Floats,
 ) -> None: ...
 
+# complexity
+def rademacher_suprema(
+    vectors: _Floats, p: float, stream: Stream, first: int, out: npt.NDArray[np.float64]
+) -> None: ...
+
 # draws
 def uniform(stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats) -> None: ...
 def bernoulli(

@@ -10,6 +10,12 @@ Rules that all of them keep:
   numpy does.
 """
 
+from dpmesh.kernels.complexity import (
+    RademacherComplexity,
+    mean_gap_bound,
+    rademacher_bound_linear,
+    rademacher_complexity,
+)
 from dpmesh.kernels.draws import bernoulli, rademacher, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
@@ -44,6 +50,7 @@ __all__ = [
     "QReplay",
     "QTrained",
     "QWeights",
+    "RademacherComplexity",
     "add_gaussian",
     "add_laplace",
     "bernoulli",
@@ -58,6 +65,7 @@ __all__ = [
     "linear_record_losses",
     "linear_scores",
     "linear_step",
+    "mean_gap_bound",
     "mix",
     "mix_noisy",
     "q_init",
@@ -65,6 +73,8 @@ __all__ = [
     "q_values",
     "q_weights",
     "rademacher",
+    "rademacher_bound_linear",
+    "rademacher_complexity",
     "row_norms",
     "set_threads",
     "smooth",

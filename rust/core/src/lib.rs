@@ -17,6 +17,7 @@ mod real;
 mod sampling;
 mod transform;
 
+pub mod complexity;
 pub mod draws;
 pub mod linear;
 pub mod mixing;

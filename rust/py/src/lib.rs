@@ -3,6 +3,7 @@
 //! result. They hold no arithmetic.
 
 mod accounting;
+mod complexity;
 mod convert;
 mod draws;
 mod linear;
@@ -21,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
     accounting::register(module)?;
+    complexity::register(module)?;
     draws::register(module)?;
     linear::register(module)?;
     mixing::register(module)?;

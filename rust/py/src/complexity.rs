@@ -1,0 +1,32 @@
+//! Boundary of `dpmesh_core::complexity`.
+
+use dpmesh_core::complexity;
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+
+use crate::convert::{read, row_len, run_native, write};
+use crate::stream::Stream;
+use crate::with_real;
+
+#[pyfunction]
+fn rademacher_suprema<'py>(
+    py: Python<'py>,
+    vectors: &Bound<'py, PyUntypedArray>,
+    p: f64,
+    stream: &Bound<'py, Stream>,
+    first: u32,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let (stream, dim) = (&stream.get().kernel, row_len(vectors));
+    let mut out = write::<f64>("out", out)?;
+    let out = out.as_slice_mut()?;
+    with_real!(vectors, T => {
+        let vectors = read::<T>("vectors", vectors)?;
+        let vectors = vectors.as_slice()?;
+        run_native(py, || complexity::suprema_into(vectors, dim, p, stream, first, out))
+    })
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(rademacher_suprema, module)?)
+}
