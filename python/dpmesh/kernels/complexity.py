@@ -103,9 +103,10 @@ def mean_gap_bound(
 ) -> float:
     """Bound how far the means of seen and unseen records can differ, over a class (Lemma 7).
 
-    In a random order of the records let g be the largest difference, over the class, of the mean of
-    the first s entries and the mean of the other u. Then ``E g <= R + 12 B (1/sqrt(s) + 1/sqrt(u))``
-    with R the class's complexity; ``sqrt(E g^2)`` is at most sqrt(2) times that.
+    In a random order of the records let g be the largest difference, over the class, of the mean
+    of the first s entries and the mean of the other u. Then
+    ``E g <= R + 12 B (1/sqrt(s) + 1/sqrt(u))`` with R the class's complexity, and ``sqrt(E g^2)``
+    is at most sqrt(2) times that.
 
     Parameters
     ----------
