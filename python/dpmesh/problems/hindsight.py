@@ -3,9 +3,6 @@
 Regret compares a learner with the one predictor that would have done best on all records,
 
     F(w) = mean_r loss(w, x_r, y_r) + (lambda / 2) |w|^2    over |w| <= R.
-
-It is found by scipy's L-BFGS-B, and whatever that does, the returned gap is proved: by convexity
-for the smooth losses, by duality for the hinge.
 """
 
 from __future__ import annotations
@@ -25,6 +22,9 @@ from dpmesh.problems.linear import LinearProblem
 
 Vector = npt.NDArray[np.float64]
 
+WIDTHS = tuple(0.1**k for k in range(1, 9))
+"""Widths over which the kink of the hinge is rounded off, one after the other."""
+
 
 @dataclass(frozen=True, eq=False)
 class BestPredictor:
@@ -38,7 +38,7 @@ class BestPredictor:
         Mean loss over the records, plus the regularizer, at `parameters`. The sum over the records
         that regret needs is this times their number.
     gap
-        The smallest possible value is at least ``value - gap``.
+        The smallest value in the ball is at least ``value - gap``.
     """
 
     parameters: Vector
@@ -60,7 +60,7 @@ def best_fixed_predictor(
     problem
         Its loss, training records and regularization.
     records
-        Indices of the training records, shape (count,); None for those of all nodes.
+        Indices of training records, shape (count,); None for those of all nodes.
     radius
         Radius R of the ball. None for no bound, which takes a positive regularization.
     tolerance
@@ -76,30 +76,34 @@ def best_fixed_predictor(
         If `records` or `tolerance` do not fit, or neither radius nor regularization bounds the
         parameters.
     RuntimeError
-        If the solver does not reach the tolerance.
+        If the solver does not reach the tolerance, as may happen without regularization on a ball
+        that is far larger than the minimizer; the message has the gap that it reached.
 
     Notes
     -----
-    Without a radius the search is confined to ``|w|^2 <= 2 F(0) / lambda``: no other point is
-    better than 0.
+    The minimizer ``w_mu`` of ``F(w) + mu |w|^2 / 2`` comes from scipy's L-BFGS-B, the multiplier
+    ``mu`` with ``|w_mu| = R`` from false position. The hinge is replaced by functions below it that
+    are smooth: the kink is rounded off over a width that shrinks.
 
-    Smooth losses: the minimizer ``w_mu`` of ``F(w) + mu |w|^2 / 2`` by L-BFGS, and the root of
-    ``|w_mu| = R`` in the multiplier ``mu`` by Brent's method. Gap by convexity, with ``g = grad
-    F(w)``: no point of the ball lies below ``F(w) - (<g, w> + R |g|)``.
+    The gap is proved whatever the solver does. With ``f <= F`` the smooth function and ``c`` the
+    gradient of its losses at ``w``, convexity gives, for every ``u`` in the ball,
 
-    Hinge: proximal point steps ``min_w F(w) + sigma |w - w_k|^2 / 2`` with decreasing ``sigma``,
-    each through its dual, which is smooth in one bounded variable for each record and model, by
-    L-BFGS-B. Gap by weak duality: with ``v = sum_r a_r y_r x_r / n``, any ``0 <= a <= 1`` gives the
-    bound ``mean(a) - max_{|w| <= R} (<v, w> - lambda |w|^2 / 2)``, and 0 is one too.
+        F(u) >= f(u) >= f(w) + <c, u - w> + (lambda / 2) (|u|^2 - |w|^2),
+
+    and the smallest value of the right-hand side on the ball has a closed form. No loss is
+    negative, so 0 is a lower bound too. Without a radius the ball is ``|w|^2 <= 2 F(0) / lambda``:
+    no point outside is better than 0.
     """
     tolerance = positive("tolerance", tolerance)
-    goal = _Goal(problem, records, radius)
+    search = _Search(_Goal(problem, records, radius), tolerance)
     # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads costs more.
     with _blas().limit(limits=1, user_api="blas"):
-        best = (_hinge if problem.loss == "hinge" else _smooth)(goal, tolerance)
-    if not best.gap <= tolerance:
-        raise RuntimeError(f"gap {best.gap:.2g} after the last step, above the {tolerance=}")
-    return best
+        for width in WIDTHS if problem.loss == "hinge" else (0.0,):
+            search.advance(width)
+            if search.best.gap <= tolerance:
+                return search.best
+    gap = search.best.gap
+    raise RuntimeError(f"tolerance: wanted a gap of at most {tolerance}, reached {gap:.2g}")
 
 
 @cache
@@ -108,7 +112,7 @@ def _blas() -> ThreadpoolController:
 
 
 class _Goal:
-    """The function to minimize, on float64 copies of its records."""
+    """The function to minimize, on float64 copies of its records, and the ball."""
 
     def __init__(
         self, problem: LinearProblem, records: npt.ArrayLike | None, radius: float | None
@@ -119,144 +123,106 @@ class _Goal:
             fail("records", wanted, f"{chosen.dtype} of shape {chosen.shape}")
         if chosen.min() < 0 or chosen.max() >= problem.train.records:
             fail("records", f"indices from 0 to {problem.train.records - 1}", chosen)
-        x = problem.train.features[chosen].astype(np.float64)
-        train = replace(problem.train, features=x, labels=problem.train.labels[chosen])
+        train = problem.train.take(chosen)
+        train = replace(train, features=train.features.astype(np.float64))
         self.all = np.arange(train.records)[None]
         self.problem = replace(problem, train=train, partition=(self.all[0],), test=None)
-        self.regularization = problem.regularization
-        self.dim = problem.dim
+        self.strength = problem.regularization  # lambda
         if radius is not None:
             self.radius = positive("radius", radius)
-        elif self.regularization > 0:
-            self.radius = math.sqrt(2 * self.value(np.zeros(self.dim)) / self.regularization)
+        elif self.strength > 0:
+            at_zero = self.value(np.zeros(problem.dim))
+            self.radius = math.sqrt(2 * at_zero / self.strength) or 1.0
         else:
             fail("radius", "a radius, since there is no regularization", None)
 
     def value(self, w: Vector) -> float:
+        """``F(w)``."""
         return float(self.problem.objective(w[None], self.all)[0])
 
-    def gradient(self, w: Vector) -> Vector:
-        gradient: Vector = self.problem.gradient(w[None], self.all)[0]
-        return gradient
+    def smooth(self, w: Vector, width: float) -> tuple[float, Vector]:
+        """The smooth function ``f <= F``, and its gradient."""
+        if self.problem.loss == "hinge":
+            return self._rounded_hinge(w, width)
+        return self.value(w), self.problem.gradient(w[None], self.all)[0].astype(np.float64)
 
-    def projected(self, w: Vector) -> Vector:
-        projected: Vector = kernels.clip_rows(w, self.radius).astype(np.float64, copy=False)
-        return projected
+    def _rounded_hinge(self, w: Vector, width: float) -> tuple[float, Vector]:
+        """``max_{0 <= a <= 1} a (1 - y <w, x>) - width a^2 / 2`` in place of the hinge."""
+        x, labels = self.problem.train.features, self.problem.train.labels[:, None]
+        classes = self.problem.classes
+        y = labels if classes is None else np.where(labels == np.arange(classes), 1, -1)
+        rest = 1 - y * (x @ w.reshape(y.shape[1], -1).T)
+        a = np.clip(rest / width, 0, 1)
+        value = (a * (rest - width / 2 * a)).sum() / len(y) + self.strength / 2 * w @ w
+        gradient = self.strength * w - ((x.T @ (a * y)).T / len(y)).ravel()
+        return float(value), gradient
 
-
-def _smooth(goal: _Goal, tolerance: float) -> BestPredictor:
-    w = np.zeros(goal.dim)
-    best = _by_convexity(goal, w)
-    # No multiplier is larger than |grad F(0)| / R: gradients of a convex function are monotone.
-    mu = float(np.linalg.norm(goal.gradient(w))) / goal.radius
-    accuracy = tolerance / (8 * goal.radius * math.sqrt(goal.dim))
-
-    def excess(log_mu: float) -> float:
-        nonlocal w, best
-        w = _minimizer(goal, math.exp(log_mu), w, accuracy)
-        best = min(best, _by_convexity(goal, w), key=lambda found: found.gap)
-        return math.log(float(np.linalg.norm(w)) / goal.radius)
-
-    while best.gap > tolerance and mu * goal.radius**2 > tolerance / 10:
-        if excess(math.log(mu)) > 0:
-            precision = tolerance / (40 * mu * goal.radius**2)
-            optimize.brentq(excess, math.log(mu), math.log(10 * mu), xtol=precision)
-            break
-        mu /= 10
-    return best
+    def lower_bound(self, w: Vector, value: float, gradient: Vector) -> float:
+        """What ``f(w)`` and its gradient prove of the smallest value of ``F`` on the ball."""
+        c = gradient - self.strength * w
+        length = float(np.linalg.norm(c))
+        best = min(self.radius, length / self.strength if self.strength else math.inf)
+        gain = length * best - self.strength / 2 * best**2
+        return value - float(c @ w) - self.strength / 2 * float(w @ w) - gain
 
 
-def _minimizer(goal: _Goal, mu: float, start: Vector, accuracy: float) -> Vector:
-    """Minimizer of ``F(w) + mu |w|^2 / 2``; accuracy is that of its gradient's entries."""
+class _Search:
+    """Follows the minimizers ``w_mu`` to the surface of the ball, or to a small multiplier."""
 
-    def value_and_gradient(w: Vector) -> tuple[float, Vector]:
-        return goal.value(w) + mu / 2 * float(w @ w), goal.gradient(w) + mu * w
+    def __init__(self, goal: _Goal, tolerance: float) -> None:
+        self.goal, self.tolerance = goal, tolerance
+        self.w = np.zeros(goal.problem.dim)
+        value = goal.value(self.w)
+        self.best = BestPredictor(self.w, value, value)
+        # |w_mu| <= R from here on, since gradients of a convex function are monotone.
+        _, gradient = goal.smooth(self.w, WIDTHS[0])
+        self.log_mu = math.log(max(float(np.linalg.norm(gradient)) / goal.radius, 1e-300))
 
-    found = optimize.minimize(
-        value_and_gradient,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "ftol": 0.0, "gtol": accuracy},
-    )
-    minimizer: Vector = found.x
-    return minimizer
+    def advance(self, width: float) -> None:
+        """Search with the given smooth function from where the last one ended."""
+        inside = outside = None  # multipliers with w_mu in the ball and beyond it
+        least = math.log(self.tolerance / (10 * self.goal.radius**2))
+        for _ in range(60):
+            if self._solved(width):
+                return
+            excess = math.log(max(float(np.linalg.norm(self.w)) / self.goal.radius, 1e-300))
+            if excess > 0:
+                outside = self.log_mu, excess
+            else:
+                inside = self.log_mu, excess
+            if inside is None:
+                self.log_mu += math.log(10)
+            elif outside is None and self.log_mu > least:
+                self.log_mu -= math.log(10)
+            elif outside is None:
+                return
+            else:
+                share = outside[1] / (outside[1] - inside[1])
+                share = min(max(share, 0.1), 0.9)
+                self.log_mu = outside[0] + share * (inside[0] - outside[0])
 
+    def _solved(self, width: float) -> bool:
+        """Move to ``w_mu``; whether what is left of the gap is due to the rounding of the kink."""
+        self.w = self._minimizer(width)
+        inner: Vector = kernels.clip_rows(self.w, self.goal.radius).astype(np.float64)
+        smooth, gradient = self.goal.smooth(inner, width)
+        bound = self.goal.lower_bound(inner, smooth, gradient)
+        lower, value = max(self.best.value - self.best.gap, bound), self.goal.value(inner)
+        if value < self.best.value:
+            self.best = BestPredictor(inner, value, 0.0)
+        self.best = replace(self.best, gap=max(self.best.value - lower, 0.0))
+        return self.best.gap <= self.tolerance or smooth - bound <= self.tolerance / 2
 
-def _by_convexity(goal: _Goal, w: Vector) -> BestPredictor:
-    """The predictor, moved into the ball, with the gap that its gradient proves."""
-    w = goal.projected(w)
-    gradient = goal.gradient(w)
-    gap = float(gradient @ w) + goal.radius * float(np.linalg.norm(gradient))
-    return BestPredictor(w, goal.value(w), max(gap, 0.0))
+    def _minimizer(self, width: float) -> Vector:
+        mu = math.exp(self.log_mu)
 
+        def penalized(w: Vector) -> tuple[float, Vector]:
+            value, gradient = self.goal.smooth(w, width)
+            return value + mu / 2 * float(w @ w), gradient + mu * w
 
-def _hinge(goal: _Goal, tolerance: float) -> BestPredictor:
-    dual = _HingeDual(goal)
-    a, w = np.full(dual.signs.size, 0.5), np.zeros(goal.dim)
-    value, lower = goal.value(w), 0.0
-    best = BestPredictor(w, value, value)
-    sigma = value / goal.radius**2
-    for _ in range(100):
-        found = optimize.minimize(
-            dual.proximal,
-            a,
-            args=(w, sigma),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=optimize.Bounds(0, 1),
-            options={"maxiter": 200, "maxfun": 400, "ftol": 1e-13, "gtol": 0.0},
-        )
-        a = found.x
-        w = dual.nearest(dual.combination(a), w, sigma)
-        value, lower = goal.value(w), max(lower, dual.bound(a))
-        if value < best.value:
-            best = BestPredictor(w, value, value)
-        best = replace(best, gap=best.value - lower)
-        if best.gap <= tolerance:
-            break
-        if found.nit < 100:  # an easy step: let the next one go further
-            sigma *= 0.3
-    return best
-
-
-class _HingeDual:
-    """Hinge losses as ``max_a mean(a (1 - y <w, x>))`` over ``0 <= a <= 1``."""
-
-    def __init__(self, goal: _Goal) -> None:
-        train, classes = goal.problem.train, goal.problem.classes
-        self.x, labels = train.features, train.labels[:, None]
-        self.signs = labels if classes is None else np.where(labels == np.arange(classes), 1, -1)
-        self.goal = goal
-
-    def combination(self, a: Vector) -> Vector:
-        """The mean ``v`` of ``a y x``."""
-        weights = a.reshape(self.signs.shape) * self.signs
-        rows: Vector = (self.x.T @ weights).T / len(weights)
-        return rows.ravel()
-
-    def slack(self, w: Vector) -> Vector:
-        """``1 - y <w, x>`` of each record and model."""
-        scores = self.x @ w.reshape(self.signs.shape[1], -1).T
-        slack: Vector = 1 - self.signs * scores
-        return slack.ravel()
-
-    def nearest(self, v: Vector, center: Vector, sigma: float) -> Vector:
-        """Minimizer of ``lambda |w|^2 / 2 - <v, w> + sigma |w - center|^2 / 2`` on the ball."""
-        return self.goal.projected((v + sigma * center) / (self.goal.regularization + sigma))
-
-    def proximal(self, a: Vector, center: Vector, sigma: float) -> tuple[float, Vector]:
-        """Minus the dual function of a proximal step, and its gradient."""
-        v = self.combination(a)
-        w = self.nearest(v, center, sigma)
-        moved, count = w - center, len(self.signs)
-        quadratic = self.goal.regularization * float(w @ w) + sigma * float(moved @ moved)
-        return float(v @ w) - quadratic / 2 - float(a.sum()) / count, -self.slack(w) / count
-
-    def bound(self, a: Vector) -> float:
-        """The dual function of the problem itself: no value of ``F`` on the ball is below it."""
-        v, strength = self.combination(a), self.goal.regularization
-        length = float(np.linalg.norm(v))
-        longest = min(self.goal.radius, length / strength if strength else math.inf)
-        lower = float(a.sum()) / len(self.signs)
-        return lower - length * longest + strength / 2 * longest**2
+        accuracy = self.tolerance / (16 * self.goal.radius * math.sqrt(len(self.w)))
+        options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "ftol": 0.0, "gtol": accuracy}
+        found: Vector = optimize.minimize(
+            penalized, self.w, jac=True, method="L-BFGS-B", options=options
+        ).x
+        return found
