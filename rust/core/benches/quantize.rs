@@ -1,8 +1,9 @@
-//! Codes a second on one thread, in the caches: quantizing alone, and with Gaussian noise before it.
+//! Codes a second on one thread, in the caches: quantizing alone, with Gaussian noise before it, packing.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dpmesh_core::Sample;
 use dpmesh_core::noise::{Law, Noise};
+use dpmesh_core::packing::{pack, unpack_into};
 use dpmesh_core::quantize::{Code, Overflow, Quantizer, quantize_into, quantize_noisy_into};
 use dpmesh_core::stream::{Cipher, Key};
 
@@ -43,12 +44,36 @@ fn codes<T: Sample, C: Code>(criterion: &mut Criterion, name: &str) {
     });
 }
 
+fn messages(criterion: &mut Criterion, bits: u32) {
+    let largest = (1 << (bits - 1)) - 1;
+    let codes: Vec<i16> = (0..LEN as i32)
+        .map(|i| (i % (2 * largest + 1) - largest) as i16)
+        .collect();
+    let message = pack(&codes, bits).unwrap();
+    let mut out = codes.clone();
+    let mut group = criterion.benchmark_group(format!("messages of {bits} bits"));
+    group.throughput(Throughput::Elements(LEN as u64));
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(1)
+        .build()
+        .unwrap();
+    group.bench_function("pack", |b| {
+        pool.install(|| b.iter(|| pack(&codes, bits).unwrap()));
+    });
+    group.bench_function("unpack", |b| {
+        pool.install(|| b.iter(|| unpack_into(&message, bits, &mut out).unwrap()));
+    });
+}
+
 fn all(criterion: &mut Criterion) {
     codes::<f32, i8>(criterion, "f32 to i8");
     codes::<f32, i16>(criterion, "f32 to i16");
     codes::<f32, i32>(criterion, "f32 to i32");
     codes::<f64, i32>(criterion, "f64 to i32");
     codes::<f64, i64>(criterion, "f64 to i64");
+    for bits in [4, 5, 8, 12] {
+        messages(criterion, bits);
+    }
 }
 
 criterion_group!(benches, all);

@@ -22,6 +22,7 @@ pub mod draws;
 pub mod linear;
 pub mod mixing;
 pub mod noise;
+pub mod packing;
 pub mod projection;
 pub mod qnet;
 pub mod quantize;
