@@ -227,16 +227,62 @@ def test_laplace_curve_equals_dp_accounting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "multiplier", "count"), [(0.05, 1.5, 200), (0.01, 0.8, 1000), (0.3, 3.0, 50)]
+    ("rate", "multiplier", "count"),
+    [
+        ([0.05], [1.5], [200]),
+        ([0.01], [0.8], [1000]),
+        ([0.3, 0.05, 0.3], [3.0, 1.0, 2.0], [9, 5, 7]),
+    ],
 )
-def test_loss_distribution_equals_dp_accounting(rate: float, multiplier: float, count: int) -> None:
+def test_loss_distributions_equal_dp_accounting(
+    rate: list[float], multiplier: list[float], count: list[int]
+) -> None:
     accountant = pld.PLDAccountant(ADD_REMOVE)
-    gaussian = dp_accounting.GaussianDpEvent(multiplier)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), count)
-    ours = accounting.poisson_gaussian_epsilon(
-        1e-6, rate, multiplier, neighboring_relation="add_remove", count=count, accountant="pld"
-    )
+    for q, s, n in zip(rate, multiplier, count, strict=True):
+        gaussian = dp_accounting.GaussianDpEvent(s)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(q, gaussian), n)
+    for delta in (1e-3, 1e-6, 1e-9):
+        ours = accounting.poisson_gaussian_epsilon(
+            delta,
+            rate,
+            multiplier,
+            neighboring_relation="add_remove",
+            count=count,
+            accountant="pld",
+        )
+        assert ours == pytest.approx(accountant.get_epsilon(delta), rel=1e-6 + 1e-13 / delta)
+
+
+def test_loss_distributions_of_laplace_equal_dp_accounting() -> None:
+    accountant = pld.PLDAccountant(ADD_REMOVE)
+    accountant.compose(dp_accounting.LaplaceDpEvent(10.0), 50)
+    accountant.compose(dp_accounting.LaplaceDpEvent(5.0), 7)
+    ours = accounting.laplace_epsilon(1e-6, [10.0, 5.0], count=[50, 7])
     assert ours == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
+
+
+@given(RATES, MULTIPLIERS, st.integers(1, 10**6), st.floats(math.log(1e-9), -1).map(math.exp))
+def test_loss_distributions_hold_at_the_extremes(
+    rate: float, multiplier: float, count: int, delta: float
+) -> None:
+    for epsilon, relation in [
+        (accounting.poisson_gaussian_epsilon, "add_remove"),
+        (accounting.fixed_size_gaussian_epsilon, "replace_one"),
+    ]:
+        found, by_curve = (
+            epsilon(
+                delta,
+                rate,
+                multiplier,
+                neighboring_relation=relation,
+                count=count,
+                accountant=accountant,
+            )
+            for accountant in ("pld", "rdp")
+        )
+        assert found >= 0
+        # the curve costs more, unless delta is nearly lost in the rounding of the distribution
+        assert found <= by_curve * 1.02 + 1e-9 or found == math.inf
 
 
 def test_the_tighter_accountant_is_taken() -> None:

@@ -1,54 +1,115 @@
-"""Privacy loss distributions on a grid: made per round, composed by dp-accounting.
+"""Privacy loss distributions on a grid: one for each kind of round, composed.
 
 All of them are connect-the-dots discretisations (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
 2022): the profile is exact on the grid and an upper bound between, so that epsilon never comes out
-too low.
+too low. They agree with dp-accounting's, and keep their digits on the fine grids that small losses
+need, where second differences of a profile near 1 do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import ceil, expm1, inf, log, log1p, sqrt
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from math import ceil, exp, expm1, inf, log, log1p, sqrt
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy import fft
+from scipy.signal import lfilter
+from scipy.special import log_ndtr, logsumexp
 
 from dpmesh.privacy.accounting._arguments import Floats
 
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-FINEST = 1e-4  # dp-accounting's default; a coarser composition is within about 1e-6 of its limit
-GRID_POINTS = 2**20
-DEVIATIONS = 10.0  # a normal beyond so many has 8e-24 of its mass
-NEGLIGIBLE = 1e-25
 ROUNDING = 1e-12  # of a delta that went through Fourier transforms: some 1e-14 to 1e-13 are seen
 SMALLEST_DELTA = 100 * ROUNDING
 
+_FINEST = 1e-4  # of the grid, as dp-accounting's default
+_COARSEST = 1.0
+_GRID_POINTS = 2**20
+_DEVIATIONS = 10.0  # a normal beyond so many has 8e-24 of its mass
+_NEGLIGIBLE = 1e-25
+_TRUNCATED = 1e-15  # of a composition, counted as infinite loss
+
+
+class Loss(NamedTuple):
+    """A privacy loss: `masses` at ``(first + 0, 1, 2, ...) * interval``, and at infinity."""
+
+    first: int
+    masses: Floats
+    infinite: float
+
+
+Kind = Callable[[float, float, float], list[Loss]]
+"""The losses of a round, one for each direction, from its rate, noise multiplier and grid."""
+
 
 def composed_epsilon(
-    delta: float,
-    single: Callable[[float, float, float], PrivacyLossDistribution],
-    rate: Floats,
-    multiplier: Floats,
-    times: Floats,
-    interval: float,
+    delta: float, kind: Kind, rate: Floats, multiplier: Floats, times: Floats, interval: float
 ) -> float:
-    """Epsilon of rounds composed; `single` makes the distribution of one on a grid.
+    """Epsilon of rounds composed; infinite if the grid would be too coarse to tell.
 
     `delta` is at least `SMALLEST_DELTA`, and the rounding of the composition is taken off it.
     """
-    from dp_accounting.pld import privacy_loss_distribution as pld
+    if interval > _COARSEST:
+        return inf
+    distinct, which = np.unique(np.column_stack([rate, multiplier]), axis=0, return_inverse=True)
+    happen = np.bincount(which.reshape(-1), weights=times)
+    counts = [int(count) for count in happen if count > 0]
+    rounds = [kind(float(q), float(s), interval) for q, s in distinct[happen > 0]]
+    directions = [composed(losses, counts) for losses in zip(*rounds, strict=True)]
+    return max(epsilon_at(delta - ROUNDING, loss, interval) for loss in directions)
 
-    total = pld.identity(value_discretization_interval=interval)
-    kinds, kind_of = np.unique(np.column_stack([rate, multiplier]), axis=0, return_inverse=True)
-    for kind, (q, s) in enumerate(kinds):
-        count = int(np.sum(times[kind_of.reshape(-1) == kind]))
-        if count > 0:
-            total = total.compose(single(float(q), float(s), interval).self_compose(count))
-    with np.errstate(over="ignore"):  # from about 700 on its epsilon becomes infinite
-        return float(total.get_epsilon_for_delta(delta - ROUNDING))
+
+def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
+    """The sum of independent losses, each so many times, by powers of Fourier transforms."""
+    lowest, highest = _window(losses, counts)
+    longest = max(loss.masses.size for loss in losses)
+    size = fft.next_fast_len(max(highest - lowest + 1, longest), real=True)
+    spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
+    first, log_finite = lowest, 0.0
+    for loss, count in zip(losses, counts, strict=True):
+        spectrum *= fft.rfft(loss.masses, size) ** count
+        first += count * loss.first
+        log_finite += count * log1p(-loss.infinite)
+    masses = np.roll(fft.irfft(spectrum, size), -lowest)[: highest - lowest + 1]
+    return Loss(first, masses, _TRUNCATED - expm1(log_finite))
+
+
+def _window(losses: Sequence[Loss], counts: Sequence[int]) -> tuple[int, int]:
+    """Where all but `_TRUNCATED` of the sum lies, from its first point, by Chernoff's bound."""
+    centred, centre, variance, highest = [], 0.0, 1e-6, 0
+    for loss, count in zip(losses, counts, strict=True):
+        points = np.arange(loss.masses.size)
+        mean = np.average(points, weights=loss.masses)
+        centred.append((points - mean, loss.masses, count))
+        centre += count * mean
+        variance += count * np.average((points - mean) ** 2, weights=loss.masses)
+        highest += count * (points.size - 1)
+    lowest, tail = 0, log(2 / _TRUNCATED)
+    for order in sqrt(2 * tail / variance) * 2.0 ** np.arange(-20, 4, 2):
+        for sign in (1, -1):
+            growth = sum(n * logsumexp(sign * order * x, b=masses) for x, masses, n in centred)
+            bound = centre + sign * (growth + tail) / order
+            if sign > 0:
+                highest = min(highest, ceil(bound))
+            else:
+                lowest = max(lowest, int(bound))
+    return lowest, highest
+
+
+def epsilon_at(delta: float, loss: Loss, interval: float) -> float:
+    """The smallest epsilon of at least 0 at which the profile of a loss is at most `delta`."""
+    if loss.infinite > delta:
+        return inf
+    # of what lies beyond each point: its mass, and its mass times exp(point - loss)
+    backwards, damping = loss.masses[::-1], exp(-interval)
+    beyond = loss.infinite + np.append(np.cumsum(backwards)[-2::-1], 0.0)
+    damped = lfilter([0, damping], [1, -damping], backwards)[::-1]
+    exceeding = np.flatnonzero(beyond - damped > delta)
+    if exceeding.size == 0:
+        return 0.0
+    last = exceeding[-1]
+    excess = (beyond[last] - delta) / damped[last] if damped[last] > 0 else inf
+    return max(0.0, float(loss.first + last) * interval + min(log(excess), interval))
 
 
 def grid_interval(spread: Floats, largest: Floats, times: Floats) -> float:
@@ -59,7 +120,7 @@ def grid_interval(spread: Floats, largest: Floats, times: Floats) -> float:
     happen = times > 0
     spread, largest, times = spread[happen], largest[happen], times[happen]
     width = 16 * sqrt(np.sum(times * np.minimum(spread, largest) ** 2)) + 2 * np.max(largest)
-    return float(max(min(FINEST, np.min(spread) / 20), width / GRID_POINTS))
+    return float(max(min(_FINEST, np.min(spread) / 20), width / _GRID_POINTS))
 
 
 def sampled_gaussian_interval(rate: Floats, multiplier: Floats, times: Floats) -> float:
@@ -70,25 +131,33 @@ def sampled_gaussian_interval(rate: Floats, multiplier: Floats, times: Floats) -
 
 
 def _largest_loss(rate: float, multiplier: float) -> float:
-    ratio = (0.5 + DEVIATIONS * multiplier) / multiplier**2
+    ratio = (0.5 + _DEVIATIONS * multiplier) / multiplier**2
     return ratio + log(rate) if ratio > 100 else log1p(rate * expm1(ratio))
 
 
-def poisson_gaussian(rate: float, multiplier: float, interval: float) -> PrivacyLossDistribution:
+def poisson_gaussian(rate: float, multiplier: float, interval: float) -> list[Loss]:
     """The Poisson-sampled Gaussian under add-remove: a unit removed, and a unit added."""
     removed = _masses(_profile_removed(rate, multiplier, interval), interval)
     added = _masses(_profile_added(rate, multiplier, interval), interval)
-    return _distribution(interval, [(removed, added), (added, removed)])
+    return [_joined(removed, added, interval), _joined(added, removed, interval)]
 
 
-def fixed_size_gaussian(rate: float, multiplier: float, interval: float) -> PrivacyLossDistribution:
+def fixed_size_gaussian(rate: float, multiplier: float, interval: float) -> list[Loss]:
     """The dominating pair of sampling without replacement, under replace-one.
 
     Its profile at positive losses is that of a removed unit, and it is its own mirror image (Zhu,
     Dong and Wang 2022).
     """
-    masses = _masses(_profile_removed(rate, multiplier, interval), interval)
-    return _distribution(interval, [(masses, masses)])
+    both = _masses(_profile_removed(rate, multiplier, interval), interval)
+    return [_joined(both, both, interval)]
+
+
+def laplace(rate: float, multiplier: float, interval: float) -> list[Loss]:
+    """One Laplace release of everything (`rate` is 1), the same in both directions."""
+    assert rate == 1
+    losses = interval * np.arange(round(1 / (multiplier * interval)) + 2)
+    both = _masses(-np.expm1(np.minimum(0, (losses - 1 / multiplier) / 2)), interval)
+    return [_joined(both, both, interval)]
 
 
 def _profile_removed(rate: float, multiplier: float, interval: float) -> Floats:
@@ -105,15 +174,15 @@ def _profile_removed(rate: float, multiplier: float, interval: float) -> Floats:
 def _profile_added(rate: float, multiplier: float, interval: float) -> Floats:
     """``H_e(N(0, s^2) || (1-q) N(0, s^2) + q N(1, s^2))`` at the losses e = 0, h, 2h, ..."""
     bound = -log1p(-rate) if rate < 1 else inf
-    largest = min(bound, _largest_loss(rate, multiplier))
-    losses = interval * np.arange(ceil(largest / interval) + 2)
-    inside = np.expm1(-losses) + rate > 0
-    losses_inside = losses[inside]
-    ratio = np.log(np.expm1(-losses_inside) + rate) - log(rate)
+    losses = interval * np.arange(ceil(min(bound, _largest_loss(rate, multiplier)) / interval) + 2)
+    # exp(-e) - (1-q), by the form that keeps its digits; where it is negative the profile is 0
+    share = np.exp(-losses) - (1 - rate) if rate > 0.5 else np.expm1(-losses) + rate
+    inside = share > 0
+    ratio = np.log(share[inside]) - log(rate)
     x = 0.5 + multiplier**2 * ratio
-    shifted, centred = log_ndtr((x - 1) / multiplier), log_ndtr(x / multiplier)
+    shifted, centred = log_ndtr((x - 1) / multiplier), ratio + log_ndtr(x / multiplier)
     profile = np.zeros(losses.size)
-    profile[inside] = rate * np.exp(losses_inside + shifted) * np.expm1(ratio + centred - shifted)
+    profile[inside] = -rate * np.exp(losses[inside] + centred) * np.expm1(shifted - centred)
     return profile
 
 
@@ -128,33 +197,17 @@ def _masses(deltas: Floats, interval: float) -> tuple[Floats, float]:
 def _cut(masses: Floats, infinite: float = 0.0) -> tuple[Floats, float]:
     """Leave out what has next to no mass at the end, and say how much that was."""
     beyond = np.cumsum(masses[::-1])[::-1]
-    size = int(np.count_nonzero(beyond > NEGLIGIBLE))
+    size = int(np.count_nonzero(beyond > _NEGLIGIBLE))
     return masses[:size], infinite + float(np.sum(masses[size:]))
 
 
-def _distribution(
-    interval: float, directions: list[tuple[tuple[Floats, float], tuple[Floats, float]]]
-) -> PrivacyLossDistribution:
-    """Join the masses at positive losses with the mirror image, exp(-loss) times, of the other's.
+def _joined(own: tuple[Floats, float], other: tuple[Floats, float], interval: float) -> Loss:
+    """Join the masses at positive losses with the other direction's mirror image.
 
-    So no mass is a difference of numbers near 1, and those of both directions keep their digits.
+    The mirror image has exp(-loss) times the mass; so no mass is a difference of numbers near 1.
     """
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-    distributions = []
-    for (masses, infinite), (other, _) in directions:
-        mirrored = other * np.exp(-interval * np.arange(1, other.size + 1))
-        mirrored, _ = _cut(mirrored)  # what it leaves out goes to loss 0
-        at_zero = max(0.0, 1 - infinite - float(np.sum(masses) + np.sum(mirrored)))
-        probabilities = np.concatenate([mirrored[::-1], [at_zero], masses])
-        distributions.append(DensePLDPmf(interval, -mirrored.size, probabilities, infinite, True))
-    return PrivacyLossDistribution(*distributions)
-
-
-def laplace(rate: float, multiplier: float, interval: float) -> PrivacyLossDistribution:
-    """One Laplace release of everything (`rate` is 1), the same in both directions."""
-    assert rate == 1
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_laplace_mechanism(multiplier, value_discretization_interval=interval)
+    masses, infinite = own
+    mirrored = other[0] * np.exp(-interval * np.arange(1, other[0].size + 1))
+    mirrored, _ = _cut(mirrored)  # what it leaves out goes to loss 0
+    at_zero = max(0.0, 1 - infinite - float(np.sum(masses) + np.sum(mirrored)))
+    return Loss(-mirrored.size, np.concatenate([mirrored[::-1], [at_zero], masses]), infinite)

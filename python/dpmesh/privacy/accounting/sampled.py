@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,6 @@ from dpmesh.privacy.accounting.renyi import (
     rdp_fixed_size_gaussian,
     rdp_poisson_gaussian,
 )
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Accountant = Literal["best", "pld", "rdp"]
 
@@ -60,10 +56,11 @@ def poisson_gaussian_epsilon(
     count
         How often each round happens: a number, or one for each round.
     accountant
-        ``"pld"``: privacy loss distributions, composed by dp-accounting, within about 1e-6 of the
-        truth; for `delta` from 1e-10. ``"rdp"``: the Rényi curve, some percent above, at any delta
-        and for any number of distinct rounds. ``"best"``: the smaller of both; only ``"rdp"`` where
-        the other does not apply or there are more than 32 distinct rounds.
+        ``"pld"``: privacy loss distributions, within about 1e-6 of the truth, for `delta` from
+        1e-10; infinite where noise is so small that their grid tells nothing. ``"rdp"``: the Rényi
+        curve, some percent above, at any delta and for any number of distinct rounds. ``"best"``:
+        the smaller of both; only ``"rdp"`` where the other does not apply or there are more than 32
+        distinct rounds.
 
     Raises
     ------
@@ -119,7 +116,7 @@ def fixed_size_gaussian_epsilon(
 def _epsilon(
     delta: float,
     curve: Floats,
-    single: Callable[[float, float, float], PrivacyLossDistribution],
+    kind: _loss.Kind,
     rate: Floats,
     multiplier: Floats,
     times: Floats,
@@ -137,4 +134,4 @@ def _epsilon(
     if accountant == "rdp" or (accountant == "best" and not applies):
         return by_curve
     interval = _loss.sampled_gaussian_interval(rate, multiplier, times)
-    return min(by_curve, _loss.composed_epsilon(delta, single, rate, multiplier, times, interval))
+    return min(by_curve, _loss.composed_epsilon(delta, kind, rate, multiplier, times, interval))
