@@ -179,6 +179,35 @@ def q_learn(
     losses: _Float32s,
 ) -> None: ...
 
+# quantize
+_Codes = npt.NDArray[np.signedinteger[Any]]
+
+def quantize(
+    x: _Floats,
+    step: float,
+    coins: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    saturate: bool,
+    out: _Codes,
+) -> int: ...
+def quantize_noisy(
+    x: _Floats,
+    law: str,
+    scales: npt.NDArray[np.float64],
+    stream: Stream,
+    step: float,
+    coins: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    saturate: bool,
+    out: _Codes,
+) -> int: ...
+def dequantize(codes: _Codes, step: float, out: _Floats) -> None: ...
+def quantization_variance(x: _Floats, step: float, out: npt.NDArray[np.float64]) -> None: ...
+def bits_needed(codes: _Codes) -> int: ...
+def packed_sizes(codes: _Codes, bits: int, out: npt.NDArray[np.uint64]) -> None: ...
+def pack(codes: _Codes, bits: int) -> bytes: ...
+def unpack(message: bytes, bits: int, out: _Codes) -> None: ...
+
 # smoothing
 def smooth(
     x: _Floats, blocks: list[int], smoothing: float, power: int | None, out: _Floats

@@ -37,6 +37,17 @@ from dpmesh.kernels.qnet import (
     q_values,
     q_weights,
 )
+from dpmesh.kernels.quantize import (
+    Packed,
+    bits_needed,
+    dequantize,
+    pack,
+    packed_sizes,
+    quantization_variance,
+    quantize,
+    quantize_noisy,
+    unpack,
+)
 from dpmesh.kernels.smoothing import (
     EffectiveDimensions,
     effective_dimensions,
@@ -47,6 +58,7 @@ from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [
     "EffectiveDimensions",
+    "Packed",
     "QReplay",
     "QTrained",
     "QWeights",
@@ -54,7 +66,9 @@ __all__ = [
     "add_gaussian",
     "add_laplace",
     "bernoulli",
+    "bits_needed",
     "clip_rows",
+    "dequantize",
     "effective_dimensions",
     "gaussian",
     "get_threads",
@@ -68,10 +82,15 @@ __all__ = [
     "mean_gap_bound",
     "mix",
     "mix_noisy",
+    "pack",
+    "packed_sizes",
     "q_init",
     "q_learn",
     "q_values",
     "q_weights",
+    "quantization_variance",
+    "quantize",
+    "quantize_noisy",
     "rademacher",
     "rademacher_bound_linear",
     "rademacher_complexity",
@@ -80,4 +99,5 @@ __all__ = [
     "smooth",
     "smoothing_spectrum",
     "uniform",
+    "unpack",
 ]

@@ -118,3 +118,31 @@ macro_rules! with_real {
         }
     };
 }
+
+/// Runs the body with `T` bound to the type of an array of integer codes, whose name is the argument's.
+#[macro_export]
+macro_rules! with_code {
+    ($array:ident, $T:ident => $body:expr) => {{
+        let (py, dtype) = ($array.py(), numpy::PyUntypedArrayMethods::dtype($array));
+        let is = |other| numpy::PyArrayDescrMethods::is_equiv_to(&dtype, &other);
+        if is(numpy::dtype::<i8>(py)) {
+            type $T = i8;
+            $body
+        } else if is(numpy::dtype::<i16>(py)) {
+            type $T = i16;
+            $body
+        } else if is(numpy::dtype::<i32>(py)) {
+            type $T = i32;
+            $body
+        } else if is(numpy::dtype::<i64>(py)) {
+            type $T = i64;
+            $body
+        } else {
+            Err($crate::convert::unfit(
+                stringify!($array),
+                "dtype int8, int16, int32 or int64",
+                dtype,
+            ))
+        }
+    }};
+}

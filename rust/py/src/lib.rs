@@ -11,6 +11,7 @@ mod mixing;
 mod noise;
 mod projection;
 mod qnet;
+mod quantize;
 mod smoothing;
 mod stream;
 mod threads;
@@ -29,6 +30,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     noise::register(module)?;
     projection::register(module)?;
     qnet::register(module)?;
+    quantize::register(module)?;
     smoothing::register(module)?;
     stream::register(module)
 }
