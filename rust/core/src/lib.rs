@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod chacha20;
 mod error;
 mod parallel;
 mod real;

@@ -200,36 +200,41 @@ fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::vectorized;
+    use crate::parallel::{dispatch_on, instruction_sets};
 
-    /// The vector instructions of this machine against scalar code without fused multiply-add.
     #[test]
     fn the_bits_do_not_depend_on_the_processor() {
+        const UNITS: usize = 100;
         fn check<T: Sample + PartialEq>(law: Law) {
+            let scales = vec![T::from_f64(0.3)];
             let sampler = Scaled {
                 law,
-                scales: vec![T::from_f64(0.3)],
+                scales,
                 add: true,
             };
-            let unit = sampler.unit();
+            let Unit { samples, words } = sampler.unit();
             let mut state = 1_u32;
             let mut word = || {
                 state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
                 (state ^ state >> 15).to_le_bytes()
             };
-            for _ in 0..2000 {
-                let words: Vec<Word> = (0..4 * unit.words).map(|_| word()).collect();
-                let mut samples = [[T::ZERO; 4 * 2 * LANES]; 2];
-                let mut sums = [[T::from_f64(0.7); 4 * 2 * LANES]; 2];
-                let len = 4 * unit.samples;
-                sampler.draw(&words, &mut samples[0][..len]);
-                sampler.store(0, &samples[0], &mut sums[0]);
-                vectorized!({
-                    sampler.draw(&words, &mut samples[1][..len]);
-                    sampler.store(0, &samples[1], &mut sums[1]);
-                });
-                assert!(samples[0] == samples[1] && sums[0] == sums[1]);
-            }
+            let words: Vec<Word> = (0..UNITS * words).map(|_| word()).collect();
+            let noised = |set| {
+                let mut z = vec![T::ZERO; UNITS * samples];
+                let mut x = vec![T::from_f64(0.7); z.len()];
+                dispatch_on(
+                    set,
+                    #[inline(always)]
+                    || {
+                        sampler.draw(&words, &mut z);
+                        sampler.store(0, &z, &mut x);
+                    },
+                );
+                (z, x)
+            };
+            let mut results = instruction_sets().into_iter().map(noised);
+            let portable = results.next().unwrap();
+            assert!(results.all(|result| result == portable));
         }
         check::<f32>(Law::Gaussian);
         check::<f64>(Law::Gaussian);

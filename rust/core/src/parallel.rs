@@ -31,6 +31,11 @@ pub(crate) use vectorized;
 /// What [`vectorized!`] expands to.
 #[inline]
 pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
+    dispatch_on(Arch::new(), work)
+}
+
+#[inline]
+pub(crate) fn dispatch_on<R>(arch: Arch, work: impl FnMut() -> R) -> R {
     // A closure called through `FnOnce` would run behind a shim that carries no `#[inline(always)]`.
     struct Inlined<F>(F);
     impl<R, F: FnMut() -> R> NullaryFnOnce for Inlined<F> {
@@ -40,7 +45,17 @@ pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
             (self.0)()
         }
     }
-    Arch::new().dispatch(Inlined(work))
+    arch.dispatch(Inlined(work))
+}
+
+/// The instruction sets of this processor that [`vectorized!`] chooses from, for tests that all give the same.
+#[cfg(test)]
+pub(crate) fn instruction_sets() -> Vec<Arch> {
+    #[allow(unused_mut)]
+    let mut sets = vec![Arch::Scalar, Arch::new()];
+    #[cfg(target_arch = "x86_64")]
+    sets.extend(pulp::x86::V3::try_new().map(Arch::V3));
+    sets
 }
 
 /// Calls `work(row_index, row)` for each row of `dim` elements, on several threads if there is much to do.

@@ -132,10 +132,10 @@ impl<'a, S: Sampler> Source<'a, S> {
                 |chunk, block, rows| {
                     let first_row = first.row + block * rows_together;
                     let count = rows.len() / dim;
-                    for i in 0..count {
-                        let bytes = &mut chunk.bytes.0[4 * row_words * i..4 * row_words * (i + 1)];
-                        self.fill(first_row + i, first_block, bytes);
-                    }
+                    let bytes = &mut chunk.bytes.0[..4 * row_words * count];
+                    let node_of = |i| self.nodes.of(first_row + i);
+                    self.stream
+                        .fill_rows(node_of, first_block as u32, 4 * row_words, bytes);
                     vectorized!({
                         let (words, samples) = (row_words * count, row_samples * count);
                         let samples = chunk.draw(&self.sampler, words, samples);
@@ -154,7 +154,8 @@ impl<'a, S: Sampler> Source<'a, S> {
                 for_each_block(parts, CHUNK, Chunk::default, |chunk, block, part| {
                     let units = part.len().div_ceil(samples);
                     let bytes = &mut chunk.bytes.0[..4 * words * units];
-                    self.fill(row, first_block + block * chunk_blocks, bytes);
+                    let block = first_block + block * chunk_blocks;
+                    self.stream.fill(self.nodes.of(row), block as u32, bytes);
                     vectorized!({
                         let samples = chunk.draw(&self.sampler, words * units, samples * units);
                         self.sampler.store(row, &samples[..part.len()], part);
@@ -162,11 +163,6 @@ impl<'a, S: Sampler> Source<'a, S> {
                 });
             });
         }
-    }
-
-    fn fill(&self, row: usize, first_block: usize, bytes: &mut [u8]) {
-        self.stream
-            .fill(self.nodes.of(row), first_block as u32, bytes);
     }
 }
 

@@ -11,18 +11,15 @@
 use std::{fmt, io};
 
 use aes::Aes256Enc;
-use chacha20::variants::Ietf;
-use chacha20::{ChaChaCore, R20};
 use cipher::array::Array;
-use cipher::{InnerIvInit, KeyInit, KeyIvInit, StreamCipherCore, StreamCipherSeekCore};
-use ctr::CtrCore;
-use ctr::flavors::Ctr32BE;
+use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::Zeroizing;
 
-use crate::KernelError;
+use crate::parallel::vectorized;
+use crate::{KernelError, chacha20};
 
 /// Bytes of the blocks in which a stream is addressed: one of `ChaCha20`, four of AES.
-pub(crate) const BLOCK_BYTES: usize = 64;
+pub(crate) const BLOCK_BYTES: usize = chacha20::BLOCK;
 
 /// Blocks of one node's sequence: as far as the 32-bit counter of AES reaches, 64 GiB.
 const BLOCKS: u64 = 1 << 30;
@@ -120,17 +117,17 @@ impl Stream {
         let end = first.saturating_add(out.len() as u64);
         Stream::holds("out", end.div_ceil(WORDS_PER_BLOCK))?;
         let mut buffer = [0; 64 * BLOCK_BYTES];
-        let (mut block, skipped) = (first / WORDS_PER_BLOCK, (first % WORDS_PER_BLOCK) as usize);
-        let (head, rest) = out.split_at_mut(out.len().min(buffer.len() / 4 - skipped));
-        let parts = std::iter::once((skipped, head))
-            .chain(rest.chunks_mut(buffer.len() / 4).map(|part| (0, part)));
-        for (skipped, part) in parts {
-            let bytes = &mut buffer[..4 * (skipped + part.len())];
-            self.fill(node, block as u32, bytes);
-            for (word, bytes) in part.iter_mut().zip(&bytes.as_chunks().0[skipped..]) {
+        let (mut next, mut out) = (first, out);
+        while !out.is_empty() {
+            let skipped = (next % WORDS_PER_BLOCK) as usize;
+            let (part, rest) = out.split_at_mut(out.len().min(buffer.len() / 4 - skipped));
+            let bytes = (4 * (skipped + part.len())).next_multiple_of(BLOCK_BYTES);
+            self.fill(node, (next / WORDS_PER_BLOCK) as u32, &mut buffer[..bytes]);
+            for (word, bytes) in part.iter_mut().zip(&buffer.as_chunks().0[skipped..]) {
                 *word = u32::from_le_bytes(*bytes);
             }
-            block += 64;
+            next += part.len() as u64;
+            out = rest;
         }
         Ok(())
     }
@@ -149,26 +146,58 @@ impl Stream {
         Err(KernelError::new(argument, wanted, blocks))
     }
 
-    /// Fills `out` with the bytes of `node` from block number `first` on; the caller has made sure that the
-    /// sequence [`holds`](Self::holds) them.
+    /// Fills `out` with the bytes of `node` from block number `first` on. The caller has made sure that the
+    /// sequence [`holds`](Self::holds) them and that they are a multiple of 16.
     pub(crate) fn fill(&self, node: u32, first: u32, out: &mut [u8]) {
-        debug_assert!(u64::from(first) + out.len().div_ceil(BLOCK_BYTES) as u64 <= BLOCKS);
-        let [purpose, round, node] = [self.purpose, self.round, node].map(u128::from);
-        let counter = (purpose << 96 | round << 64 | node << 32).to_be_bytes();
+        let row_bytes = out.len();
+        self.fill_rows(|_| node, first, row_bytes, out);
+    }
+
+    /// As [`fill`](Self::fill), for several rows of `row_bytes` each.
+    pub(crate) fn fill_rows(
+        &self,
+        node_of: impl Fn(usize) -> u32,
+        first: u32,
+        row_bytes: usize,
+        out: &mut [u8],
+    ) {
+        debug_assert!(u64::from(first) + row_bytes.div_ceil(BLOCK_BYTES) as u64 <= BLOCKS);
+        debug_assert!(row_bytes.is_multiple_of(16) && out.len().is_multiple_of(16));
+        let nonce_of = |row| [self.purpose, self.round, node_of(row)];
+        let row_bytes = row_bytes.max(1);
         match &self.schedule {
             Schedule::Aes(schedule) => {
-                let mut core: CtrCore<&Aes256Enc, Ctr32BE> =
-                    CtrCore::inner_iv_init(&**schedule, &counter.into());
-                core.set_block_pos(4 * first);
-                write_key_stream(core, out);
+                vectorized!(for (row, out) in out.chunks_mut(row_bytes).enumerate() {
+                    write_counters(nonce_of(row), 4 * first, out);
+                });
+                schedule.encrypt_blocks(Array::slice_as_chunks_mut(out).0);
             }
             Schedule::ChaCha20(key) => {
-                let [nonce @ .., _, _, _, _] = counter;
-                let mut core = ChaChaCore::<R20, Ietf>::new((&**key).into(), &nonce.into());
-                core.set_block_pos(first);
-                write_key_stream(core, out);
+                let rows = out.chunks_mut(row_bytes).enumerate();
+                chacha20::key_stream(
+                    key,
+                    rows.flat_map(|(row, out)| {
+                        // The cipher reads its nonce as little-endian words.
+                        let [purpose, round, node] = nonce_of(row).map(u32::swap_bytes);
+                        let blocks = (first..).zip(out.chunks_mut(BLOCK_BYTES));
+                        blocks.map(move |(block, bytes)| ([block, purpose, round, node], bytes))
+                    }),
+                );
             }
         }
+    }
+}
+
+/// The counter blocks that AES turns into the key stream.
+#[inline(always)]
+fn write_counters(nonce: [u32; 3], first: u32, out: &mut [u8]) {
+    let [purpose, round, node] = nonce.map(u32::to_be_bytes);
+    for (i, block) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        // Word by word: the compiler makes better code of it than of one number of 128 bits.
+        block[..4].copy_from_slice(&purpose);
+        block[4..8].copy_from_slice(&round);
+        block[8..12].copy_from_slice(&node);
+        block[12..].copy_from_slice(&(first + i as u32).to_be_bytes());
     }
 }
 
@@ -181,20 +210,11 @@ impl fmt::Debug for Stream {
     }
 }
 
-#[inline(always)]
-fn write_key_stream(mut core: impl StreamCipherCore, out: &mut [u8]) {
-    let (blocks, rest) = Array::slice_as_chunks_mut(out);
-    core.write_keystream_blocks(blocks);
-    if !rest.is_empty() {
-        let mut last = Array::default();
-        core.write_keystream_block(&mut last);
-        rest.copy_from_slice(&last[..rest.len()]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ctr::Ctr32BE;
+    use ctr::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
     use proptest::prelude::*;
 
     fn hex(text: &str) -> Vec<u8> {
@@ -251,6 +271,23 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn aes_equals_the_ctr_crate(key: [u8; 32], nonce: [u32; 3], first in 0..BLOCKS - 9) {
+            prop_assume!(nonce[0] != 0);
+            let stream = Key::new(Cipher::Aes, &key).stream(nonce[0], nonce[1]).unwrap();
+            let mut words = [0; 130];
+            let first_word = first * WORDS_PER_BLOCK;
+            stream.words_into(nonce[2], first_word, &mut words).unwrap();
+            let mut counter = [0; 16];
+            counter[..12].copy_from_slice(nonce.map(u32::to_be_bytes).as_flattened());
+            let mut cipher = Ctr32BE::<aes::Aes256>::new(&key.into(), &counter.into());
+            cipher.seek(4 * first_word);
+            let mut bytes = [0; 4 * 130];
+            cipher.apply_keystream(&mut bytes);
+            let words = words.map(u32::to_le_bytes);
+            prop_assert_eq!(words.as_flattened(), bytes);
+        }
+
         #[test]
         fn any_part_equals_the_whole(
             first in 0_usize..3000,
