@@ -2,7 +2,7 @@
 //! begins at a fixed place of the stream, so that rows may be cut anywhere and drawn by any thread.
 
 use crate::KernelError;
-use crate::parallel::{for_each_block, for_each_row, vectorized};
+use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_block, for_each_row, vectorized};
 use crate::stream::{BLOCK_BYTES, Stream};
 
 /// Samples of one chunk.
@@ -117,52 +117,72 @@ impl<'a, S: Sampler> Source<'a, S> {
 
     /// Draws the part that begins at `first` and has rows of `dim` elements, all that is in `x`.
     pub fn draw(&self, x: &mut [S::Stored], dim: usize, first: Place) {
-        debug_assert!(first.column.is_multiple_of(CHUNK));
-        let Unit { samples, words } = self.sampler.unit();
-        let chunk_blocks = CHUNK / samples * words * 4 / BLOCK_BYTES;
-        let first_block = first.column / CHUNK * chunk_blocks;
+        let place = |row, column| Place {
+            row: first.row + row,
+            column: first.column + column,
+        };
         if dim <= CHUNK {
-            let row_samples = dim.next_multiple_of(samples);
-            let row_words = row_samples / samples * words;
-            let rows_together = CHUNK / row_samples;
-            for_each_block(
-                x,
-                rows_together * dim,
-                Chunk::default,
-                |chunk, block, rows| {
-                    let first_row = first.row + block * rows_together;
-                    let count = rows.len() / dim;
-                    let bytes = &mut chunk.bytes.0[..4 * row_words * count];
-                    let node_of = |i| self.nodes.of(first_row + i);
-                    self.stream
-                        .fill_rows(node_of, first_block as u32, 4 * row_words, bytes);
-                    vectorized!({
-                        let (words, samples) = (row_words * count, row_samples * count);
-                        let samples = chunk.draw(&self.sampler, words, samples);
-                        let rows = rows
-                            .chunks_exact_mut(dim)
-                            .zip(samples.chunks_exact(row_samples));
-                        for (i, (row, samples)) in rows.enumerate() {
-                            self.sampler.store(first_row + i, &samples[..dim], row);
-                        }
-                    });
-                },
-            );
+            let rows = CHUNK / dim.next_multiple_of(self.sampler.unit().samples);
+            for_each_block(x, rows * dim, Chunk::default, |chunk, block, x| {
+                self.draw_short_rows(chunk, place(block * rows, 0), dim, x);
+            });
+        } else if dim < SERIAL_BELOW {
+            for_each_block(x, dim, Chunk::default, |chunk, row, x| {
+                self.draw_row(chunk, place(row, 0), x);
+            });
         } else {
-            for_each_row(x, dim, dim, |row, parts| {
-                let row = first.row + row;
-                for_each_block(parts, CHUNK, Chunk::default, |chunk, block, part| {
-                    let units = part.len().div_ceil(samples);
-                    let bytes = &mut chunk.bytes.0[..4 * words * units];
-                    let block = first_block + block * chunk_blocks;
-                    self.stream.fill(self.nodes.of(row), block as u32, bytes);
-                    vectorized!({
-                        let samples = chunk.draw(&self.sampler, words * units, samples * units);
-                        self.sampler.store(row, &samples[..part.len()], part);
-                    });
+            for_each_row(x, dim, dim, |row, x| {
+                for_each_block(x, BLOCK, Chunk::default, |chunk, block, x| {
+                    self.draw_row(chunk, place(row, block * BLOCK), x);
                 });
             });
         }
+    }
+
+    /// Draws several rows of `dim` elements, as many as one chunk holds.
+    fn draw_short_rows(
+        &self,
+        chunk: &mut Chunk<S::Sample>,
+        first: Place,
+        dim: usize,
+        x: &mut [S::Stored],
+    ) {
+        let Unit { samples, words } = self.sampler.unit();
+        let (units, rows) = (dim.div_ceil(samples), x.len() / dim);
+        let bytes = &mut chunk.bytes.0[..4 * words * units * rows];
+        let node_of = |row| self.nodes.of(first.row + row);
+        let block = self.block(first.column);
+        self.stream
+            .fill_rows(node_of, block, 4 * words * units, bytes);
+        vectorized!({
+            let drawn = chunk.draw(&self.sampler, words * units * rows, samples * units * rows);
+            let drawn = drawn.chunks_exact(samples * units);
+            for (row, (x, drawn)) in x.chunks_exact_mut(dim).zip(drawn).enumerate() {
+                self.sampler.store(first.row + row, &drawn[..dim], x);
+            }
+        });
+    }
+
+    /// Draws a part of a row, chunk by chunk.
+    fn draw_row(&self, chunk: &mut Chunk<S::Sample>, first: Place, x: &mut [S::Stored]) {
+        let Unit { samples, words } = self.sampler.unit();
+        for (i, x) in x.chunks_mut(CHUNK).enumerate() {
+            let units = x.len().div_ceil(samples);
+            let bytes = &mut chunk.bytes.0[..4 * words * units];
+            let block = self.block(first.column + i * CHUNK);
+            self.stream.fill(self.nodes.of(first.row), block, bytes);
+            vectorized!({
+                let drawn = chunk.draw(&self.sampler, words * units, samples * units);
+                self.sampler.store(first.row, &drawn[..x.len()], x);
+            });
+        }
+    }
+
+    /// The block of the stream at which a chunk begins.
+    fn block(&self, column: usize) -> u32 {
+        debug_assert!(column.is_multiple_of(CHUNK));
+        let Unit { samples, words } = self.sampler.unit();
+        (column / samples * words * 4 / BLOCK_BYTES) as u32
     }
 }
 
