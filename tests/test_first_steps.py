@@ -1,0 +1,60 @@
+"""What a newcomer does first: import, README's program, the demo."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpmesh as dm
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = "{'numpy', 'scipy', 'networkx', 'sklearn', 'matplotlib', 'jax', 'dp_accounting'}"
+    code = f"import sys, dpmesh; print(*({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert found.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("name", dm.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(dm, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        dm.nonsense  # noqa: B018
+
+
+def test_the_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    readme = Path(__file__).parent.parent / "README.md"
+    program = re.search(r"```python\n(.*?)```", readme.read_text(), re.S)
+    assert program is not None
+    exec(program.group(1), {})
+    printed = capsys.readouterr().out
+    assert "epsilon = 4, delta = 0" in printed
+
+
+def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    from dpmesh.cli import app
+
+    options = ["demo", "--folder", str(tmp_path), "--seed", "1"]
+    result = testing.CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    assert "epsilon = 1, delta = 1e-05" in result.output
+    assert "no private release" in result.output
+    runs = json.loads((tmp_path / "demo.json").read_text())
+    first, *private = (run["privacy"]["epsilon"] for run in runs.values())
+    assert first == "infinite"
+    assert private == pytest.approx([16.0, 4.0, 1.0])
+    last = {name: run["history"][-1]["round"] for name, run in runs.items()}
+    assert set(last.values()) == {22}
+    assert (tmp_path / "demo.png").stat().st_size > 10_000

@@ -1,0 +1,134 @@
+"""The round loop and what comes out of it: history, traffic, saved runs, errors."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+
+
+def make_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.LinearProblem:
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(nodes * rounds + 50, 5))
+    labels = np.where(features[:, 0] > 0, 1, -1)
+    everything = dm.Dataset(features, labels, "synthetic")
+    train = everything.take(np.arange(nodes * rounds))
+    parts = tuple(np.arange(nodes * rounds).reshape(nodes, rounds))
+    held_out = everything.take(np.arange(nodes * rounds, len(labels)))
+    return dm.LinearProblem(train, parts, "logistic", test=held_out if test else None)
+
+
+def run(problem: dm.LinearProblem, **options) -> dm.Run:
+    options = {"rounds": 6, "key": dm.Key.seeded(0), **options}
+    return dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), **options)
+
+
+def test_measures_what_it_says_when_it_says() -> None:
+    problem, seen = make_problem(), []
+    result = run(problem, every=4, callback=lambda t, values: seen.append((t, values)))
+    assert result.history.metrics == (
+        "loss",
+        "accuracy",
+        "released_accuracy",
+        "regret",
+        "worst_regret",
+        "consensus_distance",
+    )
+    np.testing.assert_array_equal(result.history.rounds("accuracy"), [4, 6])
+    assert [t for t, _ in seen] == [4, 6]
+    assert seen[-1][1]["accuracy"] == result.history.last("accuracy")
+    assert result.history.last("accuracy") == problem.accuracy(result.parameters).mean()
+    assert result.history.last("released_accuracy") == problem.accuracy(result.released).mean()
+    spread = result.parameters - result.parameters.mean(axis=0)
+    rms = np.sqrt((spread**2).sum(axis=1).mean())
+    assert result.history.last("consensus_distance") == pytest.approx(rms)
+
+
+def test_regret_is_that_of_definition_2() -> None:
+    """The losses of each learner on everybody's examples, against the best model in the ball."""
+    nodes, rounds = 4, 6
+    problem, key, network = make_problem(nodes, rounds), dm.Key.seeded(0), topology.ring(4)
+    algorithm = dm.OnlineLearning(epsilon=2.0)
+    result = run(problem, metrics=["regret"])
+    total, state = np.zeros(nodes), algorithm.init(problem, key)
+    for t in range(rounds):
+        for j in range(nodes):
+            for i in range(nodes):
+                record = problem.partition[i][t]
+                margin = problem.train.labels[record] * (
+                    problem.train.features[record] @ state.w[j]
+                )
+                total[j] += np.log1p(np.exp(-margin))
+        mixed = lambda t, messages: kernels.mix(network.matrix(t).weights, messages)  # noqa: E731
+        state, _ = algorithm.step(state, t, problem, mixed, key)
+    best = dm.problems.best_fixed_predictor(problem, radius=1.0).value
+    regrets = total / (nodes * rounds) - best
+    assert result.history.last("regret") == pytest.approx(regrets.mean(), abs=1e-4)
+    assert result.history.last("worst_regret") == pytest.approx(regrets.max(), abs=1e-4)
+
+
+def test_counts_what_crosses_links() -> None:
+    result = run(make_problem())
+    assert result.traffic.messages == 6 * 4 * 2  # rounds x nodes x neighbours on a ring
+    assert result.traffic.bits == result.traffic.messages * 5 * 64
+    assert result.traffic.megabytes == result.traffic.bits / 8e6
+
+
+def test_a_saved_run_holds_its_report_and_no_private_state(tmp_path) -> None:
+    result = run(make_problem())
+    result.save(tmp_path / "run")
+    saved = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert saved["privacy"]["epsilon"] == 2.0
+    assert saved["traffic"]["messages"] == 48
+    assert len(saved["history"]) == len(result.history.records)
+    np.testing.assert_array_equal(np.load(tmp_path / "run" / "released.npy"), result.released)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "released.npy",
+        "run.json",
+    ]
+    result.history.to_csv(tmp_path / "history.csv")
+    with (tmp_path / "history.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["round", "metric", "value"]
+    assert len(rows) == 1 + len(result.history.records)
+
+
+def test_plots_a_metric() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    result = run(make_problem())
+    line = result.plot("regret").lines[0]
+    np.testing.assert_array_equal(line.get_ydata(), result.history["regret"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds: wanted an integer of at least 1, got 0"),
+        ({"rounds": 7}, "round: wanted below 6"),
+        ({"every": 0}, "every: wanted an integer of at least 1, got 0"),
+        ({"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
+        ({"metrics": ["beauty"]}, "metrics: wanted one of 'loss', 'accuracy'"),
+    ],
+)
+def test_bad_options_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(make_problem(), **options)
+
+
+def test_a_network_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="topology: wanted 4 nodes, as the problem has, got 5"):
+        dm.simulate(dm.OnlineLearning(), make_problem(), topology.ring(5), rounds=2)
+
+
+def test_accuracy_needs_test_records() -> None:
+    problem = make_problem(test=False)
+    assert "accuracy" not in run(problem).history.metrics
+    with pytest.raises(ValueError, match="metrics: wanted what can be measured here"):
+        run(problem, metrics=["accuracy"])
+    with pytest.raises(ValueError, match="metric: wanted one of"):
+        run(problem).history["accuracy"]
