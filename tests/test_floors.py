@@ -22,7 +22,7 @@ FLOORS = [
     ["algorithms.base", "algorithms.minibatches"],
     ["algorithms.online", "algorithms.federated", "privacy.audit", "attacks", "bounds"],
     ["plots"],
-    ["simulate"],
+    ["simulator"],
     ["demo", "papers"],
     ["cli"],
     ["__main__"],
@@ -70,6 +70,6 @@ def test_each_floor_imports_only_lower_ones() -> None:
 
 def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:
     path = tmp_path / "low.py"
-    path.write_text("from dpmesh.simulate import loop\n")
-    assert _imports(path) == {"simulate.loop"}
-    assert _floor("simulate.loop") == "simulate"
+    path.write_text("from dpmesh.simulator import loop\n")
+    assert _imports(path) == {"simulator.loop"}
+    assert _floor("simulator.loop") == "simulator"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
-    from dpmesh.simulate import Run, simulate
+    from dpmesh.simulator import Run, simulate
 
 __all__ = [
     "Dataset",
@@ -59,8 +59,8 @@ _HOMES = {
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
     "OnlineLearning": "dpmesh.algorithms",
-    "Run": "dpmesh.simulate",
-    "simulate": "dpmesh.simulate",
+    "Run": "dpmesh.simulator",
+    "simulate": "dpmesh.simulator",
 }
 
 

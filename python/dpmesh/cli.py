@@ -39,7 +39,7 @@ def demo(
     """Learn digits on 16 nodes over a changing network, with and without privacy."""
     from dpmesh.demo import run_demo, save
     from dpmesh.keys import Key
-    from dpmesh.simulate import Run
+    from dpmesh.simulator import Run
 
     columns = ("accuracy", "released_accuracy", "regret")
 

@@ -14,7 +14,7 @@ from dpmesh._core import __version__
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulate.history import History
+from dpmesh.simulator.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

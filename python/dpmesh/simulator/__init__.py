@@ -1,7 +1,7 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
-from dpmesh.simulate.history import History, Record
-from dpmesh.simulate.loop import simulate
-from dpmesh.simulate.run import Run, Traffic
+from dpmesh.simulator.history import History, Record
+from dpmesh.simulator.loop import simulate
+from dpmesh.simulator.run import Run, Traffic
 
 __all__ = ["History", "Record", "Run", "Traffic", "simulate"]

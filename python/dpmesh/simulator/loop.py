@@ -12,10 +12,10 @@ from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.report import report
 from dpmesh.problems import LinearProblem
-from dpmesh.simulate.exchange import Gossip
-from dpmesh.simulate.history import History
-from dpmesh.simulate.metrics import build_metrics
-from dpmesh.simulate.run import Run, Traffic
+from dpmesh.simulator.exchange import Gossip
+from dpmesh.simulator.history import History
+from dpmesh.simulator.metrics import build_metrics
+from dpmesh.simulator.run import Run, Traffic
 from dpmesh.topology import Topology
 
 StateT = TypeVar("StateT")
