@@ -27,6 +27,7 @@ from dpmesh.kernels.linear import (
 )
 from dpmesh.kernels.mixing import mix, mix_noisy
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
+from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
 from dpmesh.kernels.projection import clip_rows, row_norms
 from dpmesh.kernels.qnet import (
     QReplay,
@@ -37,16 +38,12 @@ from dpmesh.kernels.qnet import (
     q_values,
     q_weights,
 )
-from dpmesh.kernels.quantize import (
-    Packed,
-    bits_needed,
+from dpmesh.kernels.quantization import (
     dequantize,
-    pack,
-    packed_sizes,
     quantization_variance,
     quantize,
     quantize_noisy,
-    unpack,
+    quantize_saturating,
 )
 from dpmesh.kernels.smoothing import (
     EffectiveDimensions,
@@ -91,6 +88,7 @@ __all__ = [
     "quantization_variance",
     "quantize",
     "quantize_noisy",
+    "quantize_saturating",
     "rademacher",
     "rademacher_bound_linear",
     "rademacher_complexity",

@@ -12,6 +12,9 @@ from dpmesh._validate import fail
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 """An array of float32 or float64."""
 
+CodeArray: TypeAlias = npt.NDArray[np.signedinteger[Any]]
+"""An array of int8, int16, int32 or int64."""
+
 
 def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> FloatArray:
     """`value` as a non-empty C-contiguous array of float32 or float64.
@@ -28,12 +31,33 @@ def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> F
     return np.ascontiguousarray(array, dtype=array.dtype.type)
 
 
-def float_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """`dtype` as float32 or float64."""
-    checked = np.dtype(dtype)
+def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
+    """The type of `out`, or else `dtype`, as float32 or float64."""
+    argument, checked = _result_type(dtype, out)
     if checked.type not in (np.float32, np.float64):
-        fail("dtype", "float32 or float64", checked)
+        fail(argument, "float32 or float64", checked)
     return checked
+
+
+def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
+    """`value` as a non-empty C-contiguous array of signed integers; a strided one is copied."""
+    array = np.asarray(value)
+    if array.dtype.kind != "i":
+        fail(argument, "an array of int8, int16, int32 or int64", f"dtype {array.dtype}")
+    shaped(argument, array)
+    return np.ascontiguousarray(array, dtype=f"i{array.dtype.itemsize}")
+
+
+def code_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
+    """The type of `out`, or else `dtype`, as int8, int16, int32 or int64."""
+    argument, checked = _result_type(dtype, out)
+    if checked.kind != "i":
+        fail(argument, "int8, int16, int32 or int64", checked)
+    return np.dtype(f"i{checked.itemsize}")
+
+
+def _result_type(dtype: npt.DTypeLike, out: object) -> tuple[str, np.dtype[Any]]:
+    return ("out", out.dtype) if isinstance(out, np.ndarray) else ("dtype", np.dtype(dtype))
 
 
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:

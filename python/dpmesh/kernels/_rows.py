@@ -12,10 +12,10 @@ from dpmesh._validate import fail, integer
 from dpmesh.kernels._arrays import floats
 
 
-def a_stream(stream: Stream) -> Stream:
+def a_stream(stream: Stream, argument: str = "stream") -> Stream:
     """Fail unless `stream` is a Stream."""
     if not isinstance(stream, Stream):
-        fail("stream", "a Stream, as key.stream(purpose) gives", type(stream).__name__)
+        fail(argument, "a Stream, as key.stream(purpose) gives", type(stream).__name__)
     return stream
 
 

@@ -1,0 +1,122 @@
+"""Codes in messages of a few bits each, and exactly back.
+
+Format
+------
+The symbol of a code ``c`` is ``2 c`` for ``c >= 0`` and ``-2 c - 1`` for ``c < 0`` (zigzag). In a
+message of `bits` bits a code, those from ``-(2**(bits - 1) - 1)`` to ``2**(bits - 1) - 1`` stand as
+their symbols; the symbol ``2**bits - 1`` stands for any other code, an escaped one. The symbols
+follow each other from the lowest bit of the first byte upwards, with zeros up to a whole byte. Then
+come the escaped codes in their order, 8 bytes each, lowest first.
+
+No code is ever clipped: one that does not fit costs 8 bytes more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._validate import fail, integer
+from dpmesh.kernels._arrays import CodeArray, code_array, code_type
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A message, and what its receiver knows about it beforehand."""
+
+    message: bytes
+    """What travels."""
+    bits: int
+    """Bits of a symbol, from 1 to 32."""
+    shape: tuple[int, ...]
+    """Shape of the codes."""
+    dtype: np.dtype[Any]
+    """Type of the codes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the message in bytes."""
+        return len(self.message)
+
+
+def bits_needed(codes: CodeArray) -> int:
+    """Return the fewest bits for which no code is escaped, from 1 to 65.
+
+    Parameters
+    ----------
+    codes
+        Any shape, int8, int16, int32 or int64.
+
+    Raises
+    ------
+    ValueError
+        If `codes` is empty or not of such a type.
+    """
+    return _core.bits_needed(code_array("codes", codes))
+
+
+def packed_sizes(codes: CodeArray, bits: int) -> npt.NDArray[np.int64]:
+    """Length in bytes of the message of each row of the last axis, without packing it.
+
+    Parameters
+    ----------
+    codes
+        Shape (..., dim), int8, int16, int32 or int64.
+    bits
+        From 1 to 32.
+
+    Returns
+    -------
+    Shape (...), int64.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    codes = code_array("codes", codes)
+    sizes = np.empty(codes.shape[:-1], np.int64)
+    _core.packed_sizes(codes, _bits(bits), sizes.view(np.uint64))
+    return sizes
+
+
+def pack(codes: CodeArray, bits: int) -> Packed:
+    """Put codes into one message of `bits` bits each, and 8 bytes more for each that does not fit.
+
+    Parameters
+    ----------
+    codes
+        Any shape, int8, int16, int32 or int64.
+    bits
+        From 1 to 32; with `bits_needed` of them no code is escaped.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    codes = code_array("codes", codes)
+    return Packed(_core.pack(codes, _bits(bits)), bits, codes.shape, codes.dtype)
+
+
+def unpack(packed: Packed) -> CodeArray:
+    """Return the codes of a message, exactly.
+
+    Raises
+    ------
+    ValueError
+        If `packed` is no `Packed`, or its message is not that of codes of such a shape and type.
+    """
+    if not isinstance(packed, Packed):
+        fail("packed", "a Packed", type(packed).__name__)
+    codes = np.empty(packed.shape, code_type(packed.dtype))
+    _core.unpack(packed.message, _bits(packed.bits), codes)
+    return codes
+
+
+def _bits(bits: int) -> int:
+    return integer("bits", bits, at_least=1, below=33)
