@@ -7,12 +7,12 @@ use rayon::prelude::*;
 
 use crate::error::{rows, same_len};
 use crate::noise::Noise;
-use crate::parallel::{for_each_tile, vectorized};
+use crate::parallel::{SERIAL_BELOW, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Place};
 use crate::{KernelError, Real, Sample};
 
-/// Below this many products mixing stays on the calling thread: about 20 microseconds of work.
-const SERIAL_BELOW: usize = 1 << 19;
+/// Products that take as long as the work on one element elsewhere.
+const PRODUCTS: usize = 4;
 
 /// Elements of `Y` that one task computes.
 const TILE: usize = 1 << 14;
@@ -90,7 +90,7 @@ pub fn mix_into<T: Real>(
     out: &mut [T],
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
-    let serial = a.indices.len() * dim < SERIAL_BELOW;
+    let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let fill = |(): &mut (), row, column, tile: &mut [T]| {
         vectorized!(for (i, out) in tile.chunks_mut(dim).enumerate() {
             mix_row(a.row(row + i), x, dim, column, out);
@@ -135,9 +135,11 @@ pub fn mix_noisy_into<T: Sample>(
         send(&mut sent, 0, dim);
         return mix_into(a, &sent, dim, out);
     }
-    let rows_together = SERIAL_BELOW.div_ceil(1 + width * a.indices.len() / a.rows());
+    let rows_together = SERIAL_BELOW.div_ceil(1 + width * a.indices.len() / a.rows() / PRODUCTS);
+    let min_len = if is_serial(x.len()) { usize::MAX } else { 1 };
     column_tiles(out, dim, width)
         .into_par_iter()
+        .with_min_len(min_len)
         .enumerate()
         .for_each_init(room, |sent, (tile, rows)| {
             let columns = rows[0].len();

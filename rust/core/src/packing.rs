@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::KernelError;
 use crate::error::{rows, same_len};
-use crate::parallel::{SERIAL_BELOW, for_each_row, vectorized};
+use crate::parallel::{for_each_row, is_serial, vectorized};
 use crate::quantize::Code;
 
 /// Symbols that fill whole words of 32 bits, however many bits they have.
@@ -282,5 +282,5 @@ fn symbol_bytes(count: usize, bits: u32) -> usize {
 
 /// Blocks that one thread takes at a time: all of them if there is little to do.
 fn blocks_together(count: usize) -> usize {
-    if count < SERIAL_BELOW { usize::MAX } else { 1 }
+    if is_serial(count) { usize::MAX } else { 1 }
 }

@@ -14,6 +14,11 @@ pub(crate) const SERIAL_BELOW: usize = 1 << 17;
 /// Elements that one task gets at least.
 const TASK: usize = 4 * BLOCK;
 
+/// Whether the calling thread does the work on so many elements alone. A pool of one thread would only be a detour.
+pub(crate) fn is_serial(elements: usize) -> bool {
+    elements < SERIAL_BELOW || rayon::current_num_threads() == 1
+}
+
 /// The value of the expression, compiled for the widest vector instructions that this processor has.
 ///
 /// The functions that it calls must be `#[inline(always)]`, or the compiler may leave them outside, compiled for
@@ -67,7 +72,7 @@ pub(crate) fn for_each_row<T: Send>(
     work: impl Fn(usize, &mut [T]) + Send + Sync,
 ) {
     let rows = x.len() / dim;
-    if rows < 2 || rows.saturating_mul(cost) < SERIAL_BELOW {
+    if rows < 2 || is_serial(rows.saturating_mul(cost)) {
         x.chunks_mut(dim).enumerate().for_each(|(i, r)| work(i, r));
     } else {
         let rows_per_task = TASK.div_ceil(cost.max(1));
@@ -89,7 +94,7 @@ pub(crate) fn for_each_block<T: Send, S>(
     scratch: impl Fn() -> S + Send + Sync,
     work: impl Fn(&mut S, usize, &mut [T]) + Send + Sync,
 ) {
-    if x.len() < SERIAL_BELOW {
+    if is_serial(x.len()) {
         let mut scratch = scratch();
         x.chunks_mut(len)
             .enumerate()
@@ -108,7 +113,7 @@ pub(crate) fn map_blocks<T: Sync, R: Send>(
     len: usize,
     value: impl Fn(&[T]) -> R + Send + Sync,
 ) -> Vec<R> {
-    if x.len() < SERIAL_BELOW {
+    if is_serial(x.len()) {
         x.chunks(len).map(value).collect()
     } else {
         x.par_chunks(len).map(value).collect()
@@ -144,7 +149,7 @@ pub(crate) fn for_each_tile<T: Send, S>(
 
 /// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
 pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + Sync) -> f64 {
-    if x.len() < SERIAL_BELOW {
+    if is_serial(x.len()) {
         x.chunks(BLOCK).map(term).sum()
     } else {
         let terms: Vec<f64> = x

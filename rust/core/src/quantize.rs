@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{rows, same_len};
 use crate::noise::Noise;
-use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_tile, vectorized};
+use crate::parallel::{BLOCK, for_each_tile, is_serial, vectorized};
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
@@ -153,7 +153,7 @@ fn quantize<T: Sample, C: Code>(
             }
         }
     };
-    for_each_tile(out, dim, BLOCK, x.len() < SERIAL_BELOW, scratch, fill);
+    for_each_tile(out, dim, BLOCK, is_serial(x.len()), scratch, fill);
 
     let misfits = misfits.into_inner().unwrap_or_else(PoisonError::into_inner);
     misfits.saturated_or_error::<C>(dim)
@@ -301,7 +301,7 @@ pub fn variance_into<T: Real>(x: &[T], step: f64, out: &mut [f64]) -> Result<(),
 }
 
 fn for_each_piece<T: Send>(x: &mut [T], work: impl Fn(usize, &mut [T]) + Send + Sync) {
-    let (len, serial) = (x.len().max(1), x.len() < SERIAL_BELOW);
+    let (len, serial) = (x.len().max(1), is_serial(x.len()));
     for_each_tile(
         x,
         len,
