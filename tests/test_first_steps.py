@@ -58,3 +58,22 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     last = {name: run["history"][-1]["round"] for name, run in runs.items()}
     assert set(last.values()) == {22}
     assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_reproduce_lists_runs_and_refuses(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("matplotlib")
+    from dpmesh.cli import app
+
+    def reproduce(*arguments: str) -> tuple[int, str]:
+        result = testing.CliRunner().invoke(app, ["reproduce", *arguments])
+        return result.exit_code, result.output
+
+    assert "federated-table2\n" in reproduce()[1]
+    code, output = reproduce("federated-figureS15", "--folder", str(tmp_path))
+    assert code == 0, output
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".png"}
+    code, output = reproduce("federated-figureS15", "--seeds", "2")
+    assert (code, "seeds: wanted none" in output) == (2, True)
+    code, output = reproduce("nonsense")
+    assert (code, "name: wanted one of" in output) == (2, True)

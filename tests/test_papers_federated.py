@@ -43,7 +43,7 @@ def test_cells_and_their_noise(cells) -> None:
 
 def test_files(cells, tmp_path, monkeypatch) -> None:
     """The whole table with training left out."""
-    monkeypatch.setattr(federated, "mnist", lambda part, folder: part)
+    monkeypatch.setattr(federated, "mnist", lambda part: part)
     monkeypatch.setattr(federated, "standardized", lambda images: images)
     monkeypatch.setattr(federated, "mnist_clients", lambda *arguments: None)
     monkeypatch.setattr(federated, "planned_cells", lambda: iter(cells))

@@ -45,7 +45,7 @@ def test_figure_s15_files(tmp_path) -> None:
 
 def test_the_federated_average_is_smooth(real_data, tmp_path) -> None:
     """Far more low frequencies than white noise has, and fewer the higher they are."""
-    table, _ = figures.figure1(tmp_path, data_folder=real_data / "mnist")
+    table, _ = figures.figure1(tmp_path)
     rows = np.loadtxt(table, delimiter=",", skiprows=1)
     assert set(rows[:, 0]) == set(figures.SHOWN_ROUNDS)
     for t in figures.SHOWN_ROUNDS:

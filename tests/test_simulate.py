@@ -132,3 +132,17 @@ def test_accuracy_needs_test_records() -> None:
         run(problem, metrics=["accuracy"])
     with pytest.raises(ValueError, match="metric: wanted one of"):
         run(problem).history["accuracy"]
+
+
+def test_a_server_needs_no_network() -> None:
+    problem = make_problem()
+    algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)
+    result = dm.simulate(algorithm, problem, rounds=5, key=dm.Key.seeded(0), delta=1e-5)
+    assert result.history.metrics == ("loss", "accuracy", "released_accuracy")
+    assert result.ledger == algorithm.plan(5)
+    assert result.traffic.messages == 5 * 2 * 2  # two clients expected: the model out, a move back
+    assert result.traffic.bits == result.traffic.messages * 64 * problem.dim
+    with pytest.raises(ValueError, match="topology: wanted None, since messages travel by server"):
+        dm.simulate(algorithm, problem, topology.ring(4), rounds=5)
+    with pytest.raises(ValueError, match="topology: wanted a network for messages to travel over"):
+        dm.simulate(dm.OnlineLearning(), problem, rounds=5)

@@ -1,7 +1,7 @@
 """The algorithms, each in the file of its paper's short name."""
 
-from dpmesh.algorithms.base import Algorithm, Exchange, Info
+from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.online import OnlineLearning
 
-__all__ = ["Algorithm", "Exchange", "FederatedLearning", "Info", "OnlineLearning"]
+__all__ = ["Algorithm", "Exchange", "FederatedLearning", "Info", "OnlineLearning", "Travel"]

@@ -11,7 +11,7 @@ the nodes on the first axis; randomness comes in through `key`, and a state neve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,10 @@ from dpmesh.privacy.types import Floats, Released
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
+
+Travel: TypeAlias = Literal["gossip", "server", "token"]
+"""How messages travel: to the neighbours of a network, to everybody from a server, or with a token
+that one node after another holds."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,11 @@ class Info:
     received
         Shape (nodes, dim): the messages after the exchange. Made of releases only.
     losses
-        Shape (nodes,): each node's loss on the records that it used in this round, before it
-        learned from them.
+        Shape (nodes,), of the nodes that learned in this round and therefore possibly empty: each
+        node's loss on the records that it used, before it learned from them.
+    messages
+        How many messages were sent, where the algorithm decides on it; None if one went over every
+        link of the network.
     records
         Shape (nodes, batch_size): those records, where each is used once; regret needs them.
     """
@@ -48,6 +55,7 @@ class Info:
     bits_per_node: int
     received: Released
     losses: npt.NDArray[np.float64]
+    messages: int | None = None
     records: npt.NDArray[np.int64] | None = None
 
 
@@ -61,6 +69,8 @@ class Exchange(Protocol):
 
 class Algorithm(Protocol[StateT, ProblemT]):
     """A private learning algorithm."""
+
+    travels: ClassVar[Travel]
 
     def init(self, problem: ProblemT, key: Key) -> StateT:
         """Return the state before round 0, which must not depend on the data."""

@@ -18,7 +18,8 @@ what the paper's noise covers, and would tell the size.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from math import ceil
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import fail, integer, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info
+from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.algorithms.minibatches import LocalSteps
 from dpmesh.estimators import Estimator, History, Identity
 from dpmesh.keys import Key, Purpose
@@ -141,6 +142,8 @@ class FederatedLearning:
     moves and the cohort.
     """
 
+    travels: ClassVar[Travel] = "server"
+
     clients: int
     sampling_rate: float
     clipping_norm: float
@@ -233,22 +236,23 @@ class FederatedLearning:
         key: Key,
     ) -> tuple[FederatedState, Info]:
         """Run round t of Algorithm 1."""
-        (noisy, release, bits), loss = self.emit(state, round, problem, key)
+        (noisy, release, bits), losses = self.emit(state, round, problem, key)
         state = self.absorb(state, exchange(round, noisy), round)
-        return state, Info((release,), bits, state.w, np.array([loss]))
+        messages = 2 * ceil(self.expected_size)  # the model goes out, a move comes back
+        return state, Info((release,), bits, state.w, losses, messages)
 
     def emit(
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key
-    ) -> tuple[Emission, float]:
-        """Let out the noisy sum of a cohort's moves; also return its loss before it trained."""
+    ) -> tuple[Emission, npt.NDArray[np.float64]]:
+        """Let out the noisy sum of a cohort's moves; also return its losses before it trained."""
         cohort = self.sample(t, key)
         moved = np.zeros(state.w.shape[1])
-        losses: list[float] = []
+        losses = [np.empty(0)]
         for first in range(0, len(cohort), self.clients_at_once):
             some = cohort[first : first + self.clients_at_once]
             moves, loss = self.client_updates(state.w, some, t, problem, key)
             moved += moves.sum(axis=0, dtype=np.float64)
-            losses += loss.tolist()
+            losses.append(loss)
         emission = self.mechanism.release(
             Sensitive(moved[np.newaxis].astype(state.w.dtype)),
             self.sensitivity,
@@ -256,7 +260,7 @@ class FederatedLearning:
             round=t,
             sampling=self.cohorts,
         )
-        return emission, float(np.mean(losses)) if losses else np.nan
+        return emission, np.concatenate(losses)
 
     def sample(self, t: int, key: Key) -> Indices:
         """Draw the cohort S_t, ascending: secret."""

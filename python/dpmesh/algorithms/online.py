@@ -17,13 +17,14 @@ mini-batch of h examples a round, which divides the noise by h.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._validate import integer, positive, probability
-from dpmesh.algorithms.base import Exchange, Info
+from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.events import Sensitivity
@@ -76,6 +77,8 @@ class OnlineLearning:
     norm. Each example is used once. The un-noised parameters, and predictions or metrics made from
     them, are not covered; publish broadcasts.
     """
+
+    travels: ClassVar[Travel] = "gossip"
 
     epsilon: float | None = 1.0
     delta: float = 0.0
@@ -132,7 +135,7 @@ class OnlineLearning:
         examples = problem.batch(round, self.batch_size)
         losses = problem.objective(state.w, examples)
         state = self.absorb(b, round, problem, examples)
-        return state, Info((release,), bits, b, losses, examples)
+        return state, Info((release,), bits, b, losses, records=examples)
 
     def emit(self, state: OnlineState, t: int, key: Key) -> Emission:
         """Broadcast w_t + sigma_t (line 7)."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,11 +13,15 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.papers._output import Output
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.types import Released
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Sampling = Literal["uniform", "poisson"]
 Noise = Literal["paper", "tight"]
@@ -95,7 +98,6 @@ class Cell:
 def table2(
     folder: Path,
     *,
-    data_folder: Path | None = None,
     seeds: int = 3,
     tell: Callable[[str], None] = print,
 ) -> list[Path]:
@@ -109,8 +111,6 @@ def table2(
     ----------
     folder
         Where ``federated-table2.csv``, ``.txt`` and ``.png`` go.
-    data_folder
-        Where MNIST's files are; see `dpmesh.data.mnist`.
     seeds
         Runs of each cell.
     tell
@@ -123,9 +123,9 @@ def table2(
     Raises
     ------
     FileNotFoundError
-        If MNIST is not there.
+        If MNIST is not in the folder that DPMESH_DATA names.
     """
-    train, test = (standardized(mnist(part, folder=data_folder)) for part in ("train", "test"))
+    train, test = (standardized(mnist(part)) for part in ("train", "test"))
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = {
         (sampling, seed): mnist_clients(train, test, CLIENTS[sampling], key)
@@ -141,15 +141,11 @@ def table2(
         spread = float(np.std(accuracies, ddof=1)) if seeds > 1 else np.nan
         cells.append(replace(cell, accuracy=float(np.mean(accuracies)), spread=spread, seeds=seeds))
         tell(in_words(cells[-1]))
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"federated-table2.{kind}" for kind in ("csv", "txt", "png")]
-    with files[0].open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Cell)])
-        writer.writeheader()
-        writer.writerows(asdict(cell) for cell in cells)
-    files[1].write_text(as_text(cells))
-    draw(cells, files[2])
-    return files
+    output = Output(folder, "federated-table2")
+    output.records(cells)
+    output.text(as_text(cells))
+    output.figure(draw(cells))
+    return output.files
 
 
 def standardized(images: Dataset) -> Dataset:
@@ -284,7 +280,7 @@ def as_text(cells: list[Cell]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(cells: list[Cell], path: Path) -> None:
+def draw(cells: list[Cell]) -> Figure:
     """Draw accuracy over epsilon, one line for each smoothing; needs the extra ``plots``."""
     from matplotlib.figure import Figure
 
@@ -305,7 +301,7 @@ def draw(cells: list[Cell], path: Path) -> None:
             ax.grid(alpha=0.3)
         axes[0].set_ylabel("test accuracy (%); dotted: the paper's")
     axes[-1].legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def _one(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +12,9 @@ import numpy.typing as npt
 from dpmesh.data import mnist
 from dpmesh.estimators import Identity, smoothing_risk
 from dpmesh.keys import Key
+from dpmesh.papers._output import Output
 from dpmesh.papers.federated import algorithm_of, broadcast, mnist_clients, standardized
 from dpmesh.problems import LinearProblem
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -76,7 +72,7 @@ def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> di
     return moves
 
 
-def figure1(folder: Path, *, data_folder: Path | None = None) -> list[Path]:
+def figure1(folder: Path) -> list[Path]:
     """Draw the spectrum of the federated average over the rounds of training without privacy.
 
     The paper shows two tensors of a network on SVHN; here it is the model of Table 2, logistic
@@ -86,8 +82,6 @@ def figure1(folder: Path, *, data_folder: Path | None = None) -> list[Path]:
     ----------
     folder
         Where ``federated-figure1.csv`` and ``.png`` go.
-    data_folder
-        Where MNIST's files are; see `dpmesh.data.mnist`.
 
     Returns
     -------
@@ -100,7 +94,7 @@ def figure1(folder: Path, *, data_folder: Path | None = None) -> list[Path]:
     """
     from matplotlib.figure import Figure
 
-    train, test = (standardized(mnist(part, folder=data_folder)) for part in ("train", "test"))
+    train, test = (standardized(mnist(part)) for part in ("train", "test"))
     key = Key.seeded(0)
     problem = mnist_clients(train, test, 1000, key)
     spectra = {t: spectrum(v) for t, v in average_moves(problem, key, SHOWN_ROUNDS).items()}
@@ -116,7 +110,10 @@ def figure1(folder: Path, *, data_folder: Path | None = None) -> list[Path]:
         for t, shown in spectra.items()
         for frequency, magnitude in zip(shown.frequency, shown.magnitude, strict=True)
     )
-    return _save(folder, "federated-figure1", figure, ("round", "frequency", "magnitude"), rows)
+    output = Output(folder, "federated-figure1")
+    output.table(("round", "frequency", "magnitude"), rows)
+    output.figure(figure)
+    return output.files
 
 
 def error_reduction(signal: Floats, noise_scale: float, smoothing: float) -> float:
@@ -155,23 +152,7 @@ def figure_s15(folder: Path) -> list[Path]:
     ax.set_xlabel("standard deviation of the noise")
     ax.set_ylabel("share of the error taken away")
     ax.legend(frameon=False)
-    return _save(
-        folder, "federated-figureS15", figure, ("smoothing", "noise_scale", "reduction"), rows
-    )
-
-
-def _save(
-    folder: Path,
-    name: str,
-    figure: Figure,
-    header: tuple[str, ...],
-    rows: Iterable[tuple[float, ...]],
-) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    table, picture = folder / f"{name}.csv", folder / f"{name}.png"
-    with table.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
-    figure.savefig(picture, dpi=150)
-    return [table, picture]
+    output = Output(folder, "federated-figureS15")
+    output.table(("smoothing", "noise_scale", "reduction"), rows)
+    output.figure(figure)
+    return output.files

@@ -11,20 +11,20 @@ from dpmesh.algorithms.base import Algorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.report import report
-from dpmesh.problems import LinearProblem
-from dpmesh.simulator.exchange import Gossip
+from dpmesh.simulator.exchange import Broadcast, Gossip
 from dpmesh.simulator.history import History
-from dpmesh.simulator.metrics import build_metrics
+from dpmesh.simulator.metrics import Testable, build_metrics
 from dpmesh.simulator.run import Run, Traffic
 from dpmesh.topology import Topology
 
 StateT = TypeVar("StateT")
+ProblemT = TypeVar("ProblemT", bound=Testable)
 
 
 def simulate(
-    algorithm: Algorithm[StateT, LinearProblem],
-    problem: LinearProblem,
-    topology: Topology,
+    algorithm: Algorithm[StateT, ProblemT],
+    problem: ProblemT,
+    topology: Topology | None = None,
     *,
     rounds: int,
     key: Key | None = None,
@@ -43,7 +43,8 @@ def simulate(
     problem
         What is learned, with its data spread over the nodes.
     topology
-        Who talks to whom, round by round.
+        Who talks to whom, round by round: for algorithms whose messages go to neighbours, and for
+        no others.
     rounds
         At least 1.
     key
@@ -64,17 +65,17 @@ def simulate(
     Raises
     ------
     ValueError
-        If an argument does not fit, or the topology and the problem differ in their nodes.
+        If an argument does not fit, or the topology and the problem differ in their nodes, or a
+        topology is given or missing where it should not be.
     """
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
     probability("delta", delta, one=False)
-    if topology.nodes != problem.nodes:
-        fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
     key = Key.generate() if key is None else key
     plan = algorithm.plan(rounds)
     meters = build_metrics(metrics, algorithm, problem)
-    exchange = Gossip(topology)
+    gossip = _gossip(algorithm, problem, topology)
+    exchange = Broadcast() if gossip is None else gossip
 
     history = History()
     ledger: list[Release] = []
@@ -84,7 +85,7 @@ def simulate(
         before = algorithm.parameters(state)
         state, info = algorithm.step(state, t, problem, exchange, key)
         ledger += info.releases
-        sent = exchange.messages(t)
+        sent = gossip.messages(t) if gossip else info.messages or 0
         messages, bits = messages + sent, bits + sent * info.bits_per_node
         for meter in meters:
             meter.observe(before, info)
@@ -105,6 +106,21 @@ def simulate(
         parameters=algorithm.parameters(state),
         released=info.received,
     )
+
+
+def _gossip(
+    algorithm: Algorithm[StateT, ProblemT], problem: ProblemT, topology: Topology | None
+) -> Gossip | None:
+    """Return the exchange over the network, if the algorithm's messages travel over one."""
+    if algorithm.travels != "gossip":
+        if topology is not None:
+            fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
+        return None
+    if topology is None:
+        fail("topology", "a network for messages to travel over", None)
+    if topology.nodes != problem.nodes:
+        fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
+    return Gossip(topology)
 
 
 def _with_progress(rounds: range, show: bool | None) -> Iterable[int]:

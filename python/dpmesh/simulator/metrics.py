@@ -10,10 +10,29 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, one_of
-from dpmesh.algorithms.base import Info
+from dpmesh.algorithms.base import AnyAlgorithm, Info
+from dpmesh.data import Dataset
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
+
+
+class Testable(Protocol):
+    """What many nodes learn, and how well they do."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        ...
+
+    @property
+    def test(self) -> Dataset | None:
+        """Records to test on, if there are any."""
+        ...
+
+    def accuracy(self, params: Floats) -> npt.NDArray[np.float64]:
+        """Fraction of the test records that each row of `params` classifies correctly."""
+        ...
 
 
 class Metric(Protocol):
@@ -43,8 +62,9 @@ class Loss:
     _losses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
 
     def observe(self, parameters: Floats, info: Info) -> None:
-        """Keep the losses of the round."""
-        self._losses = info.losses
+        """Keep the losses of the round, unless nobody learned in it."""
+        if info.losses.size:
+            self._losses = info.losses
 
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return the mean."""
@@ -58,7 +78,7 @@ class Accuracy:
     ``accuracy`` is what a node enjoys, ``released_accuracy`` what may be published.
     """
 
-    problem: LinearProblem
+    problem: Testable
 
     def observe(self, parameters: Floats, info: Info) -> None:
         """Need nothing of the round."""
@@ -119,26 +139,23 @@ NAMES = ("loss", "accuracy", "regret", "consensus")
 
 
 def build_metrics(
-    names: Sequence[str] | None, algorithm: object, problem: LinearProblem
+    names: Sequence[str] | None, algorithm: AnyAlgorithm, problem: Testable
 ) -> list[Metric]:
     """Return the metrics of these names; for None, all that the problem and the algorithm allow.
 
-    Accuracy needs test data; regret an algorithm with a ``radius``, the ball of its comparator.
+    Accuracy needs test data; regret a linear problem and an algorithm with a ``radius``, the ball
+    of its comparator; consensus a network.
     """
     radius = getattr(algorithm, "radius", None)
-    allowed = [
-        name
-        for name in NAMES
-        if (name != "accuracy" or problem.test is not None) and (name != "regret" or radius)
-    ]
-    for name in allowed if names is None else names:
+    makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
+    if problem.test is not None:
+        makers["accuracy"] = lambda: Accuracy(problem)
+    if radius and isinstance(problem, LinearProblem):
+        makers["regret"] = lambda: Regret(problem, radius)
+    if algorithm.travels == "gossip":
+        makers["consensus"] = Consensus
+    for name in makers if names is None else names:
         one_of("metrics", name, NAMES)
-        if name not in allowed:
-            fail("metrics", f"what can be measured here ({', '.join(allowed)})", repr(name))
-    makers: dict[str, Callable[[], Metric]] = {
-        "loss": Loss,
-        "accuracy": lambda: Accuracy(problem),
-        "regret": lambda: Regret(problem, radius),
-        "consensus": Consensus,
-    }
-    return [makers[name]() for name in (allowed if names is None else names)]
+        if name not in makers:
+            fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(name))
+    return [makers[name]() for name in (makers if names is None else names)]

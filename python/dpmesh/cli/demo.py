@@ -1,4 +1,4 @@
-"""The command line; needs the extra ``cli``."""
+"""``dpmesh demo``: private online learning on real digits."""
 
 from __future__ import annotations
 
@@ -7,27 +7,11 @@ from typing import Annotated
 
 import typer
 
-from dpmesh import __version__
-
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
+from dpmesh.demo import run_demo, save
+from dpmesh.keys import Key
+from dpmesh.simulator import Run
 
 
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
-    ] = False,
-) -> None:
-    """Differentially private learning among many nodes."""
-
-
-@app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the figure and the numbers go.")] = Path(
         "dpmesh-demo"
@@ -37,10 +21,6 @@ def demo(
     ] = None,
 ) -> None:
     """Learn digits on 16 nodes over a changing network, with and without privacy."""
-    from dpmesh.demo import run_demo, save
-    from dpmesh.keys import Key
-    from dpmesh.simulator import Run
-
     columns = ("accuracy", "released_accuracy", "regret")
 
     def show(name: str, run: Run) -> None:

@@ -1,0 +1,32 @@
+"""The command line; needs the extra ``cli``. One file for each command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dpmesh import __version__
+from dpmesh.cli.demo import demo
+from dpmesh.cli.reproduce import reproduce
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Differentially private learning among many nodes."""
+
+
+app.command()(demo)
+app.command()(reproduce)

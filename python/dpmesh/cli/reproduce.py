@@ -1,0 +1,39 @@
+"""``dpmesh reproduce``: the papers' tables and figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpmesh.papers import catalog
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="Such as federated-table2; without one, all are listed.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the figure and the numbers go.")] = Path(
+        "dpmesh-results"
+    ),
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="DPMESH_DATA", help="The folder of all data sets: mnist, rcv1, .."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of repetitions.")] = None,
+) -> None:
+    """Run a paper's table or figure; write it beside the paper's own numbers."""
+    if name is None:
+        typer.echo("\n".join(catalog.EXPERIMENTS))
+        return
+    if data is not None:
+        os.environ["DPMESH_DATA"] = str(data)
+    try:
+        files = catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo)
+    except (ValueError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from error
+    for path in files:
+        typer.echo(f"wrote {path}")
