@@ -13,6 +13,7 @@ from twins import online_learning
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.schedules import InverseSqrt, InverseTime
@@ -49,7 +50,9 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     schedule=st.sampled_from([InverseSqrt(0.5), InverseTime(2.0)]),
     clipping_norm=st.floats(0.1, 3),
     radius=st.floats(0.2, 5),
+    door=st.sampled_from([("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none")]),
     regularization=st.sampled_from([0.0, 0.3]),
+    as_printed=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_equals_its_twin(
@@ -64,14 +67,21 @@ def test_equals_its_twin(
     schedule,
     clipping_norm,
     radius,
+    door,
     regularization,
+    as_printed,
     seed,
 ) -> None:
+    as_printed = as_printed and delta == 0 and regularization > 0
+    norm, projection = door
     key = dm.Key.seeded(seed)
     records = rounds * batch_size
     problem = make_problem(loss, nodes, records, dim, regularization=regularization, seed=seed)
     network = make_topology(graph, nodes, key)
-    algorithm = dm.OnlineLearning(epsilon, delta, schedule, radius, clipping_norm, batch_size)
+    parameters = (epsilon, delta, schedule, radius, clipping_norm, batch_size, norm, projection)
+    algorithm = dm.OnlineLearning(*parameters)
+    if as_printed:
+        algorithm = OnlineLearningUnnoisedRegularizer(*parameters, regularization, rounds)
 
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=["loss"])
 
@@ -92,14 +102,17 @@ def test_equals_its_twin(
         A=lambda t: network.matrix(t).weights.toarray(),
         alpha=schedule,
         noise=lambda j, t: draw((nodes, dim), 1.0, key.stream(Purpose.NOISE, t))[j],
-        norm_factor=1.0 if delta else sqrt(dim),
+        norm_factor=sqrt(dim) if norm == "l2" and not delta else 1.0,
         multiplier=multiplier,
         m=nodes,
         n=dim,
         T=rounds,
         L=clipping_norm,
+        norm=int(norm[1]),
+        projection=projection,
         radius=radius,
         lam=regularization,
+        regularize_unnoised=as_printed,
     )
     np.testing.assert_allclose(run.parameters, w[rounds], rtol=1e-10, atol=1e-10)
 
@@ -124,45 +137,114 @@ def test_sensitivity_is_lemma_1_and_reached() -> None:
         assert scale == pytest.approx(2 * (1 / (2 * sqrt(t))) * sqrt(10) * 3.0 / 0.5)
 
 
-def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity() -> None:
-    """Two runs on neighbouring data that hear the same broadcasts, as in the guarantee's proof."""
-    nodes, rounds, dim, touched = 3, 6, 4, 2
-    key, network = dm.Key.seeded(1), topology.ring(3)
-    algorithm = dm.OnlineLearning(1.0, clipping_norm=1.0, radius=100.0)
-    problem = make_problem("hinge", nodes, rounds, dim, regularization=0.5)
+class Tape:
+    """An exchange that hands the first world's broadcasts to the second world too."""
+
+    def __init__(self, network: topology.Topology) -> None:
+        self.network = network
+        self.heard: list[dm.privacy.Released] = []
+        self.playing = False
+
+    def __call__(self, round: int, messages: dm.privacy.Released) -> dm.privacy.Released:
+        if not self.playing:
+            self.heard.append(messages)
+        return kernels.mix(self.network.matrix(round).weights, self.heard[round])
+
+
+def paths_of_neighbours(
+    algorithm: dm.OnlineLearning, problem: dm.LinearProblem, record: int, rounds: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """w_t of two runs on neighbouring data that hear the same broadcasts, as in the proof."""
     features = problem.train.features.copy()
-    record = problem.partition[0][touched]
     features[record] *= -50.0  # a worst case: the clipped subgradient turns around
     other = replace(problem, train=replace(problem.train, features=features))
-
-    class Tape:
-        """Hands the first world's broadcasts to both."""
-
-        def __init__(self) -> None:
-            self.heard: list[dm.privacy.Released] = []
-            self.playing = False
-
-        def __call__(self, round: int, messages: dm.privacy.Released) -> dm.privacy.Released:
-            if not self.playing:
-                self.heard.append(messages)
-            return kernels.mix(network.matrix(round).weights, self.heard[round])
-
-    tape, states = Tape(), []
+    key, paths = dm.Key.seeded(1), []
+    tape = Tape(topology.ring(problem.nodes))
     for world in (problem, other):
         state, path = algorithm.init(world, key), []
         for t in range(rounds):
             path.append(state.w)
             state, _ = algorithm.step(state, t, world, tape, key)
-        states.append(path)
+        paths.append(path)
         tape.playing = True
-    for t, (w, v) in enumerate(zip(*states, strict=True)):
-        moved = np.linalg.norm(w - v, axis=1)
+    return list(zip(*paths, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("norm", "projection"), [("l2", "ball"), ("l2", "none"), ("l1", "box"), ("l1", "none")]
+)
+def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity(norm, projection) -> None:
+    nodes, rounds, dim, touched = 3, 6, 4, 2
+    algorithm = dm.OnlineLearning(1.0, radius=100.0, norm=norm, projection=projection)
+    problem = make_problem("hinge", nodes, rounds, dim, regularization=0.5)
+    record = problem.partition[0][touched]
+    for t, (w, v) in enumerate(paths_of_neighbours(algorithm, problem, record, rounds)):
+        moved = kernels.row_norms(w - v, norm=norm)
         if t == touched + 1:
             assert 0.9 * algorithm.sensitivity(t).bound < moved[0]
             assert moved[0] <= algorithm.sensitivity(t).bound * (1 + 1e-12)
             assert not moved[1:].any()
         else:
             assert not moved.any()
+
+
+def test_a_ball_expands_the_l1_norm() -> None:
+    """Why L1 clipping is refused with the ball: two points 1 apart end up farther apart."""
+    dim, radius = 25, 1.0
+    along = np.full(dim, 1.0) / sqrt(dim)  # on the sphere
+    a = along + 1e-4 * np.eye(dim)[0]
+    moved = kernels.clip_rows(a, radius) - kernels.clip_rows(along, radius)
+    factor = np.abs(moved).sum() / np.abs(a - along).sum()
+    assert factor > 1.5
+    with pytest.raises(ValueError, match="projection: wanted 'box' or 'none' with norm='l1'"):
+        dm.OnlineLearning(norm="l1")
+
+
+def test_the_regularizer_as_printed_leaks_what_the_plan_says() -> None:
+    """Losses of all broadcasts in the worst direction add up to e times epsilon, not to epsilon."""
+    nodes, dim, phi, epsilon = 3, 5, 0.5, 0.7
+    rounds = 12
+    algorithm = OnlineLearningUnnoisedRegularizer(
+        epsilon, step_size=InverseTime(1 / phi), radius=1e6, phi=phi, rounds=rounds
+    )
+    assert algorithm.leakage == pytest.approx(np.e, rel=1e-7)
+    assert algorithm.plan(rounds).cost().epsilon == pytest.approx(epsilon * np.e, rel=1e-7)
+    honest = dm.OnlineLearning(epsilon, step_size=InverseTime(1 / phi), radius=1e6)
+    problem = make_problem("hinge", nodes, rounds, dim, regularization=phi)
+    record = problem.partition[0][0]
+
+    def loss(algorithm: dm.OnlineLearning) -> float:
+        """Per broadcast |shift|_1 / noise scale, each shift scaled up to a worst case example."""
+        shifts = paths_of_neighbours(algorithm, problem, record, rounds)
+        first = kernels.row_norms(shifts[1][0] - shifts[1][1])[0]
+        per_release = [
+            kernels.row_norms(w - v)[0]
+            / first
+            * algorithm.sensitivity(1).bound
+            / algorithm.sensitivity(t).bound
+            if t
+            else 0.0
+            for t, (w, v) in enumerate(shifts)
+        ]
+        return epsilon * sum(per_release)
+
+    assert loss(honest) == pytest.approx(epsilon)
+    assert loss(algorithm) == pytest.approx(epsilon * algorithm.leakage, rel=1e-6)
+
+
+def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
+    paper = dm.OnlineLearning(1.0)
+    assert paper.with_least_noise(5, delta=1e-5) is paper
+    assert paper.with_least_noise(8, delta=1e-5) == replace(paper, delta=1e-5)
+    assert paper.with_least_noise(47_236) is paper
+    l1 = replace(paper, norm="l1", clipping_norm=9.0, projection="box")
+    assert paper.with_least_noise(47_236, l1_norm=9.0) == l1
+    assert paper.with_least_noise(47_236, l1_norm=9.0, delta=1e-5) == replace(paper, delta=1e-5)
+    assert paper.with_least_noise(47_236, l1_norm=2.0, delta=1e-5).norm == "l1"
+    # the spec's numbers, of noise without the step: 2 sqrt(2 n) L / epsilon, and 7.4613 L
+    assert paper.noise_std(4, 100) == pytest.approx(2 * sqrt(200) / 4)
+    assert replace(paper, delta=1e-5).noise_std(4, 100) == pytest.approx(7.4613 / 4, rel=1e-5)
+    assert replace(paper, epsilon=None).noise_std(1, 10) == 0
 
 
 def test_a_seeded_run_repeats_and_says_so() -> None:
@@ -214,6 +296,21 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         (lambda: dm.OnlineLearning(radius=0), "radius: wanted .* greater than 0, got 0"),
         (lambda: dm.OnlineLearning(clipping_norm=np.inf), "clipping_norm: wanted a finite number"),
         (lambda: dm.OnlineLearning().plan(0), "rounds: wanted an integer of at least 1, got 0"),
+        (lambda: dm.OnlineLearning(norm="l0"), "norm: wanted one of 'l1', 'l2', got 'l0'"),
+        (lambda: dm.OnlineLearning(projection=None), "projection: wanted one of 'ball', 'box'"),
+        (lambda: dm.OnlineLearning().with_least_noise(0), "dim: wanted an integer of at least 1"),
+        (lambda: dm.OnlineLearning().with_least_noise(3, delta=1.0), "delta: wanted a number in"),
+        (lambda: dm.OnlineLearning().with_least_noise(3, l1_norm=-1), "clipping_norm: wanted"),
+        (lambda: OnlineLearningUnnoisedRegularizer(phi=0.0), "phi: wanted .* greater than 0"),
+        (lambda: OnlineLearningUnnoisedRegularizer(rounds=0), "rounds: wanted an integer"),
+        (lambda: OnlineLearningUnnoisedRegularizer(delta=0.1), "delta: wanted 0"),
+        (lambda: OnlineLearningUnnoisedRegularizer(rounds=2).plan(3), "round: wanted .* below 2"),
+        (
+            lambda: OnlineLearningUnnoisedRegularizer().init(
+                make_problem("hinge", 2, 1, 2), dm.Key.seeded(0)
+            ),
+            "phi: wanted the problem's regularization, 0.0, got 1.0",
+        ),
     ],
 )
 def test_bad_parameters_are_named(call, message: str) -> None:

@@ -19,10 +19,19 @@ def subgradient(loss: str, w: Vector, x: Vector, y: float) -> Vector:
     return (margin - y) * x
 
 
-def shorten(v: Vector, bound: float) -> Vector:
-    """Scale v to norm `bound` if it is longer."""
-    norm = np.sqrt(sum(float(c) ** 2 for c in v))
+def shorten(v: Vector, bound: float, p: int = 2) -> Vector:
+    """Scale v to the p-norm `bound` if it is longer."""
+    norm = sum(abs(float(c)) ** p for c in v) ** (1 / p)
     return v if norm <= bound else v * (bound / norm)
+
+
+def project(v: Vector, projection: str, radius: float) -> Vector:
+    """Return the nearest point of the ball, of the box around it, or v itself."""
+    if projection == "ball":
+        return shorten(v, radius)
+    if projection == "box":
+        return np.array([min(max(c, -radius), radius) for c in v])
+    return v
 
 
 def online_learning(
@@ -32,14 +41,17 @@ def online_learning(
     A: Callable[[int], Vector],  # round t -> (m, m)
     alpha: Callable[[int], float],
     noise: Callable[[int, int], Vector],  # (learner j, round t) -> vector of unit scale
-    norm_factor: float,  # L2 sensitivity -> that of the noise: sqrt(n) for Laplace, 1 for Gaussian
+    norm_factor: float,  # sensitivity -> that of the noise: sqrt(n) for Laplace and L2, else 1
     multiplier: float,  # noise scale / sensitivity: 1 / epsilon for Laplace
     m: int,
     n: int,
     T: int,
     L: float,
+    norm: int,  # which norm L bounds: 1 or 2
+    projection: str,
     radius: float,
     lam: float,
+    regularize_unnoised: bool = False,  # step 6 of Algorithm 2 as printed
 ) -> list[list[Vector]]:
     """Algorithms 1 and 2 of the online paper; returns w_t^i for t = 0, .., T."""
     w = [[np.zeros(n) for _ in range(m)]]
@@ -58,8 +70,8 @@ def online_learning(
                 b = b + A(t)[i, j] * broadcast[j]
             g = np.zeros(n)
             for x, y in examples(i, t):
-                g = g + shorten(subgradient(loss, b, x, y), L) / len(examples(i, t))
-            g = g + lam * b
-            following.append(shorten(b - alpha(t + 1) * g, radius))
+                g = g + shorten(subgradient(loss, b, x, y), L, norm) / len(examples(i, t))
+            g = g + lam * (w[t][i] if regularize_unnoised else b)
+            following.append(project(b - alpha(t + 1) * g, projection, radius))
         w.append(following)
     return w

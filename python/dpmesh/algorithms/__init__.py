@@ -2,6 +2,14 @@
 
 from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
 from dpmesh.algorithms.federated import FederatedLearning
-from dpmesh.algorithms.online import OnlineLearning
+from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
 
-__all__ = ["Algorithm", "Exchange", "FederatedLearning", "Info", "OnlineLearning", "Travel"]
+__all__ = [
+    "Algorithm",
+    "Exchange",
+    "FederatedLearning",
+    "Info",
+    "OnlineLearning",
+    "OnlineLearningUnnoisedRegularizer",
+    "Travel",
+]

@@ -16,23 +16,28 @@ mini-batch of h examples a round, which divides the noise by h.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import integer, positive, probability
+from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
+from dpmesh.privacy.events import Norm, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule
+
+Projection = Literal["ball", "box", "none"]
 
 
 @dataclass(frozen=True)
@@ -52,30 +57,37 @@ class OnlineLearning:
         Budget of every example; None runs without noise, for comparison.
     delta
         0 gives the paper's Laplace noise. A positive one gives Gaussian noise instead, by the
-        analytic Gaussian mechanism: less of it from about 7 dimensions on.
+        analytic Gaussian mechanism: see `with_least_noise`.
     step_size
         alpha_t for t = 1, 2, ..: the paper has ``InverseSqrt(0.5)``, 1 / (2 sqrt t), for convex
         losses and ``InverseTime(1 / lambda)``, 1 / (lambda t), for strongly convex ones.
     radius
-        The parameters stay in the ball of this radius around 0 (the paper's W, of diameter R = 2
-        `radius`).
+        Of the ball around 0 that the best fixed predictor is sought in: the paper's W, of diameter
+        R = 2 `radius`.
     clipping_norm
-        The paper's L: each example's subgradient of the loss is clipped to this L2 norm, so that
-        the guarantee needs no assumption on the data. Examples of norm at most 1 never exceed 1
-        under the hinge and logistic losses.
+        The paper's L: each example's subgradient of the loss is clipped to this norm, so that the
+        guarantee needs no assumption on the data. Examples of L2 norm at most 1 never exceed L2
+        norm 1 under the hinge and logistic losses.
     batch_size
         The paper's h: 1 is Algorithm 1, more is Algorithm 2. Its step 6 as printed takes the
         regularizer's gradient at the un-noised w_t, which leaks; here it is taken at b_t.
+    norm
+        The norm that is clipped: the paper's ``"l2"``, or ``"l1"``, for sparse examples: Laplace
+        noise then does without the factor sqrt(dim).
+    projection
+        Onto the ``"ball"`` of `radius`, as in the paper; onto the ``"box"`` around that ball, every
+        coordinate by itself; or ``"none"``.
 
     Guarantee
     ---------
     (epsilon, delta)-differential privacy of all broadcasts together, for replacing one example of
     one learner (Theorems 1 and 3, there with delta = 0). Given everything broadcast before, an
-    example moves exactly one broadcast, the next one, by at most 2 alpha L / h in L2 norm, or
-    2 alpha sqrt(dim) L / h in L1 norm (Lemma 1): b_t is made of broadcasts only, the learner's own
-    included, the regularizer's gradient at b_t cancels, and the projection does not expand the L2
-    norm. Each example is used once. The un-noised parameters, and predictions or metrics made from
-    them, are not covered; publish broadcasts.
+    example moves exactly one broadcast, the next one, by at most 2 alpha L / h in `norm`, or
+    2 alpha sqrt(dim) L / h in L1 norm for a clipped L2 norm (Lemma 1): b_t is made of broadcasts
+    only, the learner's own included, the regularizer's gradient at b_t cancels, and the projection
+    does not expand the norm. A ball's expands the L1 norm, by up to (1 + sqrt(dim)) / 2, and is
+    refused with ``norm="l1"``. Each example is used once. The un-noised parameters, and predictions
+    or metrics made from them, are not covered; publish broadcasts.
     """
 
     travels: ClassVar[Travel] = "gossip"
@@ -86,6 +98,8 @@ class OnlineLearning:
     radius: float = 1.0
     clipping_norm: float = 1.0
     batch_size: int = 1
+    norm: Norm = "l2"
+    projection: Projection = "ball"
 
     def __post_init__(self) -> None:
         if self.epsilon is not None:
@@ -94,6 +108,10 @@ class OnlineLearning:
         positive("radius", self.radius)
         positive("clipping_norm", self.clipping_norm)
         integer("batch_size", self.batch_size, at_least=1)
+        one_of("norm", self.norm, ("l1", "l2"))
+        one_of("projection", self.projection, ("ball", "box", "none"))
+        if self.norm == "l1" and self.projection == "ball":
+            fail("projection", "'box' or 'none' with norm='l1', which a ball expands", "'ball'")
 
     @property
     def mechanism(self) -> Mechanism:
@@ -105,13 +123,51 @@ class OnlineLearning:
         return Laplace(noise_multiplier=1 / self.epsilon)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S(t) in L2 norm; the mechanism's sqrt(dim) makes it the L1 bound of Lemma 1."""
+        """Return S(t) in `norm`; the mechanism's sqrt(dim) makes L2 the L1 bound of Lemma 1."""
         if t == 0:
-            return Sensitivity(0.0, "l2", "w_0 does not depend on the data")
+            return Sensitivity(0.0, self.norm, "w_0 does not depend on the data")
         bound = 2 * self.step_size(t) * self.clipping_norm / self.batch_size
-        return Sensitivity(
-            bound, "l2", "2 alpha_t L / h, one clipped subgradient replaced (Lemma 1)"
-        )
+        reason = "2 alpha_t L / h, one clipped subgradient replaced (Lemma 1)"
+        return Sensitivity(bound, self.norm, reason)
+
+    def noise_std(self, t: int, dim: int) -> float:
+        """Return the standard deviation of each coordinate of sigma_t."""
+        scale = self.mechanism.noise_scale(self.sensitivity(t), dim)
+        return scale * sqrt(2) if self.mechanism.name == "laplace" else scale
+
+    def with_least_noise(
+        self, dim: int, *, delta: float = 0.0, l1_norm: float | None = None
+    ) -> OnlineLearning:
+        """Return this algorithm with the mechanism of least noise, at the same epsilon.
+
+        The choice rests on public numbers. It is between this algorithm; Gaussian noise; and
+        Laplace noise for clipped L1 norms, where the projection onto the ball becomes that onto
+        the box.
+
+        Parameters
+        ----------
+        dim
+            Length of the parameters.
+        delta
+            What the guarantee may allow Gaussian noise; 0 leaves it out.
+        l1_norm
+            L1 norm to clip subgradients to. A public number that examples should seldom exceed: the
+            noise is compared, not what clipping takes away. None leaves this mechanism out.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range.
+        """
+        integer("dim", dim, at_least=1)
+        choice: list[OnlineLearning] = [self]
+        if probability("delta", delta, one=False) > 0:
+            choice.append(replace(self, delta=delta))
+        if l1_norm is not None:
+            box: Projection = "box" if self.projection == "ball" else self.projection
+            clipped = replace(self, delta=0.0, clipping_norm=l1_norm, norm="l1", projection=box)
+            choice.append(clipped)
+        return min(choice, key=lambda algorithm: algorithm.noise_std(1, dim))
 
     def plan(self, rounds: int) -> Plan:
         """Return the broadcasts of rounds 0 to `rounds` - 1, from public numbers alone."""
@@ -134,7 +190,7 @@ class OnlineLearning:
         b = exchange(round, broadcast)
         examples = problem.batch(round, self.batch_size)
         losses = problem.objective(state.w, examples)
-        state = self.absorb(b, round, problem, examples)
+        state = self.absorb(state, b, round, problem, examples)
         return state, Info((release,), bits, b, losses, records=examples)
 
     def emit(self, state: OnlineState, t: int, key: Key) -> Emission:
@@ -145,16 +201,97 @@ class OnlineLearning:
         )
 
     def absorb(
-        self, b: Released, t: int, problem: LinearProblem, examples: npt.NDArray[np.int64]
+        self,
+        state: OnlineState,
+        b: Released,
+        t: int,
+        problem: LinearProblem,
+        examples: npt.NDArray[np.int64],
     ) -> OnlineState:
         """Step from the mixed point on fresh examples, and project (lines 5 and 6)."""
         alpha = self.step_size(t + 1)
-        w = problem.step(b, alpha, examples, clipping_norm=self.clipping_norm)
-        return OnlineState(Sensitive(kernels.clip_rows(w, self.radius, out=w)))
+        w = problem.step(b, alpha, examples, clipping_norm=self.clipping_norm, norm=self.norm)
+        return self._projected(w)
+
+    def _projected(self, w: Floats) -> OnlineState:
+        if self.projection == "ball":
+            kernels.clip_rows(w, self.radius, out=w)
+        elif self.projection == "box":
+            np.clip(w, -self.radius, self.radius, out=w)
+        return OnlineState(Sensitive(w))
 
     def parameters(self, state: OnlineState) -> Floats:
         """Return w_t, with which the learners predict."""
         return state.w
+
+
+@dataclass(frozen=True)
+class OnlineLearningUnnoisedRegularizer(OnlineLearning):
+    """Algorithm 2 as the paper prints it, which leaks more than its epsilon: for comparison only.
+
+    Its step 6, ``Pro[b_t - alpha_(t+1) (phi w_t + g_t)]``, takes the regularizer's gradient at the
+    learner's own w_t before noise. So an example moves all later broadcasts too, each phi alpha
+    times as far as the last. The noise is the paper's, and `plan` says what it truly costs: with
+    steps 1 / (phi t), e times `epsilon`.
+
+    Parameters
+    ----------
+    phi
+        The problem's regularization, which must equal it.
+    rounds
+        Length of the whole run: the more rounds, the more an example leaks.
+    """
+
+    phi: float = 1.0
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("phi", self.phi)
+        integer("rounds", self.rounds, at_least=1)
+        if self.delta > 0:
+            fail("delta", "0, since only Laplace noise is accounted for", self.delta)
+
+    @cached_property
+    def leakage(self) -> float:
+        """By how much the epsilon of the run exceeds the paper's, for the example worst off."""
+        steps = [self.step_size(t) for t in range(1, max(2, self.rounds))]
+        return float(unnoised_regularizer_factors(steps, self.phi).max())
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The paper's noise of scale S(t) / epsilon, in proportion to the true sensitivity."""
+        if self.epsilon is None:
+            return NoNoise()
+        return Laplace(noise_multiplier=1 / (self.leakage * self.epsilon))
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """Return S(t), and with it what later broadcasts repeat of it over their smaller noise."""
+        integer("round", t, below=self.rounds)
+        own = super().sensitivity(t)
+        reason = f"{own.reason}, times {self.leakage:.4g} for later broadcasts (un-noised w_t)"
+        return replace(own, bound=self.leakage * own.bound, reason=reason)
+
+    def init(self, problem: LinearProblem, key: Key) -> OnlineState:
+        """Start all learners at 0."""
+        if problem.regularization != self.phi:
+            wanted = f"the problem's regularization, {problem.regularization}"
+            fail("phi", wanted, self.phi)
+        return super().init(problem, key)
+
+    def absorb(
+        self,
+        state: OnlineState,
+        b: Released,
+        t: int,
+        problem: LinearProblem,
+        examples: npt.NDArray[np.int64],
+    ) -> OnlineState:
+        """Step 6 as printed: the regularizer's gradient is phi w_t instead of phi b_t."""
+        alpha = self.step_size(t + 1)
+        w = problem.step(b, alpha, examples, clipping_norm=self.clipping_norm, norm=self.norm)
+        w += alpha * self.phi * (b - state.w)
+        return self._projected(w)
 
 
 def _examples_in(t: int) -> int | None:
