@@ -4,7 +4,7 @@ A `Topology` gives the `MixingMatrix` of every round. Networks are public and ne
 random ones take a key and are the same for the same key.
 """
 
-from dpmesh.topology.connectivity import check_jointly_connected
+from dpmesh.topology.connectivity import check_jointly_connected, check_weights
 from dpmesh.topology.graphs import (
     complete,
     erdos_renyi,
@@ -26,6 +26,7 @@ __all__ = [
     "Varying",
     "Weights",
     "check_jointly_connected",
+    "check_weights",
     "complete",
     "cycle",
     "edge_dropping",

@@ -7,7 +7,7 @@ from collections import deque
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, integer, probability
 from dpmesh.topology.topology import Static, Topology
 
 
@@ -47,3 +47,38 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
         wanted = f"a connected union of graphs over every {window} consecutive rounds"
         total = rounds - window + 1
         fail("topology", wanted, f"{len(failing)} of {total} that are not: rounds {some}")
+
+
+def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> None:
+    """Fail unless in every round each node keeps a share, and no positive weight is too small.
+
+    This is part (3) of Assumption 2 of the online paper, with `smallest_weight` as its eta. That a
+    node keeps a share of its own, a_ii >= eta, is an assumption of Lemma 3's source that the paper
+    leaves out: without it nodes may swap their messages for ever.
+
+    Parameters
+    ----------
+    topology
+        The network.
+    smallest_weight
+        In (0, 1].
+    rounds
+        Length of the run: rounds 0 to `rounds` - 1 are looked at.
+
+    Raises
+    ------
+    ValueError
+        If a weight is too small; the message names the first round and the weight.
+    """
+    wanted = probability("smallest_weight", smallest_weight, zero=False)
+    for t in range(integer("rounds", rounds, at_least=1)):
+        matrix = topology.matrix(t)
+        found = min(matrix.smallest_weight, float(matrix.weights.diagonal().min()))
+        if found < wanted:
+            fail(
+                "topology",
+                f"own and positive weights of at least {wanted}",
+                f"{found} in round {t}",
+            )
+        if isinstance(topology, Static):
+            return

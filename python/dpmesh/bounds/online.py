@@ -1,0 +1,329 @@
+"""Regret and convergence of the online paper: Lemmas 3 and 4, Theorems 2 and 4, corrected.
+
+The paper's proof of Theorem 2 fails in several places (its Lemma 5 compares a norm with its square,
+Lemma 4 forgets that noise leads out of the ball), so `regret_as_printed` is no bound that anyone
+has proved. `regret` and `learner_regret` are proved, and grow with dim^2 / epsilon^2 where the
+paper has dim / epsilon. All of them bound expected regret, summed over rounds and learners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, non_negative, positive, probability
+from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected, check_weights
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How fast a network forgets who sent what: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
+
+    phi(k, s) is the product of the mixing matrices of k - s consecutive rounds (16).
+
+    Parameters
+    ----------
+    theta
+        Positive.
+    beta
+        In [0, 1).
+    """
+
+    theta: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        positive("theta", self.theta)
+        probability("beta", self.beta, one=False)
+
+    @classmethod
+    def of_assumption2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
+        """Return theta and beta of Lemma 3, from m, eta and N of Assumption 2.
+
+        The nodes' own weights must be at least eta too, see `topology.check_weights`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range.
+        """
+        nodes = integer("nodes", nodes, at_least=1)
+        eta = probability("smallest_weight", smallest_weight, zero=False)
+        left = 1 - eta / (4 * nodes**2)
+        return cls(left**-2, left ** (1 / integer("window", window, at_least=1)))
+
+    @classmethod
+    def of_network(cls, topology: Topology, window: int, rounds: int) -> Mixing:
+        """Return theta and beta of Lemma 3 for a network, whose Assumption 2 is checked.
+
+        Parameters
+        ----------
+        topology
+            The network; eta is the smallest weight of the run.
+        window
+            N: the graphs of any so many consecutive rounds are connected together.
+        rounds
+            Length of the run.
+
+        Raises
+        ------
+        ValueError
+            If the assumption does not hold.
+        """
+        check_jointly_connected(topology, window, rounds)
+        looked_at = 1 if isinstance(topology, Static) else rounds
+        eta = min(topology.matrix(t).smallest_weight for t in range(looked_at))
+        check_weights(topology, eta, rounds)
+        return cls.of_assumption2(topology.nodes, eta, window)
+
+    @classmethod
+    def of_matrix(cls, matrix: MixingMatrix) -> Mixing:
+        """Return theta = 1, beta = 1 - spectral gap: for one matrix in all rounds, far sharper.
+
+        Raises
+        ------
+        ValueError
+            If the gap is 0: the graph is disconnected or periodic.
+        """
+        return cls(1.0, max(0.0, 1 - matrix.spectral_gap))
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the bounds know of a run, its steps being 1 / (lambda t), or 1 / (2 sqrt t) if it is 0.
+
+    Parameters
+    ----------
+    nodes, dim, rounds
+        m, n, T.
+    lipschitz
+        L: largest norm of a subgradient in W, regularizer included.
+    diameter
+        R, of W: twice the radius of the ball.
+    strong_convexity
+        lambda; 0 for convex losses.
+    noise
+        Standard deviation of each coordinate of the noise, over alpha_t: ``noise_std(t, dim) /
+        step_size(t)`` of the algorithm, or `laplace_noise`.
+    bounded_outside
+        Whether L bounds subgradients outside W too, where noise puts the points b_t at which the
+        algorithm takes them. So it is for losses like hinge and logistic. If False, they may grow
+        by lambda for each unit of distance, as a regularizer's does.
+    """
+
+    nodes: int
+    dim: int
+    rounds: int
+    lipschitz: float
+    diameter: float
+    strong_convexity: float = 0.0
+    noise: float = 0.0
+    bounded_outside: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "dim", "rounds"):
+            integer(name, getattr(self, name), at_least=1)
+        positive("lipschitz", self.lipschitz)
+        positive("diameter", self.diameter)
+        non_negative("strong_convexity", self.strong_convexity)
+        non_negative("noise", self.noise)
+        if not self.bounded_outside and self.strong_convexity == 0:
+            fail("strong_convexity", "greater than 0 without bounded_outside", 0)
+
+    @property
+    def _steps(self) -> npt.NDArray[np.float64]:
+        """alpha_1, .., alpha_T."""
+        t = np.arange(1, self.rounds + 1)
+        return 1 / (self.strong_convexity * t) if self.strong_convexity else 1 / (2 * np.sqrt(t))
+
+    @property
+    def _noise_lengths(self) -> npt.NDArray[np.float64]:
+        """Root mean square of |sigma_0|, .., |sigma_(T-1)|; sigma_0 = 0."""
+        lengths = sqrt(self.dim) * self.noise * self._steps
+        return np.concatenate([[0.0], lengths[:-1]])
+
+
+def laplace_noise(epsilon: float, dim: int, lipschitz: float, batch_size: int = 1) -> float:
+    """Return the `noise` of the paper's mechanism: 2 sqrt(2 n) L / (epsilon h).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    n, h = integer("dim", dim, at_least=1), integer("batch_size", batch_size, at_least=1)
+    return 2 * sqrt(2 * n) * positive("lipschitz", lipschitz) / (positive("epsilon", epsilon) * h)
+
+
+def regret(learning: Learning) -> float:
+    """Bound sum over t, i of E[f_t^i(b_t^i) - f_t^i(w*)]: each learner on its own examples.
+
+    It predicts with b_t, the mixture that it received, and pays for no disagreement; so the network
+    does not matter. With c the `noise`:
+
+        lambda > 0    (m / lambda) (1 + ln T) (L^2 + n c^2) / 2
+        lambda = 0    m sqrt(T) (R^2 + L^2 / 2 + n c^2 / sqrt 2)
+
+    and without `bounded_outside` (m / lambda) (L c sqrt(n) + (pi^2 / 12 - 1/2) n c^2) on top.
+    Proof: projection does not expand, Jensen over the doubly stochastic A, and E sigma = 0.
+
+    Parameters
+    ----------
+    learning
+        The run.
+    """
+    m, L, lambda_ = learning.nodes, learning.lipschitz, learning.strong_convexity
+    energy = learning.dim * learning.noise**2
+    if lambda_ == 0:
+        per_node = learning.diameter**2 + L**2 / 2 + energy / sqrt(2)
+        return m * sqrt(learning.rounds) * per_node
+    bound = (1 + log(learning.rounds)) * (L**2 + energy) / 2
+    if not learning.bounded_outside:
+        bound += L * sqrt(energy) + (pi**2 / 12 - 0.5) * energy
+    return m / lambda_ * bound
+
+
+def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
+    """Bound E|w_t^i - mean of w_t|, for t = 0, .., T - 1: Lemma 4, corrected.
+
+    What a step moves a learner, |w_(t+1) - b_t|, is not alpha L, as (22) has it, but alpha L plus
+    the distance of b_t from W, which noise of round t leads out of.
+
+    Parameters
+    ----------
+    learning, mixing
+        The run and its network.
+
+    Returns
+    -------
+    Shape (rounds,).
+    """
+    sigma = learning._noise_lengths
+    outside = 0.0 if learning.bounded_outside else learning.strong_convexity
+    steepest = learning.lipschitz + outside * sigma
+    moved = np.concatenate([[0.0], learning._steps * steepest + sigma])  # |d_t|
+    bounds = np.zeros(learning.rounds)
+    remembered = 0.0
+    for t in range(1, learning.rounds):
+        bounds[t] = learning.nodes * mixing.theta * remembered + 2 * moved[t]
+        remembered = mixing.beta * (remembered + sigma[t] + moved[t])
+    return bounds
+
+
+def learner_regret(learning: Learning, mixing: Mixing) -> float:
+    """Bound the expected regret of Definition 2, of any one learner: Theorem 2, corrected.
+
+    A learner j that predicts all examples with its own w_t^j pays, on top of `regret`, for its
+    distance from the points b_t^i: m L times the sum of 2 E|w_t^j - mean| + E|sigma_t|.
+
+    Parameters
+    ----------
+    learning, mixing
+        The run and its network.
+    """
+    apart = 2 * disagreement(learning, mixing) + learning._noise_lengths
+    return regret(learning) + learning.nodes * learning.lipschitz * float(apart.sum())
+
+
+def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | None) -> float:
+    """Return the right-hand sides of (45) and (46), whose proof does not hold.
+
+    In (46) the factor 1 / lambda is left out: lambda is 0 there, and (50) has no such factor.
+
+    Parameters
+    ----------
+    learning, mixing
+        The run and its network; `noise` is not looked at.
+    epsilon
+        Of the paper's Laplace noise; None for none.
+    """
+    m, n, L = learning.nodes, learning.dim, learning.lipschitz
+    lambda_, T = learning.strong_convexity, learning.rounds
+    steps = (1 + log(T)) / lambda_ if lambda_ else sqrt(T) - 0.5  # (47), (50)
+    slow = 3 * mixing.beta * mixing.theta * m * L / (1 - mixing.beta)
+    bound = m * L * (learning.diameter + slow + 13 / 2 * L) * steps + m * learning.diameter / 2
+    if epsilon is not None:
+        noise = 2 * sqrt(2) * m * n * L / positive("epsilon", epsilon) * steps  # (49), (51)
+        bound += (slow + (2 * L + 1) / (2 * m)) * noise
+    return bound
+
+
+def convergence(
+    regret: float,
+    *,
+    rounds: int,
+    lipschitz: float,
+    strong_convexity: float,
+    failure: float,
+    loss_bound: float = 1.0,
+) -> float:
+    """Bound F(mean of w_t) - F(w*) for independent examples: Kakade and Tewari's theorem (Lemma 9).
+
+    With probability at least 1 - 4 `failure` ln(rounds). The paper prints ln T for the theorem's
+    ln(1 / failure) under the root, and takes losses below 1.
+
+    Parameters
+    ----------
+    regret
+        Of one learner on its own examples, summed over the rounds, not averaged: what it was, not
+        what it is expected to be.
+    rounds
+        Number of iterates: T, or T / h with mini-batches of h, whose mean loss counts as one loss.
+    lipschitz, strong_convexity
+        L and lambda of the losses, regularizer included.
+    failure
+        gamma.
+    loss_bound
+        Largest value of a loss in W.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    T = integer("rounds", rounds, at_least=1)
+    regret, L = non_negative("regret", regret), positive("lipschitz", lipschitz)
+    lambda_ = positive("strong_convexity", strong_convexity)
+    risk = log(1 / probability("failure", failure, zero=False))
+    tail = max(16 * L**2 / lambda_, 6 * positive("loss_bound", loss_bound)) * risk
+    return (regret + 4 * sqrt(L**2 * risk / lambda_ * regret) + tail) / T
+
+
+def convergence_as_printed(
+    regret: float,
+    *,
+    nodes: int,
+    rounds: int,
+    batch_size: int,
+    lipschitz: float,
+    strong_convexity: float,
+    failure: float,
+) -> float:
+    """Return the right-hand side of Theorem 4 (61); see `convergence` for what it has wrong.
+
+    Parameters
+    ----------
+    regret
+        R_D of Algorithm 1 (Definition 2), summed.
+    nodes, batch_size
+        m, h.
+    rounds
+        T: examples of each learner, more than one batch of them; the iterations are T / h.
+    lipschitz, strong_convexity, failure
+        As for `convergence`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    h = integer("batch_size", batch_size, at_least=1)
+    T = integer("rounds", rounds, at_least=h)
+    own = non_negative("regret", regret) / integer("nodes", nodes, at_least=1)
+    L, lambda_ = positive("lipschitz", lipschitz), positive("strong_convexity", strong_convexity)
+    risk = log(1 / probability("failure", failure, zero=False))
+    root = 4 * sqrt(L**2 * log(T / h) / lambda_) * h * sqrt(h * own)
+    return (h**2 * own + root + max(16 * L**2 / lambda_, 6.0) * h * risk) / T

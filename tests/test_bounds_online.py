@@ -1,0 +1,246 @@
+"""Bounds of the online paper: its formulas, and what was measured below them."""
+
+from __future__ import annotations
+
+import json
+from math import e, log, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+from dpmesh.bounds.online import (
+    Learning,
+    Mixing,
+    convergence,
+    convergence_as_printed,
+    disagreement,
+    laplace_noise,
+    learner_regret,
+    regret,
+    regret_as_printed,
+)
+from dpmesh.problems import best_fixed_predictor
+from dpmesh.schedules import InverseSqrt, InverseTime
+
+
+def test_corrected_regret_is_the_oracle() -> None:
+    oracles = json.loads((Path(__file__).parent / "data" / "oracles.json").read_text())["oracles"]
+    (oracle,) = (o for o in oracles if o["id"].startswith("online.regret"))
+    given = oracle["inputs"]
+    noise = laplace_noise(given["eps"], given["n"], given["L"])
+    learning = Learning(given["m"], given["n"], given["T"], given["L"], 2.0, given["lam"], noise)
+    assert regret(learning) == pytest.approx(oracle["output"]["bound"], rel=5e-8)
+
+
+def test_convex_regret_by_hand() -> None:
+    m, n, T, L, R, epsilon = 3, 4, 100, 2.0, 5.0, 0.5
+    learning = Learning(m, n, T, L, R, noise=laplace_noise(epsilon, n, L))
+    steps = (m * R**2 + m * L**2 / 2) * sqrt(T)
+    noise = 4 * m * n**2 * L**2 / epsilon**2 * sqrt(2) * sqrt(T)
+    assert regret(learning) == pytest.approx(steps + noise)
+
+
+def test_printed_regret_by_hand() -> None:
+    m, n, T, L, R, lam, epsilon = 3, 4, 100, 2.0, 5.0, 0.25, 0.5
+    theta, beta = 1.1, 0.9
+    slow = 3 * beta * theta * m * L / (1 - beta)
+    convex = m * L * (R + slow + 6.5 * L) * (sqrt(T) - 0.5) + m * R / 2
+    strong = m * L / lam * (R + slow + 6.5 * L) * (1 + log(T)) + m * R / 2
+    factor = (slow + (2 * L + 1) / (2 * m)) * 2 * sqrt(2) * m * n * L / epsilon
+    mixing, flat = Mixing(theta, beta), Learning(m, n, T, L, R)
+    curved = Learning(m, n, T, L, R, lam)
+    assert regret_as_printed(flat, mixing, epsilon=None) == pytest.approx(convex)
+    assert regret_as_printed(curved, mixing, epsilon=None) == pytest.approx(strong)
+    noisy = regret_as_printed(flat, mixing, epsilon=epsilon)
+    assert noisy == pytest.approx(convex + factor * (sqrt(T) - 0.5))
+    noisy = regret_as_printed(curved, mixing, epsilon=epsilon)
+    assert noisy == pytest.approx(strong + factor * (1 + log(T)) / lam)
+
+
+def test_theorem_4_by_hand() -> None:
+    m, T, h, L, lam, gamma, R_D = 4, 200, 5, 2.0, 0.5, 0.01, 30.0
+    expected = (
+        h**2 * R_D / (m * T)
+        + 4 * sqrt(L**2 * log(T / h) / lam) * h * sqrt(h * R_D / m) / T
+        + max(16 * L**2 / lam, 6) * h * log(1 / gamma) / T
+    )
+    found = convergence_as_printed(
+        R_D,
+        nodes=m,
+        rounds=T,
+        batch_size=h,
+        lipschitz=L,
+        strong_convexity=lam,
+        failure=gamma,
+    )
+    assert found == pytest.approx(expected)
+
+
+NETWORKS = {
+    "ring": topology.ring(5),
+    "star": topology.star(4),
+    "matchings": topology.random_matchings(4, key=dm.Key.seeded(0)),
+    "dropping": topology.edge_dropping(topology.ring(5), 0.5, key=dm.Key.seeded(1)),
+}
+WINDOWS = {"ring": 1, "star": 1, "matchings": 12, "dropping": 12}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_products_of_matrices_keep_to_lemma_3(name: str) -> None:
+    network, rounds = NETWORKS[name], 200
+    bounds = [Mixing.of_network(network, WINDOWS[name], rounds)]
+    if isinstance(network, topology.Static):
+        bounds.append(Mixing.of_matrix(network.matrix(0)))
+    for first in (0, 7):
+        product = np.eye(network.nodes)
+        for length in range(1, 60):
+            product = network.matrix(first + length - 1).weights @ product
+            apart = np.abs(product - 1 / network.nodes).max()
+            for mixing in bounds:
+                assert apart <= mixing.theta * mixing.beta**length + 1e-12
+
+
+def test_assumption_2_is_checked() -> None:
+    swap = topology.MixingMatrix(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    message = "topology: wanted own and positive weights of at least 1.0, got 0.0 in round 0"
+    with pytest.raises(ValueError, match=message):
+        Mixing.of_network(topology.Static(swap), 1, 10)
+    pairs = topology.random_matchings(4, key=dm.Key.seeded(0))
+    with pytest.raises(ValueError, match="a connected union of graphs over every 1"):
+        Mixing.of_network(pairs, 1, 10)
+    topology.check_weights(pairs, 0.5, 10)
+    with pytest.raises(ValueError, match=r"of at least 0\.6, got 0\.5 in round 0"):
+        topology.check_weights(pairs, 0.6, 10)
+    with pytest.raises(ValueError, match="smallest_weight: wanted"):
+        topology.check_weights(pairs, 0.0, 10)
+    assert Mixing.of_assumption2(3, 0.2, 1).theta == pytest.approx((1 - 0.2 / 36) ** -2)
+    assert Mixing.of_assumption2(3, 0.2, 4).beta == pytest.approx((1 - 0.2 / 36) ** 0.25)
+
+
+def synthetic(loss: str, nodes: int, rounds: int, dim: int, lam: float) -> dm.LinearProblem:
+    """Examples from the unit ball with noisy labels; the hinge and logistic L is 1."""
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(nodes * rounds, dim))
+    features /= np.maximum(1, np.linalg.norm(features, axis=1))[:, None]
+    labels = np.where(features @ np.ones(dim) + rng.normal(size=len(features)) > 0, 1, -1)
+    parts = tuple(np.arange(nodes * rounds).reshape(nodes, rounds))
+    data = dm.Dataset(features, labels, "synthetic")
+    return dm.LinearProblem(data, parts, loss, regularization=lam, feature_norm=1.0)
+
+
+@pytest.mark.parametrize("epsilon", [None, 1.0, 8.0])
+@pytest.mark.parametrize(("loss", "lam"), [("hinge", 0.0), ("logistic", 0.5)])
+def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: float | None) -> None:
+    nodes, rounds, dim, radius = 4, 200, 5, 1.0
+    problem, network = synthetic(loss, nodes, rounds, dim, lam), topology.ring(nodes)
+    step_size = InverseTime(1 / lam) if lam else InverseSqrt(0.5)
+    algorithm = dm.OnlineLearning(epsilon, step_size=step_size, radius=radius)
+    noise = algorithm.noise_std(1, dim) / step_size(1)
+    if epsilon is not None:
+        assert noise == pytest.approx(laplace_noise(epsilon, dim, 1.0))
+    steepest = problem.constants(radius).lipschitz
+    learning = Learning(
+        nodes, dim, rounds, steepest, 2 * radius, lam, noise, bounded_outside=lam == 0
+    )
+    mixing = Mixing.of_matrix(network.matrix(0))
+    best = best_fixed_predictor(problem, radius=radius)
+    smallest = nodes * rounds * (best.value - best.gap)
+
+    own, learners, apart = [], [], np.zeros(rounds)
+    repeats = 3
+    for seed in range(repeats):
+        key, losses, mixtures = dm.Key.seeded(seed), np.zeros(nodes), 0.0
+        state = algorithm.init(problem, key)
+        for t in range(rounds):
+            examples = problem.batch(t, 1)
+            everybody = np.broadcast_to(examples.ravel(), (nodes, nodes))
+            losses += nodes * problem.objective(state.w, everybody)
+            spread = kernels.row_norms(state.w - state.w.mean(axis=0))
+            apart[t] += spread.mean() / repeats
+            exchange = lambda t, m: kernels.mix(network.matrix(t).weights, m)  # noqa: E731
+            state, info = algorithm.step(state, t, problem, exchange, key)
+            mixtures += problem.objective(info.received, examples).sum()
+        own.append(mixtures - smallest)
+        learners.append(losses - smallest)
+    assert np.mean(own) <= regret(learning)
+    assert (np.mean(learners, axis=0) <= learner_regret(learning, mixing)).all()
+    assert (apart <= disagreement(learning, mixing) * (1 + 1e-9)).all()
+    if epsilon is None:
+        assert regret(learning) <= 10 * max(np.mean(own), sqrt(nodes * rounds))  # and not vacuous
+
+
+def test_corrected_and_printed_differ_in_kind() -> None:
+    """The price of privacy is n^2 / epsilon^2; the paper's n / epsilon cannot be had this way."""
+
+    def noisy(epsilon: float) -> float:
+        return regret(Learning(4, 10, 100, 1.0, 2.0, noise=laplace_noise(epsilon, 10, 1.0)))
+
+    quiet = regret(Learning(4, 10, 100, 1.0, 2.0))
+    assert (noisy(0.1) - quiet) / (noisy(1.0) - quiet) == pytest.approx(100)
+
+
+def test_the_mean_iterate_converges_as_the_theorem_says() -> None:
+    rounds, dim, lam, radius, failure = 500, 3, 0.5, 1.0, 1e-3
+    problem = synthetic("logistic", 1, rounds, dim, lam)
+    large = synthetic("logistic", 1, 100_000, dim, lam)  # stands for the distribution
+    algorithm = dm.OnlineLearning(None, step_size=InverseTime(1 / lam), radius=radius)
+    state, losses, mean = algorithm.init(problem, dm.Key.seeded(0)), 0.0, np.zeros((1, dim))
+    for t in range(rounds):
+        mean += state.w / rounds
+        losses += problem.objective(state.w, problem.batch(t, 1))[0]
+        state, _ = algorithm.step(state, t, problem, lambda _, m: m, dm.Key.seeded(0))
+    paid = losses - rounds * best_fixed_predictor(problem, radius=radius).value
+    steepest = problem.constants(radius).lipschitz
+    bound = convergence(
+        max(paid, 0.0),
+        rounds=rounds,
+        lipschitz=steepest,
+        strong_convexity=lam,
+        failure=failure,
+        loss_bound=log(1 + e) + lam / 2,
+    )
+    everything = np.arange(100_000)[None]
+    risk = large.objective(mean, everything)[0] - best_fixed_predictor(large, radius=radius).value
+    assert 0 <= risk <= bound
+
+
+MIXING, LEARNING = Mixing(1.0, 0.5), Learning(2, 2, 2, 1.0, 1.0)
+CONVERGING = {"rounds": 5, "lipschitz": 1.0, "strong_convexity": 1.0, "failure": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Mixing(0.0, 0.5), "theta: wanted a finite number greater than 0"),
+        (lambda: Mixing(1.0, 1.0), r"beta: wanted a number in \[0, 1\)"),
+        (lambda: Mixing.of_assumption2(0, 0.5, 1), "nodes: wanted an integer of at least 1"),
+        (lambda: Mixing.of_assumption2(2, 0.0, 1), "smallest_weight: wanted a number in"),
+        (lambda: Mixing.of_assumption2(2, 0.5, 0), "window: wanted an integer of at least 1"),
+        (lambda: Learning(0, 1, 1, 1.0, 1.0), "nodes: wanted an integer of at least 1"),
+        (lambda: Learning(1, 0, 1, 1.0, 1.0), "dim: wanted an integer of at least 1"),
+        (lambda: Learning(1, 1, 0, 1.0, 1.0), "rounds: wanted an integer of at least 1"),
+        (lambda: Learning(1, 1, 1, np.nan, 1.0), "lipschitz: wanted a finite number"),
+        (lambda: Learning(1, 1, 1, 1.0, -1.0), "diameter: wanted .* greater than 0"),
+        (lambda: Learning(1, 1, 1, 1.0, 1.0, -1.0), "strong_convexity: wanted .* at least 0"),
+        (lambda: Learning(1, 1, 1, 1.0, 1.0, 0.0, np.inf), "noise: wanted a finite number"),
+        (
+            lambda: Learning(1, 1, 1, 1.0, 1.0, bounded_outside=False),
+            "strong_convexity: wanted greater than 0 without bounded_outside, got 0",
+        ),
+        (lambda: laplace_noise(0.0, 1, 1.0), "epsilon: wanted .* greater than 0"),
+        (lambda: laplace_noise(1.0, 1, 1.0, 0), "batch_size: wanted an integer of at least 1"),
+        (lambda: regret_as_printed(LEARNING, MIXING, epsilon=0.0), "epsilon: wanted .* greater"),
+        (lambda: convergence(-1.0, **CONVERGING), "regret: wanted .* at least 0"),
+        (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.0}), "failure: wanted a number"),
+        (
+            lambda: convergence_as_printed(1.0, nodes=1, batch_size=6, **CONVERGING),
+            "rounds: wanted an integer of at least 6, got 5",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
