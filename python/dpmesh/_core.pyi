@@ -81,6 +81,15 @@ def rademacher_suprema(
     vectors: _Floats, p: float, stream: Stream, first: int, out: npt.NDArray[np.float64]
 ) -> None: ...
 
+# discrete
+def discrete_noise(
+    law: str,
+    scale: float,
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: npt.NDArray[np.int64],
+) -> None: ...
+
 # draws
 def uniform(stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats) -> None: ...
 def bernoulli(

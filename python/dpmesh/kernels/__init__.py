@@ -16,6 +16,7 @@ from dpmesh.kernels.complexity import (
     rademacher_bound_linear,
     rademacher_complexity,
 )
+from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
 from dpmesh.kernels.draws import bernoulli, rademacher, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
@@ -66,6 +67,8 @@ __all__ = [
     "bits_needed",
     "clip_rows",
     "dequantize",
+    "discrete_gaussian",
+    "discrete_laplace",
     "effective_dimensions",
     "gaussian",
     "get_threads",

@@ -12,6 +12,7 @@
 #![deny(missing_docs)]
 
 mod chacha20;
+mod double_double;
 mod error;
 mod parallel;
 mod real;
@@ -19,6 +20,7 @@ mod sampling;
 mod transform;
 
 pub mod complexity;
+pub mod discrete;
 pub mod draws;
 pub mod linear;
 pub mod mixing;

@@ -107,6 +107,25 @@ pub(crate) fn for_each_block<T: Send, S>(
     }
 }
 
+/// Calls `work(scratch, row, column, part)` for each row of `dim` elements, long rows in parts of [`BLOCK`] elements
+/// that begin at `column`, on several threads if there is much to do. For `scratch` see [`for_each_block`].
+pub(crate) fn for_each_part<T: Send, S>(
+    x: &mut [T],
+    dim: usize,
+    scratch: impl Fn() -> S + Send + Sync,
+    work: impl Fn(&mut S, usize, usize, &mut [T]) + Send + Sync,
+) {
+    if dim < SERIAL_BELOW {
+        for_each_block(x, dim, scratch, |scratch, row, x| work(scratch, row, 0, x));
+    } else {
+        for_each_row(x, dim, dim, |row, x| {
+            for_each_block(x, BLOCK, &scratch, |scratch, block, x| {
+                work(scratch, row, block * BLOCK, x);
+            });
+        });
+    }
+}
+
 /// `value(block)` for each block of `len` elements, in their order.
 pub(crate) fn map_blocks<T: Sync, R: Send>(
     x: &[T],

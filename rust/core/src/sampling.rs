@@ -2,7 +2,7 @@
 //! begins at a fixed place of the stream, so that rows may be cut anywhere and drawn by any thread.
 
 use crate::KernelError;
-use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_block, for_each_row, vectorized};
+use crate::parallel::{for_each_block, for_each_part, vectorized};
 use crate::stream::{BLOCK_BYTES, Stream};
 
 /// Samples of one chunk.
@@ -41,12 +41,12 @@ pub(crate) trait Sampler: Sync {
 
 /// Which node each row belongs to.
 #[derive(Debug, Clone, Copy)]
-struct Nodes<'a>(Option<&'a [u32]>);
+pub(crate) struct Nodes<'a>(Option<&'a [u32]>);
 
 impl<'a> Nodes<'a> {
     /// The given nodes, or 0, 1, .. for `None`. Fails unless they are distinct, one for each row: two rows with
     /// the noise of one node would give it away.
-    fn new(nodes: Option<&'a [u32]>, rows: usize) -> Result<Nodes<'a>, KernelError> {
+    pub fn new(nodes: Option<&'a [u32]>, rows: usize) -> Result<Nodes<'a>, KernelError> {
         let Some(ids) = nodes else {
             return match u32::try_from(rows) {
                 Ok(_) => Ok(Nodes(None)),
@@ -74,7 +74,7 @@ impl<'a> Nodes<'a> {
         Ok(Nodes(nodes))
     }
 
-    fn of(self, row: usize) -> u32 {
+    pub fn of(self, row: usize) -> u32 {
         self.0.map_or(row as u32, |nodes| nodes[row])
     }
 }
@@ -126,15 +126,9 @@ impl<'a, S: Sampler> Source<'a, S> {
             for_each_block(x, rows * dim, Chunk::default, |chunk, block, x| {
                 self.draw_short_rows(chunk, place(block * rows, 0), dim, x);
             });
-        } else if dim < SERIAL_BELOW {
-            for_each_block(x, dim, Chunk::default, |chunk, row, x| {
-                self.draw_row(chunk, place(row, 0), x);
-            });
         } else {
-            for_each_row(x, dim, dim, |row, x| {
-                for_each_block(x, BLOCK, Chunk::default, |chunk, block, x| {
-                    self.draw_row(chunk, place(row, block * BLOCK), x);
-                });
+            for_each_part(x, dim, Chunk::default, |chunk, row, column, x| {
+                self.draw_row(chunk, place(row, column), x);
             });
         }
     }

@@ -5,6 +5,7 @@
 mod accounting;
 mod complexity;
 mod convert;
+mod discrete;
 mod draws;
 mod linear;
 mod mixing;
@@ -24,6 +25,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     threads::register(module)?;
     accounting::register(module)?;
     complexity::register(module)?;
+    discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;
     mixing::register(module)?;

@@ -1,0 +1,93 @@
+"""Discrete Laplace and Gaussian noise on the integers, from cryptographic streams.
+
+Adding it to integers (counts, codes of a quantizer) is exact, so that none of the leaks of
+floating-point noise are there. Element ``j`` of a row is a function of (key, purpose, round, node,
+``j``), the law and the scale alone.
+
+Guarantee
+---------
+The law of a sample is within 2**-73 of the textbook's in total variation: comparisons of random
+bits with constants, exact to 2**-80 each. For ``n`` samples of a mechanism that would be
+(epsilon, delta) private, ``(1 + exp(epsilon)) * n * 2**-73`` belongs in delta.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._core import Stream
+from dpmesh._validate import non_negative
+from dpmesh.kernels._arrays import filled
+from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
+
+
+def discrete_laplace(
+    shape: int | tuple[int, ...],
+    scale: float,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+    out: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Draw integers with P(k) proportional to ``exp(-abs(k) / scale)``.
+
+    Added to an integer query of L1 sensitivity ``s`` (add or remove one), it gives epsilon =
+    ``s / scale`` (the two-sided geometric mechanism; Ghosh, Roughgarden and Sundararajan, 2009).
+
+    Parameters
+    ----------
+    shape
+        dim, (dim,) or (rows, dim).
+    scale
+        From 0 (no noise) to 2**25.
+    stream
+        Where the randomness comes from; see `dpmesh.keys`.
+    nodes
+        The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
+    out
+        Where to put the result: an array of this shape and int64.
+
+    Returns
+    -------
+    An array of this shape and int64; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    return _draw("laplace", shape, scale, stream, nodes, out)
+
+
+def discrete_gaussian(
+    shape: int | tuple[int, ...],
+    scale: float,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+    out: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Draw integers with P(k) proportional to ``exp(-k**2 / (2 scale**2))``.
+
+    Added to an integer query of L2 sensitivity ``s``, it gives ``s**2 / (2 scale**2)``
+    concentrated differential privacy (Canonne, Kamath and Steinke, NeurIPS 2020). Its standard
+    deviation is at most `scale`. Everything else is as in `discrete_laplace`.
+    """
+    return _draw("gaussian", shape, scale, stream, nodes, out)
+
+
+def _draw(
+    law: str,
+    shape: int | tuple[int, ...],
+    scale: float,
+    stream: Stream,
+    nodes: npt.ArrayLike | None,
+    out: npt.NDArray[np.int64] | None,
+) -> npt.NDArray[np.int64]:
+    sizes = row_shape(shape)
+    out = filled(out, sizes, np.dtype(np.int64))
+    ids = node_ids(nodes, row_count(sizes))
+    _core.discrete_noise(law, non_negative("scale", scale), a_stream(stream), ids, out)
+    return out

@@ -1,0 +1,191 @@
+//! Noise on the integers has its law, to the count, and keeps its values.
+
+mod statistics;
+
+use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
+use dpmesh_core::stream::{Cipher, Stream};
+use proptest::prelude::*;
+use statistics::{TWO_SIDED, counts_fit, stream, z_score};
+
+const MILLION: usize = 1_000_000;
+const LAWS: [DiscreteLaw; 2] = [DiscreteLaw::Laplace, DiscreteLaw::Gaussian];
+
+fn draw(law: DiscreteLaw, scale: f64, stream: &Stream, nodes: &[u32], dim: usize) -> Vec<i64> {
+    let mut samples = vec![i64::MIN; nodes.len() * dim];
+    discrete_noise_into(law, scale, stream, Some(nodes), dim, &mut samples).unwrap();
+    samples
+}
+
+/// Probabilities of -range..=range; what is beyond has less than 1e-15.
+fn probabilities(law: DiscreteLaw, scale: f64, range: i64) -> Vec<f64> {
+    let weight = |k: i64| match law {
+        DiscreteLaw::Laplace => (-(k.abs() as f64) / scale).exp(),
+        DiscreteLaw::Gaussian => (-(k as f64 / scale).powi(2) / 2.0).exp(),
+    };
+    let weights: Vec<f64> = (-range..=range).map(weight).collect();
+    let total: f64 = weights.iter().sum();
+    weights.into_iter().map(|w| w / total).collect()
+}
+
+/// How often each of -range..=range occurs.
+fn counts(samples: &[i64], range: i64) -> Vec<u64> {
+    let mut counts = vec![0; 2 * range as usize + 1];
+    for sample in samples {
+        counts[(sample + range) as usize] += 1;
+    }
+    counts
+}
+
+#[test]
+fn counts_fit_the_exact_law_and_not_that_of_a_scale_wrong_by_1_percent() {
+    for law in LAWS {
+        for scale in [0.3, 0.7, 1.0, 2.5, 10.0, 131.7, 3000.0] {
+            for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+                let samples = draw(law, scale, &stream(cipher), &[0], MILLION);
+                let range = (40.0 * scale) as i64 + 1;
+                let counts = counts(&samples, range);
+                assert!(
+                    counts_fit(&counts, &probabilities(law, scale, range)),
+                    "{law:?} {scale}"
+                );
+            }
+        }
+        let counts = counts(&draw(law, 2.5, &stream(Cipher::Aes), &[0], MILLION), 101);
+        for wrong in [0.99 * 2.5, 1.01 * 2.5] {
+            assert!(
+                !counts_fit(&counts, &probabilities(law, wrong, 101)),
+                "{law:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn large_scales_have_the_moments_of_the_continuous_laws() {
+    for scale in [1e5, f64::from(1 << 25)] {
+        for (law, second, fourth) in [
+            (DiscreteLaw::Laplace, 2.0, 24.0),
+            (DiscreteLaw::Gaussian, 1.0, 3.0),
+        ] {
+            let samples = draw(law, scale, &stream(Cipher::Aes), &[0], MILLION);
+            let z = || samples.iter().map(|&k| k as f64 / scale);
+            assert!(z_score(z(), 0.0, second).abs() < TWO_SIDED);
+            let squares = |factor: f64| {
+                z_score(
+                    z().map(|z| (factor * z).powi(2)),
+                    second,
+                    fourth - second * second,
+                )
+            };
+            assert!(squares(1.0).abs() < TWO_SIDED);
+            assert!(squares(0.99).abs() > TWO_SIDED && squares(1.01).abs() > TWO_SIDED);
+        }
+    }
+}
+
+#[test]
+fn neighbours_and_streams_are_uncorrelated() {
+    for law in LAWS {
+        let samples = |node| draw(law, 3.0, &stream(Cipher::Aes), &[node], MILLION);
+        let (a, b) = (samples(0), samples(1));
+        let variance = a.iter().map(|k| (k * k) as f64).sum::<f64>() / MILLION as f64;
+        let score = |b: &[i64]| {
+            let products = a.iter().zip(b).map(|(a, b)| (a * b) as f64);
+            z_score(products, 0.0, variance * variance).abs()
+        };
+        assert!(score(&b) < TWO_SIDED);
+        for lag in [1, 2, 63, 64, 65, 128] {
+            assert!(score(&a[lag..]) < TWO_SIDED, "{law:?}: lag {lag}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_value_depends_on_its_node_and_place_alone(
+        nodes in prop::collection::hash_set(any::<u32>(), 1..5),
+        dim in 1_usize..2000,
+        longer in 0_usize..300,
+        scale in 0.0_f64..50.0,
+        gaussian: bool,
+    ) {
+        let (law, stream) = (LAWS[usize::from(gaussian)], stream(Cipher::Aes));
+        let nodes: Vec<u32> = nodes.into_iter().collect();
+        let together = draw(law, scale, &stream, &nodes, dim);
+        for (node, row) in nodes.iter().zip(together.chunks(dim)) {
+            prop_assert_eq!(row, &draw(law, scale, &stream, &[*node], dim + longer)[..dim]);
+        }
+    }
+}
+
+#[test]
+fn values_are_the_same_on_any_number_of_threads() {
+    let on = |threads, law, rows: u32, dim| {
+        let nodes: Vec<u32> = (0..rows).collect();
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| draw(law, 9.5, &stream(Cipher::Aes), &nodes, dim))
+    };
+    for law in LAWS {
+        for (rows, dim) in [(1, 300_001), (500, 301)] {
+            let alone = on(1, law, rows, dim);
+            assert!(on(2, law, rows, dim) == alone && on(7, law, rows, dim) == alone);
+        }
+    }
+}
+
+#[test]
+fn values_are_those_of_every_earlier_version() {
+    let of = |law, scale, cipher| draw(law, scale, &stream(cipher), &[5], 201)[195..].to_vec();
+    assert_eq!(
+        of(DiscreteLaw::Laplace, 10.0, Cipher::Aes),
+        [10, 0, 6, -1, -9, -4]
+    );
+    assert_eq!(
+        of(DiscreteLaw::Gaussian, 10.0, Cipher::Aes),
+        [-15, 25, 8, -5, 7, 9]
+    );
+    assert_eq!(
+        of(DiscreteLaw::Laplace, 1e6, Cipher::ChaCha20),
+        [-865552, 1875241, 1191543, -281536, 6218, -866372]
+    );
+    assert_eq!(
+        of(DiscreteLaw::Gaussian, 1e6, Cipher::ChaCha20),
+        [1012809, 653219, 1594882, -1894868, 626741, 469721]
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let error = |scale, nodes: Option<&[u32]>, dim| {
+        let mut out = [0; 6];
+        let law = DiscreteLaw::Laplace;
+        discrete_noise_into(law, scale, &stream(Cipher::Aes), nodes, dim, &mut out)
+            .unwrap_err()
+            .to_string()
+    };
+    for scale in [-1.0, f64::NAN, f64::INFINITY, 3.4e7] {
+        assert!(
+            error(scale, None, 2).starts_with("scale: wanted a number of at least 0 and at most")
+        );
+    }
+    assert_eq!(
+        error(1.0, Some(&[1, 2]), 2),
+        "nodes: wanted one for each of 3 rows, got 2"
+    );
+    assert_eq!(
+        error(1.0, Some(&[1, 2, 1]), 2),
+        "nodes: wanted distinct nodes, got 1 twice"
+    );
+    assert_eq!(
+        error(1.0, None, 4),
+        "out: wanted a multiple of dim = 4 elements, got 6"
+    );
+    assert!(
+        draw(DiscreteLaw::Gaussian, 0.0, &stream(Cipher::Aes), &[1], 9)
+            .iter()
+            .all(|k| *k == 0)
+    );
+}

@@ -1,0 +1,84 @@
+"""Noise on the integers from Python: the exact laws, the addresses, the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmesh import kernels
+from dpmesh.keys import Key, Purpose, Stream
+
+FALSE_ALARM = 1e-6
+"""Of each statistical check, over the choice of the key; the key is fixed."""
+
+LAWS = {
+    kernels.discrete_laplace: lambda k, scale: np.exp(-abs(k) / scale),
+    kernels.discrete_gaussian: lambda k, scale: np.exp(-((k / scale) ** 2) / 2),
+}
+
+
+def stream(cipher: str = "aes") -> Stream:
+    return Key.seeded(1, cipher).stream(Purpose.NOISE)
+
+
+@pytest.mark.parametrize("draw", LAWS)
+@pytest.mark.parametrize("scale", [0.5, 3.0, 40.25])
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_counts_fit_the_exact_law(
+    draw: Callable[..., np.ndarray], scale: float, cipher: str
+) -> None:
+    samples = draw(200_000, scale, stream(cipher))
+    assert samples.dtype == np.int64
+    k = np.arange(-int(40 * scale) - 1, int(40 * scale) + 2)
+
+    def fits(scale: float) -> bool:
+        expected = LAWS[draw](k, scale)
+        expected *= samples.size / expected.sum()
+        seen = np.bincount(samples - k[0], minlength=k.size)
+        body = expected >= 10
+        tail = (seen[~body].sum(), expected[~body].sum())
+        cells = [(*pair,) for pair in zip(seen[body], expected[body], strict=True)]
+        cells += [tail] if tail[1] >= 10 else []
+        statistic = sum((s - e) ** 2 / e for s, e in cells)
+        return stats.chi2.sf(statistic, len(cells) - 1) > FALSE_ALARM
+
+    assert fits(scale)
+    assert not fits(1.05 * scale)
+
+
+@pytest.mark.parametrize("draw", LAWS)
+def test_rows_are_those_of_their_nodes(draw: Callable[..., np.ndarray]) -> None:
+    nodes = [9, 2, 5]
+    rows = draw((3, 200), 4.0, stream(), nodes=nodes)
+    for node, row in zip(nodes, rows, strict=True):
+        np.testing.assert_array_equal(draw(150, 4.0, stream(), nodes=node), row[:150])
+    out = np.zeros_like(rows)
+    assert draw((3, 200), 4.0, stream(), nodes=nodes, out=out) is out
+    np.testing.assert_array_equal(out, rows)
+    assert not draw(10, 0.0, stream()).any()
+
+
+@pytest.mark.parametrize("draw", LAWS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": -1.0}, "scale: wanted a finite number of at least 0, got -1.0"),
+        ({"scale": np.nan}, "scale: wanted a finite number, got nan"),
+        ({"scale": np.inf}, "scale: wanted a finite number, got inf"),
+        ({"scale": 1e8}, "scale: wanted a number of at least 0 and at most 33554432, got 1"),
+        ({"nodes": [1, 1]}, "nodes: wanted distinct nodes, got 1 twice"),
+        ({"nodes": [1]}, "nodes: wanted an integer for each of 2 rows"),
+        ({"shape": (2, 0)}, "shape: wanted an integer of at least 1, got 0"),
+        ({"out": np.zeros((2, 3))}, "out: wanted an array of int64 and shape"),
+        ({"stream": Key.seeded(1)}, "stream: wanted a Stream, as .*, got Key"),
+    ],
+)
+def test_bad_input_is_named(
+    draw: Callable[..., np.ndarray], options: dict[str, object], message: str
+) -> None:
+    arguments = {"shape": (2, 3), "scale": 1.0, "stream": stream(), **options}
+    with pytest.raises(ValueError, match=message):
+        draw(**arguments)
