@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dpmesh import kernels
 from dpmesh.keys import Key, Purpose, generator
 
 
@@ -75,6 +76,22 @@ def test_generators_repeat_and_differ() -> None:
     draws = [draw(1), draw(2), draw(1, 1), draw(1, 0, 1)]
     assert len({tuple(d) for d in draws}) == 4
     assert draw(1) == draws[0]
+
+
+@pytest.mark.parametrize("dim", [1, 7, 600])
+def test_a_key_for_some_nodes_draws_their_rows_of_the_whole(dim: int) -> None:
+    key, nodes = Key.seeded(5), np.array([3, 0, 6], dtype=np.uint32)
+    mine = key.for_nodes(nodes)
+    assert mine.is_seeded
+    whole = kernels.gaussian((8, dim), 1.0, key.stream(Purpose.NOISE, 2))
+    part = kernels.gaussian((3, dim), 1.0, mine.stream(Purpose.NOISE, 2))
+    np.testing.assert_array_equal(part, whole[nodes])
+    named = kernels.gaussian((2, dim), 1.0, mine.stream(Purpose.NOISE, 2), nodes=[1, 7])
+    np.testing.assert_array_equal(named, whole[[1, 7]])
+    with pytest.raises(ValueError, match="nodes: wanted one for each of 4 rows, got 3"):
+        kernels.gaussian((4, dim), 1.0, mine.stream(Purpose.NOISE, 2))
+    with pytest.raises(ValueError, match="nodes: wanted distinct nodes, got 3 twice"):
+        kernels.gaussian((2, dim), 1.0, key.for_nodes(nodes[[0, 0]]).stream(Purpose.NOISE, 2))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ pickle gets to see the key.
 - ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
   repeat. Who knows the seed can subtract the noise: a seeded run is no private release, and
   ``is_seeded`` says so of the key and of its streams.
+- ``key.for_nodes(nodes)`` is the same key for a process that holds some nodes of many: row r of
+  what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ impl<'a, S: Sampler> Source<'a, S> {
         let Unit { samples, words } = sampler.unit();
         let row_bytes = 4 * dim.div_ceil(samples) * words;
         Stream::holds("dim", row_bytes.div_ceil(BLOCK_BYTES) as u64)?;
-        let nodes = Nodes::new(nodes, rows)?;
+        let nodes = Nodes::new(nodes.or(stream.nodes()), rows)?;
         Ok(Source {
             sampler,
             stream,

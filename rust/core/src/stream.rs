@@ -8,6 +8,7 @@
 //! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
 //! big-endian. AES instructions are used where the processor has them; the bits are the same without.
 
+use std::sync::Arc;
 use std::{fmt, io};
 
 use aes::Aes256Enc;
@@ -83,6 +84,7 @@ impl Key {
             schedule,
             purpose,
             round,
+            nodes: None,
         })
     }
 }
@@ -106,9 +108,25 @@ pub struct Stream {
     schedule: Schedule,
     purpose: u32,
     round: u32,
+    nodes: Option<Arc<[u32]>>,
 }
 
 impl Stream {
+    /// The same words, for matrices whose rows belong to these nodes: where a process holds some nodes of many,
+    /// its rows are drawn as they would be among all. A kernel that is told its nodes goes by those.
+    #[must_use]
+    pub fn for_nodes(self, nodes: Arc<[u32]>) -> Stream {
+        Stream {
+            nodes: Some(nodes),
+            ..self
+        }
+    }
+
+    /// The nodes that rows belong to; `None` for 0, 1, ..
+    pub(crate) fn nodes(&self) -> Option<&[u32]> {
+        self.nodes.as_deref()
+    }
+
     /// Fills `out` with the words of `node` from word number `first` on.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Boundary of `dpmesh_core::stream`: keys and streams that Python can hold but not look into.
 
+use std::sync::Arc;
+
 use dpmesh_core::stream::{self, Cipher};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOSError, PyTypeError};
@@ -7,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use zeroize::Zeroizing;
 
-use crate::convert::{number, run_native, unfit, write};
+use crate::convert::{number, read, run_native, unfit, write};
 
 fn cipher(name: &str) -> PyResult<Cipher> {
     match name {
@@ -33,8 +35,9 @@ fn never_stored(secret: &Bound<'_, PyAny>) -> PyResult<()> {
 /// A secret of 256 bits that opens streams; made by `Key.generate` or `Key.seeded`.
 #[pyclass(frozen, module = "dpmesh._core")]
 struct Key {
-    key: stream::Key,
+    secret: stream::Key,
     is_seeded: bool,
+    nodes: Option<Arc<[u32]>>,
 }
 
 #[pymethods]
@@ -45,8 +48,9 @@ impl Key {
     fn generate(cipher: &str) -> PyResult<Key> {
         let key = stream::Key::generate(self::cipher(cipher)?);
         Ok(Key {
-            key: key.map_err(|error| PyOSError::new_err(error.to_string()))?,
+            secret: key.map_err(|error| PyOSError::new_err(error.to_string()))?,
             is_seeded: false,
+            nodes: None,
         })
     }
 
@@ -55,15 +59,16 @@ impl Key {
     #[pyo3(signature = (seed, cipher = "aes"))]
     fn seeded(seed: &Bound<'_, PyAny>, cipher: &str) -> PyResult<Key> {
         Ok(Key {
-            key: stream::Key::new(self::cipher(cipher)?, &*seed_bytes(seed)?),
+            secret: stream::Key::new(self::cipher(cipher)?, &*seed_bytes(seed)?),
             is_seeded: true,
+            nodes: None,
         })
     }
 
     /// "aes" or "chacha20".
     #[getter]
     fn cipher(&self) -> &'static str {
-        cipher_name(self.key.cipher())
+        cipher_name(self.secret.cipher())
     }
 
     /// Whether the key came from a seed, so that what it protects is no private release.
@@ -79,11 +84,25 @@ impl Key {
         #[pyo3(from_py_with = purpose_number)] purpose: u32,
         #[pyo3(from_py_with = round_number)] round: u32,
     ) -> PyResult<Stream> {
-        let stream = self.key.stream(purpose, round);
+        let stream = self.secret.stream(purpose, round);
+        let stream = stream.map_err(|error| unfit(error.argument, &error.wanted, error.got))?;
         Ok(Stream {
-            kernel: stream.map_err(|error| unfit(error.argument, &error.wanted, error.got))?,
-            cipher: self.key.cipher(),
+            kernel: match &self.nodes {
+                Some(nodes) => stream.for_nodes(Arc::clone(nodes)),
+                None => stream,
+            },
+            cipher: self.secret.cipher(),
             is_seeded: self.is_seeded,
+        })
+    }
+
+    /// The same key for a process that holds only these nodes: row r of what it draws is that of node nodes[r].
+    fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Key> {
+        let nodes = read::<u32>("nodes", nodes)?;
+        Ok(Key {
+            secret: self.secret.clone(),
+            is_seeded: self.is_seeded,
+            nodes: Some(nodes.as_slice()?.into()),
         })
     }
 
