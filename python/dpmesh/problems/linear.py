@@ -72,6 +72,7 @@ class LinearProblem:
     label_bound: float = 1.0
     _order: npt.NDArray[np.int64] = field(init=False, repr=False)
     _starts: npt.NDArray[np.int64] = field(init=False, repr=False)
+    _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         one_of("loss", self.loss, LOSSES)
@@ -84,6 +85,8 @@ class LinearProblem:
         object.__setattr__(self, "_order", order)
         object.__setattr__(self, "_starts", starts)
         self._check_labels("train", self.train)
+        kernels_want = np.float64 if self.classes is None else np.int64
+        object.__setattr__(self, "_labels", self.train.labels.astype(kernels_want, copy=False))
         self._check_feature_norm()
         if self.test is not None:
             self._check_test(self.test)
@@ -261,7 +264,7 @@ class LinearProblem:
         )
 
     def _model(self, batches: Batches) -> tuple[Any, Any, Batches, Loss]:
-        return self.train.features, self.train.labels, batches, self.loss
+        return self.train.features, self._labels, batches, self.loss
 
     def _check_labels(self, argument: str, dataset: Dataset) -> None:
         labels = dataset.labels
