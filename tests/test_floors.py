@@ -23,7 +23,7 @@ FLOORS = [
     ["algorithms.online", "algorithms.federated", "privacy.audit", "attacks", "bounds"],
     ["plots"],
     ["simulator"],
-    ["demo", "papers"],
+    ["engines", "demo", "papers"],
     ["cli"],
     ["__main__"],
 ]

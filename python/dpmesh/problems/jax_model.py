@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -104,6 +104,11 @@ class JaxProblem:
         seed = int(generator(key, Purpose.INIT).integers(2**31))
         flat, _ = ravel_pytree(self.start(jax.random.key(seed)))
         return np.array(flat, dtype=np.float32)[np.newaxis]
+
+    def for_nodes(self, nodes: npt.ArrayLike) -> JaxProblem:
+        """Return the problem of some of the nodes alone, in this order, with the same test data."""
+        chosen = np.asarray(nodes, dtype=np.int64)
+        return replace(self, partition=tuple(self.partition[node] for node in chosen))
 
     def records_of(self, nodes: Indices) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,11 @@ class LinearProblem:
     def initial(self, key: Key) -> FloatArray:
         """Parameters of one model to start from, shape (1, dim): 0, whatever the key."""
         return self.zeros(1)
+
+    def for_nodes(self, nodes: npt.ArrayLike) -> LinearProblem:
+        """Return the problem of some of the nodes alone, in this order, with the same test data."""
+        chosen = np.asarray(nodes, dtype=np.int64)
+        return replace(self, partition=tuple(self.partition[node] for node in chosen))
 
     def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""

@@ -1,0 +1,78 @@
+"""Gossip over MPI: the same bits for any number of ranks, and no row travels that need not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+from dpmesh.engines.blocks import blocks, boundary
+
+PROGRAM = Path(__file__).parent / "mpi_program.py"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 12])
+def test_blocks_hold_every_node_once_and_cut_few_links(ranks: int) -> None:
+    scattered = np.random.default_rng(0).permutation(12)
+    weights = topology.ring(12).matrix(0).weights[scattered][:, scattered]
+    parts = blocks(weights, ranks)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12))
+    assert {len(part) for part in parts} == {12 // ranks}
+    owner = np.empty(12, dtype=int)
+    for rank, part in enumerate(parts):
+        owner[part] = rank
+    rows, columns = weights.nonzero()
+    cut = (owner[rows] != owner[columns]).sum()
+    assert cut <= 8 * (ranks - 1)  # the order folds a ring: at most 2 links between neighbours
+
+
+def test_more_ranks_than_nodes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ranks: wanted an integer .* below 5, got 5"):
+        blocks(topology.ring(4).matrix(0).weights, 5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_boundaries_fit_each_other_and_give_the_bits_of_one_process(ranks: int) -> None:
+    graph = topology.random_regular(20, 4, key=dm.Key.seeded(0)).matrix(0)
+    x = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
+    whole = kernels.mix(graph.weights, x)
+    parts = blocks(graph.weights, ranks)
+    across = [boundary(graph.weights, parts, rank) for rank in range(ranks)]
+    for rank, mine in enumerate(across):
+        came = [x[parts[other]][across[other].send[rank]] for other in range(ranks)]
+        assert [len(rows) for rows in came] == mine.receive
+        assert len(came[rank]) == 0
+        mixed = kernels.mix(mine.weights, np.vstack([x[parts[rank]], *came]))
+        np.testing.assert_array_equal(mixed, whole[parts[rank]])
+        needed = np.setdiff1d(graph.weights[parts[rank]].indices, parts[rank])
+        assert sum(mine.receive) == len(needed)
+
+
+@pytest.mark.parametrize("network", ["ring", "varying"])
+def test_the_same_bits_for_any_number_of_ranks(network: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which(
+        "mpiexec"
+    )
+    if launcher is None:
+        pytest.skip("needs mpiexec")
+    results = []
+    for ranks in (1, 2, 3, 4):
+        path = tmp_path / f"{ranks}.npy"
+        command = [launcher, "-n", str(ranks), sys.executable, PROGRAM, network, path]
+        subprocess.run(command, check=True, timeout=120)
+        results.append(np.load(path))
+    from mpi_program import ROUNDS, make
+
+    problem, graph = make(network)
+    algorithm, options = dm.OnlineLearning(epsilon=2.0), {"key": dm.Key.seeded(1), "metrics": []}
+    run = dm.simulate(algorithm, problem, graph, rounds=ROUNDS, **options)
+    alone = np.hstack([run.parameters, run.released])
+    for result in results:
+        np.testing.assert_array_equal(result, alone)
