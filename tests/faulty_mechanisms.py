@@ -24,3 +24,10 @@ class SilentLaplace(Laplace):
 
     def _add_noise(self, values, scale, stream):
         return values.copy()
+
+
+class SilentGaussian(Gaussian):
+    """Draws no noise at all."""
+
+    def _add_noise(self, values, scale, stream):
+        return values.copy()

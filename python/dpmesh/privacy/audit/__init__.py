@@ -1,28 +1,48 @@
-"""Audits: what runs on neighbouring data prove against a claim of privacy.
+"""Audits: what runs on neighbouring data prove against a claim of privacy, in three layers.
 
-Failing an audit proves a fault, passing proves nothing.
+`couple` is deterministic and finds most faults with one pair of runs; `audit_mechanism` and
+`audit_algorithm` give a lower confidence bound on epsilon from many runs; `audit_one_run` from a
+single one. Failing an audit proves a fault, passing proves nothing.
 """
 
+from dpmesh.privacy.audit import worst_cases
+from dpmesh.privacy.audit.algorithm import audit_algorithm
+from dpmesh.privacy.audit.canaries import PullingClients, canary_records
 from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.privacy.audit.coupling import Coupling, Movement, couple
-from dpmesh.privacy.audit.mechanism import audit_mechanism
+from dpmesh.privacy.audit.layers import Crowd, Pair, audit_layers
+from dpmesh.privacy.audit.mechanism import OneRelease, audit_mechanism
+from dpmesh.privacy.audit.one_run import audit_one_run
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
-from dpmesh.privacy.audit.transcript import alone
+from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
+from dpmesh.privacy.audit.transcript import Transcript, alone
 
 __all__ = [
     "AuditResult",
     "Claim",
     "Coupling",
+    "Crowd",
     "EpsilonClaim",
     "GaussianClaim",
     "Movement",
+    "OneRelease",
+    "Pair",
+    "PullingClients",
+    "ReplayedLikelihood",
+    "Transcript",
     "alone",
+    "audit_algorithm",
+    "audit_layers",
     "audit_mechanism",
+    "audit_one_run",
+    "canary_records",
     "claim_of",
     "couple",
     "gaussian_curve",
     "laplace_curve",
     "power",
+    "projection",
     "runs_needed",
+    "worst_cases",
 ]

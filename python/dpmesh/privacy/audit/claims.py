@@ -19,6 +19,7 @@ from scipy import special
 
 from dpmesh._validate import non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
 
 Rates = npt.NDArray[np.float64]
@@ -136,10 +137,13 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     ValueError
         If `delta` is out of range, or the plan claims nothing (epsilon is infinite).
     """
-    from dp_accounting import GaussianDpEvent
-
-    compositions = [[release.event for release in sequence] for sequence in plan.compositions()]
-    if all(type(event) is GaussianDpEvent for events in compositions for event in events):
-        mus = [hypot(*(1 / event.noise_multiplier for event in events)) for events in compositions]
+    compositions = plan.compositions()
+    if all(_is_gaussian(release) for releases in compositions for release in releases):
+        mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]
         return GaussianClaim(max(mus), delta)
     return EpsilonClaim(plan.cost(delta).epsilon, delta)
+
+
+def _is_gaussian(release: Release) -> bool:
+    everybody = release.sampling is None or release.sampling.rate == 1
+    return release.mechanism == "gaussian" and everybody

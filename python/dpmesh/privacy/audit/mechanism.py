@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer
+from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit.claims import claim_of
 from dpmesh.privacy.audit.keys import fresh_keys
@@ -17,6 +20,41 @@ from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Sensitive
+
+
+@dataclass(frozen=True)
+class OneRelease:
+    """A bare mechanism as an algorithm, so that all audits of algorithms apply to it.
+
+    Its problem is the rows that it lets out in each round, shape (nodes, dim).
+    """
+
+    mechanism: Mechanism
+    sensitivity: Sensitivity
+
+    travels: ClassVar[Travel] = "gossip"
+
+    def plan(self, rounds: int) -> Plan:
+        """Return one release for each round."""
+        releases = (self.mechanism.planned(t, self.sensitivity) for t in range(rounds))
+        return Plan(tuple(releases), "replace_one", "record")
+
+    def init(self, problem: Floats, key: Key) -> None:
+        """Return no state."""
+
+    def step(
+        self, state: None, round: int, problem: Floats, exchange: Exchange, key: Key
+    ) -> tuple[None, Info]:
+        """Release the rows."""
+        noise = key.stream(Purpose.NOISE, round)
+        values, release, bits = self.mechanism.release(
+            Sensitive(problem), self.sensitivity, noise, round=round
+        )
+        return None, Info((release,), bits, exchange(round, values), np.empty(0))
+
+    def parameters(self, state: None) -> Floats:
+        """Return no parameters."""
+        return np.empty((0, 0))
 
 
 def audit_mechanism(
@@ -63,8 +101,8 @@ def audit_mechanism(
     ValueError
         If an argument is out of range, or there is no noise.
     """
-    claim = claim_of(Plan((mechanism.planned(0, sensitivity),), "replace_one", "record"), delta)
-    rows = _worst_pair(sensitivity, dim) if pair is None else _pair(*pair)
+    claim = claim_of(OneRelease(mechanism, sensitivity).plan(1), delta)
+    rows = worst_pair(sensitivity, dim) if pair is None else _pair(*pair)
     scale = mechanism.noise_scale(sensitivity, rows[0].size)
     streams = (key.stream(Purpose.NOISE, 0) for key in fresh_keys(key))
 
@@ -76,7 +114,8 @@ def audit_mechanism(
     return tell_apart(claim, scores, runs=runs, confidence=confidence, what=f"{mechanism}")
 
 
-def _worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
+def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
+    """Return two rows around 0 as far apart as they may be, in the worst direction."""
     integer("dim", dim, at_least=1)
     # Laplace noise covers an L2 distance least well along the diagonal
     direction = np.eye(dim)[0] if sensitivity.norm == "l1" else np.full(dim, 1 / sqrt(dim))

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize, special, stats
 
-from dpmesh._validate import integer, non_negative, probability
+from dpmesh._validate import fail, integer, non_negative, probability
+from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.audit.claims import EpsilonClaim
+from dpmesh.privacy.audit.keys import fresh_keys
+from dpmesh.privacy.audit.result import AuditResult
+from dpmesh.privacy.audit.scores import ReplayedLikelihood
+from dpmesh.privacy.audit.transcript import Transcript, record
+
+Coins = npt.NDArray[np.bool_]
+Scores = Callable[[Transcript], npt.NDArray[np.float64]]
 
 
 def p_value(
@@ -81,3 +95,81 @@ def epsilon_lower_bound(
     while excess(above) < 0:
         above *= 2
     return float(optimize.bisect(excess, 0.0, above, xtol=1e-12))
+
+
+def audit_one_run(
+    algorithm: AnyAlgorithm,
+    problem_of: Callable[[Coins], Any],
+    exchange: Exchange,
+    *,
+    canaries: int,
+    rounds: int,
+    guesses: int | None = None,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    scores: Scores | None = None,
+    key: Key | None = None,
+) -> AuditResult:
+    """Return a lower confidence bound on epsilon from a single run with many canaries.
+
+    A smoke test for the real training loop: it sees gross faults only, and never replaces coupling
+    or many runs.
+
+    Parameters
+    ----------
+    algorithm
+        What is audited.
+    problem_of
+        Returns the problem for the canaries' coins, shape (canaries,): each coin chooses between
+        two neighbouring forms of one unit.
+    exchange
+        How messages travel.
+    canaries
+        At least 2.
+    rounds
+        Of the run.
+    guesses
+        How many coins to guess, half of them as True: those of the largest and of the smallest
+        scores. By default a fifth of them.
+    delta
+        Of the claim, in [0, 1).
+    confidence
+        In (0, 1).
+    scores
+        Returns for each canary a number that is larger if its coin is True, from what the run
+        `sent`, `released` and `received`; such as a `projection`. By default the likelihood ratio
+        of its node's releases, for one canary on each node.
+    key
+        Of all randomness; by default a new one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the plan claims nothing.
+    """
+    integer("canaries", canaries, at_least=2)
+    integer("rounds", rounds, at_least=1)
+    guesses = max(2, canaries // 5) if guesses is None else guesses
+    half = integer("guesses", guesses, at_least=2, below=canaries + 1) // 2
+    claim = EpsilonClaim(algorithm.plan(rounds).cost(delta).epsilon, delta)
+    keys = fresh_keys(key)
+    coins = generator(next(keys), Purpose.AUDIT).integers(2, size=canaries).astype(bool)
+    run = record(algorithm, problem_of(coins), exchange, rounds=rounds, key=next(keys))
+    if scores is None:
+        all_true, all_false = (problem_of(np.full(canaries, coin)) for coin in (True, False))
+        replayed = ReplayedLikelihood(algorithm, all_true, all_false, exchange, rounds, next(keys))
+        score = sum(replayed.ratios(run), start=np.zeros(canaries))
+    else:
+        score = scores(run)
+    if score.shape != (canaries,):
+        fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
+    ranked = coins[np.argsort(score)]
+    correct = int(ranked[-half:].sum() + (~ranked[:half]).sum())
+    bound = epsilon_lower_bound(
+        canaries=canaries, guesses=2 * half, correct=correct, delta=delta, confidence=confidence
+    )
+    method = (
+        f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}; "
+        f"{correct} of {2 * half} guesses were right"
+    )
+    return AuditResult(claim, bound, confidence, method)

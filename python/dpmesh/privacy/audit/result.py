@@ -88,5 +88,5 @@ def tell_apart(
         claim,
         lower_bound(claim, tally, confidence),
         confidence,
-        f"2 x {runs} runs of {what}, told apart by a threshold from as many pilot runs",
+        f"2 x {runs} runs of {what}; told apart by a threshold from as many pilot runs",
     )

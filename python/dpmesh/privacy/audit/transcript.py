@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.likelihood import log_likelihood_ratio
 from dpmesh.privacy.door import Passage, watched_by
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.mechanisms import Emission
@@ -90,49 +85,3 @@ def record(
             run.received.append(info.received.copy())
             run.ledger.extend(info.releases)
     return run
-
-
-@dataclass(frozen=True)
-class ReplayedLikelihood:
-    """Likelihood ratio of a transcript, from running the algorithm on it in both worlds.
-
-    Each release is compared with what either world would have had at the door, had it released all
-    that came before. The replays have coins of their own, not those of the run: who sees a
-    transcript does not know them, so sampling that hides a unit is given its due. Without such
-    sampling the score is the best there is (Neyman, Pearson).
-
-    Parameters
-    ----------
-    algorithm, exchange, rounds
-        As of the run.
-    problem, neighbor
-        The two worlds.
-    key
-        Coins of the replays.
-    """
-
-    algorithm: AnyAlgorithm
-    problem: Any
-    neighbor: Any
-    exchange: Exchange
-    rounds: int
-    key: Key
-
-    def ratios(self, run: Transcript) -> Iterator[npt.NDArray[np.float64]]:
-        """Yield the logarithm of the ratio for each noisy release, shape (rows,)."""
-        positive, negative = (
-            record(
-                self.algorithm, world, self.exchange, rounds=self.rounds, key=self.key, replay=run
-            ).passages
-            for world in (self.problem, self.neighbor)
-        )
-        for passage, one, other in zip(run.passages, positive, negative, strict=False):
-            mechanism, sensitivity = passage.mechanism, passage.emission.release.sensitivity
-            scale = mechanism.noise_scale(sensitivity, passage.inside.shape[-1])
-            if scale > 0:
-                values = passage.emission.values
-                yield log_likelihood_ratio(values, one.inside, other.inside, mechanism.norm, scale)
-
-    def __call__(self, run: Transcript) -> float:
-        """Return the logarithm of the whole ratio."""
-        return float(sum(ratio.sum() for ratio in self.ratios(run)))

@@ -1,0 +1,85 @@
+"""The audit of an algorithm by many short runs in two neighbouring worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, SupportsFloat
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import integer
+from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.keys import Key
+from dpmesh.privacy.audit.claims import Claim, claim_of
+from dpmesh.privacy.audit.keys import fresh_keys
+from dpmesh.privacy.audit.result import AuditResult, tell_apart
+from dpmesh.privacy.audit.scores import ReplayedLikelihood
+from dpmesh.privacy.audit.transcript import Transcript, record
+
+Score = Callable[[Transcript], SupportsFloat]
+
+
+def audit_algorithm(
+    algorithm: AnyAlgorithm,
+    problem: Any,
+    neighbor: Any,
+    exchange: Exchange,
+    *,
+    rounds: int,
+    runs: int = 1_000,
+    claim: Claim | None = None,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    score: Score | None = None,
+    key: Key | None = None,
+) -> AuditResult:
+    """Return a lower confidence bound on what whole runs let through.
+
+    Parameters
+    ----------
+    algorithm
+        What is audited.
+    problem, neighbor
+        The same but for one unit, chosen to be as different as possible.
+    exchange
+        How messages travel.
+    rounds
+        Of each run; few are enough for a canary that is used early.
+    runs
+        In each world, and as many for the pilot. `runs_needed` says how many find what.
+    claim
+        By default that of the algorithm's plan at `delta`.
+    delta
+        In [0, 1).
+    confidence
+        In (0, 1).
+    score
+        Large for runs on `problem`, small for runs on `neighbor`; it may use what the run `sent`,
+        `released` and `received`, and no more. By default `ReplayedLikelihood`; where units are
+        sampled, better a `projection`.
+    key
+        Of all randomness; by default a new one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the plan claims nothing.
+    """
+    integer("rounds", rounds, at_least=1)
+    claim = claim_of(algorithm.plan(rounds), delta) if claim is None else claim
+    keys = fresh_keys(key)
+    measure: Score = score or ReplayedLikelihood(
+        algorithm, problem, neighbor, exchange, rounds, next(keys)
+    )
+
+    def scores(world: bool) -> npt.NDArray[np.float64]:
+        data = problem if world else neighbor
+        transcripts = (
+            record(algorithm, data, exchange, rounds=rounds, key=own) for own in islice(keys, runs)
+        )
+        return np.array([float(measure(run)) for run in transcripts])
+
+    what = f"{type(algorithm).__name__}, rounds: {rounds}"
+    return tell_apart(claim, scores, runs=runs, confidence=confidence, what=what)

@@ -1,0 +1,102 @@
+"""All layers of an audit, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.keys import Key
+from dpmesh.privacy.audit.algorithm import Score, audit_algorithm
+from dpmesh.privacy.audit.coupling import Coupling, couple
+from dpmesh.privacy.audit.keys import fresh_keys
+from dpmesh.privacy.audit.one_run import Coins, Scores, audit_one_run
+from dpmesh.privacy.audit.result import AuditResult
+from dpmesh.privacy.audit.transcript import alone
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An algorithm, and two neighbouring problems that it should hardly tell apart.
+
+    See `couple` and `audit_algorithm` for the fields.
+    """
+
+    algorithm: AnyAlgorithm
+    problem: Any
+    neighbor: Any
+    rounds: int
+    exchange: Exchange = alone
+    score: Score | None = None
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """An algorithm, and problems with many canaries, each in one of two forms.
+
+    See `audit_one_run` for the fields.
+    """
+
+    algorithm: AnyAlgorithm
+    problem_of: Callable[[Coins], Any]
+    canaries: int
+    rounds: int
+    exchange: Exchange = alone
+    scores: Scores | None = None
+
+
+def audit_layers(
+    pair: Pair,
+    crowd: Crowd,
+    *,
+    runs: int = 1_000,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    key: Key | None = None,
+) -> Iterator[Coupling | AuditResult]:
+    """Couple two runs, tell many apart, and guess the canaries of one; yield each result in turn.
+
+    Parameters
+    ----------
+    pair
+        What the first two layers run.
+    crowd
+        What the third layer runs.
+    runs
+        Of the second layer, see `audit_algorithm`.
+    delta
+        Of the claims, in [0, 1).
+    confidence
+        Of the second and of the third layer, each, in (0, 1).
+    key
+        Of all randomness; by default a new one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or a plan claims nothing.
+    """
+    keys = fresh_keys(key)
+    worlds = pair.algorithm, pair.problem, pair.neighbor, pair.exchange
+    yield couple(*worlds, rounds=pair.rounds, key=next(keys))
+    yield audit_algorithm(
+        *worlds,
+        rounds=pair.rounds,
+        runs=runs,
+        delta=delta,
+        confidence=confidence,
+        score=pair.score,
+        key=next(keys),
+    )
+    yield audit_one_run(
+        crowd.algorithm,
+        crowd.problem_of,
+        crowd.exchange,
+        canaries=crowd.canaries,
+        rounds=crowd.rounds,
+        delta=delta,
+        confidence=confidence,
+        scores=crowd.scores,
+        key=next(keys),
+    )

@@ -1,0 +1,156 @@
+"""Audits of federated learning, right and with planted faults.
+
+Confidence and power are those of test_audit_online.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from faulty_federated import (
+    HalvedNoise,
+    MissingFactor2,
+    NoNoiseDrawn,
+    PastTheDoor,
+    RealisedBatch,
+)
+from scipy import stats
+
+from dpmesh.algorithms import FederatedLearning
+from dpmesh.keys import Key
+from dpmesh.privacy.audit import (
+    AuditResult,
+    EpsilonClaim,
+    GaussianClaim,
+    PullingClients,
+    alone,
+    audit_algorithm,
+    audit_one_run,
+    couple,
+    power,
+    worst_cases,
+)
+from dpmesh.privacy.audit.sample_size import Curve, gaussian_curve
+
+SURE = 1 - 1e-3
+DELTA = 0.03  # of what samples hide: the larger, the fewer runs
+
+
+def federated(kind=FederatedLearning, *, clients=12, sampling="poisson", rate=0.5, z=1.0):
+    return kind(
+        clients=clients,
+        sampling_rate=rate,
+        clipping_norm=1.0,
+        noise_multiplier=z,
+        sampling=sampling,
+        local_steps=1,
+    )
+
+
+def coupled(algorithm):
+    pair, _ = worst_cases.federated(algorithm, rounds=20)
+    worlds = pair.problem, pair.neighbor
+    return couple(algorithm, *worlds, alone, rounds=20, key=Key.seeded(1))
+
+
+def many_runs(algorithm, *, runs: int, score=None) -> AuditResult:
+    pair, _ = worst_cases.federated(algorithm)
+    return audit_algorithm(
+        algorithm,
+        pair.problem,
+        pair.neighbor,
+        alone,
+        rounds=1,
+        runs=runs,
+        delta=DELTA,
+        confidence=SURE,
+        score=score or pair.score,
+        key=Key.seeded(2),
+    )
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_federated_learning_couples(sampling: str) -> None:
+    coupling = coupled(federated(sampling=sampling))
+    assert not coupling.violated, str(coupling)
+    moved = [m.distance / m.allowed for m in coupling.movements]
+    assert max(moved) == pytest.approx(1.0)  # where the client takes part
+    assert min(moved) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "sampling", "message"),
+    [
+        (MissingFactor2, "uniform", "moved by 2, allowed is 1 "),
+        (NoNoiseDrawn, "poisson", "released without its noise"),
+        (RealisedBatch, "poisson", "received depends on data that did not pass the door"),
+        (PastTheDoor, "poisson", "sent depends on data that did not pass the door"),
+        (PastTheDoor, "uniform", "sent depends on data that did not pass the door"),
+    ],
+)
+def test_coupling_flags_faults_of_federated_learning(fault, sampling: str, message: str) -> None:
+    coupling = coupled(federated(fault, sampling=sampling))
+    assert coupling.violated
+    assert message in str(coupling)
+
+
+def test_many_runs_without_sampling_measure_mu() -> None:
+    assert power(GaussianClaim(1.0), gaussian_curve(2.0), 400, SURE) > SURE
+    assert power(GaussianClaim(0.25), gaussian_curve(1.0), 400, SURE) > SURE
+
+    def model(run):  # what everybody sees, after the division
+        return run.received[0][0, 0]
+
+    for sampling in ("poisson", "uniform"):
+        result = many_runs(federated(sampling=sampling, rate=1.0), runs=400)
+        assert isinstance(result.claim, GaussianClaim)
+        assert 0.25 < result.lower_bound <= result.claim.level == 1.0
+    for fault, sampling, score in (
+        (MissingFactor2, "uniform", None),
+        (HalvedNoise, "poisson", None),
+        (RealisedBatch, "poisson", model),
+    ):
+        result = many_runs(federated(fault, sampling=sampling, rate=1.0), runs=400, score=score)
+        assert result.violated, str(result)
+        assert result.lower_bound <= 2.0 * (1 if fault is not RealisedBatch else 12 / 11)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_many_runs_give_sampling_its_due(sampling: str) -> None:
+    """Half of the noise is found in spite of it. No other client's coin blurs the sum here."""
+    clients = {"poisson": 1, "uniform": 2}[sampling]
+    right, wrong = (
+        federated(kind, clients=clients, sampling=sampling)
+        for kind in (FederatedLearning, HalvedNoise)
+    )
+    claim = EpsilonClaim(right.plan(1).cost(DELTA).epsilon, DELTA)
+    at = np.linspace(-1, 6, 141)
+    sampled = Curve((stats.norm.sf(at) + stats.norm.sf(at - 2)) / 2, stats.norm.sf(at))
+    assert power(claim, sampled, 1_500, SURE) > SURE
+
+    assert not many_runs(right, runs=1_500).violated
+    assert many_runs(wrong, runs=1_500).violated
+
+
+def test_one_run_with_orthogonal_clients_sees_gross_faults() -> None:
+    """A halved noise would stay unseen: one run with many dimensions is a smoke test."""
+    for kind, violated in ((FederatedLearning, False), (NoNoiseDrawn, True)):
+        _, crowd = worst_cases.federated(federated(kind, rate=0.95, z=3.0), canaries=500)
+        result = audit_one_run(
+            crowd.algorithm,
+            crowd.problem_of,
+            alone,
+            canaries=500,
+            rounds=1,
+            guesses=300,
+            delta=1e-9,
+            confidence=SURE,
+            scores=crowd.scores,
+            key=Key.seeded(3),
+        )
+        assert result.violated == violated, str(result)
+
+
+def test_clients_without_a_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"pulls: wanted .* got pulls \(2, 1\), present \(3,\)"):
+        PullingClients(np.ones((2, 1)), np.ones(3, dtype=bool))

@@ -1,0 +1,98 @@
+"""All layers together, in words; and bad input of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from faulty_mechanisms import HalvedLaplace, SilentLaplace
+from faulty_online import MissingFactor2
+
+from dpmesh.algorithms import OnlineLearning
+from dpmesh.keys import Key
+from dpmesh.privacy import Laplace, Sensitivity
+from dpmesh.privacy.audit import (
+    alone,
+    audit_algorithm,
+    audit_layers,
+    audit_one_run,
+    canary_records,
+    worst_cases,
+)
+
+CASE = worst_cases.online(OnlineLearning(epsilon=1.0), canaries=50)
+
+
+def test_all_layers_in_words() -> None:
+    texts = [str(result) for result in audit_layers(*CASE, runs=50, key=Key.seeded(10))]
+    coupling, many, one = texts
+    assert "moved     1 of 3 releases, at most 1 of what is allowed" in coupling
+    assert "2 x 50 runs of OnlineLearning, rounds: 3; told apart by a threshold" in many
+    assert "claim     epsilon = 1 at delta = 0" in many
+    assert "1 run of OnlineLearning, rounds: 3, canaries: 50" in one
+    assert "with confidence 0.95" in one
+    assert all("consistent, which proves nothing" in text for text in texts)
+    again = audit_layers(*CASE, runs=50, key=Key.seeded(10))
+    assert [str(result) for result in again] == texts
+
+
+def test_each_layer_flags_a_missing_factor() -> None:
+    case = worst_cases.online(MissingFactor2(epsilon=1.0), canaries=2_000)
+    for result in audit_layers(*case, runs=700, confidence=1 - 1e-3, key=Key.seeded(11)):
+        assert result.violated, str(result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "violated"),
+    [
+        (Laplace, [False, False, False]),
+        (HalvedLaplace, [False, True, True]),
+        (SilentLaplace, [True, True, True]),
+    ],
+)
+def test_a_bare_mechanism_goes_through_all_layers(kind, violated: list[bool]) -> None:
+    sensitivity = Sensitivity(1.0, "l1", "a test")
+    case = worst_cases.mechanism(kind(1.0), sensitivity, canaries=2_000)
+    results = audit_layers(*case, runs=700, confidence=1 - 1e-3, key=Key.seeded(12))
+    assert [result.violated for result in results] == violated
+
+
+ONLINE = OnlineLearning(epsilon=1.0)
+
+
+def _records(coins=(True,), **other):
+    return canary_records(coins, **({"records": 2} | other))
+
+
+def _many(**arguments):
+    pair = _records([True]), _records([False])
+    return audit_algorithm(ONLINE, *pair, alone, **({"rounds": 2, "runs": 9} | arguments))
+
+
+def _one(**arguments):
+    return audit_one_run(ONLINE, _records, alone, **({"rounds": 2, "canaries": 4} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("audit", "arguments", "message"),
+    [
+        (_many, {"rounds": 0}, "rounds: wanted an integer of at least 1, got 0"),
+        (_many, {"runs": 0}, "runs: wanted an integer of at least 1, got 0"),
+        (_many, {"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
+        (_many, {"confidence": 1.0}, r"confidence: wanted a number in \(0, 1\), got 1"),
+        (_one, {"rounds": 0}, "rounds: wanted an integer of at least 1, got 0"),
+        (_one, {"canaries": 1}, "canaries: wanted an integer of at least 2, got 1"),
+        (_one, {"guesses": 5}, "guesses: wanted an integer of at least 2 and below 5, got 5"),
+        (
+            _one,
+            {"scores": lambda run: np.zeros(3)},
+            r"scores: wanted one number for each of 4 canaries, got shape \(3,\)",
+        ),
+        (_records, {"records": 0}, "records: wanted an integer of at least 1, got 0"),
+        (_records, {"dim": 0}, "dim: wanted an integer of at least 1, got 0"),
+        (_records, {"position": 2}, "position: wanted .* at least 0 and below 2, got 2"),
+        (_records, {"coins": []}, "coins: wanted 1 coin or more, got 0"),
+    ],
+)
+def test_bad_input_is_named(audit, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit(**arguments)
