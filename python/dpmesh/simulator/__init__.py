@@ -2,6 +2,7 @@
 
 from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
+from dpmesh.simulator.repeats import RepeatedRuns, Repeats
 from dpmesh.simulator.run import Run, Traffic
 
-__all__ = ["History", "Record", "Run", "Traffic", "simulate"]
+__all__ = ["History", "Record", "RepeatedRuns", "Repeats", "Run", "Traffic", "simulate"]

@@ -1,0 +1,186 @@
+"""Many runs of an online algorithm in one, for the mean and the spread of its regret.
+
+The runs differ in the order of the data and in the noise, and share the network. Their nodes are
+nodes of one large problem: node i in run r is node ``i * runs + r``. So a round of all runs costs
+little more than a round of one, where vectors are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer
+from dpmesh.algorithms.base import Algorithm, Exchange
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.types import Floats, Released
+from dpmesh.problems import LinearProblem
+from dpmesh.problems.hindsight import best_fixed_predictor
+from dpmesh.simulator.exchange import Gossip
+from dpmesh.topology import Topology
+
+StateT = TypeVar("StateT")
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatedRuns:
+    """What came out of the runs.
+
+    Parameters
+    ----------
+    losses
+        Shape (runs, nodes, checkpoints): each node's mean loss over all nodes' examples so far.
+    parameters
+        Shape (runs, nodes, dim): the nodes' models at the end. Not covered by the guarantee.
+    released
+        Shape (runs, nodes, dim): the last broadcasts as they were received.
+    """
+
+    losses: Values
+    parameters: Floats
+    released: Floats
+
+    def regret(self, best: Values) -> Values:
+        """Return the regret of Definition 2 for each example, shape (runs, nodes, checkpoints).
+
+        Parameters
+        ----------
+        best
+            What `Repeats.best` returned for the same checkpoints.
+        """
+        return self.losses - best[:, None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeats:
+    """Copies of a problem side by side, in each of which the records are dealt out anew.
+
+    Parameters
+    ----------
+    problem
+        The nodes of all copies.
+    nodes, runs
+        Nodes of a copy, and number of copies.
+    """
+
+    problem: LinearProblem
+    nodes: int
+    runs: int
+
+    @classmethod
+    def deal(cls, problem: LinearProblem, runs: int, *, key: Key) -> Repeats:
+        """Shuffle all records of a problem and deal them out equally to its nodes, `runs` times.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer records than nodes, or no run.
+        """
+        integer("runs", runs, at_least=1)
+        records, nodes = problem.everything[1], problem.nodes
+        each = len(records) // nodes
+        draws = (generator(key, Purpose.SPLIT, run) for run in range(runs))
+        orders = [draw.permutation(records)[: each * nodes].reshape(each, nodes) for draw in draws]
+        # Records of a round lie side by side: a round then reads memory in one go.
+        train = problem.train.take(np.stack(orders, axis=2).ravel())
+        parts = np.arange(train.records).reshape(each, nodes * runs).T
+        return cls(replace(problem, train=train, partition=tuple(parts)), nodes, runs)
+
+    def best(self, at: Sequence[int], *, radius: float, tolerance: float = 1e-4) -> Values:
+        """Return the mean loss of the best fixed predictor on the examples so far, for each run.
+
+        Parameters
+        ----------
+        at
+            The checkpoints, in examples of each node.
+        radius, tolerance
+            As for `best_fixed_predictor`.
+
+        Returns
+        -------
+        Shape (runs, checkpoints).
+        """
+        parts = self.problem.partition
+        return np.array(
+            [
+                [
+                    best_fixed_predictor(
+                        self.problem,
+                        np.concatenate([part[:count] for part in parts[run :: self.runs]]),
+                        radius=radius,
+                        tolerance=tolerance,
+                    ).value
+                    for count in at
+                ]
+                for run in range(self.runs)
+            ]
+        )
+
+    def simulate(
+        self,
+        algorithm: Algorithm[StateT, LinearProblem],
+        topology: Topology,
+        *,
+        at: Sequence[int],
+        key: Key,
+    ) -> RepeatedRuns:
+        """Run an algorithm in all copies, until each node has used ``at[-1]`` examples.
+
+        Parameters
+        ----------
+        algorithm
+            One that uses each example once, and says in which round.
+        topology
+            The network of each copy.
+        at
+            Checkpoints, in examples of each node: ascending multiples of the algorithm's batch.
+        key
+            Source of the noise, which differs between the runs.
+
+        Raises
+        ------
+        ValueError
+            If the topology does not have the nodes of a copy, or an argument does not fit.
+        """
+        if topology.nodes != self.nodes:
+            fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
+        exchange = self._in_each_copy(Gossip(topology))
+        state = algorithm.init(self.problem, key)
+        shape = (self.nodes, self.runs)
+        total, losses, used, t = np.zeros(shape), [], 0, 0
+        while used < at[-1]:
+            before = algorithm.parameters(state)
+            state, info = algorithm.step(state, t, self.problem, exchange, key)
+            if info.records is None:
+                fail("algorithm", "one that uses each example once", algorithm)
+            batch = info.records.shape[1]
+            of_run = info.records.reshape(*shape, batch).transpose(1, 0, 2).reshape(self.runs, -1)
+            everybody = np.tile(of_run, (self.nodes, 1))
+            total += batch * self.problem.objective(before, everybody).reshape(shape)
+            used, t = used + batch, t + 1
+            if used in at:
+                losses.append(total.T / used)
+        if len(losses) != len(at):
+            fail("at", f"ascending multiples of {batch}, the examples of a round", list(at))
+        parameters, released = algorithm.parameters(state), info.received
+        return RepeatedRuns(
+            np.stack(losses, axis=-1), self._by_run(parameters), self._by_run(released)
+        )
+
+    def _in_each_copy(self, exchange: Exchange) -> Exchange:
+        """Return the exchange that treats the copies of a message as one long message."""
+
+        def side_by_side(round: int, messages: Released) -> Released:
+            long = Released(messages.reshape(self.nodes, -1))
+            return Released(exchange(round, long).reshape(messages.shape))
+
+        return side_by_side
+
+    def _by_run(self, values: Floats) -> Floats:
+        runs_last: Floats = values.reshape(self.nodes, self.runs, -1)
+        return runs_last.transpose(1, 0, 2)

@@ -1,0 +1,74 @@
+"""Runs side by side are what single runs are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh import topology
+from dpmesh.simulator import Repeats
+
+NODES, RECORDS, DIM, RUNS = 4, 12, 3, 5
+
+
+def make_problem(loss: str = "logistic") -> dm.LinearProblem:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(NODES * RECORDS + 3, DIM))
+    labels = np.where(features[:, 0] > 0, 1, -1)
+    parts = tuple(np.array_split(np.arange(len(labels)), NODES))
+    return dm.LinearProblem(dm.Dataset(features, labels, "synthetic"), parts, loss)
+
+
+def single(repeats: Repeats, run: int) -> dm.LinearProblem:
+    problem = repeats.problem
+    return dm.LinearProblem(problem.train, problem.partition[run::RUNS], problem.loss)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_run_is_a_simulation(batch_size: int) -> None:
+    """Without noise each run is, to the digit, what `simulate` makes of its records."""
+    network = topology.random_matchings(NODES, key=dm.Key.seeded(2))
+    repeats = Repeats.deal(make_problem(), RUNS, key=dm.Key.seeded(1))
+    algorithm = dm.OnlineLearning(None, radius=2.0, batch_size=batch_size)
+    at = [6, 12]
+    runs = repeats.simulate(algorithm, network, at=at, key=dm.Key.seeded(3))
+    regret = runs.regret(repeats.best(at, radius=2.0))
+    for r in range(RUNS):
+        rounds = RECORDS // batch_size
+        options = {"rounds": rounds, "every": rounds // 2, "metrics": ["regret"]}
+        expected = dm.simulate(algorithm, single(repeats, r), network, **options)
+        np.testing.assert_allclose(runs.parameters[r], expected.parameters, atol=1e-12)
+        np.testing.assert_allclose(runs.released[r], expected.released, atol=1e-12)
+        history = expected.history
+        np.testing.assert_allclose(regret[r].mean(axis=0), history["regret"], atol=1e-3)
+        np.testing.assert_allclose(regret[r].max(axis=0), history["worst_regret"], atol=1e-3)
+
+
+def test_runs_differ_in_order_and_noise() -> None:
+    problem, network = make_problem(), topology.ring(NODES)
+    repeats = Repeats.deal(problem, RUNS, key=dm.Key.seeded(1))
+    firsts = [repeats.problem.train.features[repeats.problem.partition[r][0]] for r in range(RUNS)]
+    assert len({tuple(first) for first in firsts}) > 1
+    noisy = dm.OnlineLearning(1.0)
+    runs = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
+    again = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
+    np.testing.assert_array_equal(runs.losses, again.losses)
+    assert len(np.unique(runs.losses[:, 0, 0])) == RUNS
+    for run in range(RUNS):  # all records of a run are records of the problem, each once
+        chosen = np.concatenate(repeats.problem.partition[run::RUNS])
+        rows = {tuple(row) for row in repeats.problem.train.features[chosen]}
+        assert len(rows) == NODES * RECORDS
+        assert rows <= {tuple(row) for row in problem.train.features}
+
+
+def test_bad_input_is_named() -> None:
+    problem, key = make_problem(), dm.Key.seeded(0)
+    with pytest.raises(ValueError, match="runs: wanted an integer of at least 1, got 0"):
+        Repeats.deal(problem, 0, key=key)
+    repeats = Repeats.deal(problem, 2, key=key)
+    with pytest.raises(ValueError, match="topology: wanted 4 nodes, as a copy has, got 3"):
+        repeats.simulate(dm.OnlineLearning(), topology.ring(3), at=[1], key=key)
+    algorithm = dm.OnlineLearning(batch_size=3)
+    with pytest.raises(ValueError, match="at: wanted ascending multiples of 3"):
+        repeats.simulate(algorithm, topology.ring(4), at=[4, 6], key=key)
