@@ -159,6 +159,21 @@ def test_losses_are_those_of_their_records(case: Case) -> None:
     np.testing.assert_allclose([part.sum() for part in parts], sums, rtol=1e-12, atol=1e-12)
 
 
+@given(cases(), st.sampled_from([0.0, 0.3]), st.sampled_from([None, 2.5]))
+def test_class_losses_are_those_of_each_model_alone(
+    case: Case, regularization: float, divide_by: float | None
+) -> None:
+    if case.classes is None or case.loss == "softmax":
+        return
+    settings: Any = {"regularization": regularization, "divide_by": divide_by}
+    got = kernels.linear_class_losses(case.params, *case.model, classes=case.classes, **settings)
+    for k, model in enumerate(np.split(case.params, case.classes, axis=1)):
+        signs = np.where(case.labels == k, 1, -1)
+        alone = case.features, signs, case.batches, case.loss
+        expected = kernels.linear_loss(model, *alone, **settings)
+        np.testing.assert_allclose(got[:, k], expected, rtol=1e-12, atol=1e-12)
+
+
 @given(cases(), st.sampled_from([np.int32, np.int64]))
 def test_sparse_features_give_what_dense_ones_give(case: Case, index: type) -> None:
     csr = sparse.csr_array(case.features)
@@ -283,6 +298,7 @@ def test_same_bits_on_any_number_of_threads(form: str) -> None:
 
 
 W, X, Y, B = np.zeros((1, 2)), np.ones((3, 2)), np.array([1, -1, 1]), np.zeros((1, 1), dtype=int)
+W2 = np.zeros((1, 4))
 COO = sparse.coo_array(X)
 TWICE = sparse.csr_array((np.ones(2), [0, 0], [0, 2, 2, 2]), shape=(3, 2))
 
@@ -348,6 +364,22 @@ def test_bad_input_is_named(arguments: Any, settings: Any, message: str) -> None
         (lambda: kernels.linear_step(W, np.nan, X, Y, B, "hinge"), "step_size: wanted finite"),
         (
             lambda: kernels.linear_record_losses(W, X, Y, B + 3, "hinge"),
+            "batches: wanted records from 0 to 2, got 3",
+        ),
+        (
+            lambda: kernels.linear_class_losses(
+                np.zeros((1, 4)), X, [0, 1, 1], B, "softmax", classes=2
+            ),
+            "loss: wanted a loss of one model for each class, got 'softmax'",
+        ),
+        (
+            lambda: kernels.linear_class_losses(W, X, Y, B, "hinge", classes=None),
+            "loss: wanted a loss of one model for each class, got 'hinge' with classes=None",
+        ),
+        (
+            lambda: kernels.linear_class_losses(
+                np.zeros((1, 4)), X, [0, 1, 1], B + 3, "hinge", classes=2
+            ),
             "batches: wanted records from 0 to 2, got 3",
         ),
         (lambda: kernels.linear_scores(W[:, :1], X), r"params: wanted shape \(models, 2\), got"),

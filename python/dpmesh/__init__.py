@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         schedules,
         topology,
     )
-    from dpmesh.algorithms import FederatedLearning, OnlineLearning
+    from dpmesh.algorithms import FederatedLearning, OnlineLearning, WithoutReplacement
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
@@ -40,6 +40,7 @@ __all__ = [
     "LinearProblem",
     "OnlineLearning",
     "Run",
+    "WithoutReplacement",
     "__version__",
     "data",
     "estimators",
@@ -60,6 +61,7 @@ _HOMES = {
     "LinearProblem": "dpmesh.problems",
     "OnlineLearning": "dpmesh.algorithms",
     "Run": "dpmesh.simulator",
+    "WithoutReplacement": "dpmesh.algorithms",
     "simulate": "dpmesh.simulator",
 }
 

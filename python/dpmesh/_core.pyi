@@ -160,6 +160,13 @@ def linear_losses(
     averaging: _Averaging,
     out: npt.NDArray[np.float64],
 ) -> None: ...
+def linear_class_losses(
+    params: _Floats,
+    model: _Model,
+    batches: _Batches,
+    averaging: _Averaging,
+    out: npt.NDArray[np.float64],
+) -> None: ...
 def linear_record_losses(
     params: _Floats, model: _Model, batches: _Batches, out: npt.NDArray[np.float64]
 ) -> None: ...

@@ -3,6 +3,7 @@
 from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
     "Algorithm",
@@ -12,4 +13,5 @@ __all__ = [
     "OnlineLearning",
     "OnlineLearningUnnoisedRegularizer",
     "Travel",
+    "WithoutReplacement",
 ]

@@ -81,6 +81,10 @@ class Controller(Protocol[StateT]):
         """What a privacy report must say about the decisions."""
         ...
 
+    def may_be_global(self, round: int) -> bool:
+        """Return whether an update of this round can be global at all: known before the run."""
+        ...
+
     def init(self, shape: tuple[int, int, int], key: Key) -> StateT:
         """Return the state before round 0, for local models of shape (nodes, classifiers, dim)."""
         ...

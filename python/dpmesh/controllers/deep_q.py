@@ -149,6 +149,10 @@ class DeepQ:
             "known to leak",
         )
 
+    def may_be_global(self, round: int) -> bool:
+        """Return True: exploration never stops, and who knows what is learned."""
+        return True
+
     def exploration(self, round: int) -> float:
         """Return p_explr: linear until round `anneal_rounds`, constant from then on."""
         share = min(1.0, round / self.anneal_rounds)

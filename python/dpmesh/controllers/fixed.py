@@ -19,6 +19,10 @@ class FixedController(ABC):
     public = True
     assumptions: tuple[str, ...] = ()
 
+    def may_be_global(self, round: int) -> bool:
+        """Return whether an update of this round can be global at all: known before the run."""
+        return True
+
     @abstractmethod
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
         """Return the decisions of all nodes, shape (nodes, classifiers)."""
@@ -57,6 +61,10 @@ class AlwaysGlobal(FixedController):
 class AlwaysLocal(FixedController):
     """Every update is local: the nodes never hear of each other."""
 
+    def may_be_global(self, round: int) -> bool:
+        """Return False."""
+        return False
+
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
         """Return local updates."""
         return np.zeros(shape, dtype=np.bool_)
@@ -70,6 +78,10 @@ class RandomGlobal(FixedController):
 
     def __post_init__(self) -> None:
         probability("rate", self.rate)
+
+    def may_be_global(self, round: int) -> bool:
+        """Return whether the rate is more than 0."""
+        return self.rate > 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
         """Return updates by coin."""
@@ -85,6 +97,10 @@ class Periodic(FixedController):
     def __post_init__(self) -> None:
         integer("period", self.period, at_least=1)
 
+    def may_be_global(self, round: int) -> bool:
+        """Return whether a period ends."""
+        return (round + 1) % self.period == 0
+
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
         """Return global updates at the end of each period."""
-        return np.full(shape, (round + 1) % self.period == 0)
+        return np.full(shape, self.may_be_global(round))

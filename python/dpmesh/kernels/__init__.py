@@ -20,6 +20,7 @@ from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
 from dpmesh.kernels.draws import bernoulli, rademacher, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
+    linear_class_losses,
     linear_gradient,
     linear_loss,
     linear_record_losses,
@@ -74,6 +75,7 @@ __all__ = [
     "get_threads",
     "laplace",
     "linear_accuracy",
+    "linear_class_losses",
     "linear_gradient",
     "linear_loss",
     "linear_record_losses",

@@ -198,6 +198,42 @@ def linear_loss(
     return losses
 
 
+def linear_class_losses(
+    params: npt.ArrayLike,
+    features: Features,
+    labels: npt.ArrayLike,
+    batches: Batches,
+    loss: Loss,
+    *,
+    classes: int,
+    regularization: float = 0.0,
+    divide_by: float | None = None,
+) -> npt.NDArray[np.float64]:
+    """Objective of each of a node's one-vs-all models on its batch; `linear_loss` is their sum.
+
+    Parameters
+    ----------
+    params, features, labels, batches, loss, classes, regularization, divide_by
+        As in `linear_gradient`, but for the loss ``"softmax"``, which has one model only.
+
+    Returns
+    -------
+    Shape (nodes, classes).
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, as in `linear_gradient`.
+    """
+    params, model = _model(params, features, labels, loss, classes)
+    if loss == "softmax" or classes is None:
+        fail("loss", "a loss of one model for each class", f"{loss!r} with classes={classes}")
+    losses = np.empty((len(params), classes))
+    indices = _batches(batches, nodes=len(params))
+    _core.linear_class_losses(params, model, indices, _averaging(regularization, divide_by), losses)
+    return losses
+
+
 def linear_record_losses(
     params: npt.ArrayLike,
     features: Features,

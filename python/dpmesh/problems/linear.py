@@ -102,6 +102,11 @@ class LinearProblem:
         return self.train.dim * (self.classes or 1)
 
     @property
+    def models(self) -> int:
+        """Number of models of a node that share no parameters: `classes` one-vs-all, or else 1."""
+        return 1 if self.classes is None or self.loss == "softmax" else self.classes
+
+    @property
     def records(self) -> npt.NDArray[np.int64]:
         """Number of records of each node, shape (nodes,)."""
         return np.diff(self._starts)
@@ -218,6 +223,18 @@ class LinearProblem:
             divide_by=divide_by,
         )
 
+    def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+        """Objectives of each node's models on its batch, shape (nodes, models).
+
+        A node has `classes` models one-vs-all, or else one; see `kernels.linear_class_losses`.
+        """
+        if self.models == 1:
+            return self.objective(params, batches)[:, np.newaxis]
+        assert self.classes is not None
+        return kernels.linear_class_losses(
+            params, *self._model(batches), classes=self.classes, regularization=self.regularization
+        )
+
     def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
         """Loss of each record of the batches, see `kernels.linear_record_losses`."""
         return kernels.linear_record_losses(params, *self._model(batches), classes=self.classes)
@@ -257,15 +274,28 @@ class LinearProblem:
         ValueError
             If the problem has no `feature_norm`.
         """
+        return self._constants(self.classes, radius)
+
+    def model_constants(self, radius: float | None = None) -> Constants:
+        """Constants of one of a node's `models`, whose own norm is at most `radius`.
+
+        Raises
+        ------
+        ValueError
+            If the problem has no `feature_norm`.
+        """
+        return self._constants(self.classes if self.models == 1 else None, radius)
+
+    def _constants(self, classes: int | None, radius: float | None) -> Constants:
         if self.feature_norm is None:
             fail("feature_norm", "a public bound on the norm of a record", None)
         return linear_constants(
             self.loss,
             self.feature_norm,
-            classes=self.classes,
+            classes=classes,
             regularization=self.regularization,
             radius=radius,
-            label_bound=self.label_bound,
+            label_bound=self.label_bound if self.classes is None else 1.0,
         )
 
     def _model(self, batches: Batches) -> tuple[Any, Any, Batches, Loss]:

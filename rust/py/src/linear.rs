@@ -225,6 +225,30 @@ fn linear_losses<'py>(
 }
 
 #[pyfunction]
+fn linear_class_losses<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    model: Model<'py>,
+    batches: (Array<'py>, Array<'py>),
+    averaging: AveragingArguments,
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
+    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+    let averaging = to_averaging(averaging);
+    let mut out = write("out", out)?;
+    let out = out.as_slice_mut()?;
+    let model = &model;
+    with_real!(params, T => {
+        let params = read::<T>("params", params)?;
+        let params = params.as_slice()?;
+        with_model!(py, model, T, m => {
+            m.class_losses_into(params, Batches::new(indptr, indices)?, averaging, out)
+        })
+    })
+}
+
+#[pyfunction]
 fn linear_record_losses<'py>(
     py: Python<'py>,
     params: &Array<'py>,
@@ -282,6 +306,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(linear_gradient, module)?)?;
     module.add_function(wrap_pyfunction!(linear_step_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(linear_losses, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_class_losses, module)?)?;
     module.add_function(wrap_pyfunction!(linear_record_losses, module)?)?;
     module.add_function(wrap_pyfunction!(linear_count_correct, module)?)?;
     module.add_function(wrap_pyfunction!(linear_scores, module)?)

@@ -129,11 +129,7 @@ impl Objective<'_> {
     pub(crate) fn value(&self, record: usize, scores: &[f64]) -> f64 {
         match *self {
             Objective::Single { loss, labels } => loss.value(scores[0], labels[record]),
-            Objective::OneVsAll { loss, labels, .. } => scores
-                .iter()
-                .zip(targets(labels[record]))
-                .map(|(&score, target)| loss.value(score, target))
-                .sum(),
+            Objective::OneVsAll { .. } => self.values(record, scores).sum(),
             Objective::Softmax { labels, .. } => {
                 let top = first_largest(scores);
                 let others = scores.iter().enumerate().filter(|&(k, _)| k != top);
@@ -141,6 +137,18 @@ impl Objective<'_> {
                 libm::log1p(excess) + (scores[top] - scores[labels[record] as usize])
             }
         }
+    }
+
+    /// Losses of one record under each model of [`Objective::OneVsAll`].
+    ///
+    /// # Panics
+    /// For any other objective.
+    pub(crate) fn values(&self, record: usize, scores: &[f64]) -> impl Iterator<Item = f64> {
+        let Objective::OneVsAll { loss, labels, .. } = *self else {
+            unreachable!("one loss for each model: only one-vs-all has models");
+        };
+        let pairs = scores.iter().zip(targets(labels[record]));
+        pairs.map(move |(&score, target)| loss.value(score, target))
     }
 
     /// Overwrites the scores of one record with the derivatives of its loss in them.

@@ -151,6 +151,46 @@ impl<'a, F: Features> LinearModel<'a, F> {
         Ok(())
     }
 
+    /// The objective of each model of [`Objective::OneVsAll`] on its node's batch: a row of `out` for each
+    /// node, an element for each class. They add up to what [`losses_into`](Self::losses_into) gives.
+    ///
+    /// # Errors
+    /// As [`gradient_into`](Self::gradient_into), and for any other objective.
+    pub fn class_losses_into(
+        &self,
+        params: &[F::Value],
+        batches: Batches<'_>,
+        averaging: Averaging,
+        out: &mut [f64],
+    ) -> Result<(), KernelError> {
+        let Objective::OneVsAll { classes, .. } = self.objective else {
+            let wanted = "one model for each class";
+            return Err(KernelError::new("loss", wanted, "another objective"));
+        };
+        averaging.check()?;
+        self.check(params, batches)?;
+        same_len("out", out.len(), batches.nodes() * classes)?;
+        for_each_row(out, classes, self.cost(batches), |node, out| {
+            let params = &params[node * self.dim..][..self.dim];
+            let batch = batches.of(node);
+            out.fill(0.0);
+            for records in batch.chunks(RECORDS_AT_ONCE) {
+                self.for_each_scored(params, records, |_, record, scores| {
+                    let losses = self.objective.values(record, scores);
+                    out.iter_mut().zip(losses).for_each(|(sum, v)| *sum += v);
+                });
+            }
+            let models = params.chunks(self.features.columns());
+            for (slot, model) in out.iter_mut().zip(models) {
+                *slot *= averaging.weight(batch);
+                if averaging.regularization > 0.0 {
+                    *slot += 0.5 * averaging.regularization * norm(model, Norm::L2).powi(2);
+                }
+            }
+        });
+        Ok(())
+    }
+
     /// Loss of each record of the batches, in their order, at the parameters of the batch's node.
     ///
     /// # Errors

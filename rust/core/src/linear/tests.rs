@@ -173,6 +173,15 @@ fn check<F: Features<Value = f64>>(
     let values: Vec<f64> = slow.iter().map(|(_, value)| *value).collect();
     prop_assert!(close(&losses, &values), "losses of {objective:?}");
 
+    if let Objective::OneVsAll { classes, .. } = objective {
+        let mut each = vec![f64::NAN; classes * batches.nodes()];
+        model
+            .class_losses_into(params, batches, averaging, &mut each)
+            .unwrap();
+        let sums: Vec<f64> = each.chunks(*classes).map(|e| e.iter().sum()).collect();
+        prop_assert!(close(&sums, &values), "class losses");
+    }
+
     let mut records = vec![f64::NAN; indices.len()];
     model
         .record_losses_into(params, batches, &mut records)

@@ -1,0 +1,394 @@
+"""Decentralized private SGD without replacement (Jin, He, Dai), Algorithm 1.
+
+Each node keeps a local model w^L of its own, and all know a global model w^G. Every mini-batch of a
+node's records is used once. Nodes act one after the other, in random order within a step t, and a
+controller decides which model a node updates. The symbols are the paper's; its t counts from 0, as
+our rounds do:
+
+    Local:   w_(t+1)^L = w_t^L - 2 eta_t grad f_D(w_t^L)
+    Global:  w_(t+1)^G = (w_t^G + w_t^L) / 2 - eta_t (grad f_D(w_t^G) + N_t)          (5)
+             w_(t+1)^L = w_(t+1)^G                                                    (6)
+
+One-vs-all with K classes is K such pairs of models in each node, on the same mini-batches, each
+with decisions of its own. Here and there the paper needs repair, and gets it:
+
+- The standard deviation that Theorem 2 gives is that of the product eta_t N_t.
+- A record enters K releases, not one, and more if several nodes hold it: the noise is for all.
+- Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
+  every step of the paper's runs; `theorem4_steps` starts the same schedule late enough.
+- Algorithm 1 does not project, and its constants need a bounded model: see `model_radius`.
+- Decisions that depend on private data are not covered by Theorem 2: the default controller's do
+  not, and the report tells of those that do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import kernels
+from dpmesh._ragged import Indices, Ragged, slices
+from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
+from dpmesh.data import Dataset
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.accounting.papers import without_replacement as claims
+from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import Constant, InverseTime, Schedule
+
+Calibration = Literal["analytic", "classical", "paper"]
+
+
+@dataclass(frozen=True)
+class WithoutReplacementState:
+    """What the nodes know before a step, for M nodes with K models of d parameters.
+
+    Parameters
+    ----------
+    local
+        w_t^L, shape (M, K, d).
+    released
+        w_t^G, shape (K, d).
+    used
+        Shape (M,): mini-batches that each node has used.
+    largest_step
+        Shape (M, K): the largest eta since the node's last global update, which Lemma 4 asks for;
+        0 if there was no step since.
+    controller
+        What the controller has learned.
+    """
+
+    local: Sensitive
+    released: Released
+    used: npt.NDArray[np.int64]
+    largest_step: npt.NDArray[np.float64]
+    controller: Any
+
+
+@dataclass(frozen=True)
+class WithoutReplacement:
+    """Algorithm 1, with any controller.
+
+    Parameters
+    ----------
+    epsilon
+        Budget of every record over the whole run; None runs without noise, for comparison.
+    delta
+        In (0, 1); 1 / n^2 in the paper.
+    models
+        K: the models of a node, that is the problem's classes one-vs-all, or 1.
+    batch_size
+        b.
+    step_size
+        eta_t for t = 1, 2, ..: at most 1 / (2 mu), where mu is the smoothness of the objective.
+    controller
+        Who decides. The default looks at nothing but coins; `DeepQ` is Algorithm 2.
+    calibration
+        ``"analytic"``: the least Gaussian noise for the budget. ``"classical"``: by Theorem 1's
+        formula. ``"paper"``: the same for each single release, as if a record were in one only; the
+        report then says what that costs.
+    copies
+        The most nodes that hold a copy of the same record. The paper's experiments give each node
+        all of the data.
+    model_radius
+        Local models, and global ones after their noise, are projected onto the ball of this radius
+        around 0, each of the K by itself; None for no projection. The paper's R is its diameter.
+    arrival_rate
+        Chance that a node acts in a step, by a public coin: 1 lets all act, less makes them
+        asynchronous.
+    public_data
+        Records that are no secret, on which a controller may score the global model.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-differential privacy of all global models together, for replacing one record
+    with all its copies (Theorem 2, by exact Gaussian composition). If decisions do not depend on
+    private data, then given all earlier releases a record moves exactly one release of each model,
+    the first after its mini-batch, by at most Delta = max 2 eta L / b over the steps since the
+    node's last (Lemma 4): the steps between do not expand, and (6) forgets the local model. So it
+    moves K `copies` releases, which together are one Gaussian release of sensitivity
+    sqrt(K copies) Delta. This is how the ledger writes them down, in units of Delta: once for every
+    round, with all that a record can move charged to each, and rounds composed in parallel. The
+    number of releases costs nothing. Local models, and metrics made from them, are not covered.
+    """
+
+    travels: ClassVar[Travel] = "token"
+
+    epsilon: float | None = 1.0
+    delta: float = 1e-5
+    models: int = 1
+    batch_size: int = 50
+    step_size: Schedule = Constant(0.1)
+    controller: AnyController = RandomGlobal(0.05)
+    calibration: Calibration = "analytic"
+    copies: int = 1
+    model_radius: float | None = None
+    arrival_rate: float = 1.0
+    public_data: Dataset | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            positive("epsilon", self.epsilon)
+        probability("delta", self.delta, zero=False, one=False)
+        for name in ("models", "batch_size", "copies"):
+            integer(name, getattr(self, name), at_least=1)
+        one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
+        if self.model_radius is not None:
+            positive("model_radius", self.model_radius)
+        probability("arrival_rate", self.arrival_rate, zero=False)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The door: Gaussian noise on all that a record can move, relative to how far it can."""
+        if self.epsilon is None:
+            return NoNoise()
+        if self.calibration == "analytic":
+            return Gaussian(analytic_gaussian_noise_multiplier(self.epsilon, self.delta))
+        multiplier = claims.classical_noise_std(self.epsilon, self.delta, sensitivity=1.0)
+        if self.calibration == "paper":
+            multiplier /= self.sensitivity.bound
+        return Gaussian(multiplier)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How far a record moves the releases that it moves, together."""
+        return Sensitivity(
+            sqrt(self.models * self.copies),
+            "l2",
+            f"{self.models} models x {self.copies} copies of a record, each in units of "
+            "max 2 eta L / b since the node's last release (Lemma 4)",
+        )
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the releases of `rounds` rounds, from public numbers alone.
+
+        Rounds in which, by chance, nobody updates the global model are in the plan and not in the
+        ledger. They do not change the cost, as long as there is one release.
+        """
+        integer("rounds", rounds, at_least=1)
+        releases = tuple(
+            self.mechanism.planned(t, self.sensitivity, batch=t)
+            for t in range(rounds)
+            if self.controller.may_be_global(t)
+        )
+        copies = f"no record is held by more than {self.copies} nodes"
+        assumptions = self.controller.assumptions + ((copies,) if self.copies > 1 else ())
+        return Plan(releases, "replace_one", "record", assumptions)
+
+    def init(self, problem: LinearProblem, key: Key) -> WithoutReplacementState:
+        """Start all models at 0."""
+        if problem.models != self.models:
+            fail("models", f"{problem.models}, as the problem has", self.models)
+        local = problem.zeros().reshape(problem.nodes, self.models, -1)
+        return WithoutReplacementState(
+            local=Sensitive(local),
+            released=Released(np.zeros_like(local[0])),
+            used=np.zeros(problem.nodes, dtype=np.int64),
+            largest_step=np.zeros(local.shape[:2]),
+            controller=self.controller.init(local.shape, key),
+        )
+
+    def step(
+        self,
+        state: WithoutReplacementState,
+        round: int,
+        problem: LinearProblem,
+        exchange: Exchange,
+        key: Key,
+    ) -> tuple[WithoutReplacementState, Info]:
+        """Run step t: all that arrive decide and act (lines 3 to 6)."""
+        turns = self.turns(state, round, problem, key)
+        acting = np.zeros(problem.nodes, dtype=np.bool_)
+        acting[turns] = True
+        batches = self._batches(problem, state.used, acting)
+        losses = problem.objective(_flat(state.local), batches)[acting]
+        actions, state = self.decide(state, round, problem, acting, batches, key)
+        state = self.update_local(state, round, problem, acting[:, np.newaxis] & ~actions, batches)
+        state = self.update_global(state, round, problem, turns, actions, batches, exchange, key)
+        released = (self.mechanism.planned(round, self.sensitivity, batch=round),)
+        return replace(state, used=state.used + acting), Info(
+            releases=released if actions.any() else (),
+            bits_per_node=8 * state.released[0].nbytes,
+            received=Released(state.released.reshape(1, -1)),
+            losses=losses,
+            messages=int(actions.sum()),
+            records=batches[1].reshape(-1, self.batch_size),
+        )
+
+    def turns(
+        self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
+    ) -> Indices:
+        """Return the nodes that act in step t, in their order: by public coins."""
+        has_records = state.used < problem.records // self.batch_size
+        if not has_records.any():
+            fail("round", "one for which a node has a full mini-batch left", t)
+        arrives, place = kernels.uniform((problem.nodes, 2), key.stream(Purpose.SAMPLE, t)).T
+        acts = has_records & (arrives < self.arrival_rate)
+        order = np.argsort(place)
+        turns: Indices = order[acts[order]]
+        return turns
+
+    def decide(
+        self,
+        state: WithoutReplacementState,
+        t: int,
+        problem: LinearProblem,
+        acting: npt.NDArray[np.bool_],
+        batches: Ragged,
+        key: Key,
+    ) -> tuple[Actions, WithoutReplacementState]:
+        """Let the controller learn and decide; a public one sees nothing private (line 4)."""
+        w = state.local
+        unseen = np.full_like(w, np.nan)
+        seen = Observation(
+            acting=acting,
+            local_models=Sensitive(unseen),
+            losses=Sensitive(unseen[:, :, 0]),
+            last_losses=Sensitive(unseen[:, :, 0]),
+            released_models=state.released,
+            public_losses=self._public_losses(state.released, problem),
+        )
+        if not self.controller.public:
+            last = self._batches(problem, state.used - 1, acting & (state.used > 0))
+            seen = replace(
+                seen,
+                local_models=w,
+                losses=Sensitive(problem.class_objectives(_flat(w), batches)),
+                last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
+            )
+        learned = self.controller.learn(state.controller, seen, t, key)
+        actions, learned = self.controller.decide(learned, seen, t, key)
+        return actions, replace(state, controller=learned)
+
+    def update_local(
+        self,
+        state: WithoutReplacementState,
+        t: int,
+        problem: LinearProblem,
+        chosen: npt.NDArray[np.bool_],
+        batches: Ragged,
+    ) -> WithoutReplacementState:
+        """Step the chosen local models, all at once: none of them knows of another."""
+        if not chosen.any():
+            return state
+        w, eta = state.local, self.step_size(t + 1)
+        g = problem.gradient(_flat(w), batches).reshape(w.shape)
+        moved = self._projected(w - 2 * eta * g)
+        return replace(
+            state,
+            local=Sensitive(np.where(chosen[:, :, np.newaxis], moved, w)),
+            largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
+        )
+
+    def update_global(
+        self,
+        state: WithoutReplacementState,
+        t: int,
+        problem: LinearProblem,
+        turns: Indices,
+        actions: Actions,
+        batches: Ragged,
+        exchange: Exchange,
+        key: Key,
+    ) -> WithoutReplacementState:
+        """Update the global models in turn: each node starts where the last one ended."""
+        w_l, w_g, eta = state.local.copy(), state.released.copy(), self.step_size(t + 1)
+        delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
+        indptr, records = batches
+        for m in turns[actions[turns].any(axis=1)]:
+            k = np.flatnonzero(actions[m])
+            batch = records[np.newaxis, indptr[m] : indptr[m + 1]]
+            g = problem.gradient(w_g.reshape(1, -1), batch).reshape(w_g.shape)
+            update = (w_g[k] + w_l[m, k]) / 2 - eta * g[k]
+            unit = delta[m, k, np.newaxis]
+            noise = key.stream(Purpose.NOISE, t * problem.nodes + int(m))
+            noisy = self.mechanism.release(
+                Sensitive(update / unit), self.sensitivity, noise, round=t, batch=t
+            )
+            w_g[k] = exchange(t, Released(self._projected(noisy.values * unit)))  # (5)
+            w_l[m, k] = w_g[k]  # (6)
+        return replace(
+            state,
+            local=Sensitive(w_l),
+            released=Released(w_g),
+            largest_step=np.where(actions, 0.0, state.largest_step),
+        )
+
+    def parameters(self, state: WithoutReplacementState) -> Floats:
+        """Return the local models, shape (M, K d)."""
+        return _flat(state.local)
+
+    def _batches(
+        self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
+    ) -> Ragged:
+        """Return the mini-batch of this number of each of these nodes, and none of the others."""
+        starts, records = problem.everything
+        b = self.batch_size
+        return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
+
+    def _projected(self, w: Floats) -> Floats:
+        return w if self.model_radius is None else kernels.clip_rows(w, self.model_radius)
+
+    def _lemma4(self, problem: LinearProblem, largest_step: Floats) -> Floats:
+        """Return Delta of releases with these largest steps since the last; 1 without noise."""
+        if self.epsilon is None:
+            return np.ones_like(largest_step)
+        constants = problem.model_constants(self.model_radius)
+        largest = float(largest_step.max())
+        bound = claims.sensitivity(
+            largest,
+            lipschitz=constants.loss_lipschitz,
+            batch_size=self.batch_size,
+            smoothness=constants.smoothness,
+        )
+        return bound * (largest_step / largest)
+
+    def _public_losses(self, w_g: Released, problem: LinearProblem) -> Floats | None:
+        """Return the global models' losses on public data, shape (K,)."""
+        if self.public_data is None:
+            return None
+        x, y = self.public_data.features, self.public_data.labels
+        arguments = w_g.reshape(1, -1), x, y, np.arange(len(y))[np.newaxis], problem.loss
+        settings: Any = {"classes": problem.classes, "regularization": problem.regularization}
+        if self.models == 1:
+            return kernels.linear_loss(*arguments, **settings)
+        losses: Floats = kernels.linear_class_losses(*arguments, **settings)[0]
+        return losses
+
+
+def theorem4_steps(problem: LinearProblem, smallest_chance: float) -> InverseTime:
+    """Return the step sizes of Theorem 4, delayed until Lemma 4 allows them.
+
+    ``1 / (a gamma (t + t0))`` with ``t0 = 2 mu / (a gamma)``: never above ``1 / (2 mu)``.
+
+    Parameters
+    ----------
+    problem
+        Regularized: gamma is its strong convexity, mu its smoothness.
+    smallest_chance
+        The paper's a in (0, 1]: of either decision. With exploration p it is at least p / 2.
+
+    Raises
+    ------
+    ValueError
+        If the problem is not regularized or has no feature norm, or an argument is out of range.
+    """
+    constants = problem.model_constants()
+    scale = 1 / probability("smallest_chance", smallest_chance, zero=False)
+    scale /= positive("problem.regularization", constants.strong_convexity)
+    return InverseTime(scale, 2 * constants.smoothness * scale)
+
+
+def _flat(w: Floats) -> Floats:
+    """Return the models of each node, shape (M, K d)."""
+    return w.reshape(len(w), -1)
