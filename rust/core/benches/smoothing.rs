@@ -1,10 +1,9 @@
 //! Laplacian smoothing beside the in-place scaling of the same elements: the time for one element.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dpmesh_core::Real;
-use dpmesh_core::smoothing::{Method, smooth_rows_in_place};
+use dpmesh_core::smoothing::{Method, Smooth, smooth_rows_in_place};
 
-fn smoothing<T: Real>(criterion: &mut Criterion, name: &str) {
+fn smoothing<T: Smooth>(criterion: &mut Criterion, name: &str) {
     let mut group = criterion.benchmark_group(format!("smoothing/{name}"));
     for (rows, dim) in [
         (1000, 10),

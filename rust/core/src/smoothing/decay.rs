@@ -2,7 +2,7 @@
 
 /// The powers of `r = (q-1)/(q+1)`, `q = sqrt(1 + 4s)`, accurate even where it is close to 1.
 pub(super) struct Decay {
-    r: f64,
+    pub(super) r: f64,
     /// `1 - r`.
     pub(super) rest: f64,
     /// `ln r`.
@@ -19,15 +19,27 @@ impl Decay {
     }
 
     pub(super) fn power(&self, k: usize) -> f64 {
-        if k == 1 {
-            self.r
-        } else {
-            (self.log * k as f64).exp()
-        }
+        (self.log * k as f64).exp()
     }
 
     /// `1 - r^k`.
     pub(super) fn power_from_one(&self, k: usize) -> f64 {
         -(self.log * k as f64).exp_m1()
+    }
+
+    /// `r^0, r^1, ..`, with 0 for what is so small that it adds nothing and would make slow subnormal numbers.
+    pub(super) fn powers(&self, count: usize) -> Vec<f64> {
+        let first: [f64; 16] = std::array::from_fn(|k| self.power(k));
+        let block = |start| {
+            let start = self.power(start);
+            first.map(|power| {
+                if start * power < 1e-30 {
+                    0.0
+                } else {
+                    start * power
+                }
+            })
+        };
+        (0..count).step_by(16).flat_map(block).take(count).collect()
     }
 }

@@ -6,170 +6,347 @@
 //! - forward `y_i = v_i + r y_(i-1)`,
 //! - backward `w_i = y_i + r w_(i+1)`.
 //!
-//! A block is cut into tiles that stay in the first-level cache through both. What a tile needs from outside is one
-//! number at either end, and both come from `v` alone, before anything is overwritten, for all tiles at once:
+//! A recursion waits for its own last result, so the elements are cut into tiles that go side by side. What a tile
+//! needs from outside is one number at either end, and both follow from sums over `v` alone:
 //!
 //! - on its left `y_(a-1) = sum_k r^k v_(a-1-k)`,
 //! - on its right `w_e = (z_e + r y_(e-1)) / (1 - r^2)` with `z_e = sum_k r^k v_(e+k)`.
 //!
-//! Around the cycle both sums are geometric: once around, divided by `1 - r^d`.
+//! Around the cycle both sums are geometric: once around, divided by `1 - r^d`. A cycle no longer than a tile is
+//! one tile, and [`LANES`] rows go side by side. A longer one is cut into chunks of [`LANES`] tiles, which stay in
+//! the cache from one recursion to the other, and which need not wait for each other: what reaches out of a chunk
+//! comes from few elements at its ends, unless the smoothing is very large.
 
+use std::ops::Range;
+
+use super::Smooth;
 use super::decay::Decay;
-use super::for_each_cycle;
-use super::sweep::Sweep;
+use super::sweep::{LANES, Lanes, Outside, Reach, Sweep, Tiles};
 use crate::Real;
-use crate::parallel::{for_each_block, map_blocks, vectorized};
+use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
 
 /// Up to this smoothing `f32` data are smoothed in `f32`; beyond, `1 - r` is so small that digits would be lost.
-pub(super) const NARROW_UP_TO: f64 = 100.0;
+const NARROW_UP_TO: f64 = 100.0;
 
-/// Elements of a tile: what is read and what lies between the sweeps fit the first-level cache together.
-const TILE: usize = 2048;
+/// From this length on, a block comes from main memory: long tiles give the processor time to see which elements
+/// will be next. Below, [`LANES`] tiles of 1 KiB and what lies between the recursions fit the first-level cache.
+/// (No power of 2 for the long ones, else all lanes would share a few places of the cache.)
+const LONG: usize = 1 << 21;
 
-/// Smooths each row in arithmetic of type `A`.
-pub(super) fn smooth_rows<T: Real, A: Real>(
+/// Smooths each row of `v` into `u`, in place without `v`.
+pub(super) fn smooth_rows<T: Smooth>(
     v: Option<&[T]>,
     u: &mut [T],
     blocks: &[usize],
     smoothing: f64,
 ) {
-    // Vectors of 256 bits: on wider ones the steps that they add cost as much as the width gains.
-    if size_of::<A>() == 4 {
-        Recursion::<A, 8>::new(smoothing).smooth_rows(v, u, blocks);
-    } else {
-        Recursion::<A, 4>::new(smoothing).smooth_rows(v, u, blocks);
+    let is_narrow = size_of::<T>() == 4 && smoothing <= NARROW_UP_TO;
+    let is_long = blocks.iter().any(|&length| length >= LONG);
+    match (is_narrow, is_long) {
+        (true, false) => Recursion::<T, 256>::new(smoothing, blocks).smooth_rows(v, u),
+        (true, true) => Recursion::<T, 1040>::new(smoothing, blocks).smooth_rows(v, u),
+        (false, false) => Recursion::<f64, 128>::new(smoothing, blocks).smooth_rows(v, u),
+        (false, true) => Recursion::<f64, 520>::new(smoothing, blocks).smooth_rows(v, u),
     }
 }
 
-struct Recursion<A, const W: usize> {
-    sweep: Sweep<A, W>,
+/// In arithmetic of type `A`.
+struct Recursion<A, const TILE: usize> {
+    /// The blocks of a row.
+    cycles: Vec<Cycle>,
     decay: Decay,
-    /// `r^0, r^1, ..` as far as they matter, at most a tile's; and the same from the last to the first.
-    powers: Vec<f64>,
-    powers_reversed: Vec<f64>,
+    sweep: Sweep<A>,
+    /// Elements after which `r^k` adds nothing.
+    range: usize,
+    /// `r^0, r^1, ..`
+    powers: [f64; STRIDE + 1],
     /// `1 / (1 - r^2)`.
-    right_scale: f64,
+    behind_scale: f64,
 }
 
-/// What reaches over the ends of a stretch of elements.
-#[derive(Clone, Copy)]
-struct Reach {
-    /// `sum_k r^k v_(e-1-k)` over the elements before the right end `e`.
-    right: f64,
-    /// `sum_k r^k v_(a+k)` over the elements from the left end `a` on.
-    left: f64,
+struct Cycle {
+    length: usize,
+    /// `1 / (1 - r^length)`: what a sum over all rounds is to that over one.
+    rounds: f64,
 }
 
-/// Length of a block and `1 / (1 - r^length)`.
-type Block = (usize, f64);
+/// What reaches a stretch of elements from its left, `y_(a-1)`, and from its right, `z_e`.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    from_left: f64,
+    from_right: f64,
+}
 
-impl<A: Real, const W: usize> Recursion<A, W> {
-    fn new(smoothing: f64) -> Self {
+/// What a thread works in.
+struct Scratch<A, const TILE: usize> {
+    tiles: Box<Tiles<A, TILE>>,
+    y: Vec<Lanes<A>>,
+}
+
+/// Sums over powers of `r` go in strides, to add as many elements at a time.
+const STRIDE: usize = 16;
+
+impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
+    const CHUNK: usize = LANES * TILE;
+
+    fn new(smoothing: f64, blocks: &[usize]) -> Self {
         let decay = Decay::new(smoothing);
-        // A term below this, relative to the largest value of u (at least that of v, divided by 1 + 4s), is rounding.
+        // What adds less than this to u, relative to its largest value (at least that of v, divided by 1 + 4s), is
+        // below rounding.
         let negligible = f64::EPSILON / 256.0 / (1.0 + 4.0 * smoothing);
-        let count = (negligible.ln() / decay.log).ceil().clamp(1.0, TILE as f64);
-        let powers: Vec<f64> = (0..count as usize).map(|k| decay.power(k)).collect();
+        let cycle = |&length: &usize| Cycle {
+            length,
+            rounds: 1.0 / decay.power_from_one(length),
+        };
+        let longest = blocks.iter().copied().max().unwrap_or(0);
         Recursion {
-            sweep: Sweep::new(|k| decay.power(k), decay.rest * decay.rest),
-            powers_reversed: powers.iter().copied().rev().collect(),
-            powers,
-            right_scale: 1.0 / (decay.rest * (1.0 + decay.power(1))),
+            cycles: blocks.iter().map(cycle).collect(),
+            sweep: Sweep::new(&decay, longest.min(TILE)),
+            range: (negligible.ln() / decay.log).ceil() as usize,
+            powers: std::array::from_fn(|k| decay.power(k)),
+            behind_scale: 1.0 / (decay.rest * (1.0 + decay.r)),
             decay,
         }
     }
 
-    fn smooth_rows<T: Real>(&self, v: Option<&[T]>, u: &mut [T], lengths: &[usize]) {
-        let closed = |&length: &usize| (length, 1.0 / self.decay.power_from_one(length));
-        let blocks: Vec<Block> = lengths.iter().map(closed).collect();
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        let scratch = || vec![A::ZERO; longest.min(TILE)];
-        for_each_cycle(v, u, &blocks, scratch, |y, v, u, &closure| {
-            if u.len() == 1 {
-                if let Some(v) = v {
-                    u[0] = v[0];
+    fn scratch() -> Scratch<A, TILE> {
+        Scratch {
+            tiles: Box::new([[A::ZERO; TILE]; LANES]),
+            y: vec![[A::ZERO; LANES]; TILE],
+        }
+    }
+
+    fn smooth_rows<T: Real>(&self, v: Option<&[T]>, u: &mut [T]) {
+        let dim: usize = self.cycles.iter().map(|cycle| cycle.length).sum();
+        for_each_block(u, LANES * dim, Self::scratch, |scratch, group, u| {
+            let v = v.map(|v| &v[group * LANES * dim..][..u.len()]);
+            let mut start = 0;
+            for cycle in &self.cycles {
+                let block = start..start + cycle.length;
+                if cycle.length == 1 {
+                    if let Some(v) = v {
+                        for i in (start..u.len()).step_by(dim) {
+                            u[i] = v[i];
+                        }
+                    }
+                } else if cycle.length <= TILE {
+                    self.smooth_side_by_side(v, u, dim, block, cycle.rounds, scratch);
+                } else {
+                    for row in 0..u.len() / dim {
+                        let block = row * dim + block.start..row * dim + block.end;
+                        let v = v.map(|v| &v[block.clone()]);
+                        self.smooth_cycle(v, &mut u[block], cycle.rounds, scratch);
+                    }
                 }
-            } else if u.len() <= TILE {
-                let reach = self.reach(v.unwrap_or(u));
-                let around = Reach {
-                    right: reach.right * closure,
-                    left: reach.left * closure,
-                };
-                self.smooth_tile(v, u, around, y);
-            } else {
-                self.smooth_tiles(v, u, closure);
+                start += cycle.length;
             }
         });
     }
 
-    fn smooth_tiles<T: Real>(&self, v: Option<&[T]>, u: &mut [T], closure: f64) {
-        let outside = self.outside_of_tiles(v.unwrap_or(u), closure);
-        let scratch = || vec![A::ZERO; TILE];
-        for_each_block(u, TILE, scratch, |y, tile, u| {
-            let v = v.map(|v| &v[tile * TILE..][..u.len()]);
-            self.smooth_tile(v, u, outside[tile], y);
+    /// The same short block of up to [`LANES`] rows.
+    fn smooth_side_by_side<T: Real>(
+        &self,
+        v: Option<&[T]>,
+        u: &mut [T],
+        dim: usize,
+        block: Range<usize>,
+        rounds: f64,
+        Scratch { tiles, y }: &mut Scratch<A, TILE>,
+    ) {
+        let (y, length) = (&mut y[..block.len()], block.len());
+        vectorized!(
+            for (tile, row) in tiles.iter_mut().zip(v.unwrap_or(u).chunks(dim)) {
+                convert(&row[block.clone()], &mut tile[..length]);
+            }
+        );
+        let reach = self.sweep.forward(tiles, y);
+        let mut outside = Outside {
+            before: [A::ZERO; LANES],
+            behind: [A::ZERO; LANES],
+        };
+        for lane in 0..LANES {
+            // Around the cycle, what is before the first element is also the last.
+            let last = reach.right[lane].to_f64() * rounds;
+            let behind = self.behind(reach.left[lane].to_f64() * rounds, last);
+            outside.before[lane] = self.sweep.narrowed(last);
+            outside.behind[lane] = self.sweep.narrowed(behind);
+        }
+        self.sweep.backward(y, &outside, tiles);
+        vectorized!(for (tile, row) in tiles.iter().zip(u.chunks_mut(dim)) {
+            convert(&tile[..length], &mut row[block.clone()]);
         });
     }
 
-    /// One tile; `outside.right` is what reaches it from its left, `outside.left` from its right.
-    fn smooth_tile<T: Real>(&self, v: Option<&[T]>, u: &mut [T], outside: Reach, y: &mut [A]) {
-        let y = &mut y[..u.len()];
-        vectorized!({
-            let last = self.sweep.forward(v.unwrap_or(u), y, outside.right);
-            let carry = (outside.left + self.decay.power(1) * last) * self.right_scale;
-            self.sweep.backward(y, u, carry);
-        });
+    fn smooth_cycle<T: Real>(
+        &self,
+        v: Option<&[T]>,
+        u: &mut [T],
+        rounds: f64,
+        scratch: &mut Scratch<A, TILE>,
+    ) {
+        let around = self.around_chunks(v.unwrap_or(u), rounds);
+        let smooth = |scratch: &mut Scratch<A, TILE>, chunk: usize, u: &mut [T]| {
+            let v = v.map(|v| &v[chunk * Self::CHUNK..][..u.len()]);
+            self.smooth_chunk(v, u, around[chunk], scratch);
+        };
+        if u.len() < SERIAL_BELOW {
+            for (chunk, u) in u.chunks_mut(Self::CHUNK).enumerate() {
+                smooth(scratch, chunk, u);
+            }
+        } else {
+            for_each_block(u, Self::CHUNK, Self::scratch, smooth);
+        }
     }
 
-    /// For each tile what reaches it from its left (`right`) and from its right (`left`), around the cycle.
-    fn outside_of_tiles<T: Real>(&self, v: &[T], closure: f64) -> Vec<Reach> {
-        let mut tiles = map_blocks(v, TILE, |tile| self.reach(tile));
-        let length = |tile| TILE.min(v.len() - tile * TILE);
-        let over = |tile| self.decay.power(length(tile));
-        // The first round adds up the whole cycle, the second starts from its sum.
-        let (mut right, mut left) = (0.0, 0.0);
-        for (i, tile) in tiles.iter().enumerate() {
-            right = tile.right + over(i) * right;
+    /// What reaches each chunk of a cycle, all the way around.
+    fn around_chunks<T: Real>(&self, v: &[T], rounds: f64) -> Vec<Around> {
+        let reach = map_blocks(v, Self::CHUNK, |chunk| self.reach(chunk));
+        let last_length = v.len() - (reach.len() - 1) * Self::CHUNK;
+        let (whole, last) = (self.decay.power(Self::CHUNK), self.decay.power(last_length));
+        let over = |chunk: usize| if chunk + 1 < reach.len() { whole } else { last };
+        let mut around = vec![Around::default(); reach.len()];
+        // The first round adds up the whole cycle, the second starts from that.
+        let (mut from_left, mut from_right) = (0.0, 0.0);
+        for _ in 0..2 {
+            for (i, reach) in reach.iter().enumerate() {
+                around[i].from_left = from_left;
+                from_left = reach.right + over(i) * from_left;
+            }
+            for (i, reach) in reach.iter().enumerate().rev() {
+                around[i].from_right = from_right;
+                from_right = reach.left + over(i) * from_right;
+            }
+            (from_left, from_right) = (from_left * rounds, from_right * rounds);
         }
-        for (i, tile) in tiles.iter().enumerate().rev() {
-            left = tile.left + over(i) * left;
-        }
-        (right, left) = (right * closure, left * closure);
-        for (i, tile) in tiles.iter_mut().enumerate() {
-            let next = tile.right + over(i) * right;
-            tile.right = std::mem::replace(&mut right, next);
-        }
-        for (i, tile) in tiles.iter_mut().enumerate().rev() {
-            let next = tile.left + over(i) * left;
-            tile.left = std::mem::replace(&mut left, next);
-        }
-        tiles
+        around
     }
 
-    fn reach<T: Real>(&self, v: &[T]) -> Reach {
-        let count = v.len().min(self.powers.len());
-        let reversed = &self.powers_reversed[self.powers.len() - count..];
-        vectorized!(Reach {
-            right: dot(reversed, &v[v.len() - count..]),
-            left: dot(&self.powers[..count], &v[..count]),
-        })
+    fn reach<T: Real>(&self, v: &[T]) -> Reach<f64> {
+        let near = v.len().min(self.range);
+        let (first, strides) = v[v.len() - near..].as_rchunks::<STRIDE>();
+        let mut sums = [0.0; STRIDE];
+        for (sum, v) in sums[STRIDE - first.len()..].iter_mut().zip(first) {
+            *sum = v.to_f64();
+        }
+        vectorized!(self.add_strides(&mut sums, strides.iter()));
+        let right = sums.iter().rev().zip(&self.powers);
+        let right = right.map(|(sum, power)| sum * power).sum();
+
+        let (strides, last) = v[..near].as_chunks::<STRIDE>();
+        let mut sums = [0.0; STRIDE];
+        for (sum, v) in sums.iter_mut().zip(last) {
+            *sum = v.to_f64();
+        }
+        vectorized!(self.add_strides(&mut sums, strides.iter().rev()));
+        let left = sums.iter().zip(&self.powers);
+        let left = left.map(|(sum, power)| sum * power).sum();
+        Reach { right, left }
+    }
+
+    /// To sums over every [`STRIDE`]th element adds the next ones, which come closer.
+    #[inline(always)]
+    fn add_strides<'a, T: Real>(
+        &self,
+        total: &mut [f64; STRIDE],
+        strides: impl Iterator<Item = &'a [T; STRIDE]>,
+    ) {
+        let mut sums = *total;
+        for stride in strides {
+            for k in 0..STRIDE {
+                sums[k] = sums[k].mul_add(self.powers[STRIDE], stride[k].to_f64());
+            }
+        }
+        *total = sums;
+    }
+
+    /// [`LANES`] tiles, and behind them the few elements that are left over.
+    fn smooth_chunk<T: Real>(
+        &self,
+        v: Option<&[T]>,
+        u: &mut [T],
+        around: Around,
+        Scratch { tiles, y }: &mut Scratch<A, TILE>,
+    ) {
+        let length = u.len() / LANES;
+        let y = &mut y[..length];
+        let from = v.unwrap_or(u);
+        // Whole tiles of this arithmetic stay where they are.
+        let stays = u.len() == Self::CHUNK && size_of::<T>() == size_of::<A>();
+        let reach = match from.as_chunks::<TILE>().0.first_chunk() {
+            Some(whole) if stays => self.sweep.forward(whole, y),
+            _ => {
+                vectorized!(for (lane, tile) in tiles.iter_mut().enumerate() {
+                    convert(&from[lane * length..][..length], &mut tile[..length]);
+                });
+                self.sweep.forward(tiles, y)
+            }
+        };
+        let over = self.decay.power(length);
+        let rest = &from[LANES * length..];
+        let (outside, rest) = vectorized!(self.outside_of_tiles(&reach, over, around, rest));
+        for (u, rest) in u[LANES * length..].iter_mut().zip(rest) {
+            *u = T::from_f64(rest);
+        }
+        match u.as_chunks_mut::<TILE>().0.first_chunk_mut() {
+            Some(whole) if stays => self.sweep.backward(y, &outside, whole),
+            _ => {
+                self.sweep.backward(y, &outside, tiles);
+                vectorized!(for (lane, tile) in tiles.iter().enumerate() {
+                    convert(&tile[..length], &mut u[lane * length..][..length]);
+                });
+            }
+        }
+    }
+
+    /// What comes into each tile, and the result for the elements behind the last, of which `rest` are the values.
+    #[inline(always)]
+    fn outside_of_tiles<T: Real>(
+        &self,
+        reach: &Reach<Lanes<A>>,
+        over: f64,
+        around: Around,
+        rest: &[T],
+    ) -> (Outside<Lanes<A>>, [f64; LANES]) {
+        let r = self.decay.r;
+        let mut last = [around.from_left; LANES + 1];
+        for lane in 0..LANES {
+            last[lane + 1] = over.mul_add(last[lane], reach.right[lane].to_f64());
+        }
+        let (mut rest_u, mut y) = ([0.0; LANES], last[LANES]);
+        for (u, v) in rest_u.iter_mut().zip(rest) {
+            y = r.mul_add(y, v.to_f64());
+            *u = y;
+        }
+        let mut w = self.behind(around.from_right, y);
+        let mut from_right = around.from_right;
+        for (u, v) in rest_u.iter_mut().zip(rest).rev() {
+            from_right = r.mul_add(from_right, v.to_f64());
+            w = r.mul_add(w, *u);
+            *u = w * self.decay.rest * self.decay.rest;
+        }
+        let mut outside = Outside {
+            before: [A::ZERO; LANES],
+            behind: [A::ZERO; LANES],
+        };
+        for lane in (0..LANES).rev() {
+            outside.before[lane] = self.sweep.narrowed(last[lane]);
+            let behind = self.behind(from_right, last[lane + 1]);
+            outside.behind[lane] = self.sweep.narrowed(behind);
+            from_right = over.mul_add(from_right, reach.left[lane].to_f64());
+        }
+        (outside, rest_u)
+    }
+
+    /// `w` behind an element, from what reaches it from its right and its `y`.
+    #[inline(always)]
+    fn behind(&self, from_right: f64, y: f64) -> f64 {
+        (from_right + self.decay.r * y) * self.behind_scale
     }
 }
 
-/// Dot product in `f64`, in lanes.
 #[inline(always)]
-fn dot<T: Real>(weights: &[f64], x: &[T]) -> f64 {
-    const LANES: usize = 8;
-    let mut lanes = [0.0; LANES];
-    let (whole_w, rest_w) = weights.as_chunks::<LANES>();
-    let (whole_x, rest_x) = x.as_chunks::<LANES>();
-    for (w, x) in whole_w.iter().zip(whole_x) {
-        for l in 0..LANES {
-            lanes[l] = w[l].mul_add(x[l].to_f64(), lanes[l]);
-        }
+fn convert<T: Real, A: Real>(from: &[T], to: &mut [A]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = A::from_f64(from.to_f64());
     }
-    for (lane, (w, x)) in lanes.iter_mut().zip(rest_w.iter().zip(rest_x)) {
-        *lane = w.mul_add(x.to_f64(), *lane);
-    }
-    lanes.iter().sum()
 }
