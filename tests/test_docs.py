@@ -1,0 +1,44 @@
+"""What the documentation says: its programs run, and the code that it quotes is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dpmesh
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+SOURCES = Path(dpmesh.__file__).parent
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT / "docs"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_programs_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
+    if not programs:
+        pytest.skip("has no programs")
+    for extra in ("sklearn", "jax", "matplotlib"):
+        pytest.importorskip(extra)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for program in programs:
+        exec(compile(program, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=name)
+def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
+    source = " ".join((SOURCES / "algorithms" / f"{page.stem}.py").read_text().split())
+    table = re.findall(r"^\|.*\| `([^`]*)` \|$", page.read_text(), re.M)
+    assert len(table) >= 5
+    for code in table:
+        squeezed = code.replace("(", "( ").replace(")", " )")
+        assert code in source or squeezed in source, code
