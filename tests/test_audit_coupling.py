@@ -77,8 +77,16 @@ class SumTwice(Sum):
     """Releases twice and writes down one."""
 
     def step(self, state, round, problem, exchange, key):
-        self.release(np.array([[0.0]]), round, key)
+        self.release(np.array([[problem.sum()]]), round, key)
         return super().step(state, round, problem, exchange, key)
+
+
+class SumUnwritten(Sum):
+    """Releases and does not write it down."""
+
+    def step(self, state, round, problem, exchange, key):
+        state, said = super().step(state, round, problem, exchange, key)
+        return state, replace(said, releases=())
 
 
 class SumBesides(Sum):
@@ -105,12 +113,13 @@ class SumOnDemand(Sum):
         (Sum, []),
         (
             SumByItsData,
-            ["the first run let out 2 releases other than planned"],
+            ["the first run let out 2 releases that were not planned"],
         ),
         (
             SumTwice,
-            ["the second run let out 4 releases, planned are 2"],
+            ["all releases together: mu = 2, planned is 1.41421"],
         ),
+        (SumUnwritten, ["the second run let out 2 releases that it did not write down"]),
         (
             SumBesides,
             [
@@ -140,7 +149,10 @@ def test_a_scale_that_the_mechanism_misstates_is_flagged() -> None:
 
     problem, other = np.array([1.0, 0.3]), np.array([0.0, 0.3])
     coupling = couple(ShortSum(), problem, other, alone, rounds=1, key=Key.seeded(0))
-    assert coupling.faults == ("round 0: moved by 1, allowed is 0.5 (numbers between 0 and 1)",)
+    assert coupling.faults == (
+        "round 0: moved by 1, allowed is 0.5 (numbers between 0 and 1)",
+        "all releases together: mu = 2, planned is 1",
+    )
 
 
 def test_bad_input_is_named() -> None:

@@ -8,6 +8,8 @@ fixed, and were not chosen.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from faulty_online import (
@@ -23,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmesh.algorithms import OnlineLearning
+from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import (
     EpsilonClaim,
@@ -98,8 +101,8 @@ def test_correct_online_learning_couples(
         (RegularizerAtBroadcasts, None),
         (MissingFactor2, "at most 2 of what is allowed"),
         (NoNoiseDrawn, "round 1: released without its noise"),
-        (UnnoisedRegularizer, "releases of batches 0, 1, 2, 3, 4, 5, 6 moved"),
-        (OwnUnnoisedWeight, "releases of batches 0, 1, 2, 3, 4, 5, 6 moved"),
+        (UnnoisedRegularizer, "all releases together: epsilon = 2.71806, planned is 1"),
+        (OwnUnnoisedWeight, "all releases together: epsilon = 3.859"),
         (PastTheDoor, "message 1 sent depends on data that did not pass the door"),
     ],
 )
@@ -139,6 +142,27 @@ def test_many_runs_flag_faults_of_online_learning(
     result = many_runs(fault, rounds=rounds, runs=runs)
     assert result.violated, str(result)
     assert result.lower_bound <= truth
+
+
+def test_algorithm_2_as_printed_costs_what_its_plan_says_and_not_what_the_paper_says() -> None:
+    algorithm = OnlineLearningUnnoisedRegularizer(step_size=LAMBDA_1, projection="none", rounds=4)
+    worlds = [
+        replace(canary_records([coin], records=4), regularization=1.0) for coin in (True, False)
+    ]
+    assert not couple(algorithm, *worlds, alone, rounds=4).violated
+    for claim, violated in ((None, False), (EpsilonClaim(1.0), True)):
+        result = audit_algorithm(
+            algorithm,
+            *worlds,
+            alone,
+            rounds=4,
+            runs=1_200,
+            claim=claim,
+            confidence=SURE,
+            key=Key.seeded(6),
+        )
+        assert result.claim.level == pytest.approx(1.0 if violated else 2.5)
+        assert result.violated == violated, str(result)
 
 
 def test_a_score_of_ones_own_sees_what_it_is_shown() -> None:

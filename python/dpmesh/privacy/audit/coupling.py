@@ -21,15 +21,22 @@ from dpmesh.privacy.audit.keys import fresh_keys
 from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.door import Passage
 from dpmesh.privacy.events import Release
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats
+
+_ROUNDING = 1 + 1e-9  # of the bounds themselves
 
 
 class Movement(NamedTuple):
-    """How far a release moved between the worlds before its noise, and how far its noise covers."""
+    """How far a release moved between the worlds before its noise, and how far its noise covers.
+
+    `distance` is what exceeds the rounding of the values, in the norm of the mechanism.
+    """
 
     release: Release
     distance: float
     allowed: float
+    noise_scale: float
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,9 @@ def couple(
 ) -> Coupling:
     """Run an algorithm on two neighbouring problems that hear the same releases, and compare.
 
-    Checked are: releases are those of the plan; none moves further than its noise covers; what does
-    not depend on the data does not move at all; those that move belong to one batch; nothing that
-    travels differs, since all of it should be made of releases.
+    Checked are: releases are those of the plan, and written down; none moves further than its noise
+    covers, nor all together further than the plan pays for; what does not depend on the data does
+    not move at all; nothing that travels differs, since all of it should be made of releases.
 
     Parameters
     ----------
@@ -103,11 +110,12 @@ def couple(
     run = record(algorithm, problem, exchange, rounds=rounds, key=key)
     other = record(algorithm, neighbor, exchange, rounds=rounds, key=key, replay=run)
     movements = tuple(_movement(*pair) for pair in zip(run.passages, other.passages, strict=False))
-    planned = algorithm.plan(rounds).releases
+    plan = algorithm.plan(rounds)
     faults = (
-        *_unplanned(planned, run, "first"),
-        *_unplanned(planned, other, "second"),
+        *_unplanned(plan.releases, run, "first"),
+        *_unplanned(plan.releases, other, "second"),
         *_too_far(movements),
+        *_too_far_together(plan, movements),
         *_without_noise(run.passages),
         *_past_the_door(run.sent, other.sent, "sent"),
         *_past_the_door(run.received, other.received, "received"),
@@ -118,45 +126,59 @@ def couple(
 def _movement(passage: Passage, other: Passage) -> Movement:
     mechanism, release = passage.mechanism, passage.emission.release
     values = passage.inside
+    scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
     if release.noise_multiplier > 0:
-        kind = mechanism.norm
-        scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
-        allowed = scale / release.noise_multiplier
+        order, allowed = mechanism.norm, scale / release.noise_multiplier
     else:
-        kind, allowed = release.sensitivity.norm, release.sensitivity.bound
+        order, allowed = release.sensitivity.norm, release.sensitivity.bound
 
     def norm(x: Floats) -> float:
-        return float(np.linalg.norm(x.ravel(), ord=1 if kind == "l1" else 2))
+        return float(np.linalg.norm(x.ravel(), ord=1 if order == "l1" else 2))
 
+    distance = norm(values - other.inside)
     if allowed > 0:  # what rounding alone may add
         unit = float(np.finfo(np.result_type(values, np.float32)).eps)
-        allowed = allowed * (1 + 1e-9) + 8 * unit * norm(values)
-    return Movement(release, norm(values - other.inside), allowed)
+        distance = max(distance - 8 * unit * norm(values), 0.0)
+    return Movement(release, distance, allowed, scale)
 
 
 def _unplanned(planned: Sequence[Release], run: Transcript, name: str) -> Iterator[str]:
     passed = [passage.emission.release for passage in run.passages]
-    for what, releases in (("let out", passed), ("wrote down", run.ledger)):
-        if len(releases) != len(planned):
-            yield f"the {name} run {what} {len(releases)} releases, planned are {len(planned)}"
-        elif tuple(releases) != tuple(planned):
-            different = sum(a != b for a, b in zip(planned, releases, strict=True))
-            yield f"the {name} run {what} {different} releases other than planned"
+    for what, releases, among, which in (
+        ("let out", passed, planned, "were not planned"),
+        ("wrote down", run.ledger, planned, "were not planned"),
+        ("let out", passed, run.ledger, "it did not write down"),
+    ):
+        known = set(among)
+        if strangers := sum(release not in known for release in releases):
+            yield f"the {name} run {what} {strangers} releases that {which}"
 
 
 def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
-    batches = set()
-    for release, distance, allowed in movements:
-        if distance > allowed:
+    for release, distance, allowed, _ in movements:
+        if distance > allowed * _ROUNDING:
             yield (
                 f"round {release.round}: moved by {distance:.6g}, allowed is {allowed:.6g} "
                 f"({release.sensitivity.reason})"
             )
-        if distance > 0 and release.batch is not None:
-            batches.add(release.batch)
-    if len(batches) > 1:
-        listed = ", ".join(map(str, sorted(batches)))
-        yield f"releases of batches {listed} moved: one unit has data in one batch only"
+
+
+def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str]:
+    """Compare what all releases cost, for Laplace and for Gaussian noise, each by its own sum."""
+    for law, order, level in (("laplace", 1, "epsilon"), ("gaussian", 2, "mu")):
+        ratios = [
+            movement.distance / movement.noise_scale
+            for movement in movements
+            if movement.release.mechanism.endswith(law) and movement.noise_scale > 0
+        ]
+        planned = [
+            [1 / r.noise_multiplier for r in releases if r.mechanism.endswith(law)]
+            for releases in plan.compositions()
+        ]
+        cost = np.linalg.norm(ratios, order)
+        paid = max(np.linalg.norm(inverses, order) for inverses in planned)
+        if cost > paid * _ROUNDING:
+            yield f"all releases together: {level} = {cost:.6g}, planned is {paid:.6g}"
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
