@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from twin_quantized import quantized_gossip
+from twins import shorten
 
-from dpmesh.algorithms import FederatedLearning
+from dpmesh import kernels
+from dpmesh.algorithms import FederatedLearning, QuantizedGossip
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit import alone
 from dpmesh.problems import LinearProblem
+from dpmesh.schedules import Constant, SampleSize
+from dpmesh.simulator import simulate
+from dpmesh.topology import ring
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
+from jax.flatten_util import ravel_pytree  # noqa: E402
+
 from dpmesh.problems import networks  # noqa: E402
 from dpmesh.problems.jax_model import JaxProblem  # noqa: E402
 
@@ -61,6 +71,73 @@ def test_equals_the_kernels() -> None:
         problem.records_of(np.array([4, 1])), linear.records_of(np.array([4, 1])), strict=True
     ):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("clipping_norm", [None, 0.7])
+def test_gradients_equal_those_of_the_kernels(clipping_norm: float | None) -> None:
+    linear, problem = make_pair()
+    problem = replace(problem, records_at_once=2)
+    params = np.random.default_rng(1).normal(size=(7, 15)).astype(np.float32)
+    lengths = [2, 0, 3, 1, 2, 5, 2]
+    batches = np.cumsum([0, *lengths]), np.arange(sum(lengths))
+    expected = linear.gradient(params, batches, clipping_norm=clipping_norm)
+    found = problem.gradient(params, batches, clipping_norm=clipping_norm)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    unclipped = linear.gradient(params, batches)
+    assert (abs(found - unclipped).max() > 0.1) == (clipping_norm is not None)
+    with pytest.raises(ValueError, match=r"clipping_norm: wanted a finite number greater than 0"):
+        problem.gradient(params, batches, clipping_norm=0.0)
+
+
+def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
+    """Not quantized, since the last bits of float32 may turn a coin."""
+    rng, key, rounds = np.random.default_rng(0), Key.seeded(1), 4
+    train = Dataset(rng.normal(size=(30, 16)).astype(np.float32), rng.integers(0, 3, 30), "noise")
+    model = networks.convolutional((4, 4, 1), classes=3, channels=(2, 3), hidden=(5, 4))
+    problem = JaxProblem(
+        train, iid(train, 3, rng), *model, record_shape=(4, 4, 1), regularization=0.1
+    )
+    size = SampleSize(3, 0, rounds)
+    algorithm = QuantizedGossip(
+        Constant(0.5), Constant(0.3), size, Constant(0.1), compressor=None, clipping_norm=0.8
+    )
+    run = simulate(algorithm, problem, ring(3), rounds=rounds, key=key, metrics=["loss"])
+    start, unravel = ravel_pytree(model.start(jax.random.key(0)))
+    slope = jax.jit(jax.grad(lambda w, x, y: model.loss(unravel(w), x, y)))
+
+    def records(i: int, k: int) -> list[int]:
+        coins = kernels.uniform((3, 10), key.stream(Purpose.SAMPLE, k))[i]
+        return problem.partition[i][np.argsort(coins)[:3]].tolist()
+
+    def gradient(i: int, w: np.ndarray, record: int) -> np.ndarray:
+        image = train.features[record].reshape(4, 4, 1)
+        w = jax.numpy.asarray(w, jax.numpy.float32)
+        return shorten(np.asarray(slope(w, image, train.labels[record])), 0.8)
+
+    def noise(i: int, k: int) -> np.ndarray:
+        shape = 3, problem.dim
+        if k == 0:
+            return np.zeros(problem.dim)
+        scale = 0.1
+        return kernels.gaussian(shape, scale, key.stream(Purpose.NOISE, k), dtype=np.float32)[i]
+
+    x, _ = quantized_gossip(
+        x0=[problem.initial(key)[0]] * 3,
+        gradient=gradient,
+        regularization=0.1,
+        records=records,
+        A=lambda k: ring(3).matrix(k).weights.toarray(),
+        alpha=0.5,
+        beta=0.3,
+        noise=noise,
+        coins=lambda i, k: np.zeros(0),
+        step=None,
+        n=3,
+        K=rounds - 1,
+    )
+    assert len(start) == problem.dim
+    np.testing.assert_allclose(run.parameters, x[rounds], rtol=1e-3, atol=1e-5)
 
 
 def test_federated_learning_runs_on_either() -> None:
@@ -137,6 +214,8 @@ def test_bad_input_is_named() -> None:
         JaxProblem(train, parts, *model, record_shape=(2, 3))
     with pytest.raises(ValueError, match="nodes_at_once: wanted an integer of at least 1, got 0"):
         JaxProblem(train, parts, *model, nodes_at_once=0)
+    with pytest.raises(ValueError, match="records_at_once: wanted an integer of at least 1, got 0"):
+        JaxProblem(train, parts, *model, records_at_once=0)
     with pytest.raises(ValueError, match="regularization: wanted a finite number of at least 0"):
         JaxProblem(train, parts, *model, regularization=-1.0)
     with pytest.raises(ValueError, match="partition: wanted at least 1 node, got none"):

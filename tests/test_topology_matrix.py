@@ -56,6 +56,7 @@ def test_max_degree_weights_are_the_formula(graph: nx.Graph) -> None:
     expected = np.eye(len(graph)) - laplacian / (1 + max(degrees))
     np.testing.assert_allclose(matrix.weights.toarray(), expected, rtol=1e-14, atol=1e-16)
     np.testing.assert_array_equal(matrix.degrees, degrees)
+    np.testing.assert_array_equal(matrix.listeners, degrees)
     assert matrix.messages == 2 * graph.number_of_edges()
     assert matrix.components == nx.number_connected_components(graph)
     for node in graph:
@@ -226,3 +227,9 @@ def test_the_matrix_is_a_canonical_read_only_copy() -> None:
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
+
+
+def test_of_a_directed_graph_listeners_are_not_degrees() -> None:
+    matrix = MixingMatrix(np.array([[0.0, 0.5, 0.5], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]))
+    assert matrix.degrees.tolist() == [2, 1, 1]
+    assert matrix.listeners.tolist() == [1, 1, 2]

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
         schedules,
         topology,
     )
-    from dpmesh.algorithms import FederatedLearning, OnlineLearning, WithoutReplacement
+    from dpmesh.algorithms import (
+        FederatedLearning,
+        OnlineLearning,
+        QuantizedGossip,
+        WithoutReplacement,
+    )
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
@@ -39,6 +44,7 @@ __all__ = [
     "Key",
     "LinearProblem",
     "OnlineLearning",
+    "QuantizedGossip",
     "Run",
     "WithoutReplacement",
     "__version__",
@@ -60,6 +66,7 @@ _HOMES = {
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
     "OnlineLearning": "dpmesh.algorithms",
+    "QuantizedGossip": "dpmesh.algorithms",
     "Run": "dpmesh.simulator",
     "WithoutReplacement": "dpmesh.algorithms",
     "simulate": "dpmesh.simulator",

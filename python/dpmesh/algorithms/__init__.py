@@ -3,6 +3,7 @@
 from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Info",
     "OnlineLearning",
     "OnlineLearningUnnoisedRegularizer",
+    "QuantizedGossip",
     "Travel",
     "WithoutReplacement",
 ]

@@ -38,7 +38,7 @@ class Info:
     releases
         What left the nodes in this round.
     bits_per_node
-        Length of the message that one node sent.
+        Length of the message that a node sent: one number, or shape (nodes,).
     received
         Shape (nodes, dim): the messages after the exchange. Made of releases only.
     losses
@@ -52,7 +52,7 @@ class Info:
     """
 
     releases: tuple[Release, ...]
-    bits_per_node: int
+    bits_per_node: int | npt.NDArray[np.int64]
     received: Released
     losses: npt.NDArray[np.float64]
     messages: int | None = None

@@ -76,3 +76,14 @@ def _shuffled_passes(records: Ragged, passes: int, clients: Indices, stream: Str
     lengths = np.repeat(sizes, passes)  # of every pass of every client
     where = slices(indices, np.repeat(indptr[:-1], passes), lengths)[1]
     return where[np.lexsort((used, np.repeat(np.arange(len(lengths)), lengths)))]
+
+
+def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
+    """Draw `size` different records of each node, uniformly; a node has at least so many."""
+    indptr, indices = records
+    counts = np.diff(indptr)
+    coins = kernels.uniform((len(counts), int(counts.max())), stream)
+    coins[np.arange(coins.shape[1]) >= counts[:, np.newaxis]] = 1.0  # above every coin
+    places = np.argpartition(coins, size - 1, axis=1)[:, :size]
+    chosen = indices[indptr[:-1, np.newaxis] + places]
+    return np.arange(len(counts) + 1) * size, chosen.reshape(-1)

@@ -1,5 +1,6 @@
 """Privacy that is true: mechanisms, plans and ledgers, accountants, reports."""
 
+from dpmesh.privacy.compression import Compressor, Quantizer
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Cost, Plan
@@ -8,6 +9,7 @@ from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Released, Sensitive
 
 __all__ = [
+    "Compressor",
     "Cost",
     "Emission",
     "FixedSizeSampling",
@@ -17,6 +19,7 @@ __all__ = [
     "NoNoise",
     "Plan",
     "PoissonSampling",
+    "Quantizer",
     "Release",
     "Released",
     "Report",

@@ -1,4 +1,4 @@
-"""The one door out of a node: clip, add noise, and say what was released.
+"""The one door out of a node: clip, add noise, compress, and say what was released.
 
 Only `Mechanism.release` turns a `Sensitive` array into a `Released` one. It returns the values
 together with their privacy event and their length on the wire, so that neither can be forgotten.
@@ -13,10 +13,12 @@ from math import sqrt
 from typing import ClassVar, NamedTuple, final
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._validate import fail, positive
 from dpmesh.keys import Stream
+from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import Passage, let_out
 from dpmesh.privacy.events import (
     MechanismName,
@@ -30,11 +32,14 @@ from dpmesh.privacy.types import Floats, Released, Sensitive
 
 
 class Emission(NamedTuple):
-    """What came out of the door: the values, their privacy event, their length on the wire."""
+    """What came out of the door: the values, their privacy event, their length on the wire.
+
+    That length is one number, or one for each node where a compressor makes them differ.
+    """
 
     values: Released
     release: Release
-    bits_per_node: int
+    bits_per_node: int | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,13 @@ class Mechanism(ABC):
         Scale of the noise divided by the sensitivity in `norm`; positive.
     clipping_norm
         If given, each row is clipped to this norm before the noise.
+    compressor
+        If given, it makes the noisy rows short.
     """
 
     noise_multiplier: float
     clipping_norm: float | None = None
+    compressor: Compressor | None = None
 
     name: ClassVar[MechanismName]
     norm: ClassVar[Norm]
@@ -103,10 +111,11 @@ class Mechanism(ABC):
         round: int,
         batch: int | None = None,
         sampling: Sampling | None = None,
+        coins: Stream | None = None,
     ) -> Emission:
         """Let `values` out, each node's row with noise of its own.
 
-        Values of sensitivity 0 do not depend on the data and go out as they are.
+        Values of sensitivity 0 do not depend on the data and go out without noise.
 
         Parameters
         ----------
@@ -118,11 +127,13 @@ class Mechanism(ABC):
             The noise's randomness: of this round and of no other.
         round, batch, sampling
             For the record; see `Release`.
+        coins
+            The compressor's randomness, of another purpose than `stream`.
 
         Raises
         ------
         ValueError
-            If a value is NaN or infinite.
+            If a value is NaN or infinite, or a compressor gets no coins.
         """
         if not np.isfinite(values).all():
             fail("values", "finite values at the door", "NaN or infinity")
@@ -132,7 +143,12 @@ class Mechanism(ABC):
         out = inside
         if sensitivity.bound > 0:
             out = self._add_noise(out, self.noise_scale(sensitivity, values.shape[-1]), stream)
-        bits_per_node = 8 * out.itemsize * out.shape[-1]
+        bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
+        if self.compressor is not None:
+            if coins is None:
+                fail("coins", "a stream for the compressor", None)
+            compressed = self.compressor.compress(out, coins)
+            out, bits_per_node = compressed.values, compressed.bits
         record = self.planned(round, sensitivity, batch, sampling)
         emission = Emission(Released(out), record, bits_per_node)
         return let_out(Passage(self, Sensitive(inside), emission))

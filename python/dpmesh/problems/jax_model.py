@@ -14,7 +14,7 @@ import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
 from dpmesh._ragged import Indices, Ragged, rows
-from dpmesh._validate import fail, integer, non_negative
+from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import flat_partition
@@ -53,6 +53,8 @@ class JaxProblem:
         Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
     nodes_at_once
         How many nodes go through the model together: bounds the memory.
+    records_at_once
+        Of how many records a node holds the gradients together, where each is clipped.
 
     Raises
     ------
@@ -69,11 +71,13 @@ class JaxProblem:
     record_shape: tuple[int, ...] | None = None
     regularization: float = 0.0
     nodes_at_once: int = 32
+    records_at_once: int = 16
     _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         non_negative("regularization", self.regularization)
         integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        integer("records_at_once", self.records_at_once, at_least=1)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
         for name, dataset in (("train", self.train), ("test", self.test)):
             if dataset is None:
@@ -135,6 +139,38 @@ class JaxProblem:
             stack = self._padded(params[some]), self._padded(sizes[some])
             out[some] = self._step(*stack, indices, weights, *self._on_device)[: len(out[some])]
         return out
+
+    def gradient(
+        self, params: FloatArray, batches: Ragged, *, clipping_norm: float | None = None
+    ) -> FloatArray:
+        """Gradient of each row's objective on its batch, at its own parameters.
+
+        Parameters
+        ----------
+        params
+            Shape (rows, dim).
+        batches
+            Records of each row, ``(indptr, indices)``; a mean over no records is 0.
+        clipping_norm
+            Largest L2 norm of the gradient of one record's loss, before the mean.
+
+        Returns
+        -------
+        Shape (rows, dim), float32.
+
+        Raises
+        ------
+        ValueError
+            If `clipping_norm` is not positive.
+        """
+        indices, weights = _rectangle(batches)
+        batch = jnp.asarray(params, jnp.float32), indices, weights
+        if clipping_norm is None:
+            gradients = self._gradients(*batch, *self._on_device)
+        else:
+            bound = positive("clipping_norm", clipping_norm)
+            gradients = self._clipped_gradients(*batch, bound, *self._on_device)
+        return np.asarray(gradients)
 
     def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
         """Each row's objective on its batch, shape (rows,)."""
@@ -205,20 +241,51 @@ class JaxProblem:
         return jax.jit(jax.vmap(step, (0, 0, 0, 0, None, None)))
 
     @cached_property
+    def _gradients(self) -> Callable[..., Any]:
+        gradient = jax.grad(self._row_objective)
+
+        def gradients(params: Any, indices: Any, weights: Any, x: Any, y: Any) -> Any:
+            return jax.lax.map(lambda batch: gradient(*batch, x, y), (params, indices, weights))
+
+        return jax.jit(gradients)
+
+    @cached_property
+    def _clipped_gradients(self) -> Callable[..., Any]:
+        unravel, at_once = self._unravel, self.records_at_once
+
+        def record_loss(row: Any, features: Any, label: Any) -> Any:
+            return self.loss(unravel(row), features, label)
+
+        records = jax.vmap(jax.grad(record_loss), (None, 0, 0))
+
+        def mean(row: Any, indices: Any, weights: Any, bound: Any, x: Any, y: Any) -> Any:
+            def add(total: Any, some: Any) -> Any:
+                gradients = records(row, x[some[0]], y[some[0]])
+                norms = jnp.linalg.norm(gradients, axis=1)
+                return total + (
+                    some[1] * jnp.where(norms > bound, bound / norms, 1)
+                ) @ gradients, None
+
+            missing = -len(indices) % at_once
+            chunks = [jnp.pad(a, (0, missing)).reshape(-1, at_once) for a in (indices, weights)]
+            total, _ = jax.lax.scan(add, jnp.zeros_like(row), chunks)
+            return total / jnp.maximum(weights.sum(), 1) + self.regularization * row
+
+        def means(params: Any, indices: Any, weights: Any, *rest: Any) -> Any:
+            return jax.lax.map(lambda batch: mean(*batch, *rest), (params, indices, weights))
+
+        return jax.jit(means)
+
+    @cached_property
     def _guesses(self) -> Callable[..., Any]:
         assert self.scores is not None
         unravel, scores = self._unravel, jax.vmap(self.scores, (None, 0))
         return jax.jit(lambda row, x: scores(unravel(row), x).argmax(axis=1))
 
     def _chunks(self, batches: Ragged) -> Iterator[tuple[slice, Indices, FloatArray]]:
-        """Yield some rows with their batches as rectangles: indices, and weights 1 or 0."""
-        indptr, values = batches
-        lengths = np.diff(indptr)
-        used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
-        indices = np.zeros(used.shape, dtype=np.int64)
-        indices[used] = values
-        weights = used.astype(np.float32)
-        for first in range(0, len(lengths), self.nodes_at_once):
+        """Yield some rows with their batches as rectangles."""
+        indices, weights = _rectangle(batches)
+        for first in range(0, len(indices), self.nodes_at_once):
             some = slice(first, first + self.nodes_at_once)
             yield some, self._padded(indices[some]), self._padded(weights[some])
 
@@ -226,3 +293,13 @@ class JaxProblem:
         """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
         missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
         return np.concatenate([array, missing])
+
+
+def _rectangle(batches: Ragged) -> tuple[Indices, FloatArray]:
+    """Return batches of different lengths as one array of indices, with weights 1 or 0."""
+    indptr, values = batches
+    lengths = np.diff(indptr)
+    used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
+    indices = np.zeros(used.shape, dtype=np.int64)
+    indices[used] = values
+    return indices, used.astype(np.float32)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from dpmesh import kernels
 from dpmesh.privacy.types import Released
 from dpmesh.topology import Topology
@@ -19,9 +22,9 @@ class Gossip:
         """Return A_round x messages, shape (nodes, dim)."""
         return Released(kernels.mix(self._matrix(round).weights, messages))
 
-    def messages(self, round: int) -> int:
-        """Return how many messages cross links in this round."""
-        return self._matrix(round).messages
+    def messages(self, round: int) -> npt.NDArray[np.int64]:
+        """Return over how many links the message of each node goes in this round."""
+        return self._matrix(round).listeners
 
 
 class Broadcast:

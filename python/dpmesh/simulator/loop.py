@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.keys import Key
@@ -86,7 +88,8 @@ def simulate(
         state, info = algorithm.step(state, t, problem, exchange, key)
         ledger += info.releases
         sent = gossip.messages(t) if gossip else info.messages or 0
-        messages, bits = messages + sent, bits + sent * info.bits_per_node
+        messages += int(np.sum(sent))
+        bits += int(np.sum(sent * info.bits_per_node))
         for meter in meters:
             meter.observe(before, info)
         if (t + 1) % every == 0 or t + 1 == rounds:

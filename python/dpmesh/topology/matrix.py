@@ -66,6 +66,14 @@ class MixingMatrix:
         others.flags.writeable = False
         return others
 
+    @cached_property
+    def listeners(self) -> npt.NDArray[np.int64]:
+        """Shape (nodes,): how many other nodes hear each node; of a symmetric A, its `degrees`."""
+        heard = np.bincount(self.weights.indices, minlength=self.nodes)
+        others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
+        others.flags.writeable = False
+        return others
+
     def neighbours(self, node: int) -> npt.NDArray[np.int64]:
         """Return the other nodes that `node` hears, in ascending order."""
         node = integer("node", node, below=self.nodes)

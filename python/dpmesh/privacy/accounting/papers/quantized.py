@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, one_of, positive
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.privacy.accounting._arguments import Floats, open_probability, positives
 from dpmesh.privacy.accounting.papers._refusal import NotProved
 
 Mode = Literal["paper", "safe", "public_point"]
+MODES: tuple[Mode, ...] = ("paper", "safe", "public_point")
 
 
 class Theorem1(NamedTuple):
@@ -77,11 +78,40 @@ def sensitivities(
         If an argument is out of its range.
     """
     integer("iterations", iterations, at_least=1)
+    states = np.zeros(iterations + 1)
+    for k in range(iterations):
+        states[k + 1] = next_sensitivity(
+            float(states[k]),
+            step_size=step_size,
+            consensus_step_size=consensus_step_size,
+            gradient_bound=gradient_bound,
+            sample_size=sample_size,
+            mode=mode,
+            smoothness=smoothness,
+        )
+    return states[1:]
+
+
+def next_sensitivity(
+    sensitivity: float,
+    *,
+    step_size: float,
+    consensus_step_size: float,
+    gradient_bound: float,
+    sample_size: int,
+    mode: Mode,
+    smoothness: float = inf,
+) -> float:
+    """Return ``Delta_(k+1)`` of a node's state whose sensitivity ``Delta_k`` is `sensitivity`.
+
+    Everything else, errors included, is as in `sensitivities`, at iteration k.
+    """
+    non_negative("sensitivity", sensitivity)
     positive("step_size", step_size)
     positive("consensus_step_size", consensus_step_size)
     positive("gradient_bound", gradient_bound)
     integer("sample_size", sample_size, at_least=1)
-    one_of("mode", mode, ("paper", "safe", "public_point"))
+    one_of("mode", mode, MODES)
     if not smoothness > 0:
         fail("smoothness", "a number greater than 0, or infinity", smoothness)
     if mode == "paper" and step_size * smoothness > 2 * (1 - consensus_step_size):
@@ -91,14 +121,10 @@ def sensitivities(
             f" 2 (1 - consensus_step_size) = {2 * (1 - consensus_step_size):.4g}; got"
             f" {step_size * smoothness:.4g}"
         )
-    spread = smoothness if mode == "safe" else 0.0
-    fresh = gradient_bound / sample_size
-    states = np.zeros(iterations + 1)
-    for k in range(iterations):
-        carried = spread * states[k] if states[k] else 0.0
-        moved = min(fresh + carried, gradient_bound) if mode == "safe" else fresh
-        states[k + 1] = abs(1 - consensus_step_size) * states[k] + step_size * moved
-    return states[1:]
+    moved = gradient_bound / sample_size
+    if mode == "safe" and sensitivity > 0:
+        moved = min(moved + smoothness * sensitivity, gradient_bound)
+    return abs(1 - consensus_step_size) * sensitivity + step_size * moved
 
 
 def theorem_1(

@@ -1,0 +1,317 @@
+"""Private gossip of quantized states for nonconvex losses (Chen, Wang, Zhang), Algorithm 1.
+
+Every node keeps a state x. In an iteration it sends its state with Gaussian noise, quantized; pulls
+its own state a little towards what its neighbours sent, and takes a step along the mean gradient of
+records that it samples without replacement. The symbols are the paper's, whose k counts from 0, as
+our rounds do, to K, the last of them:
+
+    y_k^i     = x_k^i + n_k^i,   n_k^i ~ N(0, sigma_k^2)                     line 1
+    z_k^i     = Q(y_k^i), sent to the neighbours                             line 2
+    g_k^i     = mean gradient at x_k^i of gamma_K records                    lines 3 and 4, (5)
+    x_(k+1)^i = (1 - beta_K) x_k^i + beta_K sum_j a_ij z_k^j - alpha_K g_k^i    line 5, (6)
+
+The equations are missing from the text that we have; they are reconstructed from its words and
+proofs. One thing differs: x_0 depends on no data and is sent without noise. A node's own term in
+the sum, if it has one, is the z that it sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._ragged import Indices, Ragged
+from dpmesh._validate import fail, integer, one_of, positive
+from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.minibatches import without_replacement
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.accounting.papers.quantized import (
+    MODES,
+    Mode,
+    Theorem1,
+    next_sensitivity,
+    theorem_1,
+)
+from dpmesh.privacy.compression import Compressor, Quantizer
+from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import SampleSize, Schedule
+
+
+class GossipProblem(Protocol):
+    """What nodes can learn from records of their own: a model as one vector, and its gradients."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        ...
+
+    @property
+    def regularization(self) -> float:
+        """Factor of ``|w|^2 / 2`` in each node's objective."""
+        ...
+
+    def initial(self, key: Key) -> Floats:
+        """Return parameters to start from, shape (1, dim), from nobody's data."""
+        ...
+
+    def records_of(self, nodes: Indices) -> Ragged:
+        """Return the records of these nodes."""
+        ...
+
+    def gradient(
+        self, params: Floats, batches: Ragged, *, clipping_norm: float | None = None
+    ) -> Floats:
+        """Return each node's gradient on its batch, shape (nodes, dim).
+
+        The mean over the records, each one's clipped to `clipping_norm`, and the regularizer's.
+        """
+        ...
+
+    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Return each node's objective on its batch, shape (nodes,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class QuantizedState:
+    """The nodes' states before an iteration.
+
+    Parameters
+    ----------
+    x
+        Shape (nodes, dim). They stay inside their nodes.
+    sensitivity
+        Delta_k: how far replacing a record of one node moves its x, given all messages. Public.
+    """
+
+    x: Sensitive
+    sensitivity: float
+
+
+@dataclass(frozen=True)
+class QuantizedGossip:
+    """Private gossip of quantized states, for losses that need not be convex.
+
+    The schedules are those of one horizon of K + 1 rounds: a longer run takes smaller steps and
+    larger samples, `dpmesh.bounds.quantized` says which ones converge.
+
+    Parameters
+    ----------
+    step_size
+        alpha_K: ``HorizonPower(a1, -alpha, rounds)``.
+    consensus_step_size
+        beta_K, at most 1: ``HorizonPower(a2, -beta, rounds)``.
+    sample_size
+        gamma_K: ``SampleSize(a3, gamma, rounds)``, at most the records of the poorest node.
+    noise_std
+        sigma_k, k = t - 1: ``PowerLaw(s, zeta)`` for noise that grows (zeta > 0), stays or decays;
+        None runs without noise, for comparison.
+    compressor
+        The paper's Q: ``Quantizer(step)``, or another of `dpmesh.privacy.compression`; None sends
+        floating-point numbers.
+    clipping_norm
+        Largest norm of a record's gradient, without the regularizer: half of the paper's C.
+    mode
+        How sensitive a state is, see `dpmesh.privacy.accounting.papers.quantized.sensitivities`.
+        ``"safe"``: any loss; gradients are clipped. ``"public_point"``: any loss; gradients are
+        clipped and taken at the node's own z, which is noisy, and the paper's theorem on
+        convergence no longer applies. ``"paper"``: convex losses of known smoothness only, whose
+        gradients are not clipped, since a clipped gradient need not be that of a convex function.
+    smoothness
+        L, the Lipschitz constant of every record's gradient; infinity if unknown.
+
+    Guarantee
+    ---------
+    All messages together, for replacing one record of one node: epsilon at every delta by
+    Gaussian differential privacy, ``plan(rounds).cost(delta)``. Given all earlier messages and the
+    coins, a record moves its node's state by at most Delta_k (Lemma 2, corrected); quantization is
+    post-processing. No amplification by sampling is claimed, since a record's effect stays in the
+    state. The states themselves are not covered; publish messages.
+    """
+
+    travels: ClassVar[Travel] = "gossip"
+
+    step_size: Schedule
+    consensus_step_size: Schedule
+    sample_size: SampleSize
+    noise_std: Schedule | None
+    compressor: Compressor | None = Quantizer(0.01)
+    clipping_norm: float = 1.0
+    mode: Mode = "safe"
+    smoothness: float = inf
+
+    def __post_init__(self) -> None:
+        positive("clipping_norm", self.clipping_norm)
+        one_of("mode", self.mode, MODES)
+        if not self.smoothness > 0:
+            fail("smoothness", "a number greater than 0, or infinity", self.smoothness)
+
+    def mechanism(self, k: int, sensitivity: float) -> Mechanism:
+        """Return the door of iteration k: noise of standard deviation sigma_k, then Q."""
+        if self.noise_std is None or sensitivity == 0:
+            return NoNoise(compressor=self.compressor)
+        return Gaussian(self.noise_std(k + 1) / sensitivity, compressor=self.compressor)
+
+    def next_sensitivity(self, sensitivity: float, k: int) -> float:
+        """Return Delta_(k+1) from Delta_k (Lemma 2).
+
+        Raises
+        ------
+        ValueError
+            In mode ``"paper"``, where its conditions do not hold.
+        """
+        return next_sensitivity(
+            sensitivity,
+            step_size=self.step_size(k + 1),
+            consensus_step_size=self.consensus_step_size(k + 1),
+            gradient_bound=2 * self.clipping_norm,
+            sample_size=self.sample_size(k + 1),
+            mode=self.mode,
+            smoothness=self.smoothness,
+        )
+
+    def sensitivities(self, rounds: int) -> npt.NDArray[np.float64]:
+        """Return Delta_0, .., Delta_(rounds - 1)."""
+        values = np.zeros(integer("rounds", rounds, at_least=1))
+        for k in range(rounds - 1):
+            values[k + 1] = self.next_sensitivity(float(values[k]), k)
+        return values
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the messages of rounds 0 to `rounds` - 1, from public numbers alone."""
+        releases = (
+            self.mechanism(k, delta).planned(k, _sensitivity(delta))
+            for k, delta in enumerate(self.sensitivities(rounds).tolist())
+        )
+        return Plan(tuple(releases), "replace_one", "record", self._assumptions)
+
+    def paper_budget(self, rounds: int, delta: float) -> Theorem1:
+        """Return the paper's epsilon (Theorem 1) for the same messages, with its own composition.
+
+        Parameters
+        ----------
+        rounds
+            At least 2.
+        delta
+            In (0, 1), for the whole run.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of range, there is no noise, or the theorem does not apply: an
+            iteration has an epsilon of 1 or more.
+        """
+        integer("rounds", rounds, at_least=2)
+        if self.noise_std is None:
+            fail("noise_std", "noise", None)
+        stds = [self.noise_std(k + 1) for k in range(1, rounds)]
+        return theorem_1(delta, self.sensitivities(rounds)[1:], stds)
+
+    def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
+        """Start all nodes at the same point."""
+        self._check(problem)
+        x = np.repeat(problem.initial(key), problem.nodes, axis=0)
+        return QuantizedState(Sensitive(x), 0.0)
+
+    def step(
+        self,
+        state: QuantizedState,
+        round: int,
+        problem: GossipProblem,
+        exchange: Exchange,
+        key: Key,
+    ) -> tuple[QuantizedState, Info]:
+        """Run iteration k."""
+        z, release, bits = self.emit(state, round, key)
+        received = exchange(round, z)
+        batches = self.sample(round, problem, key)
+        losses = problem.objective(state.x, batches)
+        state = self.absorb(state, z, received, round, problem, batches)
+        return state, Info((release,), bits, received, losses)
+
+    def emit(self, state: QuantizedState, k: int, key: Key) -> Emission:
+        """Send z_k = Q(x_k + n_k) (lines 1 and 2)."""
+        return self.mechanism(k, state.sensitivity).release(
+            state.x,
+            _sensitivity(state.sensitivity),
+            key.stream(Purpose.NOISE, k),
+            round=k,
+            coins=key.stream(Purpose.QUANTIZE, k),
+        )
+
+    def sample(self, k: int, problem: GossipProblem, key: Key) -> Ragged:
+        """Draw gamma_K records of each node without replacement (line 3): secret."""
+        records = problem.records_of(np.arange(problem.nodes))
+        return without_replacement(records, self.sample_size(k + 1), key.stream(Purpose.SAMPLE, k))
+
+    def absorb(
+        self,
+        state: QuantizedState,
+        z: Released,
+        received: Released,
+        k: int,
+        problem: GossipProblem,
+        batches: Ragged,
+    ) -> QuantizedState:
+        """Move towards what was received, and along the gradient (lines 4 and 5)."""
+        alpha, beta = self.step_size(k + 1), self.consensus_step_size(k + 1)
+        if self.mode == "public_point":
+            point: Floats = z
+        else:
+            point = state.x
+            largest = 2 * (1 - beta) / alpha  # beyond it, decay drives two states apart
+            if problem.regularization > largest:
+                wanted = f"at most 2 (1 - consensus_step_size) / step_size = {largest:g}"
+                fail("regularization", wanted, problem.regularization)
+        bound = None if self.mode == "paper" else self.clipping_norm
+        g = problem.gradient(point, batches, clipping_norm=bound)
+        x = (1 - beta) * state.x + beta * received - alpha * g
+        return QuantizedState(Sensitive(x), self.next_sensitivity(state.sensitivity, k))
+
+    def parameters(self, state: QuantizedState) -> Floats:
+        """Return the nodes' own states x."""
+        return state.x
+
+    @property
+    def _assumptions(self) -> tuple[str, ...]:
+        said = ["which records a node samples stays secret"]
+        if self.mode == "paper":
+            said.append("every record's loss is convex")
+            said.append(f"no record's gradient is longer than {self.clipping_norm:g}")
+        if self.mode != "public_point" and self.smoothness < inf:
+            said.append(f"every record's gradient is {self.smoothness:g}-Lipschitz")
+        return tuple(said)
+
+    def _check(self, problem: GossipProblem) -> None:
+        """Hold what the sensitivity rests on against a problem's public numbers."""
+        indptr, _ = problem.records_of(np.arange(problem.nodes))
+        fewest, wanted = int(np.diff(indptr).min()), self.sample_size(1)
+        if wanted > fewest:
+            fail("sample_size", f"at most {fewest}, the records of the poorest node", wanted)
+        if self.mode == "public_point":
+            return
+        if isinstance(problem, LinearProblem) and problem.feature_norm is not None:
+            constants = problem.constants()
+            if self.smoothness < constants.smoothness and self.smoothness < inf:
+                fail(
+                    "smoothness",
+                    f"at least the problem's {constants.smoothness:g}",
+                    self.smoothness,
+                )
+            if self.mode == "paper" and self.clipping_norm < constants.loss_lipschitz:
+                wanted_norm = f"at least the problem's {constants.loss_lipschitz:g} in mode 'paper'"
+                fail("clipping_norm", wanted_norm, self.clipping_norm)
+
+
+def _sensitivity(delta: float) -> Sensitivity:
+    if delta == 0:
+        return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
+    return Sensitivity(delta, "l2", "Delta_k, one record replaced (Lemma 2, corrected)")

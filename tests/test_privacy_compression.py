@@ -1,0 +1,110 @@
+"""Compressors: unbiased, of the stated length, decoded exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpmesh import kernels
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import Gaussian, NoNoise, Quantizer, Sensitivity
+
+KEY = Key.seeded(1)
+COINS = KEY.stream(Purpose.QUANTIZE)
+COMPRESSORS = [Quantizer(0.3), Quantizer(0.05, bits=3)]
+Z = stats.norm.isf(0.5e-6)
+"""What a standard Gaussian number exceeds with probability 1e-6: the false alarms of each check."""
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(
+    rows=st.integers(1, 4),
+    dim=st.integers(1, 70),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 1e6]),
+    seed=st.integers(0, 2**32),
+)
+def test_messages_decode_to_the_values_and_have_the_stated_length(
+    compressor, dtype, rows, dim, scale, seed
+) -> None:
+    x = (scale * np.random.default_rng(seed).standard_cauchy((rows, dim))).astype(dtype)
+    compressed = compressor.compress(x, COINS)
+    messages = [compressed.message(row) for row in range(rows)]
+    assert compressed.bits.tolist() == [8 * len(message) for message in messages]
+    assert compressed.values.dtype == dtype
+    decoded = compressor.decode(messages, dim, dtype)
+    assert decoded.dtype == dtype
+    np.testing.assert_array_equal(decoded, compressed.values)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_values_are_unbiased(compressor) -> None:
+    """The mean over many rows of the same numbers; 10 standard errors more would fail."""
+    x = np.repeat(np.array([[-2.3, -0.01, 0.0, 0.149, 0.31, 7.0]]), 40_000, axis=0)
+    error = compressor.compress(x, COINS).values - x
+    spread = error.std(axis=0) / np.sqrt(len(x))
+    assert (abs(error.mean(axis=0)) <= Z * spread + 1e-12).all()
+    assert (abs((error + 10 * spread).mean(axis=0)) > Z * spread)[spread > 0].all()
+
+
+def test_a_code_that_needs_more_bits_is_escaped_and_never_clipped() -> None:
+    x = np.array([[0.0, 1.0, -1.0, 3.0, 1e9, -4.0]])  # multiples of the step: no coins
+    narrow = Quantizer(1.0, bits=3).compress(x, COINS)
+    np.testing.assert_array_equal(narrow.values, x)
+    escaped = 2
+    assert narrow.bits.tolist() == [8 * (1 + 3 + 8 * escaped)]  # a header, 6 codes in 18 bits
+    assert Quantizer(1.0).compress(x, COINS).bits.tolist() == [8 * (1 + 3 + 8)]  # 4 bits a code
+
+
+def test_each_node_takes_the_shortest_message() -> None:
+    x = np.array([[0.0] * 16, [100.0] * 16, [1.0] * 15 + [1e6]])
+    bits = Quantizer(1.0).compress(x, COINS).bits
+    codes = x.astype(np.int64)
+    for row, length in enumerate(bits):
+        assert length == min(8 * (1 + kernels.pack(codes[row], b).nbytes) for b in range(1, 33))
+    assert len(set(bits)) == 3
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(2.0), NoNoise()])
+@pytest.mark.parametrize("bound", [0.0, 1.5])
+def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> None:
+    noise, x = KEY.stream(Purpose.NOISE), np.ones((3, 7))
+    sensitivity = Sensitivity(bound, "l2", "a test")
+    plain = mechanism.release(x, sensitivity, noise, round=4)
+    short = type(mechanism)(mechanism.noise_multiplier, compressor=Quantizer(0.1))
+    emission = short.release(x, sensitivity, noise, round=4, coins=COINS)
+    assert emission.release == plain.release == short.planned(4, sensitivity)
+    expected = Quantizer(0.1).compress(plain.values, COINS)
+    np.testing.assert_array_equal(emission.values, expected.values)
+    np.testing.assert_array_equal(emission.bits_per_node, expected.bits)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Quantizer(0.0), "step: wanted a finite number greater than 0, got 0"),
+        (lambda: Quantizer(np.nan), "step: wanted a finite number, got nan"),
+        (lambda: Quantizer(1.0, bits=0), "bits: wanted an integer of at least 1 and below 33"),
+        (lambda: Quantizer(1.0, bits=33), "bits: wanted an integer of at least 1 and below 33"),
+        (lambda: Quantizer(1.0).compress(np.array([[np.inf]]), COINS), "x: .*inf"),
+        (
+            lambda: Quantizer(1e-3).compress(np.array([[1e300]]), COINS),
+            "x: wanted values with codes from",
+        ),
+        (lambda: Quantizer(1.0).decode([b""], 3, np.float64), "no bytes in message 0"),
+        (lambda: Quantizer(1.0).decode([b"\x04\x00"], 9, np.float64), "message"),
+        (lambda: Quantizer(1.0).decode([b"\x00\x00"], 1, np.float64), "bits"),
+        (
+            lambda: Gaussian(1.0, compressor=Quantizer(1.0)).release(
+                np.ones((1, 1)), Sensitivity(1.0, "l2", ""), COINS, round=0
+            ),
+            "coins: wanted a stream for the compressor, got None",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
