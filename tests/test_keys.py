@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +93,25 @@ def test_a_key_for_some_nodes_draws_their_rows_of_the_whole(dim: int) -> None:
         kernels.gaussian((4, dim), 1.0, mine.stream(Purpose.NOISE, 2))
     with pytest.raises(ValueError, match="nodes: wanted distinct nodes, got 3 twice"):
         kernels.gaussian((2, dim), 1.0, key.for_nodes(nodes[[0, 0]]).stream(Purpose.NOISE, 2))
+
+
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_a_saved_key_opens_the_same_streams(cipher: str, tmp_path: Path) -> None:
+    key = Key.generate(cipher)
+    key.save(tmp_path / "key")
+    loaded = Key.load(str(tmp_path / "key"))
+    assert first_words(loaded) == first_words(key)
+    assert (loaded.cipher, loaded.is_seeded) == (cipher, False)
+    with pytest.raises(FileExistsError, match="key"):
+        Key.generate().save(tmp_path / "key")
+    assert first_words(Key.load(tmp_path / "key")) == first_words(key)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Key.load(tmp_path / "nowhere")
+    (tmp_path / "text").write_text("dpmesh key 1, aes\n")
+    with pytest.raises(ValueError, match=r"path: wanted a file that Key\.save wrote, got"):
+        Key.load(tmp_path / "text")
+    with pytest.raises(ValueError, match="key: wanted a key from the operating system"):
+        Key.seeded(1).save(tmp_path / "seeded")
 
 
 @pytest.mark.parametrize(

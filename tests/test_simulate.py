@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import numpy as np
@@ -91,11 +90,6 @@ def test_a_saved_run_holds_its_report_and_no_private_state(tmp_path) -> None:
         "released.npy",
         "run.json",
     ]
-    result.history.to_csv(tmp_path / "history.csv")
-    with (tmp_path / "history.csv").open() as file:
-        rows = list(csv.reader(file))
-    assert rows[0] == ["round", "metric", "value"]
-    assert len(rows) == 1 + len(result.history.records)
 
 
 def test_plots_a_metric() -> None:

@@ -1,5 +1,6 @@
 """The extension module: kernels on C-contiguous arrays, documented in `dpmesh.kernels`."""
 
+from os import PathLike
 from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -39,6 +40,9 @@ class Key:
     def generate(cipher: str = "aes") -> Key: ...
     @staticmethod
     def seeded(seed: int, cipher: str = "aes") -> Key: ...
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Key: ...
+    def save(self, path: str | PathLike[str]) -> None: ...
     @property
     def cipher(self) -> str: ...
     @property

@@ -19,6 +19,9 @@ pickle gets to see the key.
   ``is_seeded`` says so of the key and of its streams.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some nodes of many: row r of
   what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all.
+- ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
+  read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Keep the file as you keep
+  the data, and delete it when the run is over: who has it can subtract the noise.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class Purpose(IntEnum):
     AUDIT = 9
     METRIC = 10
     BATCHES = 11
+    CHECKPOINT = 12
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:

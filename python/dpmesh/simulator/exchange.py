@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh import kernels
+from dpmesh.algorithms.base import Info
 from dpmesh.privacy.types import Released
+from dpmesh.simulator.run import Traffic
 from dpmesh.topology import Topology
 
 
@@ -22,9 +23,10 @@ class Gossip:
         """Return A_round x messages, shape (nodes, dim)."""
         return Released(kernels.mix(self._matrix(round).weights, messages))
 
-    def messages(self, round: int) -> npt.NDArray[np.int64]:
-        """Return over how many links the message of each node goes in this round."""
-        return self._matrix(round).listeners
+    def traffic(self, round: int, info: Info) -> Traffic:
+        """Return what crossed links in this round."""
+        listeners = self._matrix(round).listeners
+        return Traffic(int(listeners.sum()), int(np.sum(listeners * info.bits_per_node)))
 
 
 class Broadcast:
@@ -33,3 +35,8 @@ class Broadcast:
     def __call__(self, round: int, messages: Released) -> Released:
         """Return the messages as they are."""
         return messages
+
+    def traffic(self, round: int, info: Info) -> Traffic:
+        """Return what the algorithm says that it sent."""
+        sent = info.messages or 0
+        return Traffic(sent, sent * int(info.bits_per_node))

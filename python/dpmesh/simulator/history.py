@@ -1,23 +1,32 @@
-"""What was measured during a run: tidy records of (round, metric, value)."""
+"""What was measured during a run: tidy records of (round, node, metric, value)."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import one_of
+from dpmesh._validate import fail, one_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Value: TypeAlias = "float | npt.NDArray[Any]"
+"""A measurement of the whole network, or one for each node, shape (nodes,)."""
 
 
 class Record(NamedTuple):
-    """One measurement, of the whole network."""
+    """One measurement: of a node, or of the whole network if `node` is None."""
 
     round: int
+    node: int | None
     metric: str
     value: float
 
@@ -30,36 +39,127 @@ class History:
     no part of the private release.
     """
 
-    records: list[Record] = field(default_factory=list)
+    _measured: list[tuple[int, str, Value]] = field(default_factory=list)
 
-    def add(self, round: int, values: dict[str, float]) -> None:
-        """Append the measurements of a round."""
-        self.records += [Record(round, metric, float(value)) for metric, value in values.items()]
+    def add(self, round: int, values: Mapping[str, Value]) -> None:
+        """Append the measurements of a round.
+
+        Raises
+        ------
+        ValueError
+            If one is neither a number nor one for each node.
+        """
+        for metric, value in values.items():
+            array = np.asarray(value)
+            if array.ndim > 1 or array.dtype.kind not in "biuf":
+                got = f"{array.dtype} of shape {array.shape}"
+                fail(metric, "a number, or one for each node", got)
+            kept = float(array) if array.ndim == 0 else array.astype(np.float64)
+            self._measured.append((round, metric, kept))
+
+    @property
+    def records(self) -> list[Record]:
+        """All records, one by one."""
+        records = []
+        for t, metric, value in self._measured:
+            if isinstance(value, float):
+                records.append(Record(t, None, metric, value))
+            else:
+                records += [Record(t, i, metric, v) for i, v in enumerate(value.tolist())]
+        return records
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return the records for JSON, which has no NaN and no infinity: null stands for them."""
+        dicts = [record._asdict() for record in self.records]
+        return [one | {"value": one["value"] if isfinite(one["value"]) else None} for one in dicts]
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what was measured."""
-        return tuple(dict.fromkeys(record.metric for record in self.records))
+        """Names of what was measured of the whole network."""
+        return tuple(dict.fromkeys(name for _, name, value in self._measured if _is_one(value)))
+
+    @property
+    def node_metrics(self) -> tuple[str, ...]:
+        """Names of what was measured of each node."""
+        return tuple(dict.fromkeys(name for _, name, v in self._measured if not _is_one(v)))
 
     def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
-        """Return the values of one metric, over the rounds in which it was measured."""
-        return np.array([record.value for record in self._of(metric)])
+        """Return the values of a metric of the network, over the rounds of its measurement."""
+        return np.array([value for _, value in self._of(metric)])
 
     def rounds(self, metric: str) -> npt.NDArray[np.int64]:
-        """Return the rounds in which a metric was measured."""
-        return np.array([record.round for record in self._of(metric)], dtype=np.int64)
+        """Return the rounds in which a metric of the network was measured."""
+        return np.array([t for t, _ in self._of(metric)], dtype=np.int64)
 
     def last(self, metric: str) -> float:
-        """Return the last value of a metric."""
+        """Return the last value of a metric of the network."""
         return float(self[metric][-1])
 
-    def _of(self, metric: str) -> Iterator[Record]:
+    def of_nodes(self, metric: str) -> npt.NDArray[np.float64]:
+        """Return the values of a metric of each node, shape (measurements, nodes)."""
+        one_of("metric", metric, self.node_metrics)
+        return np.array([v for _, name, v in self._measured if name == metric and not _is_one(v)])
+
+    def first(self, metric: str, at_least: float, of: str = "round") -> float | None:
+        """Return when a metric first reached a level: time to accuracy; None if it never did.
+
+        Parameters
+        ----------
+        metric
+            Such as ``"accuracy"``.
+        at_least
+            The level.
+        of
+            ``"round"``, or a metric measured along with it, such as ``"seconds"`` of virtual time.
+        """
+        reached = np.flatnonzero(self[metric] >= at_least)
+        if not len(reached):
+            return None
+        times = self.rounds(metric) if of == "round" else self[of]
+        return float(times[reached[0]])
+
+    def _of(self, metric: str) -> Iterator[tuple[int, Value]]:
         one_of("metric", metric, self.metrics)
-        return (record for record in self.records if record.metric == metric)
+        return (
+            (t, value) for t, name, value in self._measured if name == metric and _is_one(value)
+        )
+
+    def to_pandas(self) -> DataFrame:
+        """Return the records as a table; `node` is missing for the whole network.
+
+        Needs the extra ``parquet``, which holds pandas.
+        """
+        from pandas import DataFrame, arrays
+
+        kept = [(t, name, np.atleast_1d(value)) for t, name, value in self._measured]
+        sizes = [len(values) for _, _, values in kept]
+        alone = np.repeat([_is_one(value) for _, _, value in self._measured], sizes).astype(bool)
+        node = np.concatenate([np.arange(0), *map(np.arange, sizes)])
+        return DataFrame(
+            {
+                "round": np.repeat([t for t, _, _ in kept], sizes).astype(np.int64),
+                "node": arrays.IntegerArray(node, mask=alone),
+                "metric": np.repeat(np.array([name for _, name, _ in kept], object), sizes),
+                "value": np.concatenate([np.empty(0), *(values for _, _, values in kept)]),
+            }
+        )
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the records with the header round,metric,value."""
+        """Write the records with the header round,node,metric,value."""
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(Record._fields)
             writer.writerows(self.records)
+
+    def to_json_lines(self, path: str | Path) -> None:
+        """Write one JSON object for each record, on a line of its own."""
+        with Path(path).open("w") as file:
+            file.writelines(json.dumps(record) + "\n" for record in self.as_dicts())
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the table of `to_pandas`; needs the extra ``parquet``."""
+        self.to_pandas().to_parquet(path)
+
+
+def _is_one(value: Value) -> bool:
+    return isinstance(value, float)

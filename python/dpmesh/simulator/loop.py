@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from dpmesh._validate import fail, integer, probability
-from dpmesh.algorithms.base import Algorithm
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
-from dpmesh.privacy.events import Release
 from dpmesh.privacy.report import report
+from dpmesh.simulator.checkpoint import Checkpoint
 from dpmesh.simulator.exchange import Broadcast, Gossip
-from dpmesh.simulator.history import History
-from dpmesh.simulator.metrics import Testable, build_metrics
-from dpmesh.simulator.run import Run, Traffic
+from dpmesh.simulator.interrupt import Interrupt
+from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
+from dpmesh.simulator.rounds import Callback, Progress, Rounds
+from dpmesh.simulator.run import Run
 from dpmesh.topology import Topology
 
 StateT = TypeVar("StateT")
@@ -31,10 +31,12 @@ def simulate(
     rounds: int,
     key: Key | None = None,
     delta: float = 0.0,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str | UserMetric] | None = None,
     every: int | None = None,
     progress: bool | None = None,
-    callback: Callable[[int, dict[str, float]], None] | None = None,
+    callback: Callback | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
 ) -> Run:
     """Run an algorithm on one machine.
 
@@ -55,70 +57,86 @@ def simulate(
     delta
         For the privacy report, in [0, 1).
     metrics
-        Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``; by default all that
-        the problem and the algorithm allow.
+        Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``, ``"node_accuracy"``,
+        and functions ``metric(problem, parameters, received)`` of your own that return a number, or
+        one for each node. By default all named ones of the network that the problem and the
+        algorithm allow, regret up to 256 nodes.
     every
         Measure in every so many rounds, and in the last; by default about 25 times in a run.
     progress
         Whether to show a progress bar (extra ``progress``); by default in a terminal only.
     callback
-        Called with the round and its measurements whenever there are some.
+        Called with the round and its measurements whenever there are some: a stream of results to
+        anywhere.
+    checkpoint
+        A file in which the run keeps its progress. If it is there, the run goes on from it, to the
+        same bits as if it had not been interrupted; if not, it is made. Ctrl-C saves before it
+        stops the run, unless the round takes longer than a second. The file holds the nodes' own
+        parameters and must be kept as they are. It holds no key: give the run's own, seeded or
+        from a file that you keep (`Key.save`).
+    checkpoint_every
+        Save after every so many rounds; by default about every 10 seconds.
 
     Raises
     ------
     ValueError
         If an argument does not fit, or the topology and the problem differ in their nodes, or a
-        topology is given or missing where it should not be.
+        topology is given or missing where it should not be, or the checkpoint is that of another
+        run.
+    OSError
+        If the checkpoint cannot be written; the last one is then untouched.
     """
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
     probability("delta", delta, one=False)
-    key = Key.generate() if key is None else key
     plan = algorithm.plan(rounds)
     meters = build_metrics(metrics, algorithm, problem)
-    gossip = _gossip(algorithm, problem, topology)
-    exchange = Broadcast() if gossip is None else gossip
+    exchange = _exchange(algorithm, problem, topology)
+    settings: dict[str, str | int] = {
+        "algorithm": str(algorithm),
+        "topology": str(topology),
+        "rounds": rounds,
+    }
+    if checkpoint is not None and key is None:
+        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
+    key = Key.generate() if key is None else key
+    start = Progress(algorithm.init(problem, key))
+    run = Rounds(algorithm, problem, exchange, key, meters, every, rounds, callback, start)
+    saved = None
+    if checkpoint is not None:
+        names = None if metrics is None else [metric_name(metric) for metric in metrics]
+        identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
+        saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
+        run.recall(saved.resume(run.remembered(), plan))
 
-    history = History()
-    ledger: list[Release] = []
-    messages = bits = 0
-    state = algorithm.init(problem, key)
-    for t in _with_progress(range(rounds), progress):
-        before = algorithm.parameters(state)
-        state, info = algorithm.step(state, t, problem, exchange, key)
-        ledger += info.releases
-        sent = gossip.messages(t) if gossip else info.messages or 0
-        messages += int(np.sum(sent))
-        bits += int(np.sum(sent * info.bits_per_node))
-        for meter in meters:
-            meter.observe(before, info)
-        if (t + 1) % every == 0 or t + 1 == rounds:
-            after = algorithm.parameters(state)
-            values: dict[str, float] = {}
-            for meter in meters:
-                values |= meter.values(after, info.received)
-            history.add(t + 1, values)
-            if callback is not None:
-                callback(t + 1, values)
+    with Interrupt(deferred=saved is not None) as interrupt:
+        for _ in _with_progress(range(run.at.rounds, rounds), progress):
+            run.advance()
+            if saved and (interrupt.requested or saved.is_due(run.at.rounds, rounds)):
+                interrupt.settle()
+                saved.save(run.remembered())
+            if interrupt.requested:
+                raise KeyboardInterrupt
+    ledger = plan.with_releases(run.at.ledger)
     return Run(
-        settings={"algorithm": str(algorithm), "topology": str(topology), "rounds": rounds},
-        history=history,
-        ledger=plan.with_releases(ledger),
-        privacy=report(plan.with_releases(ledger), delta, seeded=key.is_seeded),
-        traffic=Traffic(messages, bits),
-        parameters=algorithm.parameters(state),
-        released=info.received,
+        settings=settings,
+        history=run.at.history,
+        ledger=ledger,
+        privacy=report(ledger, delta, seeded=key.is_seeded),
+        traffic=run.at.traffic,
+        parameters=algorithm.parameters(run.at.state),
+        released=run.at.received,
     )
 
 
-def _gossip(
-    algorithm: Algorithm[StateT, ProblemT], problem: ProblemT, topology: Topology | None
-) -> Gossip | None:
-    """Return the exchange over the network, if the algorithm's messages travel over one."""
+def _exchange(
+    algorithm: AnyAlgorithm, problem: Testable, topology: Topology | None
+) -> Gossip | Broadcast:
+    """Return the exchange by which the algorithm's messages travel."""
     if algorithm.travels != "gossip":
         if topology is not None:
             fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
-        return None
+        return Broadcast()
     if topology is None:
         fail("topology", "a network for messages to travel over", None)
     if topology.nodes != problem.nodes:
@@ -136,5 +154,7 @@ def _with_progress(rounds: range, show: bool | None) -> Iterable[int]:
         from tqdm.auto import tqdm
     except ImportError:
         return rounds
-    bar: Iterator[int] = tqdm(rounds, unit="round", leave=False)
+    bar: Iterator[int] = tqdm(
+        rounds, unit="round", leave=False, initial=rounds.start, total=rounds.stop
+    )
     return bar

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from dpmesh.data import Dataset
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
+from dpmesh.simulator.history import Value
 
 
 class Testable(Protocol):
@@ -35,6 +36,13 @@ class Testable(Protocol):
         ...
 
 
+UserMetric: TypeAlias = Callable[[Any, Floats, Released], Value]
+"""``metric(problem, parameters, received)``: a number, or one for each node.
+
+`parameters` are the nodes' own models after the round, `received` the messages that they received
+in it, both of shape (nodes, dim). The name of the function is that of the metric."""
+
+
 class Metric(Protocol):
     """Watches every round and is asked for its values now and then."""
 
@@ -42,7 +50,7 @@ class Metric(Protocol):
         """See the parameters (nodes, dim) before a round, and what the round told."""
         ...
 
-    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+    def values(self, parameters: Floats, received: Released) -> Mapping[str, Value]:
         """Return named values of all that was observed, and of the last round's results.
 
         Parameters
@@ -54,34 +62,56 @@ class Metric(Protocol):
         """
         ...
 
+    @property
+    def memory(self) -> Any:
+        """What was observed, as arrays and numbers, for a checkpoint."""
+        ...
+
+    def recall(self, memory: Any) -> None:
+        """Go on from there."""
+        ...
+
+
+class Stateless:
+    """A metric of a round's results alone."""
+
+    memory = None
+
+    def recall(self, memory: None) -> None:
+        """Need nothing of earlier rounds."""
+
+    def observe(self, parameters: Floats, info: Info) -> None:
+        """Need nothing of the round."""
+
 
 @dataclass
 class Loss:
     """Mean loss of the nodes on the records of the round."""
 
-    _losses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    memory: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
 
     def observe(self, parameters: Floats, info: Info) -> None:
         """Keep the losses of the round, unless nobody learned in it."""
         if info.losses.size:
-            self._losses = info.losses
+            self.memory = info.losses
+
+    def recall(self, memory: npt.NDArray[np.float64]) -> None:
+        """Go on with these losses."""
+        self.memory = memory
 
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return the mean."""
-        return {"loss": float(self._losses.mean())}
+        return {"loss": float(self.memory.mean())}
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Stateless):
     """Mean accuracy on the test set: of the nodes' own models, and of the messages they received.
 
     ``accuracy`` is what a node enjoys, ``released_accuracy`` what may be published.
     """
 
     problem: Testable
-
-    def observe(self, parameters: Floats, info: Info) -> None:
-        """Need nothing of the round."""
 
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return both means over the nodes."""
@@ -92,16 +122,36 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Consensus:
+class Consensus(Stateless):
     """Root mean square distance of the nodes' models from their average."""
-
-    def observe(self, parameters: Floats, info: Info) -> None:
-        """Need nothing of the round."""
 
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return the distance."""
         spread = parameters - parameters.mean(axis=0)
         return {"consensus_distance": float(np.sqrt((spread**2).sum(axis=1).mean()))}
+
+
+@dataclass(frozen=True)
+class NodeAccuracy(Stateless):
+    """Accuracy of each node's own model on the test set."""
+
+    problem: Testable
+
+    def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
+        """Return one for each node."""
+        return {"node_accuracy": self.problem.accuracy(parameters)}
+
+
+@dataclass(frozen=True)
+class UserDefined(Stateless):
+    """What a function of the user's says of a round's results."""
+
+    measure: UserMetric
+    problem: Testable
+
+    def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
+        """Return it under the function's name."""
+        return {metric_name(self.measure): self.measure(self.problem, parameters, received)}
 
 
 @dataclass
@@ -126,6 +176,15 @@ class Regret:
         self._total = losses_of_learner if self._total is None else self._total + losses_of_learner
         self._examples.append(examples)
 
+    @property
+    def memory(self) -> Any:
+        """All examples so far, and each learner's total loss on them."""
+        return [np.concatenate(self._examples)] if self._examples else [], self._total
+
+    def recall(self, memory: Any) -> None:
+        """Go on with these examples and losses."""
+        self._examples, self._total = memory
+
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return the average regret per example so far."""
         examples = np.concatenate(self._examples)
@@ -135,13 +194,16 @@ class Regret:
         return {"regret": float(regrets.mean()), "worst_regret": float(regrets.max())}
 
 
-NAMES = ("loss", "accuracy", "regret", "consensus")
+NAMES = ("loss", "accuracy", "regret", "consensus", "node_accuracy")
+
+REGRET_NODES = 256
+"""Up to so many nodes regret is measured without being asked for: a round costs their square."""
 
 
 def build_metrics(
-    names: Sequence[str] | None, algorithm: AnyAlgorithm, problem: Testable
+    chosen: Sequence[str | UserMetric] | None, algorithm: AnyAlgorithm, problem: Testable
 ) -> list[Metric]:
-    """Return the metrics of these names; for None, all that the problem and the algorithm allow.
+    """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
     Accuracy needs test data; regret a linear problem and an algorithm with a ``radius``, the ball
     of its comparator; consensus a network.
@@ -150,12 +212,28 @@ def build_metrics(
     makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
     if problem.test is not None:
         makers["accuracy"] = lambda: Accuracy(problem)
+        makers["node_accuracy"] = lambda: NodeAccuracy(problem)
     if radius and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
     if algorithm.travels == "gossip":
         makers["consensus"] = Consensus
-    for name in makers if names is None else names:
-        one_of("metrics", name, NAMES)
-        if name not in makers:
-            fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(name))
-    return [makers[name]() for name in (makers if names is None else names)]
+    if chosen is None:
+        unasked = {"node_accuracy"} | ({"regret"} if problem.nodes > REGRET_NODES else set())
+        chosen = [name for name in makers if name not in unasked]
+    meters: list[Metric] = []
+    for one in chosen:
+        if not isinstance(one, str):
+            meters.append(UserDefined(one, problem))
+            continue
+        one_of("metrics", one, NAMES)
+        if one not in makers:
+            fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(one))
+        meters.append(makers[one]())
+    return meters
+
+
+def metric_name(metric: str | UserMetric) -> str:
+    """Return the name of a metric, or of the function that measures it."""
+    if isinstance(metric, str):
+        return metric
+    return str(getattr(metric, "__name__", type(metric).__name__))

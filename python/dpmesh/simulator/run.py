@@ -35,6 +35,9 @@ class Traffic:
     messages: int
     bits: int
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.messages + other.messages, self.bits + other.bits)
+
     @property
     def megabytes(self) -> float:
         """Length in 10**6 bytes."""
@@ -88,7 +91,7 @@ class Run:
                 "epsilon": epsilon if isfinite(epsilon) else "infinite",
             },
             "traffic": asdict(self.traffic),
-            "history": [record._asdict() for record in self.history.records],
+            "history": self.history.as_dicts(),
         }
 
     def save(self, folder: str | Path) -> None:

@@ -8,6 +8,9 @@
 //! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
 //! big-endian. AES instructions are used where the processor has them; the bits are the same without.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
@@ -24,6 +27,10 @@ pub(crate) const BLOCK_BYTES: usize = chacha20::BLOCK;
 
 /// Blocks of one node's sequence: as far as the 32-bit counter of AES reaches, 64 GiB.
 const BLOCKS: u64 = 1 << 30;
+
+/// How the file of a key begins.
+const AES_FILE: &[u8] = b"dpmesh key 1, aes\n";
+const CHACHA20_FILE: &[u8] = b"dpmesh key 1, chacha20\n";
 
 const WORDS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 4;
 
@@ -59,6 +66,41 @@ impl Key {
         Key {
             cipher,
             bytes: Zeroizing::new(*bytes),
+        }
+    }
+
+    /// Writes the key into a new file that only its owner can read. Who reads it can subtract all noise: keep it
+    /// as you keep the data, and delete it when the run is over.
+    ///
+    /// # Errors
+    /// If there is such a file already, or it cannot be written.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path)?;
+        let name = match self.cipher {
+            Cipher::Aes => AES_FILE,
+            Cipher::ChaCha20 => CHACHA20_FILE,
+        };
+        file.write_all(name)?;
+        file.write_all(&*self.bytes)?;
+        file.sync_all()
+    }
+
+    /// The key that [`save`](Self::save) wrote.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is no key.
+    pub fn load(path: &Path) -> io::Result<Key> {
+        let no_key = || io::Error::new(io::ErrorKind::InvalidData, "not a key of dpmesh");
+        let content = Zeroizing::new(fs::read(path)?);
+        let (name, bytes) = content.split_last_chunk::<32>().ok_or_else(no_key)?;
+        match name {
+            AES_FILE => Ok(Key::new(Cipher::Aes, bytes)),
+            CHACHA20_FILE => Ok(Key::new(Cipher::ChaCha20, bytes)),
+            _ => Err(no_key()),
         }
     }
 
@@ -366,6 +408,26 @@ mod tests {
             words
         };
         assert_ne!(word(), word());
+    }
+
+    #[test]
+    fn a_saved_key_is_the_same_key_in_a_file_of_its_own() {
+        let folder = std::env::temp_dir().join(format!("dpmesh-key-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+            let path = folder.join(format!("{cipher:?}"));
+            let key = Key::generate(cipher).unwrap();
+            key.save(&path).unwrap();
+            let loaded = Key::load(&path).unwrap();
+            assert_eq!(loaded.cipher(), cipher);
+            assert_eq!(*loaded.bytes, *key.bytes);
+            let error = Key::generate(cipher).unwrap().save(&path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+            fs::write(&path, b"dpmesh key 2, aes").unwrap();
+            let error = Key::load(&path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

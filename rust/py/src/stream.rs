@@ -1,5 +1,7 @@
 //! Boundary of `dpmesh_core::stream`: keys and streams that Python can hold but not look into.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dpmesh_core::stream::{self, Cipher};
@@ -63,6 +65,27 @@ impl Key {
             is_seeded: true,
             nodes: None,
         })
+    }
+
+    /// The key that `save` wrote into a file.
+    #[staticmethod]
+    fn load(path: PathBuf) -> PyResult<Key> {
+        Ok(Key {
+            secret: stream::Key::load(&path).map_err(|error| unusable(&path, error))?,
+            is_seeded: false,
+            nodes: None,
+        })
+    }
+
+    /// Writes the key into a new file that only its owner can read; a seeded key is not saved, but its seed.
+    fn save(&self, path: PathBuf) -> PyResult<()> {
+        if self.is_seeded {
+            let wanted = "a key from the operating system to save";
+            return Err(unfit("key", wanted, "a seeded one: keep its seed"));
+        }
+        self.secret
+            .save(&path)
+            .map_err(|error| unusable(&path, error))
     }
 
     /// "aes" or "chacha20".
@@ -156,6 +179,13 @@ impl Stream {
 
     fn __reduce__(slf: &Bound<'_, Self>) -> PyResult<()> {
         never_stored(slf.as_any())
+    }
+}
+
+fn unusable(path: &Path, error: io::Error) -> PyErr {
+    match error.kind() {
+        io::ErrorKind::InvalidData => unfit("path", "a file that Key.save wrote", path.display()),
+        kind => io::Error::new(kind, format!("{}: {error}", path.display())).into(),
     }
 }
 

@@ -1,0 +1,175 @@
+"""Runs that survive: the progress of a run in one file, written whole or not at all.
+
+The file holds what the remaining rounds need: the state of all nodes (with their own, un-noised
+parameters: it is as private as they are), what the metrics and the network remember, the history
+and the ledger. It holds no key and no records. A run resumes under its own key and no other: the
+rounds after the checkpoint, run again, then let out the same values, which costs nothing; under a
+fresh key they would let out a second noisy version, and draw other samples than those that are
+used up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from dpmesh._core import __version__
+from dpmesh._validate import fail, integer
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.plan import Plan
+from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
+from dpmesh.simulator.rounds import Progress
+
+VERSION = 1
+SECONDS = 10.0
+"""How often a checkpoint is written if no number of rounds is given."""
+
+_HEADER = "header"
+
+
+class Checkpoint:
+    """The file in which a run keeps its progress.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    run
+        What makes this run the one it is; a file of another run is refused.
+    key
+        The run's; only a fingerprint of it is stored, from which it cannot be found.
+    every
+        How many rounds lie between two checkpoints; None for about 10 seconds.
+    """
+
+    def __init__(
+        self, path: str | Path, run: Mapping[str, Any], key: Key, every: int | None
+    ) -> None:
+        self.path = Path(path)
+        self._run = {name: _without_addresses(value) for name, value in run.items()}
+        self._run["key"] = _fingerprint(key)
+        if every is not None:
+            integer("checkpoint_every", every, at_least=1)
+        self._every = every
+        self._saved_at = time.monotonic()
+
+    def resume(self, start: Progress, plan: Plan) -> Progress:
+        """Return the progress that the file holds; without a file, write `start` and return it.
+
+        `start` and `plan` tell which classes of records a file of this run can hold.
+
+        Raises
+        ------
+        ValueError
+            If the file is no checkpoint, or that of another run.
+        OSError
+            If it cannot be read or written.
+        """
+        if self.path.exists():
+            return self._load(classes_in((start, plan)))
+        self.save(start)
+        return start
+
+    def is_due(self, rounds: int, last: int) -> bool:
+        """Whether it is time to save, after so many rounds out of `last`."""
+        if rounds == last:
+            return True
+        if self._every is None:
+            return time.monotonic() - self._saved_at >= SECONDS
+        return rounds % self._every == 0
+
+    def save(self, progress: Progress) -> None:
+        """Replace the file by one with this progress, in one step that cannot be torn.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; the file is then as it was.
+        """
+        arrays: Arrays = {}
+        header = {
+            "format": "dpmesh checkpoint",
+            "version": VERSION,
+            "dpmesh": __version__,
+            "run": self._run,
+            "progress": encode(progress, arrays),
+        }
+        arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        try:
+            _replace(self.path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        except OSError as error:
+            kept = "the one from before is untouched" if self.path.exists() else "there is none yet"
+            message = f"cannot write a checkpoint: {error.strerror or error} ({kept})"
+            raise OSError(error.errno, message, str(self.path)) from error
+        self._saved_at = time.monotonic()
+
+    def _load(self, classes: Classes) -> Progress:
+        try:
+            with self.path.open("rb") as file, NpzFile(file) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            header = json.loads(arrays.pop(_HEADER).tobytes())
+        except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+            wanted = "a checkpoint, or a path where there is no file yet"
+            raise ValueError(f"checkpoint: wanted {wanted}, got {self.path}: {error}") from error
+        if header.get("version") != VERSION:
+            fail("checkpoint", f"one of version {VERSION}", header.get("version"))
+        for name, saved in header["run"].items():
+            if saved != self._run.get(name):
+                wanted = f"that of the run in the checkpoint {self.path}"
+                fail(name, wanted if name == "key" else f"{saved}, {wanted}", self._shown(name))
+        progress: Progress = decode(header["progress"], arrays, classes)
+        return progress
+
+    def _shown(self, name: str) -> Any:
+        return "another" if name == "key" else self._run.get(name)
+
+
+def _without_addresses(value: Any) -> Any:
+    """Return what is the same in another process: a function prints with its place in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
+
+
+def _fingerprint(key: Key) -> str:
+    """Return 128 bits that only this key gives; they tell nothing else about it.
+
+    They are words of the key's own stream, so that who does not know the key cannot tell them from
+    random ones. The seed of a seeded key can be guessed and tried.
+    """
+    words = np.empty(4, dtype=np.uint32)
+    key.stream(Purpose.CHECKPOINT).words(0, words)
+    return f"{key.cipher}-{words.astype('<u4').tobytes().hex()}"
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file beside `path`, force it onto the disk, and put it in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force the new name onto the disk, where folders can be opened."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

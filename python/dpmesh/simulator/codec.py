@@ -1,0 +1,110 @@
+"""Records of arrays and numbers as JSON beside plain arrays, and exactly back: no pickle, no code.
+
+Frozen dataclasses, named tuples, tuples, lists, dictionaries, arrays of numbers, numbers, texts. A
+file names the classes of its records, and they are looked up among the classes of the reader's own
+records: a file cannot make anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+Classes: TypeAlias = Mapping[str, Callable[..., Any]]
+
+
+def classes_in(value: object) -> dict[str, Callable[..., Any]]:
+    """Return the classes of all records in a value, by name."""
+    found: dict[str, Callable[..., Any]] = {}
+    if _is_record(value):
+        found[_name(type(value))] = type(value)
+    for part in _parts(value).values():
+        found |= classes_in(part)
+    return found
+
+
+def encode(value: object, arrays: Arrays) -> Any:
+    """Return a value as JSON; its arrays go into `arrays`, and names stand for them.
+
+    Raises
+    ------
+    TypeError
+        If there is something that cannot be stored.
+    """
+    if value is None or (isinstance(value, (bool, int, float, str)) and not _is_numpy(value)):
+        return value
+    if _is_numpy(value) and np.asarray(value).dtype.kind in "biufc":
+        name = f"array_{len(arrays)}"
+        arrays[name] = np.asarray(value)
+        return {"array" if isinstance(value, np.ndarray) else "number": name}
+    parts = {name: encode(part, arrays) for name, part in _parts(value).items()}
+    if _is_record(value):
+        return {"record": _name(type(value)), "fields": parts}
+    if type(value) is dict and all(isinstance(name, str) for name in value):
+        return {"dict": parts}
+    if type(value) in (tuple, list):
+        return {type(value).__name__: list(parts.values())}
+    wanted = "dataclasses, tuples, lists and dictionaries of arrays, numbers and texts"
+    raise TypeError(f"state: wanted {wanted}, got {type(value).__name__}")
+
+
+def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], classes: Classes) -> Any:
+    """Return the value that `encode` took apart.
+
+    Raises
+    ------
+    ValueError
+        If a record is of none of the `classes`.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    match tree:
+        case {"array": name}:
+            return arrays[name]
+        case {"number": name}:
+            return arrays[name][()]
+        case {"record": name, "fields": parts}:
+            if name not in classes:
+                fail("checkpoint", f"records of this run ({', '.join(classes)})", name)
+            return classes[name](**_decoded(parts, arrays, classes))
+        case {"dict": parts}:
+            return _decoded(parts, arrays, classes)
+        case {"tuple": items}:
+            return tuple(decode(item, arrays, classes) for item in items)
+        case {"list": items}:
+            return [decode(item, arrays, classes) for item in items]
+    raise ValueError(f"checkpoint: wanted a known kind of value, got one of {', '.join(tree)}")
+
+
+def _decoded(parts: dict[str, Any], arrays: Any, classes: Classes) -> dict[str, Any]:
+    return {name: decode(part, arrays, classes) for name, part in parts.items()}
+
+
+def _parts(value: object) -> dict[str, Any]:
+    """Return what a record or collection holds, by field, key or place."""
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    if isinstance(value, (tuple, list)):
+        return {str(i): item for i, item in enumerate(value)}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_record(value: object) -> bool:
+    return is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_asdict"))
+
+
+def _is_numpy(value: object) -> bool:
+    return isinstance(value, (np.ndarray, np.generic))
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,69 @@
+"""Ctrl-C between two rounds instead of inside one, as long as that does not take long."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+PATIENCE = 0.7
+"""Seconds that a round may take to end after Ctrl-C."""
+
+
+class Interrupt:
+    """Within its block, Ctrl-C sets `requested`, so that the loop can stop where it is whole.
+
+    A round that is not over after `PATIENCE` seconds, or a second Ctrl-C, stops at once with
+    `KeyboardInterrupt`. Outside the main thread, and where the program has a handler of its own,
+    Ctrl-C does what it did before.
+
+    Parameters
+    ----------
+    deferred
+        Whether to do so at all.
+    """
+
+    def __init__(self, *, deferred: bool) -> None:
+        self.requested = False
+        self._deferred = deferred
+        self._timer: threading.Timer | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupt:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        ours = self._deferred and in_main_thread
+        if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.settle()
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def settle(self) -> None:
+        """Stop the clock: the round has ended, and what is still to do may take its time."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        self._timer = threading.Timer(PATIENCE, _ask_again)
+        self._timer.daemon = True
+        self._timer.start()
+
+
+def _ask_again() -> None:
+    if hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()

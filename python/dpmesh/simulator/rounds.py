@@ -1,0 +1,92 @@
+"""What happens in a round, and what a run knows after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.keys import Key
+from dpmesh.privacy.events import Release
+from dpmesh.simulator.exchange import Broadcast, Gossip
+from dpmesh.simulator.history import History, Value
+from dpmesh.simulator.metrics import Metric
+from dpmesh.simulator.run import Traffic
+
+Callback = Callable[[int, dict[str, Value]], None]
+
+
+@dataclass
+class Progress:
+    """Where a run is: everything that its rounds change.
+
+    Parameters
+    ----------
+    state
+        The algorithm's.
+    received
+        The last messages after their exchange; None before the first round.
+    rounds
+        How many are done.
+    history, ledger, traffic
+        As in `Run`.
+    metrics
+        What each metric remembers; kept up to date by `Rounds.remembered` only.
+    """
+
+    state: Any
+    received: Any = None
+    rounds: int = 0
+    history: History = field(default_factory=History)
+    ledger: list[Release] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=lambda: Traffic(0, 0))
+    metrics: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Rounds:
+    """One round after another, measured every so many rounds and in the last."""
+
+    algorithm: AnyAlgorithm
+    problem: Any
+    exchange: Gossip | Broadcast
+    key: Key
+    meters: list[Metric]
+    every: int
+    last: int
+    callback: Callback | None
+    at: Progress
+
+    def advance(self) -> None:
+        """Run the next round."""
+        at, t = self.at, self.at.rounds
+        before = self.algorithm.parameters(at.state)
+        at.state, info = self.algorithm.step(at.state, t, self.problem, self.exchange, self.key)
+        at.received = info.received
+        at.ledger += info.releases
+        at.traffic += self.exchange.traffic(t, info)
+        for meter in self.meters:
+            meter.observe(before, info)
+        at.rounds = t + 1
+        if at.rounds % self.every == 0 or at.rounds == self.last:
+            self._measure()
+
+    def _measure(self) -> None:
+        after = self.algorithm.parameters(self.at.state)
+        values: dict[str, Value] = {}
+        for meter in self.meters:
+            values |= meter.values(after, self.at.received)
+        self.at.history.add(self.at.rounds, values)
+        if self.callback is not None:
+            self.callback(self.at.rounds, values)
+
+    def remembered(self) -> Progress:
+        """Return all that a later process needs to go on from here."""
+        return replace(self.at, metrics=[meter.memory for meter in self.meters])
+
+    def recall(self, progress: Progress) -> None:
+        """Go on from there."""
+        self.at = progress
+        for meter, memory in zip(self.meters, progress.metrics, strict=True):
+            meter.recall(memory)

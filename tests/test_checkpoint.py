@@ -1,0 +1,277 @@
+"""Runs that are interrupted end like runs that are not, and no file is ever torn."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import killed_run
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from test_simulate import make_problem
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+from dpmesh.simulator.codec import classes_in, decode, encode
+
+ROUNDS = 12
+
+
+class StoppedError(Exception):
+    """Ends a run at the end of a round."""
+
+
+def online(path: Path | None = None, stop: int | None = None, **options: Any) -> dm.Run:
+    """Run to the end, or up to the round `stop`."""
+
+    def stopper(t: int, values: Any) -> None:
+        if t == stop:
+            raise StoppedError
+
+    settings = {
+        "rounds": ROUNDS,
+        "key": dm.Key.seeded(0),
+        "every": 1,
+        "checkpoint": path,
+        "checkpoint_every": None if path is None else 1,
+        "callback": stopper,
+    }
+    return dm.simulate(
+        options.pop("algorithm", dm.OnlineLearning(epsilon=2.0)),
+        make_problem(4, ROUNDS),
+        options.pop("network", topology.ring(4)),
+        **(settings | options),
+    )
+
+
+def federated(path: Path | None = None, stop: int | None = None) -> dm.Run:
+    algorithm = dm.FederatedLearning(
+        4, 0.5, 1.0, 1.0, local_epochs=1, output_weights=dm.schedules.Constant(1.0)
+    )
+    return online(path, stop, algorithm=algorithm, network=None)
+
+
+def assert_same(a: dm.Run, b: dm.Run) -> None:
+    assert a.parameters.tobytes() == b.parameters.tobytes()
+    assert a.released.tobytes() == b.released.tobytes()
+    assert str(a.history.records) == str(b.history.records)  # NaN equals NaN
+    assert (a.ledger, a.traffic, a.privacy) == (b.ledger, b.traffic, b.privacy)
+
+
+@pytest.mark.parametrize("simulate", [online, federated])
+@pytest.mark.parametrize("stop", [1, 2, ROUNDS - 1])
+def test_a_resumed_run_ends_like_one_that_was_not_stopped(simulate, stop, tmp_path) -> None:
+    whole = simulate()
+    with pytest.raises(StoppedError):
+        simulate(tmp_path / "run", stop)
+    threads = kernels.get_threads()
+    kernels.set_threads(3 - min(2, threads))
+    try:
+        assert_same(simulate(tmp_path / "run"), whole)
+    finally:
+        kernels.set_threads(threads)
+    assert_same(simulate(tmp_path / "run"), whole)  # nothing is left to do
+
+
+def test_a_key_from_the_operating_system_resumes_if_it_was_saved(tmp_path) -> None:
+    key = dm.Key.generate()
+    key.save(tmp_path / "key")
+    with pytest.raises(StoppedError):
+        online(tmp_path / "run", 5, key=key)
+    resumed = online(tmp_path / "run", key=dm.Key.load(tmp_path / "key"))
+    assert_same(resumed, online(key=key))
+    assert "seeded" not in str(resumed.privacy)
+    with pytest.raises(ValueError, match="key: wanted that of the run in the checkpoint"):
+        online(tmp_path / "run", key=dm.Key.generate())
+    with pytest.raises(ValueError, match="key: wanted one that you keep"):
+        online(tmp_path / "run", key=None)
+
+
+def test_the_file_is_the_owners_and_holds_no_key(tmp_path) -> None:
+    seed = int.from_bytes(b"a seed of thirty-two bytes, wow!", "little")
+    online(tmp_path / "run", key=dm.Key.seeded(seed))
+    content = (tmp_path / "run").read_bytes()
+    assert b"thirty-two" not in content
+    assert str(seed).encode() not in content
+    if os.name == "posix":
+        assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": dm.OnlineLearning(epsilon=1.0)}, r"algorithm: wanted .*epsilon=2\.0"),
+        ({"network": topology.complete(4)}, "topology: wanted ring"),
+        ({"rounds": ROUNDS - 1}, f"rounds: wanted {ROUNDS}, that of the run in the checkpoint"),
+        ({"every": 2}, "every: wanted 1"),
+        ({"metrics": ["loss"]}, "metrics: wanted"),
+        ({"checkpoint_every": 0}, "checkpoint_every: wanted an integer of at least 1, got 0"),
+    ],
+)
+def test_the_checkpoint_of_another_run_is_refused(options, message, tmp_path) -> None:
+    online(tmp_path / "run")
+    with pytest.raises(ValueError, match=message):
+        online(tmp_path / "run", **options)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> None:
+    online(tmp_path / "run")
+    whole = (tmp_path / "run").read_bytes()
+    for content in (b"", b"notes", whole[: len(whole) // 2]):
+        (tmp_path / "run").write_bytes(content)
+        with pytest.raises(ValueError, match="checkpoint: wanted a checkpoint, or a path where"):
+            online(tmp_path / "run")
+        assert (tmp_path / "run").read_bytes() == content
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(StoppedError):
+        online(tmp_path / "run", 5)
+    before = (tmp_path / "run").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="is untouched") as caught:
+            online(tmp_path / "run")
+    assert "No space left on device" in str(caught.value)
+    assert str(tmp_path / "run") in str(caught.value)
+    assert (tmp_path / "run").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert_same(online(tmp_path / "run"), online())
+
+
+def test_a_folder_that_cannot_be_written_to_stops_the_run_before_it_starts(tmp_path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match=r"cannot write a checkpoint: .* \(there is none yet\)"):
+        online(tmp_path / "file" / "run", stop=1)
+
+
+def test_a_state_that_cannot_be_stored_is_named_before_the_first_round(tmp_path) -> None:
+    class Odd(dm.OnlineLearning):
+        def init(self, problem: Any, key: Any) -> Any:
+            return object()
+
+    with pytest.raises(TypeError, match=r"state: wanted dataclasses, .* got object"):
+        online(tmp_path / "run", algorithm=Odd())
+
+
+def test_kill_9_never_tears_a_file(tmp_path) -> None:
+    draw = random.Random(0)  # of the moments only
+    killed_run.run_with_kills(tmp_path / "whole", 0, draw, 1)
+    assert killed_run.run_with_kills(tmp_path / "killed", 3, draw, within=0.1) == 3
+    assert killed_run.outcome(tmp_path / "killed") == killed_run.outcome(tmp_path / "whole")
+
+
+SLOW = """
+import sys, time
+import dpmesh as dm
+sys.path.insert(0, sys.argv[1])
+from test_simulate import make_problem
+
+def slow(problem, parameters, received):
+    print("round", flush=True)
+    time.sleep(float(sys.argv[3]))
+    return 0.0
+
+dm.simulate(dm.OnlineLearning(), make_problem(4, 1000), dm.topology.ring(4), rounds=1000,
+            key=dm.Key.seeded(1), metrics=[slow], every=1, checkpoint=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("round_seconds", [0.2, 30])
+def test_ctrl_c_stops_within_a_second_and_leaves_a_checkpoint(round_seconds, tmp_path) -> None:
+    path = tmp_path / "run"
+    command = [sys.executable, "-c", SLOW, str(Path(__file__).parent), path, str(round_seconds)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    for _ in range(3 if round_seconds < 1 else 1):
+        child.stdout.readline()
+    asked = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=20)
+    assert time.monotonic() - asked < 2  # a second, and a loaded machine
+    assert "KeyboardInterrupt" in errors
+    with np.load(path) as file:
+        assert (b'"rounds": 3' in file["header"].tobytes()) == (round_seconds < 1)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass(frozen=True)
+class Node:
+    values: Any
+    more: Any = None
+
+
+arrays = hnp.arrays(
+    st.sampled_from(["f4", "f8", "i8", "u1", "?", "c16"]), hnp.array_shapes(min_dims=0, min_side=0)
+)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | arrays
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text(), inner)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Node, inner, inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_any_state_comes_back_exactly(value: Any) -> None:
+    stored: dict[str, np.ndarray] = {}
+    back = decode(encode(value, stored), stored, classes_in(value))
+    assert_equal(back, value)
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    assert type(a) is type(b)
+    if isinstance(a, (np.ndarray, np.generic)):
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    elif isinstance(a, (tuple, list)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_equal(x, y)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for name in a:
+            assert_equal(a[name], b[name])
+    elif isinstance(a, Node):
+        assert_equal((a.values, a.more), (b.values, b.more))
+    else:
+        assert a == b or (a != a and b != b)
+
+
+def test_a_file_makes_no_class_but_those_of_the_run() -> None:
+    tree = encode(Node(1), {})
+    with pytest.raises(ValueError, match="checkpoint: wanted records of this run"):
+        decode(tree, {}, classes_in(Pair(1, 2)))
+    with pytest.raises(ValueError, match="checkpoint: wanted a known kind of value"):
+        decode({"odd": 1}, {}, {})
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", np.array([object()]), {1: 2}])
+def test_what_cannot_be_stored_is_an_error(value: Any) -> None:
+    with pytest.raises(TypeError, match="state: wanted dataclasses"):
+        encode((1, value), {})
