@@ -1,26 +1,20 @@
 """1,000 distinct rounds: our Rényi curves beside dp-accounting's, and calibration to a budget.
 
 dp-accounting is timed on 10 of the rounds, with its default orders; its time grows in proportion.
-
-Usage: ``python benches/bench_accounting.py [threads]``
 """
 
 from __future__ import annotations
 
-import statistics
+import logging
+from collections.abc import Iterator
 
-from pairs import ratio, threads_from_command_line, times
+import dp_accounting
+import numpy as np
+from dp_accounting import rdp as reference
+from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 
-THREADS = threads_from_command_line()
-
-import logging  # noqa: E402
-
-import dp_accounting  # noqa: E402
-import numpy as np  # noqa: E402
-from dp_accounting import rdp as reference  # noqa: E402
-from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS  # noqa: E402
-
-from dpmesh.privacy import accounting  # noqa: E402
+from benches.measure import Case
+from dpmesh.privacy import accounting
 
 logging.disable()
 ROUNDS, THEIRS = 1000, 10
@@ -66,11 +60,16 @@ OURS = {
     ),
 }
 
-seconds = times({**OURS, "theirs": theirs_poisson, "theirs fixed size": theirs_fixed_size}, THREADS)
-print(f"{'1,000 distinct rounds':>28} {'ms':>7} {'dp-accounting':>14}")
-for name in OURS:
-    theirs = {"poisson": "theirs", "fixed size": "theirs fixed size"}.get(name)
-    line = f"{name:>28} {statistics.median(seconds[name]) * 1e3:>7.1f}"
-    if theirs:
-        line += f" {ratio(seconds, theirs, name) * ROUNDS / THEIRS:>13.0f}x"
-    print(line)
+THEIR_WAY = {"poisson": theirs_poisson, "fixed size": theirs_fixed_size}
+
+
+def cases() -> Iterator[Case]:
+    for name, ours in OURS.items():
+        peer = "dp-accounting"
+        yield Case(
+            f"1,000 rounds, {name}",
+            ours,
+            peers={peer: THEIR_WAY[name]} if name in THEIR_WAY else {},
+            part={peer: THEIRS / ROUNDS},
+            most=0.05,
+        )

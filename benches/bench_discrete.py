@@ -1,31 +1,25 @@
-"""Noise on the integers, against numpy's geometric draws (insecure) and a sampler in plain Python.
+"""Noise on the integers against OpenDP, numpy's geometric draws (insecure) and plain Python.
 
 numpy has the discrete Laplace law as a difference of two geometric variables, and no discrete
 Gaussian one. The plain Python is the rejection of Canonne, Kamath and Steinke with `random`'s
-floats: not exact, but as short as it can be.
-
-Usage: ``python benches/bench_discrete.py [threads]``
+floats: not exact, but as short as it can be. OpenDP is exact.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import statistics
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from pairs import ratio, threads_from_command_line, times
+import numpy as np
 
-THREADS = threads_from_command_line()
-
-import numpy as np  # noqa: E402
-
-from dpmesh import kernels  # noqa: E402
-from dpmesh.keys import Key  # noqa: E402
+from benches.measure import Case, Way, skipped
+from dpmesh import kernels
+from dpmesh.keys import Key
 
 SHAPES = [(64, 10), (16, 600), (1, 1_000_000)]
 PLAIN = 200
-numpy_generator = np.random.Generator(np.random.SFC64(1))
+GENERATOR = np.random.Generator(np.random.SFC64(1))
 
 
 def plain_laplace(scale: float) -> int:
@@ -47,34 +41,44 @@ PLAIN_LAWS = {"laplace": plain_laplace, "gaussian": plain_gaussian}
 
 def numpy_laplace(scale: float, shape: tuple[int, int]) -> np.ndarray:
     success = -math.expm1(-1 / scale)
-    return numpy_generator.geometric(success, shape) - numpy_generator.geometric(success, shape)
+    return GENERATOR.geometric(success, shape) - GENERATOR.geometric(success, shape)
 
 
-def ways(law: str, scale: float, shape: tuple[int, int]) -> dict[str, Callable[[], object]]:
-    """Noise from each cipher, `PLAIN` samples in plain Python, and numpy's where it has the law."""
-    draw, plain = getattr(kernels, f"discrete_{law}"), PLAIN_LAWS[law]
-    out = np.empty(shape, dtype=np.int64)
-    aes, chacha20 = (Key.generate(cipher).stream(1) for cipher in ("aes", "chacha20"))
-    found: dict[str, Callable[[], object]] = {
-        "aes": lambda: draw(shape, scale, aes, out=out),
-        "chacha20": lambda: draw(shape, scale, chacha20, out=out),
-        "plain": lambda: [plain(scale) for _ in range(PLAIN)],
-    }
+def opendp(law: str, scale: float) -> Way:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = (
+        dp.vector_domain(dp.atom_domain(T="i32")),
+        (dp.l1_distance(T="i32") if law == "laplace" else dp.l2_distance(T="i32")),
+    )
+    make = dp.m.make_laplace if law == "laplace" else dp.m.make_gaussian
+    measurement, zeros = make(*space, scale=scale), [0] * PLAIN
+    return lambda: measurement(zeros)
+
+
+def case(law: str, scale: float, shape: tuple[int, int], cipher: str, *, with_opendp: bool) -> Case:
+    draw, plain, stream = getattr(kernels, f"discrete_{law}"), PLAIN_LAWS[law], Key.generate(cipher)
+    out, size = np.empty(shape, dtype=np.int64), shape[0] * shape[1]
+    peers: dict[str, Way] = {"plain": lambda: [plain(scale) for _ in range(PLAIN)]}
+    if with_opendp:
+        peers["opendp"] = opendp(law, scale)
     if law == "laplace":
-        found["numpy"] = lambda: numpy_laplace(scale, shape)
-    return found
+        peers["numpy"] = lambda: numpy_laplace(scale, shape)
+    return Case(
+        f"discrete {law} {scale:g}, {shape[0]} x {shape[1]}, {cipher}",
+        lambda: draw(shape, scale, stream.stream(1), out=out),
+        peers=peers,
+        part={"plain": PLAIN / size, "opendp": PLAIN / size},
+        goals={"opendp": 1000.0} if size > 10_000 else {},
+        values=size,
+    )
 
 
-print("ns each; how many times as long numpy and plain Python take")
-for law in PLAIN_LAWS:
-    for scale in (1.5, 100.0, 1e5):
-        for shape in SHAPES:
-            seconds, size = times(ways(law, scale, shape), THREADS), shape[0] * shape[1]
-            cells = [f"{law:>8} {scale:>8g} {shape!s:>13}"]
-            for cipher in ("aes", "chacha20"):
-                each = statistics.median(seconds[cipher]) / size * 1e9
-                cells.append(f"{cipher} {each:>6.2f}")
-            cells.append(f"plain {ratio(seconds, 'plain', 'aes') * size / PLAIN:>4.0f}x")
-            if "numpy" in seconds:
-                cells.append(f"numpy {ratio(seconds, 'numpy', 'aes'):>5.1f}x")
-            print("  ".join(cells))
+def cases() -> Iterator[Case]:
+    with_opendp = not skipped("opendp")
+    for law in PLAIN_LAWS:
+        for scale in (1.5, 100.0, 1e5):
+            for shape in SHAPES:
+                for cipher in ("aes", "chacha20"):
+                    yield case(law, scale, shape, cipher, with_opendp=with_opendp)

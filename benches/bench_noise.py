@@ -1,56 +1,51 @@
-"""Noise added in place, against numpy's fastest generator (SFC64, insecure), which only draws it.
-
-Beside it the limit: scaling the same array in place.
-
-Usage: ``python benches/bench_noise.py [threads]``
-"""
+"""Noise added in place, against numpy's fastest generator (SFC64, insecure), which only draws."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from pairs import ratio, threads_from_command_line, times
+import numpy as np
 
-THREADS = threads_from_command_line()
-
-import numpy as np  # noqa: E402
-
-from dpmesh import kernels  # noqa: E402
-from dpmesh.keys import Key  # noqa: E402
+from benches.measure import Case, Way
+from dpmesh import kernels
+from dpmesh.keys import Key
 
 SHAPES = [(64, 10), (16, 600), (1, 8192), (1, 1_000_000)]
-numpy_generator = np.random.Generator(np.random.SFC64(1))
+GOALS = {
+    ("gaussian", "float32", "aes"): 8.0,
+    ("gaussian", "float64", "aes"): 3.0,
+    ("gaussian", "float32", "chacha20"): 4.0,
+    ("gaussian", "float64", "chacha20"): 1.7,
+    ("laplace", "float32", "aes"): 6.0,
+    ("laplace", "float64", "aes"): 6.0,
+}
+GENERATOR = np.random.Generator(np.random.SFC64(1))
 
 
-def numpy_draw(law: str, x: np.ndarray) -> Callable[[], object]:
+def numpy_draw(law: str, x: np.ndarray) -> Way:
     """The draw alone. numpy has no Laplace in float32: there it is the float64 one."""
     if law == "laplace":
-        return lambda: numpy_generator.laplace(size=x.shape)
-    return lambda: numpy_generator.standard_normal(dtype=x.dtype, out=x)
+        return lambda: GENERATOR.laplace(size=x.shape)
+    return lambda: GENERATOR.standard_normal(dtype=x.dtype, out=x)
 
 
-def ways(law: str, dtype: type, shape: tuple[int, int]) -> dict[str, Callable[[], object]]:
-    """Noise from each cipher added in place, numpy's draw, and the limit."""
-    add = getattr(kernels, f"add_{law}")
+def case(law: str, dtype: type, shape: tuple[int, int], cipher: str) -> Case:
+    add, stream = getattr(kernels, f"add_{law}"), Key.generate(cipher).stream(1)
     x, drawn, scaled = np.zeros((3, *shape), dtype=dtype)
-    aes, chacha20 = (Key.generate(cipher).stream(1) for cipher in ("aes", "chacha20"))
-    return {
-        "aes": lambda: add(x, 1.5, aes, out=x),
-        "chacha20": lambda: add(x, 1.5, chacha20, out=x),
-        "numpy": numpy_draw(law, drawn),
-        "scale": lambda: np.multiply(scaled, dtype(1), out=scaled),
-    }
+    goal = GOALS.get((law, dtype.__name__, cipher))
+    return Case(
+        f"{law} {dtype.__name__} {shape[0]} x {shape[1]}, {cipher}",
+        lambda: add(x, 1.5, stream, out=x),
+        peers={"numpy": numpy_draw(law, drawn)},
+        limits={"scale": lambda: np.multiply(scaled, dtype(1), out=scaled)},
+        goals={"numpy": goal} if goal and shape[1] > 8000 else {},
+        values=x.size,
+    )
 
 
-print("ns each, and how many times as long numpy takes; the limit's share of AES's time")
-print(f"{'':>36} {'aes':>6} {'chacha20':>15} {'limit':>11}")
-for law in ("gaussian", "laplace"):
-    for dtype in (np.float32, np.float64):
-        for shape in SHAPES:
-            seconds = times(ways(law, dtype, shape), THREADS)
-            cells = [f"{law:>8} {dtype.__name__} {shape!s:>13}"]
-            for cipher in ("aes", "chacha20"):
-                each = statistics.median(seconds[cipher]) / (shape[0] * shape[1]) * 1e9
-                cells.append(f"{each:>6.2f} {ratio(seconds, 'numpy', cipher):>5.1f}x")
-            print("  ".join(cells), f"{ratio(seconds, 'scale', 'aes'):>7.0%}")
+def cases() -> Iterator[Case]:
+    for law in ("gaussian", "laplace"):
+        for dtype in (np.float32, np.float64):
+            for shape in SHAPES:
+                for cipher in ("aes", "chacha20"):
+                    yield case(law, dtype, shape, cipher)

@@ -1,30 +1,22 @@
-"""One deep-Q step of many small networks against batched numpy and torch, beside the limit.
+"""One deep-Q step of many small networks against batched numpy and torch.
 
 A step of each network: gather 10 of 20 remembered transitions, the target network's values, squared
 temporal-difference error, gradient, Adam. The limit: scaling parameters and moments in place.
 torch is compared if it is installed, with its ordinary and with its fused Adam.
-
-Usage: ``python benches/bench_qnet.py [threads]``
 """
 
 from __future__ import annotations
 
-import importlib.util
-import statistics
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from pairs import ratio, threads_from_command_line, times
+import numpy as np
 
-THREADS = threads_from_command_line()
-
-import numpy as np  # noqa: E402
-
-from dpmesh import kernels  # noqa: E402
-from dpmesh.kernels import QReplay, QTrained  # noqa: E402
-from dpmesh.keys import Key, Purpose  # noqa: E402
+from benches.measure import THREADS, Case, Way, skipped
+from dpmesh import kernels
+from dpmesh.kernels import QReplay, QTrained
+from dpmesh.keys import Key, Purpose
 
 INPUTS, HIDDEN, CAPACITY, BATCH = 52, 128, 20, 10
-Step = Callable[[], object]
 
 
 def problem(networks: int) -> tuple[np.ndarray, np.ndarray, QReplay, np.ndarray]:
@@ -43,7 +35,7 @@ def problem(networks: int) -> tuple[np.ndarray, np.ndarray, QReplay, np.ndarray]
     return parameters[:networks].copy(), parameters[networks:].copy(), replay, picks
 
 
-def ours(parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray) -> Step:
+def ours(parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray) -> Way:
     trained = QTrained(
         parameters.copy(),
         np.zeros_like(parameters),
@@ -66,7 +58,7 @@ def matrices(parameters: np.ndarray) -> list[np.ndarray]:
 
 def batched_numpy(
     parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray
-) -> Step:
+) -> Way:
     weights, targets = matrices(parameters), matrices(target)
     moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
     nodes, taken, t = np.arange(len(parameters))[:, None], np.arange(BATCH)[None], 0
@@ -106,7 +98,7 @@ def batched_numpy(
 
 def batched_torch(
     parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray, *, fused: bool
-) -> Step:
+) -> Way:
     import torch
 
     torch.set_num_threads(THREADS)
@@ -135,27 +127,24 @@ def batched_torch(
     return step
 
 
-def scale(parameters: np.ndarray) -> Step:
+def scale(parameters: np.ndarray) -> Way:
     arrays = [parameters.copy() for _ in range(3)]
     return lambda: [np.multiply(a, np.float32(1), out=a) for a in arrays]
 
 
-peers = ["numpy"]
-if importlib.util.find_spec("torch"):
-    peers += ["torch", "torch fused"]
-else:
-    print("torch is not installed: not compared")
-
-print(f"{'networks':>8} {'ms':>8} " + " ".join(f"{peer:>12}" for peer in [*peers, "scale"]))
-for networks in (20, 200, 2_000):
-    case = problem(networks)
-    ways = {"ours": ours(*case), "numpy": batched_numpy(*case), "scale": scale(case[0])}
-    if "torch" in peers:
-        ways["torch"] = batched_torch(*case, fused=False)
-        ways["torch fused"] = batched_torch(*case, fused=True)
-    seconds = times(ways, THREADS)
-    print(
-        f"{networks:>8} {statistics.median(seconds['ours']) * 1e3:>8.3f} "
-        + " ".join(f"{ratio(seconds, peer, 'ours'):>11.1f}x" for peer in peers)
-        + f" {ratio(seconds, 'scale', 'ours'):>12.0%}"
-    )
+def cases() -> Iterator[Case]:
+    with_torch = not skipped("torch")
+    for networks in (20, 200, 2_000):
+        given = problem(networks)
+        peers = {"numpy": batched_numpy(*given)}
+        if with_torch:
+            peers["torch"] = batched_torch(*given, fused=False)
+            peers["torch fused"] = batched_torch(*given, fused=True)
+        goals = {peer: 3.0 for peer in peers if peer != "numpy"} if networks == 200 else {}
+        yield Case(
+            f"deep-Q step of {networks} networks",
+            ours(*given),
+            peers=peers,
+            limits={"scale": scale(given[0])},
+            goals=goals,
+        )

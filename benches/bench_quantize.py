@@ -1,23 +1,18 @@
-"""Quantization of float32 against numpy, alone and after Gaussian noise, beside a copy of x.
+"""Quantization of float32 against numpy, alone and after Gaussian noise, and packing into 5 bits.
 
 ``numpy`` is its fastest way on this machine: buffers given, random bits of the fastest insecure
-generator; ``plain numpy`` is what one would write. Packing into 5 bits is against ``packbits``.
-
-Usage: ``python benches/bench_quantize.py [threads]``
+generator; ``plain numpy`` is what one would write. Packing is against ``packbits``.
 """
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Iterator
 
-from pairs import ratio, threads_from_command_line, times
+import numpy as np
 
-THREADS = threads_from_command_line()
-
-import numpy as np  # noqa: E402
-
-from dpmesh import kernels  # noqa: E402
-from dpmesh.keys import Key, Purpose  # noqa: E402
+from benches.measure import Case
+from dpmesh import kernels
+from dpmesh.keys import Key, Purpose
 
 SIZE, STEP, SCALE = 10_000_000, 0.5, 1.3
 KEYS = {name: Key.seeded(1, name) for name in ("aes", "chacha20")}
@@ -56,37 +51,47 @@ def numpy_pack(codes: np.ndarray) -> np.ndarray:
     return np.packbits(np.unpackbits(symbols[:, None], axis=1, count=5, bitorder="little"))
 
 
-def report(what: str, seconds: dict[str, list[float]]) -> None:
-    fastest = next(iter(seconds))
-    ns = statistics.median(seconds[fastest]) / SIZE * 1e9
-    others = (f"{name} {ratio(seconds, name, fastest):.1f}x" for name in seconds if name != fastest)
-    print(f"{what:>24}: {ns:5.2f} ns; " + ", ".join(others))
-
-
-def compare(name: str, key: Key, dtype: type) -> None:
-    noise, coins = key.stream(Purpose.NOISE), key.stream(Purpose.QUANTIZE)
+def quantization(name: str, dtype: type) -> Iterator[Case]:
+    noise, coins = KEYS[name].stream(Purpose.NOISE), KEYS[name].stream(Purpose.QUANTIZE)
     codes, other = np.empty(SIZE, dtype), np.empty(SIZE, dtype)
-    ways = {
-        "ours": lambda: kernels.quantize(x, STEP, coins, out=codes),
-        "numpy": lambda: numpy_quantize(x, other),
-        "plain numpy": lambda: plain_numpy_quantize(dtype),
-        "copy": lambda: np.copyto(copy, x),
-    }
-    report(f"{name} to {np.dtype(dtype)}", times(ways, THREADS))
-    ways = {
-        "ours": lambda: kernels.quantize_noisy(x, SCALE, STEP, noise, coins, out=codes),
-        "numpy": lambda: numpy_quantize_noisy(other),
-    }
-    report(f"{name} noise to {np.dtype(dtype)}", times(ways, THREADS))
+    yield Case(
+        f"quantize to {np.dtype(dtype)}, {name}",
+        lambda: kernels.quantize(x, STEP, coins, out=codes),
+        peers={
+            "numpy": lambda: numpy_quantize(x, other),
+            "plain numpy": lambda: plain_numpy_quantize(dtype),
+        },
+        limits={"copy": lambda: np.copyto(copy, x)},
+        goals={"numpy": 6.0} if name == "aes" and dtype is not np.int32 else {},
+        values=SIZE,
+    )
+    yield Case(
+        f"noise and quantize to {np.dtype(dtype)}, {name}",
+        lambda: kernels.quantize_noisy(x, SCALE, STEP, noise, coins, out=codes),
+        peers={"numpy": lambda: numpy_quantize_noisy(other)},
+        limits={"copy": lambda: np.copyto(copy, x)},
+        goals={"numpy": 8.0} if name == "aes" else {},
+        values=SIZE,
+    )
 
 
-for name, key in KEYS.items():
-    for dtype in (np.int8, np.int16, np.int32):
-        compare(name, key, dtype)
+def packing() -> Iterator[Case]:
+    coins = KEYS["aes"].stream(Purpose.QUANTIZE)
+    codes = np.clip(kernels.quantize(x, 8.0, coins, dtype=np.int8), -15, 15)
+    packed = kernels.pack(codes, 5)
+    limits = {"copy": lambda: codes.copy()}
+    yield Case(
+        "pack into 5 bits",
+        lambda: kernels.pack(codes, 5),
+        peers={"numpy": lambda: numpy_pack(codes)},
+        limits=limits,
+        values=SIZE,
+    )
+    yield Case("unpack", lambda: kernels.unpack(packed), limits=limits, values=SIZE)
 
-coins = KEYS["aes"].stream(Purpose.QUANTIZE)
-codes = np.clip(kernels.quantize(x, 8.0, coins, dtype=np.int8), -15, 15)
-packed = kernels.pack(codes, 5)
-ways = {"ours": lambda: kernels.pack(codes, 5), "numpy": lambda: numpy_pack(codes)}
-report("pack into 5 bits", times(ways, THREADS))
-report("unpack", times({"ours": lambda: kernels.unpack(packed)}, THREADS))
+
+def cases() -> Iterator[Case]:
+    for name in KEYS:
+        for dtype in (np.int8, np.int16, np.int32):
+            yield from quantization(name, dtype)
+    yield from packing()

@@ -1,0 +1,130 @@
+"""Times of several ways to do one thing, taken in turn, so that a noisy machine is fair to all."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Way = Callable[[], object]
+
+SECONDS = 0.02  # of one sample, about
+THREADS = int(os.environ.get("RAYON_NUM_THREADS", "1"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to do.
+
+    Parameters
+    ----------
+    name
+        What, on data of which shape and type.
+    ours
+        This package's way.
+    peers
+        Other ways to do the same, by name.
+    limits
+        Ways to do the least that any program must do, as to copy the same bytes.
+    goals
+        At least how many times as fast as a peer we want to be; of a limit, which share of it.
+    most
+        At most how many seconds a call should take.
+    values
+        How many numbers one call makes; 1 for a call as a whole.
+    part
+        Peers that do only this part of the work.
+    rounds
+        Samples of each way.
+    """
+
+    name: str
+    ours: Way
+    peers: Mapping[str, Way] = field(default_factory=dict)
+    limits: Mapping[str, Way] = field(default_factory=dict)
+    goals: Mapping[str, float] = field(default_factory=dict)
+    values: int = 1
+    part: Mapping[str, float] = field(default_factory=dict)
+    most: float = math.inf
+    rounds: int = 9
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Return medians: of our seconds, and of the ratios of samples taken in the same round."""
+    seconds = _times({"ours": case.ours, **case.peers, **case.limits}, case.rounds)
+
+    def ratio(name: str) -> float:
+        pairs = zip(seconds[name], seconds["ours"], strict=True)
+        return statistics.median(theirs / ours for theirs, ours in pairs) / case.part.get(name, 1.0)
+
+    ratios = {name: ratio(name) for name in (*case.peers, *case.limits)}
+    ours = statistics.median(seconds["ours"])
+    missed = [name for name, goal in case.goals.items() if ratios.get(name, goal) < goal]
+    missed += ["seconds"] if ours > case.most else []
+    return {
+        "case": case.name,
+        "threads": THREADS,
+        "seconds": float(f"{ours:.4g}"),
+        "values": case.values,
+        "times_as_fast": {name: float(f"{ratios[name]:.3g}") for name in case.peers},
+        "share_of_limit": {name: round(ratios[name], 3) for name in case.limits},
+        "goals": dict(case.goals) | ({"seconds": case.most} if case.most < math.inf else {}),
+        "missed": missed,
+    }
+
+
+def as_line(result: Mapping[str, Any]) -> str:
+    """Return a measurement for people to read."""
+    each = result["seconds"] / result["values"]
+    cells = [f"{result['case']:>44} {_with_unit(each):>9}"]
+    cells += [f"{name} {ratio:.3g}x" for name, ratio in result["times_as_fast"].items()]
+    cells += [f"{share:.0%} of {name}" for name, share in result["share_of_limit"].items()]
+    cells += [f"MISSED {name} {result['goals'][name]:g}" for name in result["missed"]]
+    return "  ".join(cells)
+
+
+def _with_unit(seconds: float) -> str:
+    unit, factor = next((u, f) for u, f in UNITS if seconds >= 1 / f or u == "ns")
+    return f"{seconds * factor:.3g} {unit}"
+
+
+UNITS = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)]
+
+
+def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
+    """Seconds of one call, by way and round: processor time on one thread, or else wall time."""
+    clock = time.process_time if THREADS == 1 else time.perf_counter
+    repeats = {}
+    for name, call in ways.items():
+        call()
+        start = clock()
+        call()
+        repeats[name] = max(1, int(SECONDS / max(clock() - start, 1e-7)))
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, call in ways.items():
+            start = clock()
+            for _ in range(repeats[name]):
+                call()
+            seconds[name].append((clock() - start) / repeats[name])
+    return seconds
+
+
+def skipped(package: str) -> bool:
+    """Whether a peer is not installed; says so."""
+    if importlib.util.find_spec(package):
+        return False
+    print(f"{package} is not installed: skipped", file=sys.stderr)
+    return True
+
+
+if __name__ == "__main__":
+    for each in importlib.import_module(f"benches.bench_{sys.argv[1]}").cases():
+        print(json.dumps(measure(each)), flush=True)
