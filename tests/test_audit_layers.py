@@ -35,6 +35,33 @@ def test_all_layers_in_words() -> None:
     assert [str(result) for result in again] == texts
 
 
+def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("matplotlib")
+    from dpmesh.cli import app
+    from dpmesh.cli.audit import CASES
+
+    def audit(*arguments: str) -> tuple[int, str]:
+        quick = ["--runs", "50", "--canaries", "50", "--seed", "1"]
+        result = testing.CliRunner().invoke(app, ["audit", *quick, *arguments])
+        return result.exit_code, result.output
+
+    code, output = audit()
+    assert code == 0, output
+    assert all(f"{name}: " in output for name in CASES)
+    assert output.count("consistent, which proves nothing") == 3 * len(CASES)
+    monkeypatch.setitem(
+        CASES, "online", lambda canaries: worst_cases.online(MissingFactor2(), canaries=canaries)
+    )
+    code, output = audit("online")
+    assert (code, "leaks more than it claims: online" in output) == (1, True)
+    assert audit("federated")[0] == 0
+    code, output = audit("nonsense")
+    assert (code, "algorithm: wanted one of" in output) == (2, True)
+    code, output = audit("online", "--confidence", "1")
+    assert (code, "confidence: wanted a number in (0, 1), got 1.0" in output) == (2, True)
+
+
 def test_each_layer_flags_a_missing_factor() -> None:
     case = worst_cases.online(MissingFactor2(epsilon=1.0), canaries=2_000)
     for result in audit_layers(*case, runs=700, confidence=1 - 1e-3, key=Key.seeded(11)):

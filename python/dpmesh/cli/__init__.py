@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dpmesh import __version__
+from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.reproduce import reproduce
 
@@ -28,5 +29,6 @@ def main(
     """Differentially private learning among many nodes."""
 
 
+app.command()(audit)
 app.command()(demo)
 app.command()(reproduce)

@@ -20,14 +20,17 @@ from dpmesh.privacy.audit.transcript import alone
 class Pair:
     """An algorithm, and two neighbouring problems that it should hardly tell apart.
 
-    See `couple` and `audit_algorithm` for the fields.
+    See `couple` and `audit_algorithm` for the fields. `coupled_rounds` is the length of the two
+    coupled runs, by default that of the many.
     """
 
     algorithm: AnyAlgorithm
     problem: Any
     neighbor: Any
     rounds: int
+    coupled_rounds: int | None = None
     exchange: Exchange = alone
+    delta: float = 0.0
     score: Score | None = None
 
 
@@ -43,6 +46,7 @@ class Crowd:
     canaries: int
     rounds: int
     exchange: Exchange = alone
+    delta: float = 0.0
     scores: Scores | None = None
 
 
@@ -51,7 +55,6 @@ def audit_layers(
     crowd: Crowd,
     *,
     runs: int = 1_000,
-    delta: float = 0.0,
     confidence: float = 0.95,
     key: Key | None = None,
 ) -> Iterator[Coupling | AuditResult]:
@@ -65,8 +68,6 @@ def audit_layers(
         What the third layer runs.
     runs
         Of the second layer, see `audit_algorithm`.
-    delta
-        Of the claims, in [0, 1).
     confidence
         Of the second and of the third layer, each, in (0, 1).
     key
@@ -79,12 +80,12 @@ def audit_layers(
     """
     keys = fresh_keys(key)
     worlds = pair.algorithm, pair.problem, pair.neighbor, pair.exchange
-    yield couple(*worlds, rounds=pair.rounds, key=next(keys))
+    yield couple(*worlds, rounds=pair.coupled_rounds or pair.rounds, key=next(keys))
     yield audit_algorithm(
         *worlds,
         rounds=pair.rounds,
         runs=runs,
-        delta=delta,
+        delta=pair.delta,
         confidence=confidence,
         score=pair.score,
         key=next(keys),
@@ -95,7 +96,7 @@ def audit_layers(
         crowd.exchange,
         canaries=crowd.canaries,
         rounds=crowd.rounds,
-        delta=delta,
+        delta=crowd.delta,
         confidence=confidence,
         scores=crowd.scores,
         key=next(keys),

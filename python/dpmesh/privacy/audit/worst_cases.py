@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from dpmesh.algorithms.federated import FederatedLearning
     from dpmesh.algorithms.online import OnlineLearning
 
+CROWD_DELTA = 1e-9
+"""Of a crowd's claim: twice the canaries times as much must be far below 1 - confidence."""
+
 
 def mechanism(
     mechanism: Mechanism, sensitivity: Sensitivity, *, dim: int = 1, canaries: int = 1_000
@@ -81,7 +84,7 @@ def online(
 
 
 def federated(
-    algorithm: FederatedLearning, *, rounds: int = 1, canaries: int = 1_000
+    algorithm: FederatedLearning, *, rounds: int = 1, delta: float = 0.03, canaries: int = 1_000
 ) -> tuple[Pair, Crowd]:
     """Return clients that pull against one canary, and as many orthogonal canaries as clients.
 
@@ -94,6 +97,8 @@ def federated(
         Its `clients` are those of the pair.
     rounds
         Of each run.
+    delta
+        Of the pair's claim; a large one needs fewer runs where sampling hides the canary.
     canaries
         Clients of the crowd, and dimensions of its model.
     """
@@ -114,12 +119,21 @@ def federated(
         return clients(coins, np.eye(canaries))
 
     return (
-        Pair(algorithm, one_canary(True), one_canary(False), rounds, score=projection([1.0])),
+        Pair(
+            algorithm,
+            one_canary(True),
+            one_canary(False),
+            rounds,
+            coupled_rounds=20,
+            delta=delta,
+            score=projection([1.0]),
+        ),
         Crowd(
             replace(algorithm, clients=canaries),
             orthogonal_canaries,
             canaries,
             rounds,
+            delta=CROWD_DELTA,
             scores=projection(np.eye(canaries)),
         ),
     )
