@@ -23,8 +23,11 @@ FLOORS = [
         "privacy.events",
         "privacy.door",
         "privacy.compression",
+        "privacy.grid",
     ],
-    ["privacy.plan", "privacy.mechanisms"],
+    ["privacy.parts", "privacy.mechanisms"],
+    ["privacy.cost"],
+    ["privacy.plan"],
     ["privacy.report"],
     ["algorithms.base", "algorithms.minibatches"],
     [

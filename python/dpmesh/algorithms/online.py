@@ -133,7 +133,7 @@ class OnlineLearning:
     def noise_std(self, t: int, dim: int) -> float:
         """Return the standard deviation of each coordinate of sigma_t."""
         scale = self.mechanism.noise_scale(self.sensitivity(t), dim)
-        return scale * sqrt(2) if self.mechanism.name == "laplace" else scale
+        return scale * sqrt(2) if self.mechanism.law == "laplace" else scale
 
     def with_least_noise(
         self, dim: int, *, delta: float = 0.0, l1_norm: float | None = None

@@ -1,10 +1,11 @@
 """Privacy that is true: mechanisms, plans and ledgers, accountants, reports."""
 
 from dpmesh.privacy.compression import Compressor, Quantizer
+from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
-from dpmesh.privacy.plan import Cost, Plan
-from dpmesh.privacy.report import Report, report
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.report import Report, Spread, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Released, Sensitive
 
@@ -25,5 +26,6 @@ __all__ = [
     "Report",
     "Sensitive",
     "Sensitivity",
+    "Spread",
     "report",
 ]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 from typing import TYPE_CHECKING, Literal
 
-from dpmesh._validate import non_negative, one_of
+import numpy as np
+
+from dpmesh._validate import fail, non_negative, one_of
 from dpmesh.privacy.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 Norm = Literal["l1", "l2"]
 NeighboringRelation = Literal["add_remove", "replace_one"]
 Unit = Literal["record", "user"]
-MechanismName = Literal["laplace", "gaussian", "none"]
+MechanismName = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian", "none"]
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,15 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Release:
-    """What a mechanism let out of every node in one round.
+    """What a mechanism let out of nodes in one round.
 
     Parameters
     ----------
     round
         The round, from 0.
     mechanism
-        Law of the noise; ``"none"`` for values that went out as they were.
+        Law of the noise, real-valued or on a grid; ``"none"`` for values that went out as they
+        were.
     noise_multiplier
         Scale of the noise divided by the sensitivity in the mechanism's own norm: for Laplace noise
         scale / L1 sensitivity (so 1 / epsilon), for Gaussian noise standard deviation / L2
@@ -61,6 +65,14 @@ class Release:
         releases; None if on all of them. Releases of different batches compose in parallel.
     sampling
         How the units that the values depend on were drawn; None if all of them took part.
+    nodes
+        The nodes, from 0, whose data the values depend on: those that released something; None for
+        all. Nodes whose noise or sensitivity differ in a round have a release each.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is not made of distinct integers of at least 0, one or more.
     """
 
     round: int
@@ -69,19 +81,36 @@ class Release:
     sensitivity: Sensitivity
     batch: int | None = None
     sampling: Sampling | None = None
+    nodes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes is None:
+            return
+        nodes = np.asarray(self.nodes)
+        whole = nodes.ndim == 1 and nodes.size > 0 and nodes.dtype.kind in "iu"
+        if not whole or nodes.min() < 0 or len(set(self.nodes)) < nodes.size:
+            fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
 
     @property
     def event(self) -> DpEvent:
-        """The release as an event of the dp-accounting library."""
+        """The release as an event of the dp-accounting library.
+
+        Noise on a grid becomes what is proved of it: discrete Gaussian noise is concentrated
+        differential privacy, discrete Laplace noise is pure, which randomized response dominates.
+        """
         import dp_accounting
 
         if self.sensitivity.bound == 0:
             return dp_accounting.NoOpDpEvent()
         if self.noise_multiplier == 0:
             return dp_accounting.NonPrivateDpEvent()
-        law = {
-            "laplace": dp_accounting.LaplaceDpEvent,
-            "gaussian": dp_accounting.GaussianDpEvent,
-        }[self.mechanism]
-        event = law(self.noise_multiplier)
+        z = self.noise_multiplier
+        event = {
+            "laplace": lambda: dp_accounting.LaplaceDpEvent(z),
+            "gaussian": lambda: dp_accounting.GaussianDpEvent(z),
+            "discrete_laplace": lambda: dp_accounting.RandomizedResponseDpEvent(
+                2 * exp(-1 / z) / (1 + exp(-1 / z)), num_buckets=2
+            ),
+            "discrete_gaussian": lambda: dp_accounting.ZCDpEvent(1 / (2 * z**2)),
+        }[self.mechanism]()
         return event if self.sampling is None else self.sampling.event(event)

@@ -6,28 +6,19 @@ the releases that happened; the two must be equal.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import hypot, inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmesh._validate import probability
-from dpmesh.privacy import accounting
+from dpmesh._validate import integer, probability
+from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.events import NeighboringRelation, Release, Unit
-from dpmesh.privacy.sampling import PoissonSampling
+from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-
-class Cost(NamedTuple):
-    """An epsilon, and the argument that proves it."""
-
-    epsilon: float
-    accountant: str
 
 
 @dataclass(frozen=True)
@@ -58,25 +49,21 @@ class Plan:
     def compositions(self) -> list[tuple[Release, ...]]:
         """Return the sequences of releases that one unit's data can touch, each distinct one once.
 
-        Batches are disjoint, and given the earlier releases no later one depends on a batch again:
-        so a unit pays for the releases of its own batch and for those that depend on all of the
-        data (adaptive parallel composition).
+        See `dpmesh.privacy.parts`.
         """
-        common: list[Release] = []
-        by_batch: dict[int, list[Release]] = defaultdict(list)
-        for release in self.releases:
-            if release.sensitivity.bound == 0:
-                continue
-            (common if release.batch is None else by_batch[release.batch]).append(release)
+        touching, parts = self._parts(self._nodes(None))
         distinct = {}
-        for own in by_batch.values() or [[]]:
-            touched = (*common, *own)
-            costs = tuple((r.mechanism, r.noise_multiplier, r.sampling) for r in touched)
-            distinct[costs] = touched
+        for part in range(len(parts.owners)):
+            touched = tuple(touching[index] for index in parts.releases(part))
+            distinct[tuple((r.mechanism, r.noise_multiplier, r.sampling) for r in touched)] = (
+                touched
+            )
         return list(distinct.values())
 
     def cost(self, delta: float = 0.0) -> Cost:
         """Return the smallest epsilon that we can prove for the whole plan at this delta.
+
+        It is that of the node, and of the batch, that pays most.
 
         Parameters
         ----------
@@ -89,50 +76,58 @@ class Plan:
             If `delta` is outside [0, 1), or a release was sampled in a way that is not proved to
             amplify under this neighbouring relation.
         """
+        found, _ = self._costs(self._nodes(None), delta)
+        return found.cost(int(np.argmax(found.epsilons)))
+
+    @property
+    def tells_nodes_apart(self) -> bool:
+        """Whether a release names the nodes that it concerns."""
+        return any(release.nodes is not None for release in self.releases)
+
+    def costs_by_node(self, delta: float = 0.0, nodes: int | None = None) -> Numbers:
+        """Return the epsilon of each node's data, of the part of them that pays most.
+
+        Parameters
+        ----------
+        delta
+            In [0, 1).
+        nodes
+            Their number; by default the least that holds all nodes that releases name, or 1.
+
+        Returns
+        -------
+        Shape (nodes,). Nodes that no release names pay for those that concern everybody.
+
+        Raises
+        ------
+        ValueError
+            As `cost`, or if `nodes` is less than that number.
+        """
         probability("delta", delta, one=False)
-        return max(self._cost(releases, delta) for releases in self.compositions())
+        count = self._nodes(nodes)
+        if not self.tells_nodes_apart:
+            return np.full(count, self.cost(delta).epsilon)
+        found, parts = self._costs(count, delta)
+        return parts.worst_by_node(found.epsilons)
 
     def event(self, delta: float = 1e-9) -> DpEvent:
         """Return the composition that costs most at `delta`, as one event of dp-accounting."""
         import dp_accounting
 
-        worst = max(self.compositions(), key=lambda r: self._cost(r, delta).epsilon)
-        return dp_accounting.ComposedDpEvent([release.event for release in worst])
+        touching, parts = self._parts(self._nodes(None))
+        found, _ = self._costs(self._nodes(None), delta)
+        worst = parts.releases(int(np.argmax(found.epsilons)))
+        return dp_accounting.ComposedDpEvent([touching[index].event for index in worst])
 
-    def _cost(self, releases: tuple[Release, ...], delta: float) -> Cost:
-        """Return the cost of releases that touch the same data, each chosen given the earlier."""
-        if not releases:
-            return Cost(0.0, "nothing depends on the data")
-        if any(release.noise_multiplier == 0 for release in releases):
-            return Cost(inf, "none: values left without noise")
-        laplace = [release for release in releases if release.mechanism == "laplace"]
-        gaussian = [release for release in releases if release.mechanism == "gaussian"]
-        pure = sum(1 / release.noise_multiplier for release in laplace)
-        if not gaussian:
-            return Cost(pure, "pure differential privacy of Laplace noise")
-        cost = _gaussian_cost(gaussian, delta, self.neighboring_relation)
-        if not laplace:
-            return cost
-        added = f"{cost.accountant}, plus pure differential privacy of Laplace noise"
-        return Cost(pure + cost.epsilon, added)
+    def _nodes(self, nodes: int | None) -> int:
+        named = max(1, nodes_named(self.releases))
+        return named if nodes is None else integer("nodes", nodes, at_least=named)
 
+    def _parts(self, nodes: int) -> tuple[list[Release], Parts]:
+        touching = [release for release in self.releases if release.sensitivity.bound > 0]
+        return touching, parts_of(touching, nodes)
 
-def _gaussian_cost(releases: list[Release], delta: float, relation: NeighboringRelation) -> Cost:
-    """Return the cost of Gaussian releases: of samples, or of all of the data."""
-    multipliers = [release.noise_multiplier for release in releases]
-    kinds = {type(release.sampling) for release in releases if release.sampling is not None}
-    if len(kinds) != 1:  # of all the data; or samples of both kinds, which together amplify nothing
-        mu = hypot(*(1 / multiplier for multiplier in multipliers))
-        epsilon = accounting.gdp_epsilon(delta, mu) if delta > 0 else inf
-        return Cost(epsilon, f"Gaussian differential privacy, exact, mu = {mu:.6g}")
-    rates = [1.0 if r.sampling is None else r.sampling.rate for r in releases]
-    rounds, counts = np.unique(np.column_stack([rates, multipliers]), axis=0, return_counts=True)
-    if kinds == {PoissonSampling}:
-        compose, kind = accounting.poisson_gaussian_epsilon, "Poisson samples"
-    else:
-        compose, kind = accounting.fixed_size_gaussian_epsilon, "samples of fixed size"
-    epsilon = inf
-    if delta > 0:
-        rate, multiplier = rounds.T
-        epsilon = compose(delta, rate, multiplier, neighboring_relation=relation, count=counts)
-    return Cost(epsilon, f"privacy loss distribution or Rényi curve of {kind}")
+    def _costs(self, nodes: int, delta: float) -> tuple[Costs, Parts]:
+        probability("delta", delta, one=False)
+        touching, parts = self._parts(nodes)
+        return costs(touching, parts, delta, self.neighboring_relation), parts

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
+
+import numpy as np
 
 from dpmesh.privacy.events import NeighboringRelation, Unit
 from dpmesh.privacy.plan import Plan
@@ -14,6 +17,14 @@ _NEIGHBOURS = {
 }
 
 
+class Spread(NamedTuple):
+    """How epsilon differs from node to node."""
+
+    smallest: float
+    median: float
+    largest: float
+
+
 @dataclass(frozen=True)
 class Report:
     """The privacy of a run or of a plan.
@@ -21,7 +32,7 @@ class Report:
     Parameters
     ----------
     epsilon, delta
-        The guarantee. Infinite epsilon: none.
+        The guarantee, which holds for every node. Infinite epsilon: none.
     neighboring_relation, unit
         What it hides: see `Plan`.
     accountant
@@ -30,6 +41,8 @@ class Report:
         Number of rounds in which something left a node.
     assumptions
         What the guarantee rests on and is not checked.
+    by_node
+        The epsilons of the single nodes; None if no release tells them apart.
     """
 
     epsilon: float
@@ -39,6 +52,7 @@ class Report:
     accountant: str
     releases: int
     assumptions: tuple[str, ...]
+    by_node: Spread | None = None
 
     @property
     def is_private(self) -> bool:
@@ -58,11 +72,17 @@ class Report:
             f"accountant  {self.accountant}",
             f"releases    {self.releases} rounds",
         ]
+        if self.by_node is not None:
+            lines.append(
+                "by node     epsilon = {0:.6g} to {2:.6g}, median {1:.6g}".format(*self.by_node)
+            )
         lines += [f"not proved  {text}" for text in self.assumptions]
         return "\n".join(lines)
 
 
-def report(plan: Plan, delta: float = 0.0, *, seeded: bool = False) -> Report:
+def report(
+    plan: Plan, delta: float = 0.0, *, seeded: bool = False, nodes: int | None = None
+) -> Report:
     """Return the report of a plan, or of the ledger of a run.
 
     Parameters
@@ -73,13 +93,18 @@ def report(plan: Plan, delta: float = 0.0, *, seeded: bool = False) -> Report:
         In [0, 1).
     seeded
         Whether the noise came from a key with a known seed.
+    nodes
+        Number of nodes; by default the least that holds all that releases name.
 
     Raises
     ------
     ValueError
-        If `delta` is outside [0, 1).
+        If `delta` is outside [0, 1), or `nodes` is less than that number.
     """
-    cost = plan.cost(delta)
+    cost, by_node = plan.cost(delta), None
+    if plan.tells_nodes_apart:
+        epsilons = plan.costs_by_node(delta, nodes)
+        by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     assumptions = plan.assumptions
     if seeded:
         assumptions += (
@@ -94,4 +119,5 @@ def report(plan: Plan, delta: float = 0.0, *, seeded: bool = False) -> Report:
         accountant=cost.accountant,
         releases=sum(release.sensitivity.bound > 0 for release in plan.releases),
         assumptions=assumptions,
+        by_node=by_node,
     )

@@ -34,8 +34,8 @@ const MOST_DIGITS: usize = 31;
 /// Largest scale: its geometric variables have [`MOST_DIGITS`] digits.
 const LARGEST_SCALE: f64 = (1 << 25) as f64;
 
-/// Below this scale P(0) is 1 up to 2^-71.
-const NEGLIGIBLE_SCALE: f64 = 0.02;
+/// Below this scale P(0) is 1 up to 2^-74.
+const NEGLIGIBLE_SCALE: f64 = 0.019;
 
 /// How often a group may be drawn until enough candidates are accepted. At least 69% are, so that four times 64 do not
 /// contain 64 with probability below 2^-150.

@@ -12,6 +12,7 @@ from dpmesh.privacy.accounting.calibration import (
     fixed_size_gaussian_noise_multiplier,
     poisson_gaussian_noise_multiplier,
 )
+from dpmesh.privacy.accounting.discrete import discrete_gaussian_epsilon
 from dpmesh.privacy.accounting.gaussian import (
     analytic_gaussian_noise_multiplier,
     gdp_delta,
@@ -40,6 +41,7 @@ __all__ = [
     "affordable_rounds",
     "analytic_gaussian_noise_multiplier",
     "calibrate_noise",
+    "discrete_gaussian_epsilon",
     "fixed_size_gaussian_epsilon",
     "fixed_size_gaussian_noise_multiplier",
     "gdp_delta",

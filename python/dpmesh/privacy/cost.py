@@ -1,0 +1,184 @@
+"""What releases that touch the same data cost together, each chosen given the earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting._arguments import only_relation
+from dpmesh.privacy.accounting.sampled import Accountant
+from dpmesh.privacy.events import NeighboringRelation, Release
+from dpmesh.privacy.parts import Numbers, Parts
+from dpmesh.privacy.sampling import PoissonSampling, Sampling
+
+MOST_LOSS_DISTRIBUTIONS = 8
+"""Of more distinct parts than this, sampled releases are accounted by their Rényi curves alone."""
+
+
+class Cost(NamedTuple):
+    """An epsilon, and the argument that proves it."""
+
+    epsilon: float
+    accountant: str
+
+
+class _Kind(NamedTuple):
+    """What a Gaussian release costs depends on this alone."""
+
+    discrete: bool
+    noise_multiplier: float
+    sampling: Sampling | None
+
+    @property
+    def rate(self) -> float:
+        return 1.0 if self.sampling is None else self.sampling.rate
+
+
+class Costs(NamedTuple):
+    """The epsilon of each part, and what proves it."""
+
+    epsilons: Numbers
+    unprotected: Numbers
+    pure: Numbers
+    gaussian_accountant: Callable[[int], str]
+
+    def cost(self, part: int) -> Cost:
+        """Return the cost of one part."""
+        epsilon = float(self.epsilons[part])
+        accountant = self.gaussian_accountant(part)
+        if self.unprotected[part]:
+            return Cost(epsilon, "none: values left without noise")
+        if not accountant and not self.pure[part]:
+            return Cost(epsilon, "nothing depends on the data")
+        if not accountant:
+            return Cost(epsilon, "pure differential privacy of Laplace noise")
+        if self.pure[part]:
+            accountant += ", plus pure differential privacy of Laplace noise"
+        return Cost(epsilon, accountant)
+
+
+def costs(
+    releases: Sequence[Release], parts: Parts, delta: float, relation: NeighboringRelation
+) -> Costs:
+    """Return the smallest epsilon at `delta` that we can prove for each part of the data.
+
+    Parameters
+    ----------
+    releases
+        All that depend on the data.
+    parts
+        Which parts of the data they touch.
+    delta
+        In [0, 1).
+    relation
+        The neighbouring relation that the sensitivities are for.
+
+    Raises
+    ------
+    ValueError
+        If a release was sampled in a way that is not proved to amplify under this relation.
+    """
+    multiplier = np.array([release.noise_multiplier for release in releases])
+    laplace = np.array([release.mechanism.endswith("laplace") for release in releases], dtype=bool)
+    noisy = multiplier > 0
+    inverse = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy)
+    unprotected = parts.totals((~noisy).astype(np.float64))
+    pure = parts.totals(np.where(laplace, inverse, 0.0))
+    gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
+    epsilons = np.where(unprotected > 0, inf, pure + gaussian)
+    return Costs(epsilons, unprotected, pure, accountant)
+
+
+def _gaussian(
+    releases: Sequence[Release],
+    chosen: Numbers,
+    parts: Parts,
+    delta: float,
+    relation: NeighboringRelation,
+) -> tuple[Numbers, Callable[[int], str]]:
+    """Return the epsilon of the Gaussian releases of each part, and what says how it was found."""
+    numbers: dict[_Kind, int] = {}
+    which = np.full(len(releases), -1)
+    for index in np.flatnonzero(chosen).tolist():
+        release = releases[index]
+        discrete = release.mechanism == "discrete_gaussian"
+        kind = _Kind(discrete, release.noise_multiplier, release.sampling)
+        which[index] = numbers.setdefault(kind, len(numbers))
+    if not numbers:
+        return np.zeros(len(parts.owners)), lambda _: ""
+    kinds = list(numbers)
+    if all(kind.sampling is None and not kind.discrete for kind in kinds):
+        squares = np.array([kind.noise_multiplier**-2.0 for kind in kinds] + [0.0])
+        mu = np.sqrt(parts.totals(squares[which]))
+        values, part = np.unique(mu, return_inverse=True)
+        return _exact(values, delta)[part], lambda index: _exact_text(mu[index])
+    counts = parts.counts(which, len(kinds))
+    distinct, part = np.unique(counts, axis=0, return_inverse=True)
+    accountant: Accountant = "best" if len(distinct) <= MOST_LOSS_DISTRIBUTIONS else "rdp"
+    found = [_composed(kinds, times, delta, relation, accountant) for times in distinct]
+    epsilons = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
+    return epsilons, lambda index: found[part.flat[index]].accountant
+
+
+def _exact(mu: Numbers, delta: float) -> Numbers:
+    """Return the epsilon of Gaussian releases of all data, which compose to these mu."""
+    return accounting.gdp_epsilon(delta, mu) if delta > 0 else np.where(mu > 0, inf, 0.0)
+
+
+def _exact_text(mu: float) -> str:
+    return f"Gaussian differential privacy, exact, mu = {mu:.6g}" if mu > 0 else ""
+
+
+def _composed(
+    kinds: Sequence[_Kind],
+    times: Numbers,
+    delta: float,
+    relation: NeighboringRelation,
+    accountant: Accountant,
+) -> Cost:
+    """Return the cost of Gaussian releases, each kind so many times."""
+    used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
+    if not used:
+        return Cost(0.0, "")
+    samplings = {type(kind.sampling) for kind in used if kind.sampling is not None}
+    amplified = len(samplings) == 1  # samples of both kinds together amplify nothing
+    rate = np.array([kind.rate if amplified else 1.0 for kind in used])
+    multiplier = np.array([kind.noise_multiplier for kind in used])
+    count = times[times > 0]
+    discrete = any(kind.discrete for kind in used)
+    if not amplified and not discrete:
+        mu = accounting.gdp_mu(multiplier, count=count)
+        return Cost(float(_exact(np.array([mu]), delta)[0]), _exact_text(mu))
+    what, compose = "all data", accounting.poisson_gaussian_epsilon
+    if PoissonSampling in samplings and amplified:
+        what = "Poisson samples"
+        only_relation(relation, "add_remove", "a Poisson sample has no fixed size")
+    elif amplified:
+        what, compose = "samples of fixed size", accounting.fixed_size_gaussian_epsilon
+        only_relation(relation, "replace_one", "a sample of fixed size cannot lose a unit")
+    if discrete:
+        text = f"Rényi curve of discrete Gaussian noise on {what}"
+    elif accountant == "rdp":
+        text = f"Rényi curve of {what}"
+    else:
+        text = f"privacy loss distribution or Rényi curve of {what}"
+    if delta == 0:
+        return Cost(inf, text)
+    if discrete:
+        epsilon = accounting.discrete_gaussian_epsilon(
+            delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count
+        )
+    else:
+        epsilon = compose(
+            delta,
+            rate,
+            multiplier,
+            neighboring_relation=relation,
+            count=count,
+            accountant=accountant,
+        )
+    return Cost(epsilon, text)

@@ -1,0 +1,44 @@
+"""Values on a grid of multiples of a power of 2, whose sums hide nothing in their last bits."""
+
+from __future__ import annotations
+
+from math import frexp
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, positive
+from dpmesh.privacy.types import Floats
+
+MOST_STEPS = 2**25
+"""Largest scale of noise on the integers."""
+
+_FARTHEST = 2.0**52
+
+
+def power_of_two(argument: str, value: float) -> float:
+    """A power of 2 between 2**-100 and 2**100, by which division and multiplication are exact."""
+    mantissa, exponent = frexp(positive(argument, value))
+    if mantissa != 0.5 or not -99 <= exponent <= 101:
+        fail(argument, "a power of 2 between 2**-100 and 2**100, such as 2**-20", repr(value))
+    return value
+
+
+def round_to_grid(values: Floats, grid: float) -> Floats:
+    """Return the nearest multiples of `grid`, of the same type, at most half of it away.
+
+    Values further than 2**52 steps from 0 are taken as that: this moves no two further apart.
+    """
+    with np.errstate(over="ignore"):
+        steps = np.rint(np.divide(values, grid, dtype=np.float64)).clip(-_FARTHEST, _FARTHEST)
+    return (steps * grid).astype(values.dtype)
+
+
+def add_on_grid(values: Floats, noise: npt.NDArray[np.int64], grid: float) -> Floats:
+    """Return multiples of `grid` plus so many steps of it.
+
+    The sum is exact in integers; what its type cannot hold of it is rounded off afterwards, as a
+    function of the released sum.
+    """
+    steps = np.divide(values, grid, dtype=np.float64).astype(np.int64) + noise
+    return (steps * grid).astype(values.dtype)

@@ -1,0 +1,208 @@
+"""Noise on a grid: what comes out, how far rounding moves rows apart, what it costs.
+
+Statistical checks raise a false alarm with probability 1e-6 over the choice of its key.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import dp_accounting
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.privacy import (
+    FixedSizeSampling,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoNoise,
+    Plan,
+    PoissonSampling,
+    Sensitivity,
+    accounting,
+)
+from dpmesh.privacy.audit import audit_mechanism
+from dpmesh.privacy.grid import round_to_grid
+
+FALSE_ALARM = 1e-6
+ONE = Sensitivity(1.0, "l2", "a test")
+MECHANISMS = [Laplace, Gaussian]
+
+
+def stream() -> Stream:
+    return Key.seeded(3).stream(Purpose.NOISE, 0)
+
+
+def law(mechanism: type[Mechanism], k: np.ndarray, scale: float) -> np.ndarray:
+    weights = np.exp(-abs(k) / scale) if mechanism is Laplace else np.exp(-((k / scale) ** 2) / 2)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("grid", [0.25, 2.0])
+def test_released_steps_have_the_exact_law(mechanism, dtype, grid: float) -> None:
+    dim, runs = 3, 40_000
+    noisy = mechanism(1.5, grid=grid)
+    values = np.full((runs, dim), 5.1, dtype=dtype)
+    released = noisy.release(values, ONE, stream(), round=0).values
+    assert released.dtype == dtype
+    steps = released.astype(np.float64) / grid
+    assert (steps == np.rint(steps)).all()
+    noise = (steps - np.rint(5.1 / grid)).astype(np.int64).ravel()
+    scale = noisy.noise_scale(ONE, dim) / grid
+    rounding = {Laplace: dim * grid + sqrt(dim), Gaussian: sqrt(dim) * grid + 1}[mechanism]
+    assert scale == pytest.approx(1.5 * rounding / grid)
+
+    def fits(scale: float) -> bool:
+        k = np.arange(-int(45 * scale) - 1, int(45 * scale) + 2)
+        expected = noise.size * law(mechanism, k, scale)
+        seen = np.bincount(noise - k[0], minlength=k.size)
+        body = expected >= 10
+        statistic = ((seen[body] - expected[body]) ** 2 / expected[body]).sum()
+        return stats.chi2.sf(statistic, body.sum() - 1) > FALSE_ALARM
+
+    assert fits(scale)
+    assert not fits(1.05 * scale)
+    assert not fits(scale / 1.05)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(data=st.data())
+def test_rounding_moves_rows_no_further_apart_than_the_noise_covers(mechanism, data) -> None:
+    dim = data.draw(st.integers(1, 20))
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    width = 8 * np.dtype(dtype).itemsize
+    row = arrays.arrays(dtype, dim, elements=st.floats(-1e6, 1e6, width=width))
+    x, other = data.draw(row), data.draw(row)
+    grid = 2.0 ** data.draw(st.integers(-10, 10))
+    distance = x.astype(np.float64) - other
+    rounded = round_to_grid(x, grid).astype(np.float64) - round_to_grid(other, grid)
+    assert (abs(rounded - distance) <= grid).all()
+    noisy, norm = mechanism(1.0, grid=grid), {Laplace: 1, Gaussian: 2}[mechanism]
+    for kind, order in (("l1", 1), ("l2", 2)):
+        claimed = Sensitivity(float(np.linalg.norm(distance, order)), kind, "a test")
+        if claimed.bound > 0:
+            moved = np.linalg.norm(rounded, norm)
+            assert moved <= noisy.noise_scale(claimed, dim) * (1 + 1e-12)
+
+
+def test_rounding_saturates_and_keeps_what_is_on_the_grid() -> None:
+    x = np.array([1e300, -1e300, 3.0, 0.0])
+    np.testing.assert_array_equal(round_to_grid(x, 0.5), [2.0**51, -(2.0**51), 3.0, 0.0])
+    on_grid = np.array([3.1], dtype=np.float32)
+    np.testing.assert_array_equal(round_to_grid(on_grid, 2.0**-40), on_grid)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_release_names_its_law(mechanism) -> None:
+    release = mechanism(2.0, grid=2.0**-20).planned(3, ONE)
+    assert (
+        release.mechanism == {Laplace: "discrete_laplace", Gaussian: "discrete_gaussian"}[mechanism]
+    )
+    emission = mechanism(2.0, grid=2.0**-20).release(np.ones((2, 3)), ONE, stream(), round=3)
+    assert emission.release == release
+
+
+def plan(*releases) -> Plan:
+    return Plan(releases, "add_remove", "record")
+
+
+@given(st.lists(st.floats(0.3, 10), min_size=1, max_size=5), st.sampled_from([1e-5, 1e-9]))
+def test_what_it_costs_is_what_is_proved(multipliers: list[float], delta: float) -> None:
+    laplace = [Laplace(z, grid=0.5).planned(t, ONE) for t, z in enumerate(multipliers)]
+    assert plan(*laplace).cost().epsilon == pytest.approx(sum(1 / z for z in multipliers))
+    gaussian = [Gaussian(z, grid=0.5).planned(t, ONE) for t, z in enumerate(multipliers)]
+    cost = plan(*gaussian).cost(delta)
+    exact = plan(*(Gaussian(z).planned(0, ONE) for z in multipliers)).cost(delta)
+    assert exact.epsilon < cost.epsilon < 1.5 * exact.epsilon
+    assert "exact" not in cost.accountant
+    rho = sum(1 / (2 * z**2) for z in multipliers)
+    orders = np.geomspace(1.001, 1e6, 200_000)
+    concentrated = accounting.rdp_epsilon(delta, rho * orders, orders=orders).epsilon
+    assert concentrated * (1 - 1e-9) <= cost.epsilon <= 1.01 * concentrated
+
+
+def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() -> None:
+    def cost(relation: str, sampling, grid: float | None) -> float:
+        releases = [Gaussian(2.0, grid=grid).planned(t, ONE, sampling=sampling) for t in range(50)]
+        return Plan(tuple(releases), relation, "record").cost(1e-5).epsilon
+
+    for relation, sampling in (
+        ("add_remove", PoissonSampling(0.05)),
+        ("replace_one", FixedSizeSampling(5, 100)),
+    ):
+        real, discrete = cost(relation, sampling, None), cost(relation, sampling, 0.5)
+        assert real < discrete < cost(relation, None, 0.5)
+    everybody = cost("replace_one", FixedSizeSampling(100, 100), 0.5)
+    assert everybody == cost("replace_one", None, 0.5)
+    with pytest.raises(ValueError, match="neighboring_relation: wanted 'add_remove'"):
+        cost("replace_one", PoissonSampling(0.5), 0.5)
+
+
+def test_events_are_what_is_proved() -> None:
+    zcdp = Gaussian(2.0, grid=0.5).planned(0, ONE).event
+    assert zcdp == dp_accounting.ZCDpEvent(1 / 8)
+    laplace = plan(*(Laplace(2.0, grid=0.5).planned(t, ONE) for t in range(3)))
+    accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(laplace.event())
+    assert accountant.get_epsilon(1e-12) == pytest.approx(laplace.cost().epsilon, rel=1e-3)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_last_bits_tell_nothing(mechanism) -> None:
+    """What an audit of every bit finds in floating-point sums is not there on a grid."""
+    half = mechanism(1.0, grid=2.0**-12)
+    found = audit_mechanism(
+        half, ONE, delta=1e-5, runs=20_000, confidence=1 - 1e-6, every_bit=True, key=Key.seeded(2)
+    )
+    assert not found.violated
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Laplace(1.0, grid=0.0), "grid: wanted a finite number greater than 0, got 0.0"),
+        (lambda: Laplace(1.0, grid=0.1), "grid: wanted a power of 2 between .*, got 0.1"),
+        (lambda: Gaussian(1.0, grid=np.nan), "grid: wanted a finite number, got nan"),
+        (lambda: Gaussian(1.0, grid=2.0**101), "grid: wanted a power of 2 between"),
+        (lambda: NoNoise(grid=0.5), "grid: wanted None, since there is no noise, got 0.5"),
+        (
+            lambda: Gaussian(1.0, grid=2.0**-26).release(np.ones((1, 1)), ONE, stream(), round=0),
+            r"grid: wanted at least a 2\*\*-25th of the noise",
+        ),
+        (
+            lambda: accounting.discrete_gaussian_epsilon(0, 1, neighboring_relation="add_remove"),
+            r"delta: wanted a number in \(0, 1\), got 0",
+        ),
+        (
+            lambda: accounting.discrete_gaussian_epsilon(0.1, 0, neighboring_relation="add_remove"),
+            "noise_multiplier: wanted finite numbers greater than 0",
+        ),
+        (
+            lambda: accounting.discrete_gaussian_epsilon(0.1, 1, neighboring_relation="both"),
+            "neighboring_relation: wanted one of",
+        ),
+        (
+            lambda: accounting.discrete_gaussian_epsilon(
+                0.1, 1, neighboring_relation="add_remove", sampling_rate=0
+            ),
+            r"sampling_rate: wanted numbers in \(0, 1\]",
+        ),
+        (
+            lambda: accounting.discrete_gaussian_epsilon(
+                0.1, 1, neighboring_relation="add_remove", count=-1
+            ),
+            "count: wanted whole numbers of at least 0",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,138 @@
+"""Costs node by node: nodes that take part in different rounds pay for different releases."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import hypot, inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import (
+    FixedSizeSampling,
+    Gaussian,
+    Laplace,
+    NoNoise,
+    Plan,
+    Release,
+    Sensitivity,
+    Spread,
+    accounting,
+    report,
+)
+
+ONE = Sensitivity(1.0, "l2", "a test")
+NODES, DELTA = 5, 1e-5
+
+mechanisms = st.one_of(
+    st.sampled_from([0.5, 1.0, 3.0]).map(Laplace), st.sampled_from([0.5, 1.0, 3.0]).map(Gaussian)
+)
+node_sets = st.none() | st.sets(st.integers(0, NODES - 1), min_size=1).map(lambda s: tuple(s))
+releases = st.lists(
+    st.builds(
+        lambda mechanism, batch, nodes: mechanism.planned(0, ONE, batch, nodes=nodes),
+        mechanisms,
+        st.none() | st.integers(0, 2),
+        node_sets,
+    ),
+    max_size=12,
+)
+
+
+def plan(*releases: Release) -> Plan:
+    return Plan(releases, "replace_one", "record")
+
+
+def slow_costs(plan: Plan) -> list[float]:
+    """One node, one batch, one release at a time."""
+    costs = []
+    for node in range(NODES):
+        touching = [r for r in plan.releases if r.nodes is None or node in r.nodes]
+        by_batch: dict[int | None, list[Release]] = defaultdict(list)
+        for release in touching:
+            by_batch[release.batch].append(release)
+        common = by_batch.pop(None, [])
+        epsilons = []
+        for own in [*by_batch.values(), []]:
+            inverse = [(r.mechanism, 1 / r.noise_multiplier) for r in (*common, *own)]
+            mu = hypot(*(x for name, x in inverse if name == "gaussian"))
+            pure = sum(x for name, x in inverse if name == "laplace")
+            epsilons.append(pure + accounting.gdp_epsilon(DELTA, mu))
+        costs.append(max(epsilons))
+    return costs
+
+
+@given(releases)
+def test_every_node_pays_for_its_own_releases(releases: list[Release]) -> None:
+    whole = plan(*releases)
+    slow = slow_costs(whole)
+    np.testing.assert_allclose(whole.costs_by_node(DELTA, NODES), slow, rtol=1e-12, atol=1e-15)
+    # what no release names pays for common releases only, and never more than the others
+    assert whole.cost(DELTA).epsilon == pytest.approx(max(slow), rel=1e-12)
+
+
+def test_the_report_tells_the_spread() -> None:
+    rounds = [Laplace(1.0).planned(t, ONE, nodes=tuple(range(t, 4))) for t in range(4)]
+    told = report(plan(*rounds))
+    assert told.by_node == Spread(1.0, 3.0, 4.0)
+    assert told.epsilon == 4.0
+    assert "by node     epsilon = 1 to 4, median 3" in str(told)
+    assert report(plan(*rounds), nodes=9).by_node == Spread(0.0, 0.0, 4.0)
+    everybody = report(plan(Laplace(1.0).planned(0, ONE)))
+    assert everybody.by_node is None
+    assert "by node" not in str(everybody)
+
+
+def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
+    sampling = [FixedSizeSampling(10, 100 * (1 + m)) for m in range(12)]
+    sampled = [
+        Gaussian(1.0).planned(t, ONE, sampling=sampling[m], nodes=(m,))
+        for t in range(20)
+        for m in range(12)
+    ]
+    costs = plan(*sampled).costs_by_node(DELTA)
+    alone = [
+        accounting.fixed_size_gaussian_epsilon(
+            DELTA,
+            s.rate,
+            1.0,
+            count=20,
+            neighboring_relation="replace_one",
+            accountant="rdp",
+        )
+        for s in sampling
+    ]
+    np.testing.assert_allclose(costs, alone, rtol=1e-12)
+    bare = plan(*sampled, NoNoise().planned(0, ONE, nodes=(3,)))
+    assert np.flatnonzero(bare.costs_by_node(DELTA) == inf).tolist() == [3]
+    assert bare.cost(DELTA).accountant == "none: values left without noise"
+
+
+def test_nodes_of_a_release_draw_their_own_noise() -> None:
+    stream = Key.seeded(1).stream(Purpose.NOISE, 0)
+    for mechanism in (Laplace(1.0), Gaussian(1.0), Laplace(1.0, grid=0.5), Gaussian(1.0, grid=0.5)):
+        everybody = mechanism.release(np.zeros((4, 6)), ONE, stream, round=0)
+        some = mechanism.release(np.zeros((2, 6)), ONE, stream, round=0, nodes=(3, 1))
+        np.testing.assert_array_equal(some.values, everybody.values[[3, 1]])
+        assert some.release == mechanism.planned(0, ONE, nodes=(3, 1))
+        assert some.release != everybody.release
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=()), "nodes: wanted a tuple of distinct"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=(1, 1)), "nodes: wanted .*distinct.*got \\(1"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=(-1,)), "nodes: wanted .* at least 0"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=(0.5,)), "nodes: wanted .*integers"),
+        (lambda: plan(Laplace(1.0).planned(0, ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
+        (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
+        (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
