@@ -17,7 +17,7 @@ def without_replacement(
     minibatch: Callable[[int, int], Records],  # (node m, its i-th mini-batch) -> (x, class)s
     order: Callable[[int], list[int]],  # step t -> the nodes that act, one after the other
     is_global: Callable[[int, int, int], bool],  # (t, m, model k)
-    noise: Callable[[int, int, int], Vector],  # (t, m, place of the model among m's released)
+    noise: Callable[[int, int, int], Vector],  # (t, m, k) -> vector of unit scale
     eta: Callable[[int], float],  # t = 1, 2, ..
     z: float,  # noise over the sensitivity of Lemma 4
     M: int,
@@ -48,16 +48,14 @@ def without_replacement(
         for m in order(t):
             D = minibatch(m, used[m])
             used[m] += 1
-            released = 0
             for k in range(K):
                 since_release[m][k].append(step)
                 if is_global(t, m, k):
                     Delta = max(2 * e * L / b for e in since_release[m][k])
                     w = (w_global[k] + w_local[m][k]) / 2 - step * gradient(w_global[k], D, k)
-                    w = w + z * Delta * noise(t, m, released)
+                    w = w + z * Delta * noise(t, m, k)
                     w_global[k] = w_local[m][k] = shorten(w, R)
                     since_release[m][k] = []
-                    released += 1
                 else:
                     w = w_local[m][k]
                     w_local[m][k] = shorten(w - 2 * step * gradient(w, D, k), R)

@@ -311,7 +311,7 @@ class WithoutReplacement:
             g = problem.gradient(w_g.reshape(1, -1), batch).reshape(w_g.shape)
             update = (w_g[k] + w_l[m, k]) / 2 - eta * g[k]
             unit = delta[m, k, np.newaxis]
-            noise = key.stream(Purpose.NOISE, t * problem.nodes + int(m))
+            noise = key.for_nodes((m * self.models + k).astype(np.uint32)).stream(Purpose.NOISE, t)
             noisy = self.mechanism.release(
                 Sensitive(update / unit), self.sensitivity, noise, round=t, batch=t
             )
