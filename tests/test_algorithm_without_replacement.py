@@ -98,9 +98,9 @@ def test_equals_its_twin(
         minibatch=lambda m, i: [(x[r], y[r]) for r in problem.partition[m][i * b : (i + 1) * b]],
         order=order,
         is_global=lambda t, m, k: controller.choose((M, models), t, key)[m, k],
-        noise=lambda t, m, k: kernels.gaussian(
-            (M * models, d), 1.0, key.stream(Purpose.NOISE, t)
-        )[m * models + k],
+        noise=lambda t, m, k: kernels.gaussian((M * models, d), 1.0, key.stream(Purpose.NOISE, t))[
+            m * models + k
+        ],
         eta=schedule,
         z=0.0 if epsilon is None else z(),
         M=M,

@@ -4,6 +4,7 @@ from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
 from dpmesh.algorithms.quantized import QuantizedGossip
+from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "OnlineLearningUnnoisedRegularizer",
     "QuantizedGossip",
     "Travel",
+    "WithReplacement",
     "WithoutReplacement",
 ]

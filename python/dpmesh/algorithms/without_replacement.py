@@ -211,8 +211,8 @@ class WithoutReplacement:
         acting = np.zeros(problem.nodes, dtype=np.bool_)
         acting[turns] = True
         batches = self._batches(problem, state.used, acting)
-        losses = problem.objective(_flat(state.local), batches)[acting]
-        actions, state = self.decide(state, round, problem, acting, batches, key)
+        losses = Sensitive(problem.class_objectives(_flat(state.local), batches))
+        actions, state = self.decide(state, round, problem, acting, losses, key)
         state = self.update_local(state, round, problem, acting[:, np.newaxis] & ~actions, batches)
         state = self.update_global(state, round, problem, turns, actions, batches, exchange, key)
         released = (self.mechanism.planned(round, self.sensitivity, batch=round),)
@@ -220,7 +220,7 @@ class WithoutReplacement:
             releases=released if actions.any() else (),
             bits_per_node=8 * state.released[0].nbytes,
             received=Released(state.released.reshape(1, -1)),
-            losses=losses,
+            losses=losses[acting].sum(axis=1),
             messages=int(actions.sum()),
             records=batches[1].reshape(-1, self.batch_size),
         )
@@ -244,7 +244,7 @@ class WithoutReplacement:
         t: int,
         problem: LinearProblem,
         acting: npt.NDArray[np.bool_],
-        batches: Ragged,
+        losses: Sensitive,
         key: Key,
     ) -> tuple[Actions, WithoutReplacementState]:
         """Let the controller learn and decide; a public one sees nothing private (line 4)."""
@@ -263,7 +263,7 @@ class WithoutReplacement:
             seen = replace(
                 seen,
                 local_models=w,
-                losses=Sensitive(problem.class_objectives(_flat(w), batches)),
+                losses=losses,
                 last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
             )
         learned = self.controller.learn(state.controller, seen, t, key)
@@ -302,6 +302,7 @@ class WithoutReplacement:
         key: Key,
     ) -> WithoutReplacementState:
         """Update the global models in turn: each node starts where the last one ended."""
+        mechanism, sensitivity = self.mechanism, self.sensitivity
         w_l, w_g, eta = state.local.copy(), state.released.copy(), self.step_size(t + 1)
         delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         indptr, records = batches
@@ -312,8 +313,8 @@ class WithoutReplacement:
             update = (w_g[k] + w_l[m, k]) / 2 - eta * g[k]
             unit = delta[m, k, np.newaxis]
             noise = key.for_nodes((m * self.models + k).astype(np.uint32)).stream(Purpose.NOISE, t)
-            noisy = self.mechanism.release(
-                Sensitive(update / unit), self.sensitivity, noise, round=t, batch=t
+            noisy = mechanism.release(
+                Sensitive(update / unit), sensitivity, noise, round=t, batch=t
             )
             w_g[k] = exchange(t, Released(self._projected(noisy.values * unit)))  # (5)
             w_l[m, k] = w_g[k]  # (6)

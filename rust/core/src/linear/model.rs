@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::{Averaging, Batches, Clipping, Features, Objective};
 use crate::error::{non_negative, positive, rows, same_len};
-use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row, vectorized};
+use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row, is_serial, vectorized};
 use crate::projection::{Norm, norm};
 use crate::{KernelError, Real};
 
@@ -218,7 +218,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
             });
         };
         let cost = batches.records().len() * self.objective.outputs() * self.features.cost();
-        if cost < SERIAL_BELOW {
+        if is_serial(cost) {
             tasks.into_iter().for_each(work);
         } else {
             tasks.into_par_iter().for_each(work);

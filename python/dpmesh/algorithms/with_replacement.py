@@ -1,0 +1,193 @@
+"""Decentralized private SGD with replacement: the baseline of the without-replacement paper.
+
+Section V: in every round a node, chosen uniformly at random, updates the global model on a
+mini-batch drawn from all of its records, and drops out when its records have been visited 5 times
+on average, v in what follows:
+
+    w_(t+1) = w_t - eta_t (grad f_D(w_t) + N_t)
+
+The paper takes a budget of (epsilon / 5, delta / 5) for each visit and adds that up. A record may
+be drawn more often than that, or never; what is proved here counts the draws as what they are:
+secret samples of fixed size, which amplify privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import kernels
+from dpmesh._validate import fail, integer, positive
+from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.sampling import FixedSizeSampling
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import InverseSqrt, Schedule
+
+
+@dataclass(frozen=True)
+class WithReplacementState:
+    """The global models, shape (K, d), and how often each node has updated them."""
+
+    released: Released
+    turns: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WithReplacement:
+    """The baseline "DP-SGD-With Replacement".
+
+    Parameters
+    ----------
+    nodes, records
+        Their number, and that of the records of each: public.
+    noise_multiplier
+        Standard deviation of the noise of each model over its sensitivity 2 eta L / b; None for no
+        noise.
+    models
+        K: the models of the problem, that is its classes one-vs-all, or 1.
+    batch_size
+        b.
+    visits
+        v: how often a node visits a record on average.
+    step_size
+        eta_t for t = 1, 2, ..; 1 / sqrt(t) in the paper.
+
+    Guarantee
+    ---------
+    All global models together, for replacing one record: epsilon and delta of `plan`. A node
+    releases `turns_of_a_node` times at most, each time on a secret sample of b of its records; a
+    record moves the K models of such a release by at most sqrt(K) 2 eta L / b together. Who
+    updates when depends on public coins only. Models after a node's last turn are post-processing
+    of its releases and of other nodes' records.
+    """
+
+    travels: ClassVar[Travel] = "token"
+
+    nodes: int
+    records: int
+    noise_multiplier: float | None
+    models: int = 1
+    batch_size: int = 50
+    visits: int = 5
+    step_size: Schedule = InverseSqrt(1.0)
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "records", "models", "batch_size", "visits"):
+            integer(name, getattr(self, name), at_least=1)
+        if self.batch_size > self.records:
+            fail("batch_size", f"at most {self.records}, the records of a node", self.batch_size)
+        if self.noise_multiplier is not None:
+            positive("noise_multiplier", self.noise_multiplier)
+
+    @property
+    def turns_of_a_node(self) -> int:
+        """Number of rounds until a node has visited its records `visits` times on average."""
+        return self.visits * self.records // self.batch_size
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The door: Gaussian noise on all models, relative to how far a record moves them."""
+        if self.noise_multiplier is None:
+            return NoNoise()
+        return Gaussian(self.noise_multiplier / self.sensitivity.bound)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How far a record of the sample moves the models together."""
+        reason = f"{self.models} models, each in units of 2 eta L / b"
+        return Sensitivity(sqrt(self.models), "l2", reason)
+
+    @property
+    def sampling(self) -> FixedSizeSampling:
+        """How a mini-batch is drawn from a node's records."""
+        return FixedSizeSampling(self.batch_size, self.records)
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the releases of `rounds` rounds, from public numbers alone.
+
+        Here nodes take turns; in a run they come by chance. So a ledger costs at most as much as
+        the plan of all rounds, and the same when all rounds are over.
+        """
+        self._check_rounds(rounds)
+        releases = (
+            self.mechanism.planned(t, self.sensitivity, t % self.nodes, self.sampling)
+            for t in range(rounds)
+        )
+        secret = "which records are in a mini-batch stays secret"
+        return Plan(tuple(releases), "replace_one", "record", (secret,))
+
+    def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
+        """Start all models at 0."""
+        if problem.models != self.models:
+            fail("models", f"{problem.models}, as the problem has", self.models)
+        if (problem.records != self.records).any() or problem.nodes != self.nodes:
+            fail("problem", f"{self.nodes} nodes of {self.records} records", problem.records)
+        start = problem.zeros(1).reshape(self.models, -1)
+        return WithReplacementState(Released(start), np.zeros(self.nodes, dtype=np.int64))
+
+    def step(
+        self,
+        state: WithReplacementState,
+        round: int,
+        problem: LinearProblem,
+        exchange: Exchange,
+        key: Key,
+    ) -> tuple[WithReplacementState, Info]:
+        """Run round t."""
+        self._check_rounds(round + 1)
+        m = self.node(state, round, key)
+        batch = self.sample(m, round, problem, key)
+        w = state.released
+        loss = problem.objective(w.reshape(1, -1), batch)
+        g = problem.gradient(w.reshape(1, -1), batch).reshape(w.shape)
+        eta = self.step_size(round + 1)
+        unit = 1.0
+        if self.noise_multiplier is not None:
+            unit = 2 * eta * problem.model_constants().loss_lipschitz / self.batch_size
+        noisy, release, _ = self.mechanism.release(
+            Sensitive((w - eta * g) / unit),
+            self.sensitivity,
+            key.stream(Purpose.NOISE, round),
+            round=round,
+            batch=m,
+            sampling=self.sampling,
+        )
+        w = exchange(round, Released(noisy * unit))
+        turns = state.turns + (np.arange(self.nodes) == m)
+        return WithReplacementState(w, turns), Info(
+            releases=(release,),
+            bits_per_node=8 * w[0].nbytes,
+            received=Released(w.reshape(1, -1)),
+            losses=loss,
+            messages=self.models,
+        )
+
+    def node(self, state: WithReplacementState, t: int, key: Key) -> int:
+        """Draw who updates, among those with turns left: by public coins."""
+        coins = kernels.uniform(self.nodes, key.stream(Purpose.SAMPLE, t))
+        return int(np.where(state.turns < self.turns_of_a_node, coins, 2.0).argmin())
+
+    def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> npt.NDArray[np.int64]:
+        """Draw the mini-batch of node m, shape (1, b): secret."""
+        coins = kernels.uniform(self.records, key.stream(Purpose.BATCHES, t))
+        chosen = np.argpartition(coins, self.batch_size - 1)[: self.batch_size]
+        _, own = problem.records_of(np.array([m]))
+        return own[np.newaxis, np.sort(chosen)]
+
+    def parameters(self, state: WithReplacementState) -> Floats:
+        """Return the global models, shape (1, K d)."""
+        return state.released.reshape(1, -1)
+
+    def _check_rounds(self, rounds: int) -> None:
+        most = self.nodes * self.turns_of_a_node
+        if integer("rounds", rounds, at_least=1) > most:
+            fail("rounds", f"at most {most}, {self.turns_of_a_node} turns of each node", rounds)

@@ -1,0 +1,120 @@
+"""SGD with replacement, the baseline: against a loop, its plan, and how far a record moves it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_algorithm_without_replacement import make_problem, neighbours
+from twins import subgradient
+
+import dpmesh as dm
+from dpmesh import kernels
+from dpmesh.algorithms import WithReplacement
+from dpmesh.keys import Purpose
+from dpmesh.privacy import FixedSizeSampling
+from dpmesh.privacy.audit import alone
+from dpmesh.privacy.audit.transcript import record
+
+
+@given(
+    M=st.integers(1, 4),
+    K=st.sampled_from([None, 3]),
+    d=st.integers(1, 4),
+    n=st.integers(3, 7),
+    b=st.integers(1, 3),
+    z=st.one_of(st.none(), st.floats(0.1, 3)),
+    seed=st.integers(0, 2**32),
+)
+def test_equals_a_loop(M, K, d, n, b, z, seed) -> None:
+    problem = make_problem([n] * M, d, K, seed=seed, regularization=0.1)
+    algorithm = WithReplacement(M, n, z, K or 1, b, visits=2)
+    key, rounds = dm.Key.seeded(seed), M * (2 * n // b)
+    run = dm.simulate(algorithm, problem, rounds=rounds, key=key, metrics=[])
+    w, turns = [np.zeros(d) for _ in range(K or 1)], [0] * M
+    for t in range(rounds):
+        coins = kernels.uniform(M, key.stream(Purpose.SAMPLE, t))
+        m = min((m for m in range(M) if turns[m] < 2 * n // b), key=lambda m: coins[m])
+        turns[m] += 1
+        order = np.argsort(kernels.uniform(n, key.stream(Purpose.BATCHES, t)))[:b]
+        noise = kernels.gaussian((K or 1, d), 1.0, key.stream(Purpose.NOISE, t))
+        eta = 1 / sqrt(t + 1)
+        for k in range(K or 1):
+            g = 0.1 * w[k]
+            for r in problem.partition[m][order]:
+                y = problem.train.labels[r]
+                label = y if K is None else 1 if y == k else -1
+                g = g + subgradient("logistic", w[k], problem.train.features[r], label) / b
+            w[k] = w[k] - eta * g + (z or 0.0) * 2 * eta / b * noise[k]
+    np.testing.assert_allclose(run.released, np.concatenate(w)[np.newaxis], rtol=1e-10, atol=1e-10)
+    assert turns == [2 * n // b] * M
+
+
+def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
+    algorithm = WithReplacement(4, 60, 1.5, 3, 5, visits=2)
+    run = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=96, delta=1e-5)
+    plan = algorithm.plan(96)
+
+    def kinds(ledger):
+        return Counter(replace(release, round=0) for release in ledger.releases)
+
+    assert kinds(run.ledger) == kinds(plan)
+    assert run.privacy.epsilon == pytest.approx(plan.cost(1e-5).epsilon, rel=1e-12)
+    assert all(release.sampling == FixedSizeSampling(5, 60) for release in plan.releases)
+    one_node = WithReplacement(1, 60, 1.5, 3, 5, visits=2).plan(24).cost(1e-5)
+    assert run.privacy.epsilon == pytest.approx(one_node.epsilon, rel=1e-12)
+    assert dm.privacy.report(replace(algorithm, noise_multiplier=None).plan(3)).epsilon == inf
+    half = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=48, delta=1e-5)
+    assert half.privacy.epsilon <= plan.cost(1e-5).epsilon
+
+
+def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivity() -> None:
+    algorithm = WithReplacement(2, 12, 1.0, 3, 3, visits=3)
+    problem = make_problem([12, 12], 3, 3)
+    key = dm.Key.seeded(5)
+    one, other = neighbours(problem, 1, 4)
+    run = record(algorithm, one, alone, rounds=24, key=key)
+    again = record(algorithm, other, alone, rounds=24, key=key, replay=run)
+    touched = problem.partition[1][4]
+    for t, (passage, twin) in enumerate(zip(run.passages, again.passages, strict=True)):
+        drawn = passage.emission.release.batch == 1 and touched in algorithm.sample(
+            1, t, problem, key
+        )
+        distance = np.linalg.norm(passage.inside - twin.inside)
+        assert (distance > 0) == drawn
+        assert distance <= algorithm.sensitivity.bound
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: WithReplacement(0, 9, 1.0), "nodes: wanted an integer of at least 1"),
+        (lambda: WithReplacement(1, 9, 0.0, batch_size=1), "noise_multiplier: wanted a finite"),
+        (lambda: WithReplacement(1, 9, 1.0, batch_size=10), "batch_size: wanted at most 9"),
+        (lambda: WithReplacement(1, 9, 1.0, visits=0, batch_size=1), "visits: wanted an integer"),
+        (
+            lambda: WithReplacement(2, 9, 1.0, batch_size=3).plan(31),
+            "rounds: wanted at most 30, 15 turns of each node, got 31",
+        ),
+        (
+            lambda: dm.simulate(
+                WithReplacement(2, 9, 1.0, batch_size=3), make_problem([9, 8], 2), rounds=1
+            ),
+            "problem: wanted 2 nodes of 9 records, got",
+        ),
+        (
+            lambda: dm.simulate(
+                WithReplacement(1, 9, 1.0, 2, batch_size=3), make_problem([9], 2), rounds=1
+            ),
+            "models: wanted 1, as the problem has, got 2",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
