@@ -223,7 +223,10 @@ class FederatedLearning:
         """Start from the problem's initial model."""
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
-        w = Released(problem.initial(key))
+        return self.start_from(Released(problem.initial(key)))
+
+    def start_from(self, w: Released) -> FederatedState:
+        """Start from this global model, shape (1, dim), which no data may have touched."""
         start = FederatedState(w, Released(np.zeros_like(w)), w, 0.0)
         return self._with_output(start, 0)
 

@@ -182,5 +182,5 @@ class Repeats:
         return side_by_side
 
     def _by_run(self, values: Floats) -> Floats:
-        runs_last: Floats = values.reshape(self.nodes, self.runs, -1)
-        return runs_last.transpose(1, 0, 2)
+        runs_first: Floats = values.reshape(self.nodes, self.runs, -1).transpose(1, 0, 2)
+        return runs_first

@@ -1,0 +1,324 @@
+"""Federated learning on Flower: a strategy for the server, a mod for the clients.
+
+Needs the extra ``flower``. An existing app changes two lines, one on each side:
+
+    strategy = DPFedLS(dm.FederatedLearning(...), delta=1e-5, epsilon=4.0)     # was: FedAvg(...)
+    app = ClientApp(mods=[private_update(clipping_norm=0.5)])                   # was: ClientApp()
+
+Whatever the clients train, and with whatever library, the server takes their models as vectors. It
+draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
+`FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
+from the sum, and nothing else changes: the public expected size divides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from logging import getLogger
+from math import sqrt
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from dpmesh import kernels
+from dpmesh._validate import fail, one_of, positive, probability
+from dpmesh.algorithms.federated import FederatedLearning, FederatedState
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.events import Release, Sensitivity
+from dpmesh.privacy.mechanisms import Gaussian, NoNoise
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.report import Report, report
+from dpmesh.privacy.types import Floats, Released, Sensitive
+
+log = getLogger("flwr")
+
+Trust = Literal["central", "local"]
+
+ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
+"""Names of records and of an entry, by Flower's convention."""
+
+
+class DPFedLS(Strategy):
+    """Flower's strategy that runs the server's part of `FederatedLearning`.
+
+    Parameters
+    ----------
+    algorithm
+        ``clients`` is the number of SuperNodes, which the strategy waits for; how clients train
+        (``local_epochs``, ``batch_size``, step sizes) is up to their own app and is not used.
+    delta
+        For the reports, in [0, 1).
+    epsilon
+        Budget of the whole run; None for no limit.
+    trust
+        ``"central"``: the server sees each client's clipped move and adds the noise. ``"local"``:
+        each client adds its own, by ``private_update(clipping_norm, noise_multiplier)`` with the
+        algorithm's numbers, and the server never sees a move without noise.
+    key
+        Of the server; by default a new one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        algorithm: FederatedLearning,
+        *,
+        delta: float,
+        epsilon: float | None = None,
+        trust: Trust = "central",
+        key: Key | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.delta = probability("delta", delta, one=False)
+        self.epsilon = None if epsilon is None else positive("epsilon", epsilon)
+        self.trust = one_of("trust", trust, ("central", "local"))
+        self.key = Key.generate() if key is None else key
+        self._ledger: list[Release] = []
+        self._cohort: dict[int, int] = {}
+        self._state: FederatedState | None = None
+        self._arrays = ArrayRecord()
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the releases of so many rounds: of the server, or of one client in all of them."""
+        if self._is_central:
+            return self.algorithm.plan(rounds)
+        return Plan(
+            tuple(self._planned_by_client(t) for t in range(rounds)),
+            "replace_one",
+            "user",
+            assumptions=("every client adds the noise that it was asked to add",),
+        )
+
+    @property
+    def report(self) -> Report:
+        """What was released so far, and what it cost; it names who sees what."""
+        ledger = self.plan(1).with_releases(self._ledger)
+        return report(ledger, self.delta, seeded=self.key.is_seeded)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        *arguments: Any,
+        **options: Any,
+    ) -> Result:
+        """Run all rounds; the parameters are those of Flower's `Strategy.start`.
+
+        Raises
+        ------
+        ValueError
+            Before the first round, if `num_rounds` rounds cost more than `epsilon`.
+        """
+        self._refuse_overspending(num_rounds)
+        return super().start(grid, initial_arrays, num_rounds, *arguments, **options)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the global model to a cohort, which the server keeps to itself."""
+        self._refuse_overspending(server_round)
+        if self._state is None:
+            self._state = self.algorithm.start_from(Released(flat(arrays)))
+            self._arrays = arrays
+        nodes = self._connected(grid)
+        cohort = self.algorithm.sample(server_round - 1, self.key)
+        self._cohort = {nodes[client]: int(client) for client in cohort}
+        config[ROUND] = server_round
+        content = RecordDict({ARRAYS: arrays, CONFIG: config})
+        return [Message(content, node, MessageType.TRAIN) for node in self._cohort]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Move the global model by the noisy sum; return it with the epsilon so far.
+
+        The clients' own metrics are not passed on: nothing protects them.
+        """
+        assert self._state is not None
+        t, w = server_round - 1, self._state.w
+        answers = [message for message in replies if self._is_usable(message, w)]
+        answers.sort(key=lambda message: self._cohort[message.metadata.src_node_id])
+        records = [next(iter(message.content.array_records.values())) for message in answers]
+        moves = np.vstack([np.empty((0, w.shape[1]), w.dtype), *(flat(r) - w for r in records)])
+        if self._is_central:
+            noisy, release = self._noisy_sum(moves, t)
+        else:
+            total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(w.dtype)
+            noisy, release = Released(total), self._planned_by_client(t)
+        self._ledger.append(release)
+        self._state = self._server.absorb(self._state, noisy, t)
+        return unflat(self._state.output, self._arrays), self._metrics()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask no client: metrics on its data would leave it without noise."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return nothing: give ``evaluate_fn`` to `start` to test on public data."""
+        return None
+
+    def summary(self) -> None:
+        """Write the privacy of what was released so far into Flower's log."""
+        log.info("\t%s sees the clients' moves", "The server" if self._is_central else "Nobody")
+        for line in str(self.report).splitlines():
+            log.info("\t%s", line)
+
+    @property
+    def _is_central(self) -> bool:
+        return self.trust == "central"
+
+    @property
+    def _server(self) -> FederatedLearning:
+        """The algorithm with the noise that the sum carries, which estimators go by."""
+        z = self.algorithm.noise_multiplier
+        if self._is_central or z is None:
+            return self.algorithm
+        std = z * client_sensitivity(self.algorithm.clipping_norm).bound
+        together = std * sqrt(self.algorithm.expected_size)
+        return replace(self.algorithm, noise_multiplier=together / self.algorithm.sensitivity.bound)
+
+    def _planned_by_client(self, t: int) -> Release:
+        z = self.algorithm.noise_multiplier
+        mechanism = NoNoise() if z is None else Gaussian(z)
+        return mechanism.planned(t, client_sensitivity(self.algorithm.clipping_norm))
+
+    def _noisy_sum(self, moves: Floats, t: int) -> tuple[Released, Release]:
+        """Clip the moves again, whatever the clients did, and let their sum out."""
+        if len(moves):
+            kernels.clip_rows(moves, self.algorithm.clipping_norm, out=moves)
+        total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(moves.dtype)
+        noisy, release, _ = self.algorithm.mechanism.release(
+            Sensitive(total),
+            self.algorithm.sensitivity,
+            self.key.stream(Purpose.NOISE, t),
+            round=t,
+            sampling=self.algorithm.cohorts,
+        )
+        return noisy, release
+
+    def _connected(self, grid: Grid) -> list[int]:
+        """Wait for all clients; return their numbers on the grid, ascending."""
+        wanted = self.algorithm.clients
+        while len(nodes := sorted(grid.get_node_ids())) < wanted:
+            log.info("%d of %d clients are connected", len(nodes), wanted)
+            time.sleep(1)
+        if len(nodes) > wanted:
+            fail("clients", f"the number of connected SuperNodes, {len(nodes)}", wanted)
+        return nodes
+
+    def _is_usable(self, message: Message, w: Floats) -> bool:
+        """Whether a reply brings a finite model of the right size; it counts as missing if not."""
+        if message.has_error() or len(message.content.array_records) != 1:
+            return False
+        model = flat(next(iter(message.content.array_records.values())))
+        return model.shape == w.shape and bool(np.isfinite(model).all())
+
+    def _refuse_overspending(self, rounds: int) -> None:
+        if self.epsilon is None:
+            return
+        cost = self.plan(rounds).cost(self.delta).epsilon
+        if cost > self.epsilon:
+            fail("epsilon", f"at least {cost:.6g}, which {rounds} rounds cost", self.epsilon)
+
+    def _metrics(self) -> MetricRecord:
+        return MetricRecord({"epsilon": self.report.epsilon, "delta": self.delta})
+
+
+def private_update(clipping_norm: float, noise_multiplier: float | None = None) -> Mod:
+    """Return a mod for Flower's ClientApp that bounds, and may hide, what a client sends.
+
+    Parameters
+    ----------
+    clipping_norm
+        The model that training returns is pulled into the ball of this radius around the global
+        one.
+    noise_multiplier
+        None if the server adds the noise. A number adds Gaussian noise here, of this number times
+        2 `clipping_norm`, from the client's own operating system.
+
+    Guarantee
+    ---------
+    With a noise multiplier z, what the client sends in one round is 1/z-Gaussian-DP for replacing
+    all its data, whoever sees it. The metrics that its app returns with the model are removed:
+    nothing protects them.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive.
+    """
+    positive("clipping_norm", clipping_norm)
+    mechanism = None if noise_multiplier is None else Gaussian(noise_multiplier)
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        reply = call_next(message, context)
+        if message.metadata.message_type != MessageType.TRAIN or reply.has_error():
+            return reply
+        (start,) = message.content.array_records.values()
+        ((name, trained),) = reply.content.array_records.items()
+        w = flat(start)
+        move = kernels.clip_rows(flat(trained) - w, clipping_norm)
+        if mechanism is not None:
+            move, _, _ = mechanism.release(
+                Sensitive(move),
+                client_sensitivity(clipping_norm),
+                Key.generate().stream(Purpose.NOISE),
+                round=0,
+            )
+        reply.content = RecordDict({name: unflat(w + move, start)})
+        return reply
+
+    return mod
+
+
+def client_sensitivity(clipping_norm: float) -> Sensitivity:
+    """Return how far one client's own message moves when all its data is replaced."""
+    return Sensitivity(2 * clipping_norm, "l2", "a clipped move replaced, seen by itself")
+
+
+def flat(arrays: ArrayRecord) -> Floats:
+    """Return all arrays as one row, shape (1, dim), in their order.
+
+    Raises
+    ------
+    ValueError
+        If they are not all float32 or all float64.
+    """
+    parts = arrays.to_numpy_ndarrays()
+    types = {part.dtype for part in parts}
+    if types not in ({np.dtype(np.float32)}, {np.dtype(np.float64)}):
+        fail("arrays", "arrays all of float32 or all of float64", sorted(map(str, types)))
+    return np.concatenate([part.ravel() for part in parts])[np.newaxis]
+
+
+def unflat(row: Floats, like: ArrayRecord) -> ArrayRecord:
+    """Return a row as arrays of the names and shapes of `like`."""
+    record, first = ArrayRecord(), 0
+    for name, part in zip(like, like.to_numpy_ndarrays(), strict=True):
+        record[name] = Array(row[0, first : first + part.size].reshape(part.shape))
+        first += part.size
+    return record

@@ -1,0 +1,194 @@
+"""The federated algorithm on Flower: our simulator's models, with clients of any kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+
+flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
+
+from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
+
+CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
+
+
+@pytest.fixture(autouse=True)
+def inside_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only in a process that knows its task."""
+    identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(identity, name, 1)
+
+
+ALGORITHM = dm.FederatedLearning(
+    CLIENTS,
+    1.0,
+    L,
+    noise_multiplier=0.7,
+    sampling="uniform",
+    batch_size=50,
+    local_steps=1,
+    local_step_size=dm.schedules.Constant(STEP),
+    estimator=dm.estimators.LaplacianSmoothing(1.0),
+)
+
+
+def make_problem() -> dm.LinearProblem:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(60, DIM))
+    train = dm.Dataset(x, np.where(x[:, 0] > 0, 1, -1), "synthetic")
+    parts = np.split(rng.permutation(60), CLIENTS)
+    return dm.LinearProblem(train, tuple(parts), "logistic")
+
+
+def model(w: np.ndarray) -> flwr.ArrayRecord:
+    """Two tensors, as an app would send them."""
+    parts = {"weight": w.ravel()[: DIM - 1].reshape(1, -1), "bias": w.ravel()[DIM - 1 :]}
+    return flwr.ArrayRecord({name: flwr.Array(part) for name, part in parts.items()})
+
+
+class Clients:
+    """A grid whose nodes answer in this process, in the reverse of the order asked."""
+
+    def __init__(self, problem: dm.LinearProblem, mod, nodes: int = CLIENTS) -> None:
+        self.problem, self.mod, self.nodes = problem, mod, nodes
+        self.silent: set[int] = set()
+        self.asked: list[list[int]] = []
+        self.spoilt: dict[int, np.ndarray] = {}
+
+    def get_node_ids(self):
+        return [100 + node for node in reversed(range(self.nodes))]
+
+    def train(self, message, context):
+        node = message.metadata.dst_node_id - 100
+        (arrays,) = message.content.array_records.values()
+        w = flat(arrays)
+        batch = self.problem.records_of(np.array([node]))
+        w = self.problem.step(w, STEP, batch, out=w.copy())
+        content = flwr.RecordDict(
+            {"model": model(self.spoilt.get(node, w)), "m": flwr.MetricRecord({"loss": 1.0})}
+        )
+        return flwr.Message(content, reply_to=message)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.asked.append([message.metadata.dst_node_id - 100 for message in messages])
+        asked = [m for m in reversed(messages) if m.metadata.dst_node_id - 100 not in self.silent]
+        return [self.answer(message) for message in asked]
+
+    def answer(self, message):
+        """An app that fails becomes a message that says so, as on Flower."""
+        try:
+            return self.mod(message, None, self.train)
+        except ValueError as error:
+            return flwr.Message(flwr.Error(0, str(error)), reply_to=message)
+
+
+def run(strategy: DPFedLS, clients: Clients, rounds: int = 5):
+    start = model(np.zeros(DIM))
+    return strategy.start(clients, start, rounds)
+
+
+def test_the_same_models_as_in_our_simulator() -> None:
+    """Every client is in every cohort: which node is which client does not matter."""
+    problem, key = make_problem(), dm.Key.seeded(3)
+    simulated = dm.simulate(ALGORITHM, problem, rounds=5, key=key, delta=1e-5)
+    strategy = DPFedLS(ALGORITHM, delta=1e-5, key=key)
+    result = run(strategy, Clients(problem, private_update(L)))
+    np.testing.assert_allclose(flat(result.arrays), simulated.parameters, rtol=1e-12, atol=1e-14)
+    assert strategy.report == simulated.privacy
+    assert strategy.report.releases == 5
+    assert result.train_metrics_clientapp[5]["epsilon"] == simulated.privacy.epsilon
+    assert set(result.train_metrics_clientapp[1]) == {"epsilon", "delta"}
+
+
+def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:
+    problem = make_problem()
+    quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
+    clients = Clients(problem, private_update(L))
+    clients.silent = {2}
+    clients.spoilt = {4: np.full(DIM, np.nan)}
+    strategy = DPFedLS(quiet, delta=0.0)
+    w = flat(run(strategy, clients, 1).arrays)
+    total = np.zeros(DIM)
+    for node in (0, 1, 3, 5):
+        batch = problem.records_of(np.array([node]))
+        move = problem.step(np.zeros((1, DIM)), STEP, batch, out=np.zeros((1, DIM)))
+        total += move[0] * min(1, L / np.linalg.norm(move))
+    np.testing.assert_allclose(w[0], total / CLIENTS, rtol=1e-12)
+    assert strategy.report.epsilon == np.inf
+
+
+def test_the_server_clips_whatever_a_client_sends() -> None:
+    clients = Clients(make_problem(), lambda message, context, call: call(message, context))
+    clients.spoilt = {node: np.full(DIM, 1e9) for node in range(CLIENTS)}
+    quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
+    w = flat(run(DPFedLS(quiet, delta=0.0), clients, 1).arrays)
+    assert np.linalg.norm(w) == pytest.approx(L)
+
+
+def test_cohorts_are_drawn_by_the_algorithm() -> None:
+    poisson = replace(ALGORITHM, sampling="poisson", sampling_rate=0.4)
+    key, clients = dm.Key.seeded(3), Clients(make_problem(), private_update(L))
+    strategy = DPFedLS(poisson, delta=1e-5, key=key)
+    run(strategy, clients, 8)
+    trained = [sorted(asked) for asked in clients.asked[::2]]  # every other call evaluates
+    assert trained == [poisson.sample(t, key).tolist() for t in range(8)]
+    assert strategy.report.epsilon == poisson.plan(8).cost(1e-5).epsilon
+
+
+def test_no_round_beyond_the_budget() -> None:
+    cost = ALGORITHM.plan(3).cost(1e-5).epsilon
+    clients = Clients(make_problem(), private_update(L))
+    strategy = DPFedLS(ALGORITHM, delta=1e-5, epsilon=cost * 1.0001)
+    with pytest.raises(ValueError, match=r"epsilon: wanted at least .* which 4 rounds cost"):
+        run(strategy, clients, 4)
+    assert clients.asked == []
+    run(strategy, clients, 3)
+    with pytest.raises(ValueError, match="which 4 rounds cost"):
+        strategy.configure_train(4, model(np.zeros(DIM)), flwr.ConfigRecord(), clients)
+
+
+def test_local_noise_is_added_by_each_client() -> None:
+    """The variance of the sum is that of all clients' noise; 4,000 numbers: 6 standard errors."""
+    z, still = 0.7, np.zeros(DIM)
+    clients = Clients(make_problem(), private_update(L, z))
+    clients.spoilt = dict.fromkeys(range(CLIENTS), still)
+    plain = replace(ALGORITHM, estimator=dm.estimators.Identity())
+    moves = []
+    for _ in range(1000):
+        strategy = DPFedLS(plain, delta=1e-5, trust="local")
+        moves.append(flat(run(strategy, clients, 1).arrays)[0] * CLIENTS)
+    variance = np.var(moves) / (CLIENTS * (z * 2 * L) ** 2)
+    assert variance == pytest.approx(1, abs=6 * np.sqrt(2 / 4000))
+    assert "every client adds the noise" in str(strategy.report)
+    exact = dm.privacy.accounting.gdp_epsilon(1e-5, 1 / z)
+    assert strategy.report.epsilon == pytest.approx(exact)
+
+
+def test_arrays_come_back_as_they_went() -> None:
+    record = model(np.arange(DIM, dtype=np.float32))
+    back = unflat(flat(record), record)
+    assert list(back) == ["weight", "bias"]
+    for one, other in zip(back.to_numpy_ndarrays(), record.to_numpy_ndarrays(), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    mixed = flwr.ArrayRecord({"n": flwr.Array(np.zeros(2, int)), "w": flwr.Array(np.zeros(2))})
+    with pytest.raises(ValueError, match=r"arrays: wanted arrays all of float32 or .* 'int64'"):
+        flat(mixed)
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="trust: wanted one of 'central', 'local', got 'nobody'"):
+        DPFedLS(ALGORITHM, delta=1e-5, trust="nobody")
+    with pytest.raises(ValueError, match=r"epsilon: wanted .* greater than 0, got 0"):
+        DPFedLS(ALGORITHM, delta=1e-5, epsilon=0)
+    with pytest.raises(ValueError, match=r"clipping_norm: wanted .* greater than 0, got -1"):
+        private_update(-1)
+    more = Clients(make_problem(), private_update(L), nodes=CLIENTS + 1)
+    with pytest.raises(ValueError, match=r"clients: wanted the number of connected .*, 7, got 6"):
+        run(DPFedLS(ALGORITHM, delta=1e-5), more, 1)
