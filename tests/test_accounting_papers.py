@@ -275,7 +275,7 @@ QUANTIZED = {
         (lambda: quantized.sensitivities(0, **QUANTIZED), "iterations: wanted an integer of at"),
         (
             lambda: quantized.sensitivities(9, **{**QUANTIZED, "step_size": 0}),
-            "step_size: wanted a finite number greater than 0, got 0",
+            "step_size: wanted finite numbers greater than 0, got 0",
         ),
         (
             lambda: quantized.sensitivities(9, **{**QUANTIZED, "mode": "tight"}),

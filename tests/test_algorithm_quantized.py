@@ -337,10 +337,15 @@ def test_traffic_is_the_length_of_the_messages() -> None:
             total += 8 * min(lengths) * len(star.matrix(k).neighbours(node))
         state, _ = algorithm.step(state, k, problem, Gossip(star), key)
     assert run.traffic == dm.simulator.Traffic(6 * 6, total)
+    measured = dm.simulate(algorithm, problem, star, rounds=6, key=key, every=6).history
+    mean = float(emission.bits_per_node.mean())
+    assert measured.last("bits_per_node") == mean
+    assert measured.last("compression") == 32 * 40 / mean
     floats = dm.simulate(
-        replace(algorithm, compressor=None), problem, star, rounds=6, key=key, metrics=["loss"]
+        replace(algorithm, compressor=None), problem, star, rounds=6, key=key, every=6
     )
     assert floats.traffic.bits == 36 * 40 * 64
+    assert "compression" not in floats.history.metrics
 
 
 def test_samples_are_without_replacement_and_uniform() -> None:

@@ -57,10 +57,10 @@ def simulate(
     delta
         For the privacy report, in [0, 1).
     metrics
-        Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``, ``"node_accuracy"``,
-        and functions ``metric(problem, parameters, received)`` of your own that return a number, or
-        one for each node. By default all named ones of the network that the problem and the
-        algorithm allow, regret up to 256 nodes.
+        Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``, ``"compression"``,
+        ``"node_accuracy"``, and functions ``metric(problem, parameters, received)`` of your own that
+        return a number, or one for each node. By default all named ones of the network that the
+        problem and the algorithm allow, regret up to 256 nodes.
     every
         Measure in every so many rounds, and in the last; by default about 25 times in a run.
     progress

@@ -155,6 +155,29 @@ class UserDefined(Stateless):
 
 
 @dataclass
+class Compression:
+    """Length of a node's message in the round, in bits, and how often it goes into 32-bit floats.
+
+    ``bits_per_node`` is the mean over the nodes, ``compression`` 32 bits a parameter over it.
+    """
+
+    memory: float = np.nan
+
+    def observe(self, parameters: Floats, info: Info) -> None:
+        """Keep the length of the round's messages."""
+        self.memory = float(np.mean(info.bits_per_node))
+
+    def recall(self, memory: float) -> None:
+        """Go on with this length."""
+        self.memory = memory
+
+    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+        """Return the mean length, and the ratio."""
+        ratio = 32 * parameters.shape[1] / self.memory
+        return {"bits_per_node": self.memory, "compression": ratio}
+
+
+@dataclass
 class Regret:
     """Regret of Definition 2: a learner's losses on all examples, less the best fixed model's.
 
@@ -194,7 +217,7 @@ class Regret:
         return {"regret": float(regrets.mean()), "worst_regret": float(regrets.max())}
 
 
-NAMES = ("loss", "accuracy", "regret", "consensus", "node_accuracy")
+NAMES = ("loss", "accuracy", "regret", "consensus", "compression", "node_accuracy")
 
 REGRET_NODES = 256
 """Up to so many nodes regret is measured without being asked for: a round costs their square."""
@@ -206,7 +229,7 @@ def build_metrics(
     """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
     Accuracy needs test data; regret a linear problem and an algorithm with a ``radius``, the ball
-    of its comparator; consensus a network.
+    of its comparator; consensus a network; compression an algorithm with a ``compressor``.
     """
     radius = getattr(algorithm, "radius", None)
     makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
@@ -217,6 +240,8 @@ def build_metrics(
         makers["regret"] = lambda: Regret(problem, radius)
     if algorithm.travels == "gossip":
         makers["consensus"] = Consensus
+    if getattr(algorithm, "compressor", None) is not None:
+        makers["compression"] = Compression
     if chosen is None:
         unasked = {"node_accuracy"} | ({"regret"} if problem.nodes > REGRET_NODES else set())
         chosen = [name for name in makers if name not in unasked]

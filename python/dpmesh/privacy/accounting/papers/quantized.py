@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.privacy.accounting._arguments import Floats, open_probability, positives
+from dpmesh.privacy.accounting._arguments import Floats, counts, open_probability, positives
 from dpmesh.privacy.accounting.papers._refusal import NotProved
 
 Mode = Literal["paper", "safe", "public_point"]
@@ -32,10 +32,10 @@ class Theorem1(NamedTuple):
 def sensitivities(
     iterations: int,
     *,
-    step_size: float,
-    consensus_step_size: float,
+    step_size: npt.ArrayLike,
+    consensus_step_size: npt.ArrayLike,
     gradient_bound: float,
-    sample_size: int,
+    sample_size: npt.ArrayLike,
     mode: Mode,
     smoothness: float = inf,
 ) -> Floats:
@@ -49,7 +49,7 @@ def sensitivities(
     iterations
         K.
     step_size
-        alpha_K.
+        alpha_K: a number, or an array for many schedules at once; so are the next two.
     consensus_step_size
         beta_K, of ``x <- (1 - beta) x + beta A z - alpha g``.
     gradient_bound
@@ -68,7 +68,7 @@ def sensitivities(
 
     Returns
     -------
-    ``Delta_1, ..., Delta_K``.
+    ``Delta_1, ..., Delta_K`` along the first axis.
 
     Raises
     ------
@@ -78,17 +78,12 @@ def sensitivities(
         If an argument is out of its range.
     """
     integer("iterations", iterations, at_least=1)
-    states = np.zeros(iterations + 1)
+    alpha, beta, fresh, spread = _checked(
+        step_size, consensus_step_size, gradient_bound, sample_size, mode, smoothness
+    )
+    states = np.zeros((iterations + 1, *np.broadcast_shapes(alpha.shape, beta.shape, fresh.shape)))
     for k in range(iterations):
-        states[k + 1] = next_sensitivity(
-            float(states[k]),
-            step_size=step_size,
-            consensus_step_size=consensus_step_size,
-            gradient_bound=gradient_bound,
-            sample_size=sample_size,
-            mode=mode,
-            smoothness=smoothness,
-        )
+        states[k + 1] = _next(states[k], alpha, beta, fresh, spread, gradient_bound)
     return states[1:]
 
 
@@ -106,25 +101,47 @@ def next_sensitivity(
 
     Everything else, errors included, is as in `sensitivities`, at iteration k.
     """
-    non_negative("sensitivity", sensitivity)
-    positive("step_size", step_size)
-    positive("consensus_step_size", consensus_step_size)
+    state = np.asarray(non_negative("sensitivity", sensitivity))
+    alpha, beta, fresh, spread = _checked(
+        step_size, consensus_step_size, gradient_bound, sample_size, mode, smoothness
+    )
+    return float(_next(state, alpha, beta, fresh, spread, gradient_bound))
+
+
+def _checked(
+    step_size: npt.ArrayLike,
+    consensus_step_size: npt.ArrayLike,
+    gradient_bound: float,
+    sample_size: npt.ArrayLike,
+    mode: Mode,
+    smoothness: float,
+) -> tuple[Floats, Floats, Floats, float]:
+    """Return alpha, beta, C / gamma, and the Lipschitz constant that the mode counts."""
+    alpha = positives("step_size", step_size)
+    beta = positives("consensus_step_size", consensus_step_size)
     positive("gradient_bound", gradient_bound)
-    integer("sample_size", sample_size, at_least=1)
+    sizes = counts("sample_size", sample_size)
+    if np.any(sizes < 1):
+        fail("sample_size", "integers of at least 1", np.min(sizes))
     one_of("mode", mode, MODES)
     if not smoothness > 0:
         fail("smoothness", "a number greater than 0, or infinity", smoothness)
-    if mode == "paper" and step_size * smoothness > 2 * (1 - consensus_step_size):
+    if mode == "paper" and np.any(alpha * smoothness > 2 * (1 - beta)):
         raise NotProved(
             "smoothness: Lemma 2 leaves out that common records' gradients differ at different"
             " states, which is right for convex losses with step_size * smoothness <="
-            f" 2 (1 - consensus_step_size) = {2 * (1 - consensus_step_size):.4g}; got"
-            f" {step_size * smoothness:.4g}"
+            f" 2 (1 - consensus_step_size) = {np.min(2 * (1 - beta)):.4g}; got"
+            f" {np.max(alpha * smoothness):.4g}"
         )
-    moved = gradient_bound / sample_size
-    if mode == "safe" and sensitivity > 0:
-        moved = min(moved + smoothness * sensitivity, gradient_bound)
-    return abs(1 - consensus_step_size) * sensitivity + step_size * moved
+    return alpha, beta, gradient_bound / sizes, smoothness if mode == "safe" else 0.0
+
+
+def _next(
+    state: Floats, alpha: Floats, beta: Floats, fresh: Floats, spread: float, bound: float
+) -> Floats:
+    carried = np.where(state > 0, spread * np.where(state > 0, state, 1.0), 0.0)
+    moved = np.minimum(fresh + carried, bound)
+    return np.abs(1 - beta) * state + alpha * moved
 
 
 def theorem_1(

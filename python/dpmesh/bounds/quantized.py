@@ -1,0 +1,344 @@
+"""The quantized paper's rates, and schedules that meet a budget.
+
+The inequalities behind Theorems 1 and 2 are missing from the text that we have. Those here are our
+own and proved: sufficient for convergence and for a finite budget. With K + 1 rounds, alpha_K and
+beta_K the two step sizes, gamma_K the size of a sample, sigma_k the noise and L the smoothness,
+rho_L and l_n the second smallest and the largest eigenvalue of I - A,
+
+    S = sum_i |x_i - mean|^2,   V = F(mean) - F*,   M = F* - sum_i f_i*,   W_k = d (sigma_k^2 + q)
+
+(q is the variance that the quantizer adds to a number, at most its step^2 / 4) one iteration gives
+
+    E S' <= (1 - beta rho_L + 4 alpha^2 L^2 / (beta rho_L)) S + 8 L alpha^2 / (beta rho_L) (V + M)
+            + n alpha^2 s^2 / gamma + n beta^2 W_k
+    E V' <= (1 - alpha mu / (2n)) V + (alpha L^2 / 2 + L^3 alpha^2) S
+            + L / 2 alpha^2 s^2 / gamma + L / 2 beta^2 W_k
+    F(x_i) - F* <= 2 V + n L S
+
+under the Polyak-Lojasiewicz condition |grad F|^2 >= 2 mu (F - F*) and the step sizes of
+`Landscape.step_sizes_too_large`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import inf, log
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, non_negative, number, one_of, positive
+from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
+from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+from dpmesh.topology import MixingMatrix
+
+Floats = npt.NDArray[np.float64]
+Accountant = Literal["paper", "tight"]
+
+
+class Schedules(NamedTuple):
+    """What `QuantizedGossip` takes first, in its order."""
+
+    step_size: HorizonPower
+    consensus_step_size: HorizonPower
+    sample_size: SampleSize
+    noise_std: PowerLaw
+
+
+@dataclass(frozen=True)
+class Powers:
+    """The paper's power laws, which say how a longer run is scheduled.
+
+    Parameters
+    ----------
+    step_size
+        The exponent alpha of alpha_K = a1 / (K + 1)^alpha.
+    consensus_step_size
+        The exponent beta of beta_K = a2 / (K + 1)^beta.
+    sample_size
+        The exponent gamma of gamma_K = floor(a3 (K + 1)^gamma), at least 0.
+    noise
+        The exponent zeta of sigma_k = s (k + 1)^zeta.
+    step_size_scale, consensus_step_size_scale, sample_size_scale, noise_scale
+        a1, a2, a3 and s, positive.
+    """
+
+    step_size: float
+    consensus_step_size: float
+    sample_size: float
+    noise: float
+    step_size_scale: float = 1.0
+    consensus_step_size_scale: float = 1.0
+    sample_size_scale: float = 1.0
+    noise_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("step_size", "consensus_step_size", "noise"):
+            number(name, getattr(self, name))
+        non_negative("sample_size", self.sample_size)
+        for name in ("step_size", "consensus_step_size", "sample_size", "noise"):
+            positive(f"{name}_scale", getattr(self, f"{name}_scale"))
+
+    def schedules(self, rounds: int) -> Schedules:
+        """Return the schedules of a run of `rounds` = K + 1 rounds."""
+        return Schedules(
+            HorizonPower(self.step_size_scale, -self.step_size, rounds),
+            HorizonPower(self.consensus_step_size_scale, -self.consensus_step_size, rounds),
+            SampleSize(self.sample_size_scale, self.sample_size, rounds),
+            PowerLaw(self.noise_scale, self.noise),
+        )
+
+    @property
+    def theta(self) -> float:
+        """The rate: the gap of every node shrinks as (K + 1)^-theta, if theta is positive.
+
+        min(2 (alpha - beta), 2 beta - alpha - 2 max(zeta, 0)). Both are sharp. The best beta is
+        (3 alpha + 2 zeta) / 4, with theta = alpha / 2 - zeta (zeta >= 0).
+        """
+        bias = 2 * (self.step_size - self.consensus_step_size)
+        return min(bias, 2 * self.consensus_step_size - self.step_size - 2 * max(self.noise, 0.0))
+
+    def violations(self, accountant: Accountant = "tight") -> tuple[str, ...]:
+        """Return which conditions fail for the family of all horizons: none if it converges.
+
+        Parameters
+        ----------
+        accountant
+            Whose budget stays finite as the horizon grows: that of Gaussian differential privacy
+            (``"tight"``), or that of Theorem 1 (``"paper"``), which asks for far more.
+        """
+        one_of("accountant", accountant, ("paper", "tight"))
+        alpha, beta, zeta = self.step_size, self.consensus_step_size, self.noise
+        decay = alpha - beta + self.sample_size
+        if accountant == "paper":
+            name, left, right, strict = "alpha - beta + gamma", decay, 1 - zeta, True
+        else:
+            name, left, right = "2 (alpha - beta + gamma)", 2 * decay, 1 - 2 * zeta
+            strict = right == 0
+        right = max(0.0, right)
+        finite = left > right or (left == right and not strict)
+        noise = 2 * max(zeta, 0.0)
+        budget = f"{name} {'>' if strict else '>='} {right:g} for a finite budget"
+        return _failed(
+            (0 < beta < alpha < 1, "0 < beta < alpha < 1", f"{beta:g}, {alpha:g}"),
+            (2 * beta - alpha > noise, "2 beta - alpha > 2 max(zeta, 0)", f"{2 * beta - alpha:g}"),
+            (finite, budget, f"{left:g}"),
+        )
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """What the bounds know of the problem and of the network.
+
+    Parameters
+    ----------
+    dim
+        d, the number of parameters.
+    smoothness
+        L: Lipschitz constant of every node's gradient.
+    polyak_lojasiewicz
+        mu: half the squared norm of the gradient of F = sum_i f_i is at least mu (F - F*).
+    gradient_variance
+        s^2: of one record's gradient around its node's.
+    initial_gap
+        F at the start less F*.
+    mixing_matrix
+        A, symmetric and connected.
+    dissimilarity
+        M: F* less the sum of the nodes' own minima; 0 if one point minimizes all of them.
+    quantizer_step
+        0 if nothing is quantized.
+    """
+
+    dim: int
+    smoothness: float
+    polyak_lojasiewicz: float
+    gradient_variance: float
+    initial_gap: float
+    mixing_matrix: MixingMatrix
+    dissimilarity: float = 0.0
+    quantizer_step: float = 0.0
+
+    def __post_init__(self) -> None:
+        integer("dim", self.dim, at_least=1)
+        for name in ("smoothness", "polyak_lojasiewicz", "initial_gap"):
+            positive(name, getattr(self, name))
+        for name in ("gradient_variance", "dissimilarity", "quantizer_step"):
+            non_negative(name, getattr(self, name))
+        components = self.mixing_matrix.components
+        if components != 1:
+            fail("mixing_matrix", "a connected graph", f"one of {components} components")
+
+    def step_sizes_too_large(self, schedules: Schedules) -> tuple[str, ...]:
+        """Return which conditions of the inequalities above these schedules do not meet."""
+        alpha, beta = schedules.step_size(1), schedules.consensus_step_size(1)
+        rho, largest = self._spectrum
+        spread, steep = beta * (largest + rho), alpha * self.smoothness
+        return _failed(
+            (beta <= 1, "beta_K <= 1", f"{beta:g}"),
+            (spread <= 2, "beta_K (l_n + rho_L) <= 2", f"{spread:g}"),
+            (beta * rho <= 1, "beta_K rho_L <= 1", f"{beta * rho:g}"),
+            (steep <= 0.25, "alpha_K L <= 1/4", f"{steep:g}"),
+        )
+
+    def gap(self, schedules: Schedules, rounds: int) -> float:
+        """Return the bound on E F(x_i) - F* after `rounds` rounds, for every node i.
+
+        Raises
+        ------
+        ValueError
+            If the step sizes are too large for the inequalities.
+        """
+        wrong = self.step_sizes_too_large(schedules)
+        if wrong:
+            fail("schedules", *wrong[0].split(": got "))
+        return float(self._gaps([schedules], rounds)[0])
+
+    def _gaps(self, many: Sequence[Schedules], rounds: int) -> Floats:
+        """Return the bounds of many schedules at once."""
+        alpha = np.array([schedules.step_size(1) for schedules in many])
+        beta = np.array([schedules.consensus_step_size(1) for schedules in many])
+        gamma = np.array([schedules.sample_size(1) for schedules in many])
+        (rho, _), n = self._spectrum, self.mixing_matrix.nodes
+        smooth, mu = self.smoothness, self.polyak_lojasiewicz
+        sampled = alpha**2 * self.gradient_variance / gamma
+        rounding = self.quantizer_step**2 / 4
+        s, v = np.zeros(len(many)), np.full(len(many), self.initial_gap)
+        with np.errstate(over="ignore", invalid="ignore"):  # a bound that diverges is infinite
+            for noise in chain([np.zeros(len(many))], _variances(many, rounds)):  # x_0: no noise
+                drift = sampled + beta**2 * self.dim * (noise + rounding)
+                s, v = (
+                    (1 - beta * rho + 4 * (alpha * smooth) ** 2 / (beta * rho)) * s
+                    + 8 * smooth * alpha**2 / (beta * rho) * (v + self.dissimilarity)
+                    + n * drift,
+                    (1 - alpha * mu / (2 * n)) * v
+                    + (alpha * smooth**2 / 2 + smooth**3 * alpha**2) * s
+                    + smooth / 2 * drift,
+                )
+            return np.nan_to_num(2 * v + n * smooth * s, nan=inf)
+
+    @property
+    def _spectrum(self) -> tuple[float, float]:
+        matrix = self.mixing_matrix
+        return matrix.algebraic_connectivity, matrix.largest_laplacian_eigenvalue
+
+
+class Advice(NamedTuple):
+    """Schedules that converge and meet a budget.
+
+    Parameters
+    ----------
+    powers
+        Exponents and scales; ``QuantizedGossip(*powers.schedules(rounds), ..)``.
+    gap
+        Bound on every node's expected gap after the run.
+    epsilon
+        What the run costs: at most the target.
+    """
+
+    powers: Powers
+    gap: float
+    epsilon: float
+
+
+def advise(
+    target_epsilon: float,
+    target_delta: float,
+    *,
+    rounds: int,
+    records: int,
+    landscape: Landscape,
+    clipping_norm: float,
+    mode: Mode = "safe",
+) -> Advice:
+    """Return the power laws with the smallest bound on the gap that meet a budget at a horizon.
+
+    The samples are as large as the data allow, which helps privacy and accuracy alike; the noise is
+    the least that meets the budget; alpha, beta, zeta and a1 are searched on a grid, with a2 = 1.
+
+    Parameters
+    ----------
+    target_epsilon, target_delta
+        The budget, for replacing one record.
+    rounds
+        The horizon K + 1, at least 2.
+    records
+        Largest sample: at most the number of records of the poorest node.
+    landscape
+        The problem and the network.
+    clipping_norm, mode
+        As of `QuantizedGossip`; its smoothness is that of the landscape.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or nothing on the grid does; then it says why.
+    """
+    integer("rounds", rounds, at_least=2)
+    integer("records", records, at_least=1)
+    target = 1 / accounting.analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
+    reasons: Counter[str] = Counter()
+    possible = []
+    for candidate in _candidates(log(records) / log(rounds)):
+        too_large = landscape.step_sizes_too_large(candidate.schedules(rounds))
+        wrong = candidate.violations() + too_large
+        reasons.update(condition.split(": got ")[0] for condition in wrong[:1])
+        possible += [] if wrong else [candidate]
+    if possible:
+        schedules = [candidate.schedules(rounds) for candidate in possible]
+        deltas = sensitivities(
+            rounds - 1,
+            step_size=[own.step_size(1) for own in schedules],
+            consensus_step_size=[own.consensus_step_size(1) for own in schedules],
+            gradient_bound=2 * clipping_norm,
+            sample_size=schedules[0].sample_size(1),
+            mode=mode,
+            smoothness=landscape.smoothness,
+        )
+        squares = np.zeros(len(possible))
+        for delta, variance in zip(deltas, _variances(schedules, rounds), strict=True):
+            squares += delta**2 / variance
+        mus = np.sqrt(squares)
+        scales = mus / target * (1 + 1e-12)
+        possible = [
+            replace(candidate, noise_scale=float(scale))
+            for candidate, scale in zip(possible, scales, strict=True)
+        ]
+        gaps = landscape._gaps([own.schedules(rounds) for own in possible], rounds)
+        best = int(gaps.argmin())
+        if gaps[best] < landscape.initial_gap:
+            epsilon = accounting.gdp_epsilon(target_delta, float(mus[best] / scales[best]))
+            return Advice(possible[best], float(gaps[best]), epsilon)
+        improvement = f"a gap below the initial {landscape.initial_gap:g} (best: {gaps[best]:.3g})"
+        reasons[improvement] = len(possible)
+    counted = "; ".join(f"{reason}, failed by {count}" for reason, count in reasons.most_common())
+    return fail("target_epsilon", "a budget that some schedule meets and converges", counted)
+
+
+def _candidates(sample_size: float) -> Iterator[Powers]:
+    """Yield exponents with positive theta, beta between alpha / 2 + zeta and alpha, and scales."""
+    for alpha in np.arange(0.3, 0.96, 0.05).tolist():
+        for zeta in (-0.2, -0.1, 0.0, 0.1, 0.2):
+            lowest = alpha / 2 + max(zeta, 0.0)
+            for share in (0.25, 0.5, 0.75):
+                beta = lowest + share * (alpha - lowest)
+                for scale in (0.01, 0.03, 0.1, 0.3, 1.0) if beta < alpha else ():
+                    yield Powers(alpha, beta, sample_size, zeta, step_size_scale=scale)
+
+
+def _variances(many: Sequence[Schedules], rounds: int) -> Iterator[Floats]:
+    """Yield the variances of the noise from round 1 on."""
+    scale = np.array([schedules.noise_std.scale for schedules in many])
+    exponent = np.array([schedules.noise_std.exponent for schedules in many])
+    for k in range(1, rounds):
+        yield (scale * (k + 1.0) ** exponent) ** 2
+
+
+def _failed(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
+    """Return those that do not hold, each with what came instead."""
+    return tuple(f"{wanted}: got {got}" for holds, wanted, got in conditions if not holds)
