@@ -17,7 +17,9 @@ def fail(argument: str, wanted: str, got: object) -> NoReturn:
 
 def number(argument: str, value: float) -> float:
     """A finite real number, as float."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
+        fail(argument, "a finite number", repr(value))
+    if not math.isfinite(value):
         fail(argument, "a finite number", repr(value))
     return float(value)
 
@@ -47,12 +49,11 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
 
 def integer(argument: str, value: int, *, at_least: int = 0, below: int | None = None) -> int:
     """An integer of at least `at_least` and, if given, below `below`."""
-    upper = "" if below is None else f" and below {below}"
-    wanted = f"an integer of at least {at_least}{upper}"
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        fail(argument, wanted, repr(value))
-    if value < at_least or (below is not None and value >= below):
-        fail(argument, wanted, value)
+    is_integer = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    if not is_integer or value < at_least or (below is not None and value >= below):
+        upper = "" if below is None else f" and below {below}"
+        got = value if is_integer else repr(value)
+        fail(argument, f"an integer of at least {at_least}{upper}", got)
     return int(value)
 
 

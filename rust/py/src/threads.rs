@@ -20,14 +20,23 @@ pub fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 }
 
 /// Number of threads that kernels use from now on.
+///
+/// Before the first kernel it is rayon's own pool that is built so: work for one thread alone then stays on the
+/// calling one, where another pool takes it over to a thread of its own, some 10 microseconds away.
 #[pyfunction]
 fn set_threads(count: usize) -> PyResult<()> {
     if count == 0 {
         return Err(unfit("count", "at least 1", count));
     }
-    let pool = ThreadPoolBuilder::new()
-        .num_threads(count)
-        .thread_name(|i| format!("dpmesh-{i}"))
+    let builder = || {
+        ThreadPoolBuilder::new()
+            .num_threads(count)
+            .thread_name(|i| format!("dpmesh-{i}"))
+    };
+    if builder().build_global().is_ok() {
+        return Ok(());
+    }
+    let pool = builder()
         .build()
         .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     if let Ok(mut slot) = POOL.write() {
