@@ -50,7 +50,9 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     schedule=st.sampled_from([InverseSqrt(0.5), InverseTime(2.0)]),
     clipping_norm=st.floats(0.1, 3),
     radius=st.floats(0.2, 5),
-    door=st.sampled_from([("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none")]),
+    door=st.sampled_from(
+        [("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none"), ("l1", "mixture")]
+    ),
     regularization=st.sampled_from([0.0, 0.3]),
     as_printed=st.booleans(),
     seed=st.integers(0, 2**32),
@@ -171,11 +173,20 @@ def paths_of_neighbours(
 
 
 @pytest.mark.parametrize(
-    ("norm", "projection"), [("l2", "ball"), ("l2", "none"), ("l1", "box"), ("l1", "none")]
+    ("norm", "projection", "radius"),
+    [
+        ("l2", "ball", 100.0),
+        ("l2", "none", 1.0),
+        ("l1", "box", 100.0),
+        ("l1", "none", 1.0),
+        ("l1", "mixture", 1.0),
+    ],
 )
-def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity(norm, projection) -> None:
+def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity(
+    norm, projection, radius
+) -> None:
     nodes, rounds, dim, touched = 3, 6, 4, 2
-    algorithm = dm.OnlineLearning(1.0, radius=100.0, norm=norm, projection=projection)
+    algorithm = dm.OnlineLearning(1.0, radius=radius, norm=norm, projection=projection)
     problem = make_problem("hinge", nodes, rounds, dim, regularization=0.5)
     record = problem.partition[0][touched]
     for t, (w, v) in enumerate(paths_of_neighbours(algorithm, problem, record, rounds)):
@@ -196,7 +207,7 @@ def test_a_ball_expands_the_l1_norm() -> None:
     moved = kernels.clip_rows(a, radius) - kernels.clip_rows(along, radius)
     factor = np.abs(moved).sum() / np.abs(a - along).sum()
     assert factor > 1.5
-    with pytest.raises(ValueError, match="projection: wanted 'box' or 'none' with norm='l1'"):
+    with pytest.raises(ValueError, match="projection: wanted another one with norm='l1'"):
         dm.OnlineLearning(norm="l1")
 
 
@@ -237,7 +248,7 @@ def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
     assert paper.with_least_noise(5, delta=1e-5) is paper
     assert paper.with_least_noise(8, delta=1e-5) == replace(paper, delta=1e-5)
     assert paper.with_least_noise(47_236) is paper
-    l1 = replace(paper, norm="l1", clipping_norm=9.0, projection="box")
+    l1 = replace(paper, norm="l1", clipping_norm=9.0, projection="mixture")
     assert paper.with_least_noise(47_236, l1_norm=9.0) == l1
     assert paper.with_least_noise(47_236, l1_norm=9.0, delta=1e-5) == replace(paper, delta=1e-5)
     assert paper.with_least_noise(47_236, l1_norm=2.0, delta=1e-5).norm == "l1"
@@ -297,7 +308,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         (lambda: dm.OnlineLearning(clipping_norm=np.inf), "clipping_norm: wanted a finite number"),
         (lambda: dm.OnlineLearning().plan(0), "rounds: wanted an integer of at least 1, got 0"),
         (lambda: dm.OnlineLearning(norm="l0"), "norm: wanted one of 'l1', 'l2', got 'l0'"),
-        (lambda: dm.OnlineLearning(projection=None), "projection: wanted one of 'ball', 'box'"),
+        (lambda: dm.OnlineLearning(projection=None), "projection: wanted one of 'ball', 'mixture'"),
         (lambda: dm.OnlineLearning().with_least_noise(0), "dim: wanted an integer of at least 1"),
         (lambda: dm.OnlineLearning().with_least_noise(3, delta=1.0), "delta: wanted a number in"),
         (lambda: dm.OnlineLearning().with_least_noise(3, l1_norm=-1), "clipping_norm: wanted"),

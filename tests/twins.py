@@ -68,6 +68,8 @@ def online_learning(
             b = np.zeros(n)
             for j in range(m):
                 b = b + A(t)[i, j] * broadcast[j]
+            if projection == "mixture":
+                b = shorten(b, radius)
             g = np.zeros(n)
             for x, y in examples(i, t):
                 g = g + shorten(subgradient(loss, b, x, y), L, norm) / len(examples(i, t))

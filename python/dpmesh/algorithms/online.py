@@ -37,7 +37,7 @@ from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule
 
-Projection = Literal["ball", "box", "none"]
+Projection = Literal["ball", "mixture", "box", "none"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ class OnlineLearning:
         The norm that is clipped: the paper's ``"l2"``, or ``"l1"``, for sparse examples: Laplace
         noise then does without the factor sqrt(dim).
     projection
-        Onto the ``"ball"`` of `radius`, as in the paper; onto the ``"box"`` around that ball, every
-        coordinate by itself; or ``"none"``.
+        ``"ball"``: w_(t+1) onto the ball of `radius`, as in the paper. ``"mixture"``: b_t onto that
+        ball before the step, which costs no privacy in any norm, as b_t is made of broadcasts; and
+        subgradients are then taken inside the ball. ``"box"``: w_(t+1) onto the box around the
+        ball, every coordinate by itself. Or ``"none"``.
 
     Guarantee
     ---------
@@ -85,9 +87,9 @@ class OnlineLearning:
     example moves exactly one broadcast, the next one, by at most 2 alpha L / h in `norm`, or
     2 alpha sqrt(dim) L / h in L1 norm for a clipped L2 norm (Lemma 1): b_t is made of broadcasts
     only, the learner's own included, the regularizer's gradient at b_t cancels, and the projection
-    does not expand the norm. A ball's expands the L1 norm, by up to (1 + sqrt(dim)) / 2, and is
-    refused with ``norm="l1"``. Each example is used once. The un-noised parameters, and predictions
-    or metrics made from them, are not covered; publish broadcasts.
+    does not expand the norm. That of w_(t+1) onto the ball expands the L1 norm, by up to
+    (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used once. The un-noised
+    parameters, and predictions or metrics made from them, are not covered; publish broadcasts.
     """
 
     travels: ClassVar[Travel] = "gossip"
@@ -109,9 +111,9 @@ class OnlineLearning:
         positive("clipping_norm", self.clipping_norm)
         integer("batch_size", self.batch_size, at_least=1)
         one_of("norm", self.norm, ("l1", "l2"))
-        one_of("projection", self.projection, ("ball", "box", "none"))
+        one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
         if self.norm == "l1" and self.projection == "ball":
-            fail("projection", "'box' or 'none' with norm='l1', which a ball expands", "'ball'")
+            fail("projection", "another one with norm='l1', which the ball expands", "'ball'")
 
     @property
     def mechanism(self) -> Mechanism:
@@ -141,8 +143,8 @@ class OnlineLearning:
         """Return this algorithm with the mechanism of least noise, at the same epsilon.
 
         The choice rests on public numbers. It is between this algorithm; Gaussian noise; and
-        Laplace noise for clipped L1 norms, where the projection onto the ball becomes that onto
-        the box.
+        Laplace noise for clipped L1 norms, where the projection onto the ball becomes that of the
+        mixture.
 
         Parameters
         ----------
@@ -164,8 +166,8 @@ class OnlineLearning:
         if probability("delta", delta, one=False) > 0:
             choice.append(replace(self, delta=delta))
         if l1_norm is not None:
-            box: Projection = "box" if self.projection == "ball" else self.projection
-            clipped = replace(self, delta=0.0, clipping_norm=l1_norm, norm="l1", projection=box)
+            allowed: Projection = "mixture" if self.projection == "ball" else self.projection
+            clipped = replace(self, delta=0.0, norm="l1", clipping_norm=l1_norm, projection=allowed)
             choice.append(clipped)
         return min(choice, key=lambda algorithm: algorithm.noise_std(1, dim))
 
@@ -210,15 +212,26 @@ class OnlineLearning:
     ) -> OnlineState:
         """Step from the mixed point on fresh examples, and project (lines 5 and 6)."""
         alpha = self.step_size(t + 1)
-        w = problem.step(b, alpha, examples, clipping_norm=self.clipping_norm, norm=self.norm)
-        return self._projected(w)
-
-    def _projected(self, w: Floats) -> OnlineState:
+        if self.projection == "mixture":
+            b = Released(kernels.clip_rows(b, self.radius))
+        w = self._stepped(state, b, alpha, problem, examples)
         if self.projection == "ball":
             kernels.clip_rows(w, self.radius, out=w)
         elif self.projection == "box":
             np.clip(w, -self.radius, self.radius, out=w)
         return OnlineState(Sensitive(w))
+
+    def _stepped(
+        self,
+        state: OnlineState,
+        b: Released,
+        alpha: float,
+        problem: LinearProblem,
+        examples: npt.NDArray[np.int64],
+    ) -> Floats:
+        """b_t - alpha_(t+1) g_t, the regularizer's gradient being that at b_t."""
+        L, norm = self.clipping_norm, self.norm
+        return problem.step(b, alpha, examples, clipping_norm=L, norm=norm)
 
     def parameters(self, state: OnlineState) -> Floats:
         """Return w_t, with which the learners predict."""
@@ -279,19 +292,18 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
             fail("phi", wanted, self.phi)
         return super().init(problem, key)
 
-    def absorb(
+    def _stepped(
         self,
         state: OnlineState,
         b: Released,
-        t: int,
+        alpha: float,
         problem: LinearProblem,
         examples: npt.NDArray[np.int64],
-    ) -> OnlineState:
+    ) -> Floats:
         """Step 6 as printed: the regularizer's gradient is phi w_t instead of phi b_t."""
-        alpha = self.step_size(t + 1)
-        w = problem.step(b, alpha, examples, clipping_norm=self.clipping_norm, norm=self.norm)
+        w = super()._stepped(state, b, alpha, problem, examples)
         w += alpha * self.phi * (b - state.w)
-        return self._projected(w)
+        return w
 
 
 def _examples_in(t: int) -> int | None:
