@@ -157,6 +157,17 @@ def linear_step_in_place(
     averaging: _Averaging,
     clipping: _Clipping | None,
 ) -> None: ...
+def linear_training(
+    start: _Floats,
+    model: _Model,
+    walks: tuple[npt.NDArray[np.int64], _Batches],
+    step_size: float,
+    radius: float,
+    regularization: float,
+    form: str | None,
+    moves: _Floats,
+    losses: npt.NDArray[np.float64],
+) -> None: ...
 def linear_losses(
     params: _Floats,
     model: _Model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,15 @@ import numpy.typing as npt
 Indices: TypeAlias = npt.NDArray[np.int64]
 Ragged: TypeAlias = tuple[Indices, Indices]
 """``(indptr, values)``: row i is ``values[indptr[i]:indptr[i + 1]]``, possibly empty."""
+
+
+class Walks(NamedTuple):
+    """Mini-batches of many nodes, in the order of their steps."""
+
+    steps: Indices
+    """Shape (nodes + 1,): node i takes the steps ``steps[i]`` to ``steps[i + 1] - 1``."""
+    batches: Ragged
+    """The records of each step, possibly none."""
 
 
 def slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:

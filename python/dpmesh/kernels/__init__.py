@@ -54,6 +54,7 @@ from dpmesh.kernels.smoothing import (
     smoothing_spectrum,
 )
 from dpmesh.kernels.threads import get_threads, set_threads
+from dpmesh.kernels.training import linear_training
 
 __all__ = [
     "EffectiveDimensions",
@@ -81,6 +82,7 @@ __all__ = [
     "linear_record_losses",
     "linear_scores",
     "linear_step",
+    "linear_training",
     "mean_gap_bound",
     "mix",
     "mix_noisy",

@@ -100,7 +100,7 @@ def linear_gradient(
         If an argument does not fit: a shape or type, a record that does not exist, a label that
         does not suit the loss. NaN and infinity are passed on, as numpy does.
     """
-    params, model = _model(params, features, labels, loss, classes)
+    params, model = model_parts(params, features, labels, loss, classes)
     out = buffer(out, params)
     _core.linear_gradient(
         params,
@@ -153,7 +153,7 @@ def linear_step(
     ValueError
         If an argument does not fit, as in `linear_gradient`.
     """
-    params, model = _model(params, features, labels, loss, classes)
+    params, model = model_parts(params, features, labels, loss, classes)
     steps = _step_sizes(step_size, nodes=len(params))
     averaging, clipping = _averaging(regularization, divide_by), _clipping(clipping_norm, norm)
     indices = _batches(batches, nodes=len(params))
@@ -191,7 +191,7 @@ def linear_loss(
     ValueError
         If an argument does not fit, as in `linear_gradient`.
     """
-    params, model = _model(params, features, labels, loss, classes)
+    params, model = model_parts(params, features, labels, loss, classes)
     losses = np.empty(len(params))
     indices = _batches(batches, nodes=len(params))
     _core.linear_losses(params, model, indices, _averaging(regularization, divide_by), losses)
@@ -259,7 +259,7 @@ def linear_record_losses(
     ValueError
         If an argument does not fit, as in `linear_gradient`.
     """
-    params, model = _model(params, features, labels, loss, classes)
+    params, model = model_parts(params, features, labels, loss, classes)
     indptr, indices = _batches(batches, nodes=len(params))
     losses = np.empty(len(indices))
     _core.linear_record_losses(params, model, (indptr, indices), losses)
@@ -325,13 +325,13 @@ def linear_accuracy(
         If a shape, a type or a label does not fit.
     """
     loss: Loss = "hinge" if classes is None else "softmax"
-    params, model = _model(params, features, labels, loss, classes)
+    params, model = model_parts(params, features, labels, loss, classes)
     correct = np.empty(len(params), dtype=np.int64)
     _core.linear_count_correct(params, model, correct)
     return correct / len(model[1])
 
 
-def _model(
+def model_parts(
     params: npt.ArrayLike,
     features: Features,
     labels: npt.ArrayLike,
@@ -387,17 +387,17 @@ def _batches(
     if isinstance(batches, tuple):
         if len(batches) != 2:
             fail("batches", "(indptr, indices)", f"{len(batches)} arrays")
-        indptr, indices = (_integers("batches", array, ndim=1) for array in batches)
+        indptr, indices = (integers("batches", array, ndim=1) for array in batches)
         if len(indptr) != nodes + 1:
             fail("batches", f"an indptr of {nodes + 1} elements, nodes + 1", len(indptr))
         return indptr, indices
-    indices = _integers("batches", batches, ndim=2)
+    indices = integers("batches", batches, ndim=2)
     if len(indices) != nodes:
         fail("batches", f"shape ({nodes}, batch_size)", f"shape {indices.shape}")
     return np.arange(nodes + 1, dtype=np.int64) * indices.shape[1], indices.reshape(-1)
 
 
-def _integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
+def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"

@@ -2,7 +2,8 @@
 
 use dpmesh_core::KernelError;
 use dpmesh_core::linear::{
-    Averaging, Batches, Clipping, Csr, Dense, LinearModel, Loss, Objective, scores_into,
+    Averaging, Batches, Clipping, Csr, Dense, Form, LinearModel, Loss, Objective, Training, Walks,
+    scores_into,
 };
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -200,6 +201,56 @@ fn linear_step_in_place<'py>(
     })
 }
 
+fn to_form(name: Option<&str>) -> Result<Option<Form>, KernelError> {
+    match name {
+        None => Ok(None),
+        Some("direct") => Ok(Some(Form::Direct)),
+        Some("span") => Ok(Some(Form::Span)),
+        Some(other) => {
+            let got = format!("'{other}'");
+            Err(KernelError::new("form", "'direct', 'span' or None", got))
+        }
+    }
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+fn linear_training<'py>(
+    py: Python<'py>,
+    start: &Array<'py>,
+    model: Model<'py>,
+    walks: (Array<'py>, (Array<'py>, Array<'py>)),
+    step_size: f64,
+    radius: f64,
+    regularization: f64,
+    form: Option<String>,
+    moves: &Array<'py>,
+    losses: &Array<'py>,
+) -> PyResult<()> {
+    let (steps, (indptr, indices)) = &walks;
+    let (steps, indptr) = (read("walks", steps)?, read("walks", indptr)?);
+    let (steps, indptr) = (steps.as_slice()?, indptr.as_slice()?);
+    let indices = read("walks", indices)?;
+    let indices = indices.as_slice()?;
+    let mut losses = write("losses", losses)?;
+    let losses = losses.as_slice_mut()?;
+    let (model, form) = (&model, form.as_deref());
+    with_real!(start, T => {
+        let (start, mut moves) = (read::<T>("start", start)?, write::<T>("moves", moves)?);
+        let (start, moves) = (start.as_slice()?, moves.as_slice_mut()?);
+        with_model!(py, model, T, m => {
+            let training = Training {
+                step_size,
+                radius,
+                averaging: Averaging { regularization, divide_by: None },
+                form: to_form(form)?,
+            };
+            let walks = Walks::new(steps, Batches::new(indptr, indices)?)?;
+            m.train_into(start, walks, training, moves, losses)
+        })
+    })
+}
+
 #[pyfunction]
 fn linear_losses<'py>(
     py: Python<'py>,
@@ -305,6 +356,7 @@ fn linear_scores<'py>(
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(linear_gradient, module)?)?;
     module.add_function(wrap_pyfunction!(linear_step_in_place, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_training, module)?)?;
     module.add_function(wrap_pyfunction!(linear_losses, module)?)?;
     module.add_function(wrap_pyfunction!(linear_class_losses, module)?)?;
     module.add_function(wrap_pyfunction!(linear_record_losses, module)?)?;

@@ -29,6 +29,11 @@ impl<'a, T: Real> Dense<'a, T> {
         })
     }
 
+    /// The matrix of `n * n` values, `n` at least 1.
+    pub(super) fn square(values: &'a [T], n: usize) -> Dense<'a, T> {
+        Dense { values, columns: n }
+    }
+
     #[inline(always)]
     fn row(&self, record: usize) -> &'a [T] {
         &self.values[record * self.columns..(record + 1) * self.columns]

@@ -22,6 +22,7 @@ mod model;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod training;
 
 use crate::projection::Norm;
 use crate::{KernelError, Real};
@@ -31,6 +32,7 @@ pub use dense::Dense;
 pub use losses::{Loss, Objective};
 pub use model::{LinearModel, scores_into};
 pub use sparse::{Csr, Index};
+pub use training::{Form, Training, Walks};
 
 /// A matrix of features with one row for each record.
 ///

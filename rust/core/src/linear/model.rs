@@ -18,8 +18,8 @@ const RECORDS_AT_ONCE: usize = 32;
 /// Features, and the objective of their records.
 #[derive(Debug)]
 pub struct LinearModel<'a, F> {
-    features: F,
-    objective: Objective<'a>,
+    pub(super) features: F,
+    pub(super) objective: Objective<'a>,
     dim: usize,
 }
 
@@ -106,20 +106,37 @@ impl<'a, F: Features> LinearModel<'a, F> {
             non_negative("step_sizes", step)?;
         }
         for_each_row(params, self.dim, self.cost(batches), |node, params| {
-            let batch = batches.of(node);
-            let weight = -step_sizes[node] * averaging.weight(batch);
-            let decay = 1.0 - step_sizes[node] * averaging.regularization;
-            if batch.len() <= RECORDS_PER_BLOCK {
-                let factors = self.factors(params, batch, clipping, weight);
-                scale_in_place(params, decay);
-                self.features.add_scaled(batch, &factors, params);
-            } else {
-                let partial = self.partial_gradients(params, batch, clipping, weight);
-                scale_in_place(params, decay);
-                add_all(&partial, params);
-            }
+            self.step_one(
+                params,
+                step_sizes[node],
+                batches.of(node),
+                averaging,
+                clipping,
+            );
         });
         Ok(())
+    }
+
+    /// Moves one node's parameters by a step on its batch.
+    pub(super) fn step_one(
+        &self,
+        params: &mut [F::Value],
+        step_size: f64,
+        batch: &[i64],
+        averaging: Averaging,
+        clipping: Option<Clipping>,
+    ) {
+        let weight = -step_size * averaging.weight(batch);
+        let decay = 1.0 - step_size * averaging.regularization;
+        if batch.len() <= RECORDS_PER_BLOCK {
+            let factors = self.factors(params, batch, clipping, weight);
+            scale_in_place(params, decay);
+            self.features.add_scaled(batch, &factors, params);
+        } else {
+            let partial = self.partial_gradients(params, batch, clipping, weight);
+            scale_in_place(params, decay);
+            add_all(&partial, params);
+        }
     }
 
     /// Each node's objective at its row of `params`.
@@ -252,6 +269,15 @@ impl<'a, F: Features> LinearModel<'a, F> {
         Ok(())
     }
 
+    /// Sum of the records' losses at `params`.
+    pub(super) fn sum_of_losses(&self, params: &[F::Value], records: &[i64]) -> f64 {
+        let mut sum = 0.0;
+        self.for_each_scored(params, records, |_, record, scores| {
+            sum += self.objective.value(record, scores);
+        });
+        sum
+    }
+
     /// Adds `weight` times the clipped gradients of the records to `target`.
     fn add_gradients(
         &self,
@@ -335,7 +361,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         self.check_records(batches.records())
     }
 
-    fn check_records(&self, records: &[i64]) -> Result<(), KernelError> {
+    pub(super) fn check_records(&self, records: &[i64]) -> Result<(), KernelError> {
         let count = self.features.records();
         let check = |&record: &i64| {
             if 0 <= record && (record as usize) < count {
@@ -391,7 +417,7 @@ pub fn scores_into<F: Features>(
 }
 
 /// `out = factor * x`; exactly 0 for the factor 0.
-fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
+pub(super) fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
     if factor == 0.0 {
         out.fill(T::ZERO);
     } else {
@@ -400,7 +426,7 @@ fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
     }
 }
 
-fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
+pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
     if factor != 1.0 {
         let factor = T::from_f64(factor);
         vectorized!(x.iter_mut().for_each(|v| *v *= factor));

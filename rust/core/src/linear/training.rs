@@ -1,0 +1,282 @@
+//! Local training: each node takes its own sequence of gradient steps away from one common model, within a
+//! ball around it.
+//!
+//! ```text
+//! w <- w_0 + clip(w - step_size * gradient(w) - w_0, radius)        for each batch of the node's walk
+//! ```
+//!
+//! Two forms give the same moves up to rounding. [`Form::Direct`] steps through the parameters. [`Form::Span`]
+//! uses that a move never leaves the span of `w_0` and of the node's records, `w - w_0 = b W_0 + C^T X`: with
+//! the Gram matrix `X X^T` of these records a step costs as much as there are records, whatever their length.
+
+use rayon::prelude::*;
+
+use super::model::{scale_in_place, scale_into};
+use super::{Averaging, Batches, Dense, Features, LinearModel};
+use crate::error::{non_negative, positive, same_len};
+use crate::parallel::{is_serial, vectorized};
+use crate::projection::{Norm, norm};
+use crate::{KernelError, Real};
+
+/// Largest number of records whose Gram matrix a thread holds.
+const MOST_RECORDS_IN_SPAN: usize = 1024;
+
+/// The mini-batches of all nodes in the order of their steps: node `i` takes the steps
+/// `steps[i]..steps[i + 1]`, one for each of these batches.
+#[derive(Debug, Clone, Copy)]
+pub struct Walks<'a> {
+    steps: &'a [i64],
+    batches: Batches<'a>,
+}
+
+impl<'a> Walks<'a> {
+    /// The walks with these parts.
+    ///
+    /// # Errors
+    /// If `steps` does not rise from 0 to the number of batches.
+    pub fn new(steps: &'a [i64], batches: Batches<'a>) -> Result<Walks<'a>, KernelError> {
+        let ends = (steps.first(), steps.last());
+        if ends == (Some(&0), Some(&(batches.nodes() as i64))) && steps.is_sorted() {
+            Ok(Walks { steps, batches })
+        } else {
+            let wanted = format!("steps that rise from 0 to {}", batches.nodes());
+            Err(KernelError::new("walks", wanted, "others"))
+        }
+    }
+
+    fn nodes(&self) -> usize {
+        self.steps.len() - 1
+    }
+
+    /// The batches of one node.
+    fn of(&self, node: usize) -> impl Iterator<Item = &'a [i64]> + Clone + use<'a> {
+        let batches = self.batches;
+        let steps = self.steps[node] as usize..self.steps[node + 1] as usize;
+        steps.map(move |step| batches.of(step))
+    }
+}
+
+/// How a node's steps are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Step by step in the parameters.
+    Direct,
+    /// In the span of the node's records.
+    Span,
+}
+
+/// The constants of local training.
+#[derive(Debug, Clone, Copy)]
+pub struct Training {
+    /// Of every step.
+    pub step_size: f64,
+    /// L2 distance from the common model that no step exceeds.
+    pub radius: f64,
+    /// How a batch's losses become one objective.
+    pub averaging: Averaging,
+    /// None: for each node the form that takes fewer operations.
+    pub form: Option<Form>,
+}
+
+impl<F: Features> LinearModel<'_, F> {
+    /// Trains each node on its walk from the common model `start`: its move goes to its row of `moves`, its
+    /// objective on its first batch at `start` to `losses` (NaN for a node without steps).
+    ///
+    /// # Errors
+    /// If the shapes of the arguments do not fit each other, a batch names a record that does not exist, a
+    /// record's label does not fit the loss, or a setting is out of range.
+    pub fn train_into(
+        &self,
+        start: &[F::Value],
+        walks: Walks<'_>,
+        training: Training,
+        moves: &mut [F::Value],
+        losses: &mut [f64],
+    ) -> Result<(), KernelError> {
+        non_negative("step_size", training.step_size)?;
+        positive("radius", training.radius)?;
+        training.averaging.check()?;
+        same_len("start", start.len(), self.dim())?;
+        same_len("moves", moves.len(), walks.nodes() * self.dim())?;
+        same_len("losses", losses.len(), walks.nodes())?;
+        self.check_records(walks.batches.records())?;
+        let start_square = norm(start, Norm::L2).powi(2);
+        let penalty = 0.5 * training.averaging.regularization * start_square;
+        let work = |(node, (out, loss)): (usize, (&mut [F::Value], &mut f64))| {
+            let batches = walks.of(node);
+            *loss = batches.clone().next().map_or(f64::NAN, |first| {
+                self.sum_of_losses(start, first) * training.averaging.weight(first) + penalty
+            });
+            let own = distinct(batches.clone());
+            let steps: usize = batches.clone().map(<[i64]>::len).sum();
+            let form = training.form.unwrap_or_else(|| self.cheaper(own.len(), steps));
+            if form == Form::Direct || own.is_empty() {
+                self.walk(start, batches, training, out);
+            } else {
+                self.walk_in_span(start, start_square, &own, batches, training, out);
+            }
+        };
+        let cost = walks.batches.records().len() * self.objective.outputs() * self.features.cost();
+        if is_serial(cost) {
+            let all = moves.chunks_mut(self.dim()).zip(losses);
+            all.enumerate().for_each(work);
+        } else {
+            let all = moves.par_chunks_mut(self.dim()).zip(losses);
+            all.enumerate().for_each(work);
+        }
+        Ok(())
+    }
+
+    /// The form with fewer products of elements, for a node with so many records, used so often.
+    fn cheaper(&self, records: usize, uses: usize) -> Form {
+        let outputs = self.objective.outputs();
+        let in_span = records * (records / 2 + 2 * outputs);
+        if records <= MOST_RECORDS_IN_SPAN && in_span < 2 * uses * outputs {
+            Form::Span
+        } else {
+            Form::Direct
+        }
+    }
+
+    fn walk<'b>(
+        &self,
+        start: &[F::Value],
+        batches: impl Iterator<Item = &'b [i64]>,
+        training: Training,
+        out: &mut [F::Value],
+    ) {
+        let averaging = training.averaging;
+        let mut w = start.to_vec();
+        for batch in batches {
+            self.step_one(&mut w, training.step_size, batch, averaging, None);
+            let length = vectorized!(distance(&w, start));
+            if length > training.radius {
+                let factor = F::Value::from_f64(training.radius / length);
+                vectorized!(pull(&mut w, start, factor));
+            }
+        }
+        for ((out, &w), &start) in out.iter_mut().zip(&w).zip(start) {
+            *out = w - start;
+        }
+    }
+
+    /// Keeps of the parameters `W = (1 + b) W_0 + C^T X` only `b`, `C` and the scores `Z = C^T X X^T`.
+    fn walk_in_span<'b>(
+        &self,
+        start: &[F::Value],
+        start_square: f64,
+        own: &[i64],
+        batches: impl Iterator<Item = &'b [i64]>,
+        training: Training,
+        out: &mut [F::Value],
+    ) {
+        let (n, outputs) = (own.len(), self.objective.outputs());
+        let (eta, averaging) = (training.step_size, training.averaging);
+        let decay = 1.0 - eta * averaging.regularization;
+        let gram = self.gram(own);
+        let mut start_scores = vec![0.0; n * outputs];
+        self.features.scores(own, start, &mut start_scores);
+
+        let mut b = 0.0;
+        let mut c = vec![F::Value::ZERO; n * outputs]; // a row for each record
+        let mut z = c.clone(); // a row for each output
+        let mut scores = vec![0.0; outputs];
+        for batch in batches {
+            let weight = -eta * averaging.weight(batch);
+            let places: Vec<i64> = batch.iter().map(|&record| place(own, record)).collect();
+            let mut factors = Vec::with_capacity(batch.len() * outputs);
+            for (&record, &i) in batch.iter().zip(&places) {
+                for (k, score) in scores.iter_mut().enumerate() {
+                    *score = (1.0 + b) * start_scores[i as usize * outputs + k]
+                        + z[k * n + i as usize].to_f64();
+                }
+                self.objective.slopes_in_place(record as usize, &mut scores);
+                factors.extend(scores.iter().map(|s| F::Value::from_f64(weight * s)));
+            }
+            b = decay * b - eta * averaging.regularization;
+            scale_in_place(&mut c, decay);
+            scale_in_place(&mut z, decay);
+            for (&i, factors) in places.iter().zip(factors.chunks(outputs)) {
+                let row = &mut c[i as usize * outputs..][..outputs];
+                row.iter_mut().zip(factors).for_each(|(c, &f)| *c += f);
+            }
+            Dense::square(&gram, n).add_scaled(&places, &factors, &mut z);
+
+            let (mut square, mut product) = (0.0, 0.0); // |C^T X|^2, <C^T X, W_0>
+            for (i, row) in c.chunks(outputs).enumerate() {
+                for (k, c) in row.iter().enumerate() {
+                    square += c.to_f64() * z[k * n + i].to_f64();
+                    product += c.to_f64() * start_scores[i * outputs + k];
+                }
+            }
+            let length = (square + b * (2.0 * product + b * start_square)).max(0.0).sqrt();
+            if length > training.radius {
+                let factor = training.radius / length;
+                b *= factor;
+                scale_in_place(&mut c, factor);
+                scale_in_place(&mut z, factor);
+            }
+        }
+        scale_into(start, b, out);
+        self.features.add_scaled(own, &c, out);
+    }
+
+    /// Inner products of all pairs of these records, row by row.
+    fn gram(&self, records: &[i64]) -> Vec<F::Value> {
+        let n = records.len();
+        let mut gram = vec![F::Value::ZERO; n * n];
+        let mut row = vec![F::Value::ZERO; self.features.columns()];
+        let mut products = vec![0.0; n];
+        for i in 0..n {
+            row.fill(F::Value::ZERO);
+            self.features.add_scaled(&records[i..=i], &[F::Value::ONE], &mut row);
+            self.features.scores(&records[i..], &row, &mut products[i..]);
+            for j in i..n {
+                let product = F::Value::from_f64(products[j]);
+                gram[i * n + j] = product;
+                gram[j * n + i] = product;
+            }
+        }
+        gram
+    }
+}
+
+/// The records of all batches, ascending, each once.
+fn distinct<'b>(batches: impl Iterator<Item = &'b [i64]>) -> Vec<i64> {
+    let mut records: Vec<i64> = batches.flatten().copied().collect();
+    records.sort_unstable();
+    records.dedup();
+    records
+}
+
+/// `|a - b|`.
+#[inline(always)]
+fn distance<T: Real>(a: &[T], b: &[T]) -> f64 {
+    const LANES: usize = 8;
+    let mut lanes = [0.0; LANES];
+    let (whole, rest) = a.as_chunks::<LANES>();
+    let (whole_b, rest_b) = b.as_chunks::<LANES>();
+    for (a, b) in whole.iter().zip(whole_b) {
+        for l in 0..LANES {
+            let difference = (a[l] - b[l]).to_f64();
+            lanes[l] += difference * difference;
+        }
+    }
+    for ((lane, &a), &b) in lanes.iter_mut().zip(rest).zip(rest_b) {
+        *lane += (a - b).to_f64().powi(2);
+    }
+    lanes.iter().sum::<f64>().sqrt()
+}
+
+/// `w <- start + factor * (w - start)`.
+#[inline(always)]
+fn pull<T: Real>(w: &mut [T], start: &[T], factor: T) {
+    for (w, &start) in w.iter_mut().zip(start) {
+        *w = start + factor * (*w - start);
+    }
+}
+
+/// Where a record stands among these.
+fn place(own: &[i64], record: i64) -> i64 {
+    own.partition_point(|&r| r < record) as i64
+}
