@@ -29,9 +29,9 @@ impl<'a, T: Real> Dense<'a, T> {
         })
     }
 
-    /// The matrix of `n * n` values, `n` at least 1.
-    pub(super) fn square(values: &'a [T], n: usize) -> Dense<'a, T> {
-        Dense { values, columns: n }
+    /// The matrix of whole rows of `columns` values, at least 1.
+    pub(super) fn of(values: &'a [T], columns: usize) -> Dense<'a, T> {
+        Dense { values, columns }
     }
 
     #[inline(always)]

@@ -20,6 +20,10 @@ use crate::{KernelError, Real};
 
 /// Largest number of records whose Gram matrix a thread holds.
 const MOST_RECORDS_IN_SPAN: usize = 1024;
+/// The rows of a Gram matrix are filled up to a multiple of so many elements, or loops would end in single ones.
+const PADDING: usize = 32;
+/// Rows of a Gram matrix that are computed together.
+const ROWS_AT_ONCE: usize = 4;
 
 /// The mini-batches of all nodes in the order of their steps: node `i` takes the steps
 /// `steps[i]..steps[i + 1]`, one for each of these batches.
@@ -109,7 +113,9 @@ impl<F: Features> LinearModel<'_, F> {
             });
             let own = distinct(batches.clone());
             let steps: usize = batches.clone().map(<[i64]>::len).sum();
-            let form = training.form.unwrap_or_else(|| self.cheaper(own.len(), steps));
+            let form = training
+                .form
+                .unwrap_or_else(|| self.cheaper(own.len(), steps));
             if form == Form::Direct || own.is_empty() {
                 self.walk(start, batches, training, out);
             } else {
@@ -171,15 +177,16 @@ impl<F: Features> LinearModel<'_, F> {
         out: &mut [F::Value],
     ) {
         let (n, outputs) = (own.len(), self.objective.outputs());
+        let width = n.next_multiple_of(PADDING);
         let (eta, averaging) = (training.step_size, training.averaging);
         let decay = 1.0 - eta * averaging.regularization;
-        let gram = self.gram(own);
+        let gram = self.gram(own, width);
         let mut start_scores = vec![0.0; n * outputs];
         self.features.scores(own, start, &mut start_scores);
 
         let mut b = 0.0;
         let mut c = vec![F::Value::ZERO; n * outputs]; // a row for each record
-        let mut z = c.clone(); // a row for each output
+        let mut z = vec![F::Value::ZERO; outputs * width]; // a row for each output
         let mut scores = vec![0.0; outputs];
         for batch in batches {
             let weight = -eta * averaging.weight(batch);
@@ -188,7 +195,7 @@ impl<F: Features> LinearModel<'_, F> {
             for (&record, &i) in batch.iter().zip(&places) {
                 for (k, score) in scores.iter_mut().enumerate() {
                     *score = (1.0 + b) * start_scores[i as usize * outputs + k]
-                        + z[k * n + i as usize].to_f64();
+                        + z[k * width + i as usize].to_f64();
                 }
                 self.objective.slopes_in_place(record as usize, &mut scores);
                 factors.extend(scores.iter().map(|s| F::Value::from_f64(weight * s)));
@@ -200,16 +207,18 @@ impl<F: Features> LinearModel<'_, F> {
                 let row = &mut c[i as usize * outputs..][..outputs];
                 row.iter_mut().zip(factors).for_each(|(c, &f)| *c += f);
             }
-            Dense::square(&gram, n).add_scaled(&places, &factors, &mut z);
+            Dense::of(&gram, width).add_scaled(&places, &factors, &mut z);
 
             let (mut square, mut product) = (0.0, 0.0); // |C^T X|^2, <C^T X, W_0>
             for (i, row) in c.chunks(outputs).enumerate() {
                 for (k, c) in row.iter().enumerate() {
-                    square += c.to_f64() * z[k * n + i].to_f64();
+                    square += c.to_f64() * z[k * width + i].to_f64();
                     product += c.to_f64() * start_scores[i * outputs + k];
                 }
             }
-            let length = (square + b * (2.0 * product + b * start_square)).max(0.0).sqrt();
+            let length = (square + b * (2.0 * product + b * start_square))
+                .max(0.0)
+                .sqrt();
             if length > training.radius {
                 let factor = training.radius / length;
                 b *= factor;
@@ -221,20 +230,28 @@ impl<F: Features> LinearModel<'_, F> {
         self.features.add_scaled(own, &c, out);
     }
 
-    /// Inner products of all pairs of these records, row by row.
-    fn gram(&self, records: &[i64]) -> Vec<F::Value> {
-        let n = records.len();
-        let mut gram = vec![F::Value::ZERO; n * n];
-        let mut row = vec![F::Value::ZERO; self.features.columns()];
-        let mut products = vec![0.0; n];
-        for i in 0..n {
-            row.fill(F::Value::ZERO);
-            self.features.add_scaled(&records[i..=i], &[F::Value::ONE], &mut row);
-            self.features.scores(&records[i..], &row, &mut products[i..]);
-            for j in i..n {
-                let product = F::Value::from_f64(products[j]);
-                gram[i * n + j] = product;
-                gram[j * n + i] = product;
+    /// Inner products of all pairs of these records, in rows of `width` elements.
+    fn gram(&self, records: &[i64], width: usize) -> Vec<F::Value> {
+        let (n, columns) = (records.len(), self.features.columns());
+        let mut gram = vec![F::Value::ZERO; n * width];
+        let mut rows = vec![F::Value::ZERO; ROWS_AT_ONCE * columns];
+        let mut products = vec![0.0; n * ROWS_AT_ONCE];
+        for first in (0..n).step_by(ROWS_AT_ONCE) {
+            let others = &records[first..];
+            let some = &others[..ROWS_AT_ONCE.min(others.len())];
+            let rows = &mut rows[..some.len() * columns];
+            rows.fill(F::Value::ZERO);
+            for (record, row) in some.iter().zip(rows.chunks_mut(columns)) {
+                self.features.add_scaled(&[*record], &[F::Value::ONE], row);
+            }
+            let products = &mut products[..others.len() * some.len()];
+            self.features.scores(others, rows, products);
+            for (j, products) in (first..n).zip(products.chunks(some.len())) {
+                for (i, &product) in (first..n).zip(products) {
+                    let product = F::Value::from_f64(product);
+                    gram[i * width + j] = product;
+                    gram[j * width + i] = product;
+                }
             }
         }
         gram
