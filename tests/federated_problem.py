@@ -27,20 +27,17 @@ class Clients:
         rows = [np.arange(self.indptr[j], self.indptr[j + 1]) for j in clients]
         return np.cumsum([0, *map(len, rows)]), np.concatenate([np.empty(0, np.int64), *rows])
 
-    def step(self, models, step_size, batches, *, out):
-        return kernels.linear_step(
-            models,
-            step_size,
+    def local_training(self, start, walks, *, step_size, radius):
+        return kernels.linear_training(
+            start,
             self.features,
             self.labels,
-            batches,
+            walks,
             "logistic",
+            step_size=step_size,
+            radius=radius,
             regularization=self.weight_decay,
-            out=out,
         )
-
-    def objective(self, models, batches):
-        return kernels.linear_loss(models, self.features, self.labels, batches, "logistic")
 
 
 def make_clients(sizes, dim, *, weight_decay=0.0, seed=0):

@@ -145,11 +145,13 @@ def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
 class Pushing(Clients):
     """Every client moves by the clipping norm, whatever the model: to the side of its label."""
 
-    def step(self, models, step_size, batches, *, out):
-        indptr, indices = batches
-        push, active = np.zeros(len(models)), np.diff(indptr) > 0
-        push[active] = self.labels[indices[indptr[:-1][active]]]
-        return np.add(models, 1e6 * (step_size * push)[:, np.newaxis], out=out)
+    def local_training(self, start, walks, *, step_size, radius):
+        steps, (indptr, indices) = walks
+        moves, losses = np.zeros((len(steps) - 1, 1)), np.full(len(steps) - 1, np.nan)
+        active = np.diff(steps) > 0
+        moves[active, 0] = 1e6 * self.labels[indices[indptr[steps[:-1][active]]]]
+        losses[active] = 0
+        return moves, losses
 
 
 def pushing(clients: int, *, target: float | None) -> Pushing:

@@ -10,6 +10,7 @@ from twin_quantized import quantized_gossip
 from twins import shorten
 
 from dpmesh import kernels
+from dpmesh._ragged import Walks
 from dpmesh.algorithms import FederatedLearning, QuantizedGossip
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
@@ -138,6 +139,21 @@ def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
     )
     assert len(start) == problem.dim
     np.testing.assert_allclose(run.parameters, x[rounds], rtol=1e-3, atol=1e-5)
+
+
+def test_local_training_equals_the_kernels() -> None:
+    """Nodes with 0 to 5 steps, batches of different lengths, a radius that some reach."""
+    linear, problem = make_pair()
+    rng = np.random.default_rng(5)
+    steps = np.cumsum([0, 3, 0, 5, 1, 2, 4, 2])
+    indptr = np.cumsum([0, *rng.integers(1, 4, steps[-1])])
+    walks = Walks(steps, (indptr, rng.integers(60, size=indptr[-1])))
+    start = rng.normal(size=(1, 15)).astype(np.float32)
+    for radius in (0.2, 10.0):
+        expected, before = linear.local_training(start, walks, step_size=0.4, radius=radius)
+        moves, losses = problem.local_training(start, walks, step_size=0.4, radius=radius)
+        np.testing.assert_allclose(moves, expected, atol=1e-5)
+        np.testing.assert_allclose(losses, before, rtol=1e-5)
 
 
 def test_federated_learning_runs_on_either() -> None:

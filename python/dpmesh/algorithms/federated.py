@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.algorithms.minibatches import LocalSteps
@@ -40,10 +40,7 @@ from dpmesh.schedules import Constant, Schedule
 
 
 class ClientProblem(Protocol):
-    """What many clients can learn together: a model as one vector, and gradient steps on records.
-
-    `params` has one row for each of the clients that train at the moment.
-    """
+    """What many clients can learn together: a model as one vector, trained on their records."""
 
     @property
     def nodes(self) -> int:
@@ -58,22 +55,20 @@ class ClientProblem(Protocol):
         """Return the records of these clients, possibly none."""
         ...
 
-    def step(
-        self,
-        params: Floats,
-        step_size: npt.NDArray[np.float64],
-        batches: Ragged,
-        *,
-        out: Floats,
-    ) -> Floats:
-        """Return `out`: the models after one gradient step on their batches, weight decay included.
+    def local_training(
+        self, start: Floats, walks: Walks, *, step_size: float, radius: float
+    ) -> tuple[Floats, npt.NDArray[np.float64]]:
+        """Train many clients from one model `start`, shape (1, dim), each on its own batches.
 
-        `out` may be `params`. A model whose step size is 0 stays as it is.
+        With the gradient g of a client's objective on a batch, weight decay included, a step is::
+
+            w <- start + Clip(w - step_size g(w) - start, radius)
+
+        Returns
+        -------
+        The moves w - start, shape (clients, dim), and each client's objective on its first batch at
+        `start`, shape (clients,), NaN for a client that takes no step.
         """
-        ...
-
-    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
-        """Return the mean loss of each model on its batch, shape (rows,)."""
         ...
 
 
@@ -280,20 +275,13 @@ class FederatedLearning:
     ) -> tuple[Sensitive, npt.NDArray[np.float64]]:
         """ClientUpdate of all these clients at once: their moves, and their losses at w^t."""
         local = LocalSteps(self.batch_size, self.local_epochs, self.local_steps)
-        order = key.stream(Purpose.BATCHES, t)
-        eta = self.local_step_size(t + 1)
-        models = np.repeat(w, len(cohort), axis=0)
-        moves = np.zeros_like(models)
-        losses = np.empty(0)
-        for i, batches in enumerate(local.batches(problem.records_of(cohort), cohort, order)):
-            active = np.diff(batches[0]) > 0
-            if i == 0:
-                losses = problem.objective(models, batches)[active]
-            problem.step(models, np.where(active, eta, 0.0), batches, out=models)
-            np.subtract(models, w, out=moves)
-            kernels.clip_rows(moves, self.clipping_norm, out=moves)
-            np.add(w, moves, out=models)
-        return Sensitive(moves), losses
+        walks = local.walks(problem.records_of(cohort), cohort, key.stream(Purpose.BATCHES, t))
+        moves, losses = problem.local_training(
+            w, walks, step_size=self.local_step_size(t + 1), radius=self.clipping_norm
+        )
+        # Training ends within the ball; the guarantee does not rely on the problem for that.
+        kernels.clip_rows(moves, self.clipping_norm, out=moves)
+        return Sensitive(moves), losses[~np.isnan(losses)]
 
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
         """Move the global model by the estimated average move (*)."""

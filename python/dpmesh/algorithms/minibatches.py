@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpmesh import kernels
-from dpmesh._ragged import Indices, Ragged, slices
+from dpmesh._ragged import Indices, Ragged, Walks, slices
 from dpmesh.keys import Stream
 
 
@@ -33,8 +32,8 @@ class LocalSteps:
     epochs: int | None = None
     steps: int | None = None
 
-    def batches(self, records: Ragged, clients: Indices, stream: Stream) -> Iterator[Ragged]:
-        """Yield the batch of every client in each local step; empty once a client has finished.
+    def walks(self, records: Ragged, clients: Indices, stream: Stream) -> Walks:
+        """Return the batches of every client in the order of its local steps.
 
         Parameters
         ----------
@@ -45,37 +44,39 @@ class LocalSteps:
         stream
             Randomness of the order, for this round.
         """
-        indptr, _ = records
-        sizes = np.diff(indptr)
+        sizes = np.diff(records[0])
         per_pass = -(-sizes // self.batch_size)
-        passes, steps = self._passes_and_steps(per_pass)
-        order = _shuffled_passes(records, passes, clients, stream)
-        for i in range(int(steps.max(initial=0))):
-            full_passes, k = np.divmod(i, np.maximum(per_pass, 1))
-            starts = passes * indptr[:-1] + full_passes * sizes + k * self.batch_size
-            lengths = np.minimum(self.batch_size, sizes - k * self.batch_size)
-            yield slices(order, starts, np.where(i < steps, lengths, 0))
-
-    def _passes_and_steps(self, per_pass: Indices) -> tuple[int, Indices]:
-        """Return the passes that suffice for all clients, and the number of steps of each."""
         if self.epochs is not None:
-            return self.epochs, self.epochs * per_pass
-        assert self.steps is not None
-        shortest = int(per_pass[per_pass > 0].min(initial=self.steps))
-        return -(-self.steps // shortest), np.where(per_pass > 0, self.steps, 0)
+            steps = self.epochs * per_pass
+        else:
+            assert self.steps is not None
+            steps = np.where(per_pass > 0, self.steps, 0)
+        passes = -(-steps // np.maximum(per_pass, 1))
+        order = _shuffled_passes(records, passes, clients, stream)
+
+        first = np.concatenate(([0], np.cumsum(steps)))
+        client = np.repeat(np.arange(len(sizes)), steps)
+        full_passes, k = np.divmod(np.arange(first[-1]) - first[client], per_pass[client])
+        of_client = np.cumsum(passes * sizes) - passes * sizes
+        starts = of_client[client] + full_passes * sizes[client] + k * self.batch_size
+        lengths = np.minimum(self.batch_size, sizes[client] - k * self.batch_size)
+        return Walks(first, slices(order, starts, lengths))
 
 
-def _shuffled_passes(records: Ragged, passes: int, clients: Indices, stream: Stream) -> Indices:
-    """Return the records of each client `passes` times, each time in a new order, end to end."""
+def _shuffled_passes(records: Ragged, passes: Indices, clients: Indices, stream: Stream) -> Indices:
+    """Return each client's records as often as it passes, each time in a new order, end to end."""
     indptr, indices = records
     sizes = np.diff(indptr)
-    if not len(indices):
-        return indices
-    coins = kernels.uniform((len(sizes), passes * int(sizes.max())), stream, nodes=clients)
-    used = coins[np.arange(coins.shape[1]) < passes * sizes[:, np.newaxis]]
     lengths = np.repeat(sizes, passes)  # of every pass of every client
     where = slices(indices, np.repeat(indptr[:-1], passes), lengths)[1]
-    return where[np.lexsort((used, np.repeat(np.arange(len(lengths)), lengths)))]
+    if not len(where):
+        return where
+    wanted = passes * sizes
+    coins = kernels.uniform((len(sizes), int(wanted.max())), stream, nodes=clients)
+    used = coins[np.arange(coins.shape[1]) < wanted[:, np.newaxis]]
+    which_pass = np.repeat(np.arange(len(lengths)), lengths)
+    shuffled: Indices = where[np.argsort(which_pass + used)]
+    return shuffled
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:

@@ -225,7 +225,7 @@ def linear_class_losses(
     ValueError
         If an argument does not fit, as in `linear_gradient`.
     """
-    params, model = _model(params, features, labels, loss, classes)
+    params, model = model_parts(params, features, labels, loss, classes)
     if loss == "softmax" or classes is None:
         fail("loss", "a loss of one model for each class", f"{loss!r} with classes={classes}")
     losses = np.empty((len(params), classes))
@@ -337,9 +337,11 @@ def model_parts(
     labels: npt.ArrayLike,
     loss: Loss,
     classes: int | None,
+    *,
+    argument: str = "params",
 ) -> tuple[FloatArray, _Model]:
     """The parameters as an array, and the model that fits them as the extension module takes it."""
-    params = floats("params", params, ndim=2)
+    params = floats(argument, params, ndim=2)
     parts, records, dim = _features(features, params)
     one_of("loss", loss, LOSSES)
     if classes is not None:
@@ -349,7 +351,7 @@ def model_parts(
     outputs = classes or 1
     if params.shape[1] != outputs * dim:
         wanted = f"shape (nodes, {outputs * dim}), {outputs} x {dim} for each node"
-        fail("params", wanted, f"shape {params.shape}")
+        fail(argument, wanted, f"shape {params.shape}")
     return params, (parts, _labels(labels, records, classes), loss, classes)
 
 
@@ -398,6 +400,7 @@ def _batches(
 
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
+    """`value` as a C-contiguous array of int64 with `ndim` axes."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"

@@ -29,7 +29,7 @@ def linear_training(
 ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
     """Moves of nodes that train from one model, each on its own sequence of batches.
 
-    Each batch of a node's walk moves its model ``w`` by a clipped step away from the common ``w0``::
+    Each batch of a node's walk moves its model ``w``, which stays within a ball around ``w0``::
 
         w <- w0 + clip(w - step_size * gradient(w) - w0, radius)
 
@@ -64,7 +64,7 @@ def linear_training(
         If a shape or type does not fit, a record that is named does not exist, a label does not
         suit the loss, or a setting is out of range. NaN and infinity are passed on.
     """
-    start, model = model_parts(start, features, labels, loss, classes)
+    start, model = model_parts(start, features, labels, loss, classes, argument="start")
     if len(start) != 1:
         fail("start", "1 model", f"{len(start)}")
     if not isinstance(walks, Walks):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
-from dpmesh._ragged import Indices, Ragged, rows
+from dpmesh._ragged import Indices, Ragged, Walks, rows
 from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.keys import Key, Purpose, generator
@@ -172,6 +172,41 @@ class JaxProblem:
             gradients = self._clipped_gradients(*batch, bound, *self._on_device)
         return np.asarray(gradients)
 
+    def local_training(
+        self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
+    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+        """Train many nodes from one model within a ball around it.
+
+        With the gradient g of a node's objective on a batch a step is
+        ``w <- start + clip(w - step_size g(w) - start, radius)``, the clip in L2.
+
+        Parameters
+        ----------
+        start
+            The common model, shape (1, dim).
+        walks
+            The batches of each node in the order of its steps.
+        step_size, radius
+            Of all steps and nodes.
+
+        Returns
+        -------
+        The moves ``w - start``, shape (nodes, dim), and each node's objective on its first batch at
+        `start`, shape (nodes,), NaN for a node without steps.
+        """
+        steps = np.diff(walks.steps)
+        moves = np.zeros((len(steps), self.dim), np.float32)
+        losses = np.full(len(steps), np.nan)
+        sizes = np.array([step_size, radius], np.float32)
+        # Nodes that go through the model together take about as many steps as each other.
+        active = np.argsort(steps, kind="stable")[np.count_nonzero(steps == 0) :]
+        for first in range(0, len(active), self.nodes_at_once):
+            some = active[first : first + self.nodes_at_once]
+            batches = self._padded_steps(walks, some)
+            moved, before = self._training(start[0], sizes, *batches, *self._on_device)
+            moves[some], losses[some] = moved[: len(some)], before[: len(some)]
+        return moves, losses
+
     def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
         """Each row's objective on its batch, shape (rows,)."""
         values = np.empty(len(params))
@@ -275,6 +310,51 @@ class JaxProblem:
             return jax.lax.map(lambda batch: mean(*batch, *rest), (params, indices, weights))
 
         return jax.jit(means)
+
+    @cached_property
+    def _training(self) -> Callable[..., Any]:
+        gradients = jax.vmap(jax.grad(self._row_objective), (0, 0, 0, None, None))
+        objectives = jax.vmap(self._row_objective, (None, 0, 0, None, None))
+
+        def train(
+            start: Any, sizes: Any, steps: Any, indices: Any, weights: Any, x: Any, y: Any
+        ) -> Any:
+            step_size, radius = sizes
+
+            def one_step(i: Any, moves: Any) -> Any:
+                gradient = gradients(start + moves, indices[i], weights[i], x, y)
+                stepped = moves - step_size * gradient
+                norms = jnp.linalg.norm(stepped, axis=1, keepdims=True)
+                clipped = stepped * jnp.minimum(1, radius / jnp.maximum(norms, 1e-30))
+                return jnp.where((i < steps)[:, jnp.newaxis], clipped, moves)
+
+            standing = jnp.zeros((len(steps), len(start)), start.dtype)
+            moves = jax.lax.fori_loop(0, steps.max(), one_step, standing)
+            return moves, objectives(start, indices[0], weights[0], x, y)
+
+        return jax.jit(train)
+
+    def _padded_steps(self, walks: Walks, nodes: Indices) -> tuple[Indices, Indices, FloatArray]:
+        """Return the nodes' numbers of steps, and the records and weights (steps, nodes, batch).
+
+        Few shapes are compiled: the steps are padded to a power of 2, the nodes to `nodes_at_once`.
+        """
+        first, (indptr, _) = walks
+        batch_size = int(np.diff(indptr).max())
+        steps = np.zeros(self.nodes_at_once, np.int64)
+        steps[: len(nodes)] = np.diff(first)[nodes]
+        most = 1 << int(steps.max() - 1).bit_length()
+        indices = np.zeros((most, self.nodes_at_once, batch_size), np.int64)
+        weights = np.zeros(indices.shape, np.float32)
+        taken, batches = rows((first, np.arange(first[-1])), nodes)
+        lengths, records = rows(walks.batches, batches)
+        column = np.repeat(np.arange(len(nodes)), np.diff(taken))
+        step = np.arange(len(batches)) - taken[column]
+        used = np.repeat(np.arange(len(batches)), np.diff(lengths))
+        place = np.arange(len(records)) - lengths[used]
+        indices[step[used], column[used], place] = records
+        weights[step[used], column[used], place] = 1
+        return steps, indices, weights
 
     @cached_property
     def _guesses(self) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import kernels
-from dpmesh._ragged import Ragged, rows
+from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.kernels.linear import LOSSES, Batches, Loss
@@ -209,6 +209,22 @@ class LinearProblem:
             norm=norm,
             divide_by=divide_by,
             out=out,
+        )
+
+    def local_training(
+        self, start: npt.ArrayLike, walks: Walks, *, step_size: float, radius: float
+    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+        """Moves of many nodes from one model, see `kernels.linear_training`."""
+        return kernels.linear_training(
+            start,
+            self.train.features,
+            self.train.labels,
+            walks,
+            self.loss,
+            step_size=step_size,
+            radius=radius,
+            classes=self.classes,
+            regularization=self.regularization,
         )
 
     def objective(
