@@ -56,14 +56,6 @@ def test_equals_the_kernels() -> None:
     params = np.random.default_rng(1).normal(size=(7, 15)).astype(np.float32)
     lengths = [2, 0, 3, 1, 2, 3, 2]
     batches = np.cumsum([0, *lengths]), np.arange(sum(lengths))
-    sizes = np.array([0.5, 0.1, 0.0, 1.0, 0.2, 0.3, 2.0])
-    expected = linear.step(params, sizes, batches)
-    moved = problem.step(params, sizes, batches, out=np.empty_like(params))
-    np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(moved[2], params[2])  # a step of size 0
-    in_place = params.copy()
-    assert problem.step(in_place, sizes, batches, out=in_place) is in_place
-    np.testing.assert_array_equal(in_place, moved)
     np.testing.assert_allclose(
         problem.objective(params, batches), linear.objective(params, batches), rtol=1e-4
     )
@@ -207,9 +199,9 @@ def test_a_recurrent_network_learns_a_cycle() -> None:
     model = networks.recurrent(5, hidden=16)
     problem = JaxProblem(train, (np.arange(200),), *model, train, nodes_at_once=1)
     w = problem.initial(Key.seeded(0))
-    everything = problem.records_of(np.array([0]))
-    for _ in range(150):
-        problem.step(w, 2.0, everything, out=w)
+    everything = np.arange(151) * 200, np.tile(np.arange(200), 150)
+    walk = Walks(np.array([0, 150]), everything)
+    w += problem.local_training(w, walk, step_size=2.0, radius=1e3)[0]
     assert problem.accuracy(w)[0] == 1.0
 
 

@@ -31,7 +31,7 @@ class JaxProblem:
     """A model as pure functions, the records of each node, and records to test on.
 
     Parameters of nodes are rows of one float32 array: the model's pytree, raveled in the order of
-    `jax.flatten_util.ravel_pytree`. A stack of nodes takes a step in one vectorized, compiled call.
+    `jax.flatten_util.ravel_pytree`. A stack of nodes trains in one vectorized, compiled call.
 
     Parameters
     ----------
@@ -117,28 +117,6 @@ class JaxProblem:
     def records_of(self, nodes: Indices) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
         return rows(self._records, nodes)
-
-    def step(
-        self, params: FloatArray, step_size: npt.ArrayLike, batches: Ragged, *, out: FloatArray
-    ) -> FloatArray:
-        """Return `out`: the parameters after one gradient step of each node on its batch.
-
-        Parameters
-        ----------
-        params
-            Shape (rows, dim).
-        step_size
-            One for all rows, or one for each.
-        batches
-            Records of each row, ``(indptr, indices)``; a mean over no records is 0.
-        out
-            An array like `params`, or `params` itself.
-        """
-        sizes = np.broadcast_to(np.asarray(step_size, dtype=np.float32), len(params))
-        for some, indices, weights in self._chunks(batches):
-            stack = self._padded(params[some]), self._padded(sizes[some])
-            out[some] = self._step(*stack, indices, weights, *self._on_device)[: len(out[some])]
-        return out
 
     def gradient(
         self, params: FloatArray, batches: Ragged, *, clipping_norm: float | None = None
@@ -267,15 +245,6 @@ class JaxProblem:
         return jax.jit(jax.vmap(self._row_objective, (0, 0, 0, None, None)))
 
     @cached_property
-    def _step(self) -> Callable[..., Any]:
-        gradient = jax.grad(self._row_objective)
-
-        def step(row: Any, size: Any, *batch: Any) -> Any:
-            return row - size * gradient(row, *batch)
-
-        return jax.jit(jax.vmap(step, (0, 0, 0, 0, None, None)))
-
-    @cached_property
     def _gradients(self) -> Callable[..., Any]:
         gradient = jax.grad(self._row_objective)
 
@@ -339,21 +308,17 @@ class JaxProblem:
 
         Few shapes are compiled: the steps are padded to a power of 2, the nodes to `nodes_at_once`.
         """
-        first, (indptr, _) = walks
-        batch_size = int(np.diff(indptr).max())
-        steps = np.zeros(self.nodes_at_once, np.int64)
-        steps[: len(nodes)] = np.diff(first)[nodes]
-        most = 1 << int(steps.max() - 1).bit_length()
-        indices = np.zeros((most, self.nodes_at_once, batch_size), np.int64)
-        weights = np.zeros(indices.shape, np.float32)
+        first = walks.steps
         taken, batches = rows((first, np.arange(first[-1])), nodes)
-        lengths, records = rows(walks.batches, batches)
-        column = np.repeat(np.arange(len(nodes)), np.diff(taken))
-        step = np.arange(len(batches)) - taken[column]
-        used = np.repeat(np.arange(len(batches)), np.diff(lengths))
-        place = np.arange(len(records)) - lengths[used]
-        indices[step[used], column[used], place] = records
-        weights[step[used], column[used], place] = 1
+        records, used = _rectangle(rows(walks.batches, batches))
+        steps = np.zeros(self.nodes_at_once, np.int64)
+        steps[: len(nodes)] = np.diff(taken)
+        most = 1 << int(steps.max() - 1).bit_length()
+        node = np.repeat(np.arange(len(nodes)), np.diff(taken))
+        step = np.arange(len(batches)) - taken[node]
+        indices = np.zeros((most, self.nodes_at_once, records.shape[1]), np.int64)
+        weights = np.zeros(indices.shape, np.float32)
+        indices[step, node], weights[step, node] = records, used
         return steps, indices, weights
 
     @cached_property
