@@ -28,7 +28,7 @@ FLOORS = [
     ["privacy.parts", "privacy.mechanisms"],
     ["privacy.cost"],
     ["privacy.plan"],
-    ["privacy.report"],
+    ["privacy.report", "privacy.budget"],
     ["algorithms.base", "algorithms.minibatches"],
     [
         "algorithms.online",

@@ -1,5 +1,6 @@
 """Privacy that is true: mechanisms, plans and ledgers, accountants, reports."""
 
+from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.compression import Compressor, Quantizer
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.events import Release, Sensitivity
@@ -10,14 +11,17 @@ from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Released, Sensitive
 
 __all__ = [
+    "Budget",
     "Compressor",
     "Cost",
     "Emission",
     "FixedSizeSampling",
     "Gaussian",
     "Laplace",
+    "Ledger",
     "Mechanism",
     "NoNoise",
+    "OverBudget",
     "Plan",
     "PoissonSampling",
     "Quantizer",

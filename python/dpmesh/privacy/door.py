@@ -1,7 +1,8 @@
-"""Who stands at the door: an audit sees each release there, before and after its noise.
+"""Who stands at the door: a keeper of the budget, and an audit that watches.
 
-Nobody does in an ordinary run. A watcher holds for the `with` block of its own thread or task only,
-so that no other run is seen.
+A keeper is asked before a release gets its noise, and may refuse it. A watcher sees it before and
+after its noise. Either holds for the `with` block of its own thread or task only, so that no other
+run is touched.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dpmesh.privacy.types import Sensitive
 
 if TYPE_CHECKING:
+    from dpmesh.privacy.events import Release
     from dpmesh.privacy.mechanisms import Emission, Mechanism
 
 
@@ -26,8 +28,29 @@ class Passage(NamedTuple):
 
 
 Watcher = Callable[[Passage], "Emission"]
+Keeper = Callable[["Release"], None]
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+_keeper: ContextVar[Keeper | None] = ContextVar("keeper", default=None)
+
+
+@contextmanager
+def kept_by(keeper: Keeper) -> Iterator[None]:
+    """Ask `keeper` before every release within the block; an exception keeps it inside."""
+    token = _keeper.set(keeper)
+    try:
+        yield
+    finally:
+        _keeper.reset(token)
+
+
+def ask_keeper(release: Release) -> None:
+    """Ask whether a release may leave, if there is a keeper."""
+    keeper = _keeper.get()
+    if keeper is not None:
+        keeper(release)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from dpmesh import kernels
 from dpmesh._validate import fail, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import Passage, let_out
+from dpmesh.privacy.door import Passage, ask_keeper, let_out
 from dpmesh.privacy.events import (
     MechanismName,
     NeighboringRelation,
@@ -178,11 +178,13 @@ class Mechanism(ABC):
         Raises
         ------
         ValueError
-            If a value is NaN or infinite, a compressor gets no coins, or the noise exceeds 2**25
-            times the grid.
+            If a value is NaN or infinite, a compressor gets no coins, the noise exceeds 2**25 times
+            the grid, or the release is over the run's budget.
         """
         if not np.isfinite(values).all():
             fail("values", "finite values at the door", "NaN or infinity")
+        record = self.planned(round, sensitivity, batch, sampling, nodes)
+        ask_keeper(record)
         inside: Floats = values
         if self.clipping_norm is not None:
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
@@ -198,7 +200,6 @@ class Mechanism(ABC):
                 fail("coins", "a stream for the compressor", None)
             compressed = self.compressor.compress(out, coins)
             out, bits_per_node = compressed.values, compressed.bits
-        record = self.planned(round, sensitivity, batch, sampling, nodes)
         emission = Emission(Released(out), record, bits_per_node)
         return let_out(Passage(self, Sensitive(inside), emission))
 

@@ -10,6 +10,8 @@ from typing import TypeVar
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
+from dpmesh.privacy.budget import Budget, Ledger, OverBudget
+from dpmesh.privacy.door import kept_by
 from dpmesh.privacy.report import report
 from dpmesh.simulator.checkpoint import Checkpoint
 from dpmesh.simulator.exchange import Broadcast, Gossip
@@ -31,6 +33,7 @@ def simulate(
     rounds: int,
     key: Key | None = None,
     delta: float = 0.0,
+    budget: Budget | None = None,
     metrics: Sequence[str | UserMetric] | None = None,
     every: int | None = None,
     progress: bool | None = None,
@@ -55,7 +58,10 @@ def simulate(
         Source of all randomness; by default a new one from the operating system. A seeded key makes
         the run reproducible, and its report says that it is no private release.
     delta
-        For the privacy report, in [0, 1).
+        For the privacy report, in [0, 1); by default that of the budget, or 0.
+    budget
+        What must not be exceeded: a plan that costs more is refused before the first round, and a
+        run that departs from its plan ends before the first release that would cost more.
     metrics
         Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``, ``"compression"``,
         ``"node_accuracy"``, and functions ``metric(problem, parameters, received)`` of your own that
@@ -80,7 +86,8 @@ def simulate(
     Raises
     ------
     ValueError
-        If an argument does not fit, or the topology and the problem differ in their nodes, or a
+        If an argument does not fit, or the plan is over the budget (it says how many rounds would
+        not be), or the topology and the problem differ in their nodes, or a
         topology is given or missing where it should not be, or the checkpoint is that of another
         run.
     OSError
@@ -89,7 +96,8 @@ def simulate(
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
     probability("delta", delta, one=False)
-    plan = algorithm.plan(rounds)
+    plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
+    delta = budget.delta if budget is not None and delta == 0 else delta
     meters = build_metrics(metrics, algorithm, problem)
     exchange = _exchange(algorithm, problem, topology)
     settings: dict[str, str | int] = {
@@ -108,21 +116,29 @@ def simulate(
         identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
         saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
         run.recall(saved.resume(run.remembered(), plan))
+    ledger = Ledger(plan, budget)
+    ledger.add(*run.at.ledger)
 
-    with Interrupt(deferred=saved is not None) as interrupt:
+    with Interrupt(deferred=saved is not None) as interrupt, kept_by(ledger.admit):
         for _ in _with_progress(range(run.at.rounds, rounds), progress):
-            run.advance()
+            known = len(run.at.ledger)
+            try:
+                run.advance()
+            except OverBudget:
+                if run.at.rounds == 0:
+                    raise
+                break
+            ledger.add(*run.at.ledger[known:])
             if saved and (interrupt.requested or saved.is_due(run.at.rounds, rounds)):
                 interrupt.settle()
                 saved.save(run.remembered())
             if interrupt.requested:
                 raise KeyboardInterrupt
-    ledger = plan.with_releases(run.at.ledger)
     return Run(
         settings=settings,
         history=run.at.history,
-        ledger=ledger,
-        privacy=report(ledger, delta, seeded=key.is_seeded),
+        ledger=ledger.plan,
+        privacy=report(ledger.plan, delta, seeded=key.is_seeded),
         traffic=run.at.traffic,
         parameters=algorithm.parameters(run.at.state),
         released=run.at.received,

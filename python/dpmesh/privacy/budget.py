@@ -1,0 +1,218 @@
+"""A budget: what may be spent, which noise keeps it, how many rounds it affords.
+
+All of it asks the plans that algorithms make from public numbers, so that one way serves every
+algorithm, also one of your own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpmesh._validate import integer, positive, probability
+from dpmesh.privacy import accounting
+from dpmesh.privacy.events import Release
+from dpmesh.privacy.plan import Plan
+
+_ROUNDING = 1 + 1e-12  # of an epsilon that was computed from one to noise and back
+
+
+class OverBudget(ValueError):  # noqa: N818
+    """What was asked for would cost more than there is."""
+
+
+class Planned(Protocol):
+    """What says beforehand what its rounds will release, as every algorithm does."""
+
+    def plan(self, rounds: int) -> Plan:
+        """Return all releases of a run of `rounds` rounds, from public numbers alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that may be spent on any node's data.
+
+    Parameters
+    ----------
+    epsilon
+        Finite and positive.
+    delta
+        In [0, 1); Gaussian noise needs a positive one.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> budget = dm.privacy.Budget(epsilon=2.0, delta=1e-5)
+    >>> def learning(noise: float) -> dm.FederatedLearning:
+    ...     return dm.FederatedLearning(
+    ...         1000, 0.05, clipping_norm=0.3, noise_multiplier=noise, local_steps=5
+    ...     )
+    >>> noise = budget.calibrate(learning, rounds=200)
+    >>> round(noise, 4)
+    1.672
+    >>> budget.affordable_rounds(learning(noise))
+    200
+    """
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        probability("delta", self.delta, one=False)
+
+    def __str__(self) -> str:
+        return f"epsilon = {self.epsilon:.6g} at delta = {self.delta:g}"
+
+    def allows(self, plan: Plan) -> bool:
+        """Whether a plan costs no more; but for the rounding of epsilon's last digits."""
+        return plan.cost(self.delta).epsilon <= self.epsilon * _ROUNDING
+
+    def require(self, algorithm: Planned, rounds: int) -> Plan:
+        """Return the plan of so many rounds of an algorithm.
+
+        Raises
+        ------
+        OverBudget
+            A `ValueError`, if that costs more; it says how many rounds are affordable.
+        """
+        plan = algorithm.plan(rounds)
+        if self.allows(plan):
+            return plan
+        most = self.affordable_rounds(algorithm, at_most=rounds - 1) if rounds > 1 else 0
+        affordable = (
+            f"at most {most}, which {self} affords" if most else f"none: {self} is too little"
+        )
+        cost = plan.cost(self.delta).epsilon
+        raise OverBudget(
+            f"rounds: wanted {affordable}, got {rounds}, which cost epsilon = {cost:.6g}"
+        )
+
+    def affordable_rounds(self, algorithm: Planned, *, at_most: int = 100_000) -> int:
+        """Return how many rounds of an algorithm keep the budget: 0 if not even one does.
+
+        Parameters
+        ----------
+        algorithm
+            Whose rounds cost no less the more there are.
+        at_most
+            More rounds than this are not asked for, at least 1. Where they cost no more than one,
+            as if each record is used in one round only, this is the answer.
+
+        Raises
+        ------
+        ValueError
+            If `at_most` is no integer of at least 1.
+        """
+        return accounting.affordable_rounds(
+            lambda rounds: algorithm.plan(rounds).cost(self.delta).epsilon,
+            self.epsilon * _ROUNDING,
+            at_most=at_most,
+        )
+
+    def calibrate(
+        self, algorithm: Callable[[float], Planned], rounds: int, *, guess: float = 1.0
+    ) -> float:
+        """Return the least noise at which so many rounds of an algorithm keep the budget.
+
+        Parameters
+        ----------
+        algorithm
+            Makes the algorithm for a noise: one that costs less the larger it is, such as
+            ``lambda noise: replace(learning, noise_multiplier=noise)``, or
+            ``lambda noise: replace(gossip, noise_std=Constant(noise))``.
+        rounds
+            At least 1.
+        guess
+            Where the search starts.
+
+        Returns
+        -------
+        A noise whose epsilon does not exceed the budget's and is within 1e-6 of it (of itself, if
+        it is below 1).
+
+        Raises
+        ------
+        ValueError
+            If `rounds` or `guess` are out of range, or no noise within a factor 1e12 of `guess`
+            keeps the budget or exceeds it: Gaussian noise needs a delta, and where a record is
+            protected by an `epsilon` of the algorithm's own, there is nothing to calibrate.
+        """
+        integer("rounds", rounds, at_least=1)
+        return accounting.calibrate_noise(
+            lambda noise: algorithm(noise).plan(rounds).cost(self.delta).epsilon,
+            self.epsilon,
+            guess=guess,
+        )
+
+
+class Ledger:
+    """The releases of a run so far, and whether the next one may leave.
+
+    At the door (`dpmesh.privacy.door.kept_by`) it lets out what an approved plan foresaw, and
+    anything else as long as there is budget for it. Stopping when the budget is spent is itself
+    private for pure and for Gaussian releases of all data (Rogers, Roth, Ullman and Vadhan 2016;
+    Smith and Thakurta 2022); the parameters of sampled ones must be chosen beforehand.
+
+    Parameters
+    ----------
+    plan
+        What is planned. It is approved if it keeps the budget.
+    budget
+        None allows everything.
+    """
+
+    def __init__(self, plan: Plan, budget: Budget | None = None) -> None:
+        self._plan, self._budget = plan, budget
+        self._releases: list[Release] = []
+        self._leaving: list[Release] = []
+        self._planned = Counter(plan.releases)
+        self._left = self._planned.copy()
+        self._as_planned = budget is None or budget.allows(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The releases so far, as a plan that can say what they cost."""
+        return self._with(())
+
+    def allows(self, *releases: Release) -> bool:
+        """Whether the budget has room for these, after all that has left."""
+        if self._budget is None or (self._as_planned and Counter(releases) <= self._left):
+            return True  # part of a plan that keeps the budget
+        return self._budget.allows(self._with(releases))
+
+    def admit(self, release: Release) -> None:
+        """Let a release of the current round out.
+
+        A round may send what its plan counts as one release in several pieces, with the same record
+        on each.
+
+        Raises
+        ------
+        OverBudget
+            A `ValueError`, if the budget has no room for it.
+        """
+        if release in self._planned and self._leaving.count(release) == self._planned[release]:
+            return
+        if self._budget is not None and not self.allows(release):
+            cost = self._with((release,)).cost(self._budget.delta).epsilon
+            raise OverBudget(f"release: wanted at most {self._budget}, got {cost:.6g} with it")
+        self._leaving.append(release)
+
+    def add(self, *releases: Release) -> None:
+        """Write down what a finished round released, in place of what was seen to leave."""
+        self._leaving.clear()
+        self._releases += releases
+        self._left.subtract(releases)
+        self._as_planned &= all(self._left[release] >= 0 for release in releases)
+
+    def _with(self, releases: Iterable[Release]) -> Plan:
+        return self._plan.with_releases((*self._releases, *self._leaving, *releases))

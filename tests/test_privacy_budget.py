@@ -1,0 +1,228 @@
+"""Budgets: what they allow, the noise that keeps them, the rounds that they afford."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpmesh as dm
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.keys import Purpose
+from dpmesh.privacy import Budget, Gaussian, Laplace, Ledger, OverBudget, Plan, Sensitivity, budget
+from dpmesh.schedules import Constant, HorizonPower, SampleSize
+
+ONE = Sensitivity(1.0, "l2", "a test")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One release of everybody's data in each round."""
+
+    noise: float
+    mechanism: type = Gaussian
+
+    def plan(self, rounds: int) -> Plan:
+        releases = [self.mechanism(self.noise).planned(t, ONE) for t in range(rounds)]
+        return Plan(tuple(releases), "replace_one", "record")
+
+
+def federated(sampling: str) -> dm.FederatedLearning:
+    return dm.FederatedLearning(
+        500, 0.05, clipping_norm=0.3, noise_multiplier=1.0, sampling=sampling, local_steps=1
+    )
+
+
+def online(noise: float) -> dm.OnlineLearning:
+    return dm.OnlineLearning(epsilon=1 / noise)
+
+
+def quantized(noise: float) -> dm.QuantizedGossip:
+    return dm.QuantizedGossip(
+        step_size=HorizonPower(1.0, -0.9, 50),
+        consensus_step_size=HorizonPower(1.0, -0.7, 50),
+        sample_size=SampleSize(1.0, 0.85, 50),
+        noise_std=Constant(noise),
+    )
+
+
+def without_replacement(noise: float) -> dm.WithoutReplacement:
+    return dm.WithoutReplacement(epsilon=1 / noise, models=3)
+
+
+ALGORITHMS = {
+    "poisson": lambda noise: replace(federated("poisson"), noise_multiplier=noise),
+    "uniform": lambda noise: replace(federated("uniform"), noise_multiplier=noise),
+    "online": online,
+    "quantized": quantized,
+    "without_replacement": without_replacement,
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("epsilon", [0.3, 4.0])
+def test_every_algorithm_is_calibrated(name: str, epsilon: float) -> None:
+    make, goal, rounds = ALGORITHMS[name], Budget(epsilon, 1e-5), 40
+    noise = goal.calibrate(make, rounds)
+    cost = make(noise).plan(rounds).cost(goal.delta).epsilon
+    assert epsilon - 1e-6 * min(1, epsilon) <= cost <= epsilon
+    assert goal.allows(make(noise).plan(rounds))
+    assert make(0.999 * noise).plan(rounds).cost(goal.delta).epsilon > epsilon
+    assert goal.require(make(noise), rounds) == make(noise).plan(rounds)
+
+
+@settings(deadline=None)
+@given(st.floats(0.1, 20), st.floats(0.5, 50))
+def test_affordable_rounds_are_the_most(epsilon: float, noise: float) -> None:
+    goal = Budget(epsilon, 1e-6)
+    most = goal.affordable_rounds(Repeated(noise), at_most=200)
+    assert most == 200 or not goal.allows(Repeated(noise).plan(most + 1))
+    assert most == 0 or goal.allows(Repeated(noise).plan(most))
+
+
+def test_rounds_that_cost_nothing_more_are_all_affordable() -> None:
+    assert Budget(1.0).affordable_rounds(dm.OnlineLearning(epsilon=1.0), at_most=500) == 500
+    assert Budget(0.99).affordable_rounds(dm.OnlineLearning(epsilon=1.0), at_most=500) == 1
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 1.1, 3.3])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_an_algorithm_keeps_the_epsilon_that_it_was_given(epsilon: float, delta: float) -> None:
+    assert Budget(epsilon, delta).allows(dm.OnlineLearning(epsilon, delta).plan(50))
+
+
+def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
+    goal = Budget(1.0)
+    with pytest.raises(
+        OverBudget, match="rounds: wanted at most 4, which epsilon = 1 at delta = 0"
+    ):
+        goal.require(Repeated(4.0, Laplace), 10)
+    with pytest.raises(ValueError, match="rounds: wanted none: epsilon = 1 at delta = 0 is too"):
+        goal.require(Repeated(0.5, Laplace), 10)
+    with pytest.raises(OverBudget, match="got 1, which cost epsilon = 2"):
+        goal.require(Repeated(0.5, Laplace), 1)
+
+
+def test_a_ledger_takes_no_more_than_the_budget() -> None:
+    goal, plan = Budget(1.0), Repeated(4.0, Laplace).plan(10)
+    ledger = Ledger(plan, goal)
+    for release in plan.releases[:4]:
+        assert ledger.allows(release)
+        ledger.admit(release)
+        ledger.add(release)
+    assert not ledger.allows(plan.releases[4])
+    with pytest.raises(
+        OverBudget, match=r"release: wanted at most epsilon = 1 .*got 1\.25 with it"
+    ):
+        ledger.admit(plan.releases[4])
+    assert ledger.plan == Repeated(4.0, Laplace).plan(4)
+    assert ledger.allows(Laplace(1.0).planned(0, Sensitivity(0.0, "l2", "a constant")))
+    ledger.add(plan.releases[4])
+    assert ledger.plan.cost().epsilon == 1.25
+
+
+def test_a_ledger_watches_what_departs_from_an_approved_plan() -> None:
+    planned = Repeated(4.0, Laplace).plan(4)
+    ledger = Ledger(planned, Budget(1.0))
+    for release in (planned.releases[0], Laplace(2.0).planned(1, ONE), planned.releases[2]):
+        ledger.admit(release)
+        ledger.add(release)
+    with pytest.raises(OverBudget):
+        ledger.admit(planned.releases[3])
+    free = Ledger(planned)
+    free.admit(Laplace(1e-3).planned(0, ONE))
+    assert free.plan.cost().epsilon == 1e3
+
+
+def test_pieces_of_one_planned_release_are_counted_once() -> None:
+    planned = Repeated(4.0, Laplace).plan(4)
+    ledger = Ledger(planned, Budget(1.0))
+    for release in planned.releases:
+        for _ in range(3):
+            ledger.admit(release)
+        assert ledger.plan.releases[-2:].count(release) == 1
+        ledger.add(release)
+    assert ledger.plan == planned
+
+
+class Spendthrift(dm.OnlineLearning):
+    """Lets out all of its data, too, from round 3 on: which was not planned."""
+
+    def step(self, state, round, problem, exchange, key):
+        state, info = super().step(state, round, problem, exchange, key)
+        if round < 3:
+            return state, info
+        stream = key.stream(Purpose.NOISE, 1000 + round)
+        _, more, _ = Laplace(2.5).release(state.w, ONE, stream, round=round)
+        return state, replace(info, releases=(*info.releases, more))
+
+
+def run(algorithm: AnyAlgorithm, small_problem: dm.LinearProblem, **options) -> dm.Run:
+    ring = dm.topology.ring(small_problem.nodes)
+    return dm.simulate(algorithm, small_problem, ring, rounds=10, key=dm.Key.seeded(0), **options)
+
+
+@pytest.fixture
+def small_problem() -> dm.LinearProblem:
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(60, 3))
+    train = dm.Dataset(features / 4, np.sign(features[:, 0]).astype(np.int64), "small")
+    return dm.LinearProblem(train, np.arange(60).reshape(4, 15), "hinge")
+
+
+def test_a_run_is_refused_before_its_first_round(small_problem: dm.LinearProblem) -> None:
+    with pytest.raises(OverBudget, match=r"rounds: wanted at most 1, which epsilon = 0\.5"):
+        run(dm.OnlineLearning(epsilon=1.0), small_problem, budget=Budget(0.5))
+    done = run(dm.OnlineLearning(epsilon=1.0), small_problem, budget=Budget(1.0, 1e-6))
+    assert len(done.ledger.releases) == 10
+    assert done.privacy.delta == 1e-6
+
+
+def test_a_run_that_departs_from_its_plan_ends_at_the_budget(
+    small_problem: dm.LinearProblem,
+) -> None:
+    done = run(Spendthrift(epsilon=0.1), small_problem, budget=Budget(1.0))
+    assert [release.round for release in done.ledger.releases] == [0, 1, 2, 3, 3, 4, 4, 5]
+    assert done.privacy.epsilon == pytest.approx(0.9)
+    assert run(Spendthrift(epsilon=0.1), small_problem).privacy.epsilon == pytest.approx(2.9)
+
+
+def test_the_first_round_raises(small_problem: dm.LinearProblem) -> None:
+    class Early(Spendthrift):
+        def step(self, state, round, problem, exchange, key):
+            return super().step(state, round + 3, problem, exchange, key)
+
+    with pytest.raises(OverBudget, match=r"release: wanted at most epsilon = 0\.2"):
+        run(Early(epsilon=0.1), small_problem, budget=Budget(0.2))
+
+
+def test_examples_of_the_docstrings() -> None:
+    assert doctest.testmod(budget).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Budget(0.0), "epsilon: wanted a finite number greater than 0, got 0.0"),
+        (lambda: Budget(float("inf")), "epsilon: wanted a finite number, got inf"),
+        (lambda: Budget(1.0, 1.0), r"delta: wanted a number in \[0, 1\), got 1.0"),
+        (lambda: Budget(1.0, -1e-9), r"delta: wanted a number in \[0, 1\), got"),
+        (
+            lambda: Budget(1.0).calibrate(online, 0),
+            "rounds: wanted an integer of at least 1, got 0",
+        ),
+        (lambda: Budget(1.0).calibrate(online, 1, guess=0), "guess: wanted a finite number"),
+        (lambda: Budget(1.0).calibrate(Repeated, 1), "epsilon: wanted an epsilon that noise"),
+        (
+            lambda: Budget(1.0).affordable_rounds(Repeated(1.0), at_most=0),
+            "at_most: wanted an integer of at least 1, got 0",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
