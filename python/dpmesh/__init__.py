@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
-    from dpmesh.simulator import Run, simulate
+    from dpmesh.simulator import Network, Run, simulate
 
 __all__ = [
     "Dataset",
     "FederatedLearning",
     "Key",
     "LinearProblem",
+    "Network",
     "OnlineLearning",
     "QuantizedGossip",
     "Run",
@@ -65,6 +66,7 @@ _HOMES = {
     "FederatedLearning": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
+    "Network": "dpmesh.simulator",
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",
     "Run": "dpmesh.simulator",

@@ -2,7 +2,20 @@
 
 from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
+from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.simulator.repeats import RepeatedRuns, Repeats
 from dpmesh.simulator.run import Run, Traffic
 
-__all__ = ["History", "Record", "RepeatedRuns", "Repeats", "Run", "Traffic", "simulate"]
+__all__ = [
+    "Exponential",
+    "History",
+    "LogNormal",
+    "Network",
+    "Record",
+    "RepeatedRuns",
+    "Repeats",
+    "Run",
+    "Traffic",
+    "Uniform",
+    "simulate",
+]

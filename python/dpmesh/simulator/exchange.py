@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
+from scipy import sparse
 
 from dpmesh import kernels
+from dpmesh._validate import fail
 from dpmesh.algorithms.base import Info
-from dpmesh.privacy.types import Released
+from dpmesh.privacy.types import Floats, Released
+from dpmesh.simulator.network import Conditions, Flags
 from dpmesh.simulator.run import Traffic
-from dpmesh.topology import Topology
+from dpmesh.topology import MixingMatrix, Topology
 
 
-class Gossip:
+class Carrier(Protocol):
+    """An exchange that also says what it carried, and how long it took."""
+
+    def __call__(self, round: int, messages: Released) -> Released:
+        """Return what each node receives in this round, shape (nodes, dim)."""
+        ...
+
+    def traffic(self, round: int, info: Info) -> Traffic:
+        """Return what was sent in this round; asked once for each, after the exchange."""
+        ...
+
+    @property
+    def seconds(self) -> float | None:
+        """Virtual time so far; None where it stands still."""
+        ...
+
+    @property
+    def memory(self) -> Any:
+        """What it has to know of the past, as arrays and numbers, for a checkpoint."""
+        ...
+
+    def recall(self, memory: Any) -> None:
+        """Go on from there."""
+        ...
+
+
+class _Instant:
+    """Takes no time and remembers nothing."""
+
+    seconds = None
+    memory = None
+
+    def recall(self, memory: None) -> None:
+        """Need nothing of the past."""
+
+
+class Gossip(_Instant):
     """Every node sends its message to its neighbours and receives their weighted average."""
 
     def __init__(self, topology: Topology) -> None:
@@ -29,7 +71,7 @@ class Gossip:
         return Traffic(int(listeners.sum()), int(np.sum(listeners * info.bits_per_node)))
 
 
-class Broadcast:
+class Broadcast(_Instant):
     """What a server or the holder of a token sends, everybody receives."""
 
     def __call__(self, round: int, messages: Released) -> Released:
@@ -40,3 +82,159 @@ class Broadcast:
         """Return what the algorithm says that it sent."""
         sent = info.messages or 0
         return Traffic(sent, sent * int(info.bits_per_node))
+
+
+@dataclass(frozen=True)
+class _Links:
+    """The links of a round, first in one direction, then in the other: each array is as long.
+
+    Parameters
+    ----------
+    matrix
+        What is left of the mixing matrix.
+    senders, receivers
+        The ends.
+    weights
+        What they had in the mixing matrix.
+    tries
+        How often the message was sent.
+    carried
+        Whether the link was used: both of its messages arrived.
+    delays
+        How many rounds the message is late.
+    """
+
+    matrix: MixingMatrix
+    senders: npt.NDArray[np.int64]
+    receivers: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64]
+    tries: npt.NDArray[np.int64]
+    carried: Flags
+    delays: npt.NDArray[np.int64]
+
+
+class FailingGossip:
+    """Gossip over a network that takes its time and fails; see `Network`.
+
+    A node goes on to the next round as soon as it has computed and heard what it waits for: there
+    is no common clock. `seconds` is the virtual time at which the last node ends its last round.
+    """
+
+    def __init__(self, topology: Topology, conditions: Conditions) -> None:
+        self._topology, self._conditions = topology, conditions
+        self._links = lru_cache(maxsize=1)(self._links_of)
+        self._clock = np.zeros(topology.nodes)
+        self._past: Floats | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Virtual time so far."""
+        return float(self._clock.max())
+
+    @property
+    def memory(self) -> Any:
+        """The nodes' clocks, and the messages that may still be used late."""
+        return [self._clock, self._past]
+
+    def recall(self, memory: Any) -> None:
+        """Go on from there."""
+        self._clock, self._past = memory
+
+    def __call__(self, round: int, messages: Released) -> Released:
+        """Return what arrives in this round, weighted, shape (nodes, dim)."""
+        links = self._links(round)
+        if self._conditions.network.max_delay == 0:
+            return Released(kernels.mix(links.matrix.weights, messages))
+        return self._mix_late(round, messages, links)
+
+    def traffic(self, round: int, info: Info) -> Traffic:
+        """Return what was sent in this round, again and in vain included, and let time pass."""
+        links = self._links(round)
+        bits = np.broadcast_to(info.bits_per_node, self._topology.nodes)[links.senders]
+        ready = self._clock + self._conditions.compute(round)
+        once = self._conditions.transfer(round, links.senders, info.bits_per_node)
+        waited = links.carried & (links.delays == 0)
+        arrival = (ready[links.senders] + links.tries * once)[waited]
+        np.maximum.at(ready, links.receivers[waited], arrival)
+        self._clock = ready
+        return Traffic(int(links.tries.sum()), int((links.tries * bits).sum()))
+
+    def _links_of(self, round: int) -> _Links:
+        matrix, network = self._topology.matrix(round), self._conditions.network
+        i, j = matrix.edges.T
+        senders, receivers = np.concatenate([i, j]), np.concatenate([j, i])
+        needed = self._conditions.attempts(round, len(senders))
+        present = self._conditions.present(round)
+        arrived = (needed <= network.attempts) & present[senders] & present[receivers]
+        heard = np.where(present[receivers], needed, network.attempts)
+        tries = np.where(present[senders], np.minimum(heard, network.attempts), 0)
+        kept = arrived[: len(i)] & arrived[len(i) :]
+        return _Links(
+            matrix if kept.all() else matrix.keep_edges(kept),
+            senders,
+            receivers,
+            weights=np.tile(matrix.edge_weights, 2),
+            tries=tries,
+            carried=np.tile(kept, 2),
+            delays=self._conditions.delays(round, len(senders)),
+        )
+
+    def _mix_late(self, round: int, messages: Released, links: _Links) -> Released:
+        """Mix a ring of the last rounds' messages, in which each link picks its own."""
+        rounds, (nodes, dim) = self._conditions.network.max_delay + 1, messages.shape
+        if self._past is None:
+            self._past = np.zeros((rounds, nodes, dim), messages.dtype)
+        self._past[round % rounds] = messages
+        used, everyone = links.carried, np.arange(nodes)
+        senders, receivers = links.senders[used], links.receivers[used]
+        places = (round - links.delays[used]) % rounds * nodes + senders
+        entries = np.concatenate([links.weights[used], links.matrix.weights.diagonal()])
+        rows = np.concatenate([receivers, everyone])
+        columns = np.concatenate([places, round % rounds * nodes + everyone])
+        late = sparse.csr_array((entries, (rows, columns)), shape=(nodes, rounds * nodes))
+        return Released(kernels.mix(late, self._past.reshape(-1, dim)))
+
+
+class TimedBroadcast:
+    """A server, or a token, over a network that takes its time; a lost message is sent again.
+
+    A round with a server ends when the slowest of its clients has received, computed and answered;
+    they are drawn anew, as many as the algorithm says, since who really took part is secret. In a
+    round with a token all nodes compute side by side, and the token's way adds up.
+    """
+
+    def __init__(self, travels: Literal["server", "token"], conditions: Conditions) -> None:
+        network = conditions.network
+        if network.has_absences or network.max_delay:
+            got = "nodes that are offline or late, or messages that are"
+            fail("network", f"one where everybody is present, for messages by {travels}", got)
+        self._travels, self._conditions = travels, conditions
+        self.seconds: float = 0.0
+
+    @property
+    def memory(self) -> Any:
+        """The clock."""
+        return self.seconds
+
+    def recall(self, memory: Any) -> None:
+        """Go on from there."""
+        self.seconds = memory
+
+    def __call__(self, round: int, messages: Released) -> Released:
+        """Return the messages as they are."""
+        return messages
+
+    def traffic(self, round: int, info: Info) -> Traffic:
+        """Return what was sent in this round, again included, and let time pass."""
+        sent = info.messages or 0
+        tries = self._conditions.attempts(round, sent)
+        nodes = self._conditions.some_nodes(round, (sent + 1) // 2)
+        senders = np.concatenate([nodes, nodes])[:sent]
+        times = tries * self._conditions.transfer(round, senders, info.bits_per_node)
+        compute = self._conditions.compute(round)
+        if self._travels == "server":
+            for_client = np.bincount(np.arange(sent) % max(1, len(nodes)), times, len(nodes))
+            self.seconds += float((compute[nodes] + for_client).max(initial=0.0))
+        else:
+            self.seconds += float(compute.max() + times.sum())
+        return Traffic(int(tries.sum()), int(tries.sum()) * int(info.bits_per_node))

@@ -14,9 +14,16 @@ from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.door import kept_by
 from dpmesh.privacy.report import report
 from dpmesh.simulator.checkpoint import Checkpoint
-from dpmesh.simulator.exchange import Broadcast, Gossip
+from dpmesh.simulator.exchange import (
+    Broadcast,
+    Carrier,
+    FailingGossip,
+    Gossip,
+    TimedBroadcast,
+)
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
+from dpmesh.simulator.network import Conditions, Network
 from dpmesh.simulator.rounds import Callback, Progress, Rounds
 from dpmesh.simulator.run import Run
 from dpmesh.topology import Topology
@@ -38,6 +45,7 @@ def simulate(
     every: int | None = None,
     progress: bool | None = None,
     callback: Callback | None = None,
+    network: Network | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
 ) -> Run:
@@ -64,9 +72,9 @@ def simulate(
         run that departs from its plan ends before the first release that would cost more.
     metrics
         Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``, ``"compression"``,
-        ``"node_accuracy"``, and functions ``metric(problem, parameters, received)`` of your own that
-        return a number, or one for each node. By default all named ones of the network that the
-        problem and the algorithm allow, regret up to 256 nodes.
+        ``"node_accuracy"``, and functions ``metric(problem, parameters, received)`` of your own
+        that return a number, or one for each node. By default all named ones of the network that
+        the problem and the algorithm allow, regret up to 256 nodes.
     every
         Measure in every so many rounds, and in the last; by default about 25 times in a run.
     progress
@@ -74,6 +82,9 @@ def simulate(
     callback
         Called with the round and its measurements whenever there are some: a stream of results to
         anywhere.
+    network
+        Times and failures of the network; ``seconds`` of virtual time are then measured along with
+        the metrics. By default messages take no time and all arrive.
     checkpoint
         A file in which the run keeps its progress. If it is there, the run goes on from it, to the
         same bits as if it had not been interrupted; if not, it is made. Ctrl-C saves before it
@@ -99,15 +110,16 @@ def simulate(
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     delta = budget.delta if budget is not None and delta == 0 else delta
     meters = build_metrics(metrics, algorithm, problem)
-    exchange = _exchange(algorithm, problem, topology)
     settings: dict[str, str | int] = {
         "algorithm": str(algorithm),
         "topology": str(topology),
+        "network": str(network),
         "rounds": rounds,
     }
     if checkpoint is not None and key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     key = Key.generate() if key is None else key
+    exchange = _exchange(algorithm, problem, topology, network, key)
     start = Progress(algorithm.init(problem, key))
     run = Rounds(algorithm, problem, exchange, key, meters, every, rounds, callback, start)
     saved = None
@@ -146,18 +158,23 @@ def simulate(
 
 
 def _exchange(
-    algorithm: AnyAlgorithm, problem: Testable, topology: Topology | None
-) -> Gossip | Broadcast:
+    algorithm: AnyAlgorithm,
+    problem: Testable,
+    topology: Topology | None,
+    network: Network | None,
+    key: Key,
+) -> Carrier:
     """Return the exchange by which the algorithm's messages travel."""
+    conditions = None if network is None else Conditions(network, problem.nodes, key)
     if algorithm.travels != "gossip":
         if topology is not None:
             fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
-        return Broadcast()
+        return Broadcast() if conditions is None else TimedBroadcast(algorithm.travels, conditions)
     if topology is None:
         fail("topology", "a network for messages to travel over", None)
     if topology.nodes != problem.nodes:
         fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
-    return Gossip(topology)
+    return Gossip(topology) if conditions is None else FailingGossip(topology, conditions)
 
 
 def _with_progress(rounds: range, show: bool | None) -> Iterable[int]:

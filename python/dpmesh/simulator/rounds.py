@@ -9,7 +9,7 @@ from typing import Any
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
-from dpmesh.simulator.exchange import Broadcast, Gossip
+from dpmesh.simulator.exchange import Carrier
 from dpmesh.simulator.history import History, Value
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.run import Traffic
@@ -31,8 +31,8 @@ class Progress:
         How many are done.
     history, ledger, traffic
         As in `Run`.
-    metrics
-        What each metric remembers; kept up to date by `Rounds.remembered` only.
+    metrics, exchange
+        What each metric and the exchange remember, as of `Rounds.remembered`.
     """
 
     state: Any
@@ -42,6 +42,7 @@ class Progress:
     ledger: list[Release] = field(default_factory=list)
     traffic: Traffic = field(default_factory=lambda: Traffic(0, 0))
     metrics: list[Any] = field(default_factory=list)
+    exchange: Any = None
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Rounds:
 
     algorithm: AnyAlgorithm
     problem: Any
-    exchange: Gossip | Broadcast
+    exchange: Carrier
     key: Key
     meters: list[Metric]
     every: int
@@ -77,16 +78,20 @@ class Rounds:
         values: dict[str, Value] = {}
         for meter in self.meters:
             values |= meter.values(after, self.at.received)
+        if self.exchange.seconds is not None:
+            values["seconds"] = self.exchange.seconds
         self.at.history.add(self.at.rounds, values)
         if self.callback is not None:
             self.callback(self.at.rounds, values)
 
     def remembered(self) -> Progress:
         """Return all that a later process needs to go on from here."""
-        return replace(self.at, metrics=[meter.memory for meter in self.meters])
+        metrics = [meter.memory for meter in self.meters]
+        return replace(self.at, metrics=metrics, exchange=self.exchange.memory)
 
     def recall(self, progress: Progress) -> None:
         """Go on from there."""
         self.at = progress
         for meter, memory in zip(self.meters, progress.metrics, strict=True):
             meter.recall(memory)
+        self.exchange.recall(progress.exchange)

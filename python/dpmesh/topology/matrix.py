@@ -153,6 +153,14 @@ class MixingMatrix:
         pairs.flags.writeable = False
         return pairs
 
+    @property
+    def edge_weights(self) -> npt.NDArray[np.float64]:
+        """Shape (edges,): the weights of the `edges` of a symmetric A."""
+        self._want_symmetric()
+        weights: npt.NDArray[np.float64] = self._upper.data
+        weights.flags.writeable = False
+        return weights
+
     def keep_edges(self, kept: npt.ArrayLike) -> MixingMatrix:
         """Return the matrix of a round in which only the `kept` edges carry messages.
 
@@ -173,7 +181,7 @@ class MixingMatrix:
         if mask.shape != (len(self.edges),) or mask.dtype != np.bool_:
             got = f"{mask.dtype} of shape {mask.shape}"
             fail("kept", f"truth values of shape ({len(self.edges)},)", got)
-        (i, j), weights = self.edges.T, self._upper.data
+        (i, j), weights = self.edges.T, self.edge_weights
         carried = np.where(mask, weights, 0)
         returned = weights - carried
         own = self.weights.diagonal()

@@ -1,0 +1,240 @@
+"""A network that takes its time and fails: what befalls messages, and when, in virtual time.
+
+All of it is drawn from the run's key and from public numbers alone, round by round, so that nothing
+of it tells of the data. What is sent again is the value that was released, never a new one: losses
+cost time, bits and accuracy, but no privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, non_negative, positive, probability
+from dpmesh.keys import Key, Purpose, generator
+
+Numbers: TypeAlias = npt.NDArray[np.float64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Draws with this mean, independent of each other and without memory."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        positive("mean", self.mean)
+
+    def draw(self, source: np.random.Generator, count: int) -> Numbers:
+        """Return so many draws."""
+        return source.exponential(self.mean, count)
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Draws around a median, with a long upper tail: exp of a normal of standard deviation sigma.
+
+    About two thirds lie between median / e^sigma and median * e^sigma.
+    """
+
+    median: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        positive("median", self.median)
+        non_negative("sigma", self.sigma)
+
+    def draw(self, source: np.random.Generator, count: int) -> Numbers:
+        """Return so many draws."""
+        return source.lognormal(np.log(self.median), self.sigma, count)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Draws between two numbers."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        positive("low", self.low)
+        if positive("high", self.high) < self.low:
+            fail("high", f"at least low = {self.low}", self.high)
+
+    def draw(self, source: np.random.Generator, count: int) -> Numbers:
+        """Return so many draws."""
+        return source.uniform(self.low, self.high, count)
+
+
+Law: TypeAlias = float | Exponential | LogNormal | Uniform
+"""A constant, or a law to draw from."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Times and failures of a network; by default there are none.
+
+    Parameters
+    ----------
+    latency
+        Seconds until a message arrives, beside its length; for each message anew.
+    bandwidth
+        Bits per second of each of a node's links, which send side by side; drawn once for each
+        node. None: no limit.
+    compute
+        Seconds that a node computes in a round; for each node and round anew.
+    straggler_fraction
+        Which share of the nodes are stragglers, drawn once.
+    straggler_slowdown
+        How many times as long they compute, at least 1.
+    loss
+        Probability that a message is lost on its way, below 1.
+    attempts
+        How often a neighbour's message is sent until it arrives, at most. A server and a token are
+        waited for: there a message is sent until it arrives.
+    offline
+        Probability that a node is offline in a stretch of `outage_rounds` rounds; below 1. Each
+        node's stretches begin at a time of their own.
+    outage_rounds
+        Length of such a stretch.
+    late_fraction
+        Which share of the nodes join late, drawn once.
+    late_rounds
+        By which round they have all joined, each at a time of its own.
+    max_delay
+        By how many rounds a neighbour's message may be late: each is from 0 to so many, equally
+        likely. A node does not wait for what is late, but mixes the older message that it has.
+
+    Notes
+    -----
+    Gossip needs both messages of a link: where one of them is missing, both ends put the link's
+    weight on themselves, so that the matrix of the round stays doubly stochastic and the mean of
+    the nodes stays where it is. A node that is offline, or has not joined, goes on alone, and the
+    ledger counts its messages as if they were heard. Delay alone moves the mean, in a bounded way.
+    """
+
+    latency: Law = 0.0
+    bandwidth: Law | None = None
+    compute: Law = 0.0
+    straggler_fraction: float = 0.0
+    straggler_slowdown: float = 10.0
+    loss: float = 0.0
+    attempts: int = 1
+    offline: float = 0.0
+    outage_rounds: int = 1
+    late_fraction: float = 0.0
+    late_rounds: int = 1
+    max_delay: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("latency", "compute"):
+            _check_law(name, getattr(self, name), zero=True)
+        if self.bandwidth is not None:
+            _check_law("bandwidth", self.bandwidth, zero=False)
+        probability("straggler_fraction", self.straggler_fraction)
+        if positive("straggler_slowdown", self.straggler_slowdown) < 1:
+            fail("straggler_slowdown", "at least 1", self.straggler_slowdown)
+        probability("loss", self.loss, one=False)
+        integer("attempts", self.attempts, at_least=1)
+        probability("offline", self.offline, one=False)
+        integer("outage_rounds", self.outage_rounds, at_least=1)
+        probability("late_fraction", self.late_fraction)
+        integer("late_rounds", self.late_rounds, at_least=1)
+        integer("max_delay", self.max_delay)
+
+    @property
+    def has_absences(self) -> bool:
+        """Whether nodes can be away."""
+        return self.offline > 0 or self.late_fraction > 0
+
+
+class _Use(IntEnum):
+    """What random numbers are for."""
+
+    BANDWIDTH = auto()
+    STRAGGLERS = auto()
+    LATE = auto()
+    PHASE = auto()
+    OUTAGES = auto()
+    COMPUTE = auto()
+    LATENCY = auto()
+    ATTEMPTS = auto()
+    DELAY = auto()
+    PARTNERS = auto()
+
+
+class Conditions:
+    """What a network does to these nodes, as functions of the round."""
+
+    def __init__(self, network: Network, nodes: int, key: Key) -> None:
+        self.network, self.nodes, self._key = network, nodes, key
+        slow = self._source(_Use.STRAGGLERS).random(nodes) < network.straggler_fraction
+        self._slowness = np.where(slow, network.straggler_slowdown, 1.0)
+        self._seconds_per_bit = np.zeros(nodes)
+        if network.bandwidth is not None:
+            self._seconds_per_bit = 1 / self._draw(_Use.BANDWIDTH, network.bandwidth, nodes)
+        source = self._source(_Use.LATE)
+        late = source.random(nodes) < network.late_fraction
+        joins = 1 + source.integers(network.late_rounds, size=nodes)
+        self._joins = np.where(late, joins, 0)
+        self._phase = self._source(_Use.PHASE).integers(network.outage_rounds, size=nodes)
+
+    def present(self, round: int) -> Flags:
+        """Which nodes have joined and are online, shape (nodes,)."""
+        stretch, begun = divmod(round, self.network.outage_rounds)
+        now, following = (self._offline(stretch + i) for i in (0, 1))
+        offline = np.where(begun + self._phase < self.network.outage_rounds, now, following)
+        here: Flags = (round >= self._joins) & ~offline
+        return here
+
+    def compute(self, round: int) -> Numbers:
+        """Seconds that each node computes in a round, shape (nodes,)."""
+        return self._slowness * self._draw(_Use.COMPUTE, self.network.compute, self.nodes, round)
+
+    def transfer(
+        self, round: int, senders: npt.NDArray[np.int64], bits: npt.NDArray[np.int64] | int
+    ) -> Numbers:
+        """Seconds that one message of each sender takes; `bits` as in `Info`."""
+        length = np.broadcast_to(bits, self.nodes)[senders]
+        latency = self._draw(_Use.LATENCY, self.network.latency, len(senders), round)
+        return latency + length * self._seconds_per_bit[senders]
+
+    def attempts(self, round: int, count: int) -> npt.NDArray[np.int64]:
+        """Return how often each of so many messages has to be sent until it arrives."""
+        if self.network.loss == 0:
+            return np.ones(count, dtype=np.int64)
+        return self._source(_Use.ATTEMPTS, round).geometric(1 - self.network.loss, count)
+
+    def delays(self, round: int, count: int) -> npt.NDArray[np.int64]:
+        """Return how many rounds each of so many messages is late."""
+        most = min(self.network.max_delay, round)  # there are no messages before round 0
+        return self._source(_Use.DELAY, round).integers(most + 1, size=count)
+
+    def some_nodes(self, round: int, count: int) -> npt.NDArray[np.int64]:
+        """Return so many nodes at random, each at most once as long as there are enough."""
+        source = self._source(_Use.PARTNERS, round)
+        return source.choice(self.nodes, count, replace=count > self.nodes)
+
+    def _offline(self, stretch: int) -> Flags:
+        if self.network.offline == 0:
+            return np.zeros(self.nodes, dtype=np.bool_)
+        flags: Flags = self._source(_Use.OUTAGES, stretch).random(self.nodes) < self.network.offline
+        return flags
+
+    def _draw(self, use: _Use, law: Law, count: int, round: int = 0) -> Numbers:
+        if isinstance(law, (int, float)):
+            return np.full(count, float(law))
+        return law.draw(self._source(use, round), count)
+
+    def _source(self, use: _Use, round: int = 0) -> np.random.Generator:
+        return generator(self._key, Purpose.NETWORK, round, node=use)
+
+
+def _check_law(name: str, law: Law, *, zero: bool) -> None:
+    if not isinstance(law, (Exponential, LogNormal, Uniform)):
+        (non_negative if zero else positive)(name, law)
