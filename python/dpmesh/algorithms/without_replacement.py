@@ -367,7 +367,9 @@ class WithoutReplacement:
         return losses
 
 
-def theorem4_steps(problem: LinearProblem, smallest_chance: float) -> InverseTime:
+def theorem4_steps(
+    problem: LinearProblem, smallest_chance: float, *, smoothness: float | None = None
+) -> InverseTime:
     """Return the step sizes of Theorem 4, delayed until Lemma 4 allows them.
 
     ``1 / (a gamma (t + t0))`` with ``t0 = 2 mu / (a gamma)``: never above ``1 / (2 mu)``.
@@ -375,9 +377,12 @@ def theorem4_steps(problem: LinearProblem, smallest_chance: float) -> InverseTim
     Parameters
     ----------
     problem
-        Regularized: gamma is its strong convexity, mu its smoothness.
+        Regularized: gamma is its strong convexity.
     smallest_chance
         The paper's a in (0, 1]: of either decision. With exploration p it is at least p / 2.
+    smoothness
+        mu; by default the problem's own. The paper's, 1 + lambda for the logistic loss, is larger
+        and makes the first steps smaller.
 
     Raises
     ------
@@ -385,9 +390,10 @@ def theorem4_steps(problem: LinearProblem, smallest_chance: float) -> InverseTim
         If the problem is not regularized or has no feature norm, or an argument is out of range.
     """
     constants = problem.model_constants()
+    mu = constants.smoothness if smoothness is None else positive("smoothness", smoothness)
     scale = 1 / probability("smallest_chance", smallest_chance, zero=False)
     scale /= positive("problem.regularization", constants.strong_convexity)
-    return InverseTime(scale, 2 * constants.smoothness * scale)
+    return InverseTime(scale, 2 * mu * scale)
 
 
 def _flat(w: Floats) -> Floats:

@@ -14,6 +14,10 @@ EXPERIMENTS = {
     "federated-figure1": "federated_signals:figure1",
     "federated-figureS15": "federated_signals:figure_s15",
     "federated-table2": "federated:table2",
+    "without-replacement-figure3": "without_replacement:figure3",
+    "without-replacement-figure4": "without_replacement:figure4",
+    "without-replacement-table1": "without_replacement:table1",
+    "without-replacement-table2": "without_replacement:table2",
 }
 """Name on the command line, and the function of a module of `dpmesh.papers` that runs it.
 
