@@ -1,0 +1,238 @@
+"""What the experiments of the online paper share: data, network, runs, points of regret.
+
+The paper leaves open lambda, the radius of W, the network and the number of repetitions. Ours are
+below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from dpmesh.algorithms.online import OnlineLearning
+from dpmesh.data import Dataset, rcv1
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import InverseTime
+from dpmesh.simulator import RepeatedRuns, Repeats
+from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Tell = Callable[[str], None]
+Values = npt.NDArray[np.float64]
+
+NODES = (1, 4, 64)
+MOST_NODES = max(NODES)
+GRAPHS = 16
+"""The network is a random 4-regular graph (a ring of 4), its places dealt anew: so many in turn."""
+CONFIDENCE = 0.95
+
+OPEN = (
+    "The paper leaves\nopen lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
+    "0.01 and 10 (RCV1),\na 4-regular graph that changes every round."
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data, and what the paper leaves open about learning from them.
+
+    Parameters
+    ----------
+    name
+        ``"synthetic"`` or ``"rcv1"``.
+    load
+        Returns the records to learn from, and those to test on if there are any.
+    radius
+        Of W.
+    strong_convexity
+        lambda of the steps 1 / (lambda t).
+    at
+        Checkpoints, in examples of each of 64 nodes; the last is the length of the run.
+    """
+
+    name: str
+    load: Callable[[], tuple[Dataset, Dataset | None]]
+    radius: float
+    strong_convexity: float
+    at: tuple[int, ...]
+
+
+def synthetic() -> tuple[Dataset, None]:
+    """100,000 points of the 10-dimensional unit ball, labelled by a hyperplane through its centre.
+
+    The paper does not say how it labels them.
+    """
+    draw = generator(Key.seeded(0), Purpose.SAMPLE)
+    count, dim = 100_000, 10
+    directions = draw.normal(size=(count, dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    points = directions * draw.random((count, 1)) ** (1 / dim)
+    labels = np.where(points @ draw.normal(size=dim) > 0, 1, -1)
+    return Dataset(points.astype(np.float32), labels, "synthetic"), None
+
+
+def reuters() -> tuple[Dataset, Dataset]:
+    """Return RCV1's training and test documents."""
+    train, test = (rcv1(part) for part in ("train", "test"))
+    return _single_precision(train), _single_precision(test)
+
+
+SOURCES = (
+    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560)),
+    Source("rcv1", reuters, 10.0, 0.01, (20, 60, 190)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The data of all runs, dealt to different numbers of nodes in the same orders.
+
+    Parameters
+    ----------
+    source
+        What they are.
+    repeats
+        For each number of nodes.
+    best
+        Shape (runs, checkpoints): mean loss of the best fixed predictor. The examples that all
+        nodes together have used at a checkpoint are the same for all numbers of nodes.
+    """
+
+    source: Source
+    repeats: dict[int, Repeats]
+    best: Values
+
+    @classmethod
+    def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
+        """Deal the data out `seeds` times."""
+        train, test = source.load()
+        records = np.arange(source.at[-1] * MOST_NODES)
+        repeats = {}
+        for m in {*nodes, MOST_NODES}:
+            problem = LinearProblem(train, tuple(records.reshape(m, -1)), "hinge", test=test)
+            repeats[m] = Repeats.deal(problem, seeds, key=Key.seeded(1))
+        most = repeats[MOST_NODES]
+        return cls(source, repeats, most.best(source.at, radius=source.radius, tolerance=1e-3))
+
+    def algorithm(self, epsilon: float | None, batch_size: int = 1) -> OnlineLearning:
+        """Return the paper's algorithm, with steps 1 / (lambda t)."""
+        step_size = InverseTime(1 / self.source.strong_convexity)
+        radius = self.source.radius
+        return OnlineLearning(epsilon, step_size=step_size, radius=radius, batch_size=batch_size)
+
+    def run(self, algorithm: OnlineLearning, nodes: int = MOST_NODES) -> RepeatedRuns:
+        """Run all copies at this number of nodes."""
+        at = [count * MOST_NODES // nodes for count in self.source.at]
+        repeats = self.repeats[nodes]
+        return repeats.simulate(algorithm, network(nodes), at=at, key=Key.seeded(2))
+
+
+def network(nodes: int) -> Topology:
+    """Return a network that changes from round to round."""
+    if nodes == 1:
+        return complete(1)
+    base = random_regular(nodes, min(4, nodes - 2), key=Key.seeded(3))
+    varying = shuffled(base, key=Key.seeded(3))
+    return cycle([varying.matrix(t) for t in range(GRAPHS)])
+
+
+@dataclass(frozen=True)
+class Point:
+    """Average regret at one checkpoint of one setting.
+
+    Parameters
+    ----------
+    data, mechanism, epsilon, nodes, batch_size
+        The setting; `epsilon` None is without noise.
+    examples
+        Used so far by all nodes together.
+    regret, interval
+        Mean over runs and learners, for each example; half the width of its 95% interval.
+    spread
+        Standard deviation between runs.
+    worst_regret
+        Of the worst learner, mean over runs.
+    runs
+        Their number.
+    """
+
+    data: str
+    mechanism: str
+    epsilon: float | None
+    nodes: int
+    batch_size: int
+    examples: int
+    regret: float
+    interval: float
+    spread: float
+    worst_regret: float
+    runs: int
+
+
+def measure(copies: Copies, algorithm: OnlineLearning, nodes: int, tell: Tell) -> list[Point]:
+    """Run one setting and return its curve."""
+    curve = points_of(copies, copies.run(algorithm, nodes), algorithm, "paper", nodes)
+    last = curve[-1]
+    tell(
+        f"{last.data:<10} epsilon {name_of(last.epsilon):<4} {nodes:>2} nodes  "
+        f"batch {last.batch_size}  regret {last.regret:.4f} +- {last.interval:.4f}"
+    )
+    return curve
+
+
+def points_of(
+    copies: Copies, runs: RepeatedRuns, algorithm: OnlineLearning, mechanism: str, nodes: int
+) -> list[Point]:
+    """Return the curve of finished runs."""
+    regret = runs.regret(copies.best)
+    means, worst = regret.mean(axis=1), regret.max(axis=1).mean(axis=0)
+    setting = (copies.source.name, mechanism, algorithm.epsilon, nodes, algorithm.batch_size)
+    return [
+        Point(
+            *setting,
+            examples=count * MOST_NODES,
+            regret=float(means[:, k].mean()),
+            interval=interval(means[:, k]),
+            spread=float(means[:, k].std(ddof=1)) if len(means) > 1 else np.nan,
+            worst_regret=float(worst[k]),
+            runs=len(means),
+        )
+        for k, count in enumerate(copies.source.at)
+    ]
+
+
+def interval(values: Values) -> float:
+    """Half the width of Student's interval of the mean; NaN for one value."""
+    if len(values) < 2:
+        return np.nan
+    factor = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+    return float(factor * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def accuracies(problem: LinearProblem, models: npt.NDArray[np.floating]) -> Values:
+    """Mean accuracy of the nodes' models in each run."""
+    return np.array([problem.accuracy(np.ascontiguousarray(run)).mean() for run in models])
+
+
+def label_axes(ax: Axes, title: str, x: str) -> None:
+    """Label axes of regret over something that grows by factors."""
+    ax.set(title=title, xlabel=x, ylabel="average regret", xscale="log")
+    ax.grid(alpha=0.3)
+    ax.legend(frameon=False)
+
+
+def name_of(epsilon: float | None) -> str:
+    """Return an epsilon in words."""
+    return "none" if epsilon is None else f"{epsilon:g}"
+
+
+def _single_precision(dataset: Dataset) -> Dataset:
+    return replace(dataset, features=dataset.features.astype(np.float32))
