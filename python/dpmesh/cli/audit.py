@@ -8,9 +8,17 @@ from typing import Annotated
 import typer
 
 from dpmesh._validate import one_of
-from dpmesh.algorithms import FederatedLearning, OnlineLearning
+from dpmesh.algorithms import (
+    FederatedLearning,
+    OnlineLearning,
+    QuantizedGossip,
+    WithoutReplacement,
+)
+from dpmesh.controllers import Periodic
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import Crowd, Pair, audit_layers, worst_cases
+from dpmesh.privacy.compression import Quantizer
+from dpmesh.schedules import Constant, SampleSize
 
 
 def _online(canaries: int) -> tuple[Pair, Crowd]:
@@ -24,9 +32,35 @@ def _federated(canaries: int) -> tuple[Pair, Crowd]:
     return worst_cases.federated(algorithm, canaries=canaries)
 
 
+def _quantized(canaries: int) -> tuple[Pair, Crowd]:
+    rounds = 6
+    algorithm = QuantizedGossip(
+        step_size=Constant(0.5),
+        consensus_step_size=Constant(0.2),
+        sample_size=SampleSize(10, 0, rounds),
+        noise_std=Constant(1.0),
+        compressor=Quantizer(0.001, bits=16),
+        smoothness=1.0,
+    )
+    return worst_cases.quantized(algorithm, rounds=rounds, canaries=canaries)
+
+
+def _without_replacement(canaries: int) -> tuple[Pair, Crowd]:
+    algorithm = WithoutReplacement(
+        epsilon=4.0,
+        batch_size=2,
+        step_size=Constant(0.001),
+        controller=Periodic(2),
+        model_radius=1.0,
+    )
+    return worst_cases.without_replacement(algorithm, canaries=canaries)
+
+
 CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
     "federated": _federated,
     "online": _online,
+    "quantized": _quantized,
+    "without_replacement": _without_replacement,
 }
 
 
@@ -34,7 +68,7 @@ def audit(
     algorithm: Annotated[
         str | None, typer.Argument(help="One of " + ", ".join(CASES) + "; without one, all.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Of each of two neighbouring worlds.")] = 2_000,
+    runs: Annotated[int, typer.Option(min=1, help="Of each of two neighbouring worlds.")] = 1_000,
     canaries: Annotated[int, typer.Option(min=2, help="In the one run with many.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Make it reproducible.")] = None,

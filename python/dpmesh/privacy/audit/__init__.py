@@ -7,7 +7,7 @@ single one. Failing an audit proves a fault, passing proves nothing.
 
 from dpmesh.privacy.audit import worst_cases
 from dpmesh.privacy.audit.algorithm import audit_algorithm
-from dpmesh.privacy.audit.canaries import PullingClients, canary_records
+from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records
 from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.privacy.audit.coupling import Coupling, Movement, couple
 from dpmesh.privacy.audit.layers import Crowd, Pair, audit_layers
@@ -16,7 +16,7 @@ from dpmesh.privacy.audit.one_run import audit_one_run
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
 from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
-from dpmesh.privacy.audit.transcript import Transcript, alone
+from dpmesh.privacy.audit.transcript import Transcript, alone, silence
 
 __all__ = [
     "AuditResult",
@@ -25,6 +25,7 @@ __all__ = [
     "Crowd",
     "EpsilonClaim",
     "GaussianClaim",
+    "HillProblem",
     "Movement",
     "OneRelease",
     "Pair",
@@ -44,5 +45,6 @@ __all__ = [
     "power",
     "projection",
     "runs_needed",
+    "silence",
     "worst_cases",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._ragged import Indices, Ragged
-from dpmesh._validate import fail, integer
+from dpmesh._ragged import Indices, Ragged, Walks
+from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.privacy.types import Floats
@@ -59,16 +60,14 @@ def canary_records(
 
 @dataclass(frozen=True, eq=False)
 class PullingClients:
-    """Clients whose local steps end as far from the global model as clipping lets them.
-
-    Each has one record, with the linear loss -<pull, w>.
+    """Clients whose local training ends far out, wherever it should stop: they must be clipped.
 
     Parameters
     ----------
     pulls
         Shape (clients, dim): the direction in which each client pulls.
     present
-        Shape (clients,): whether the client has its record; without it, it is as if it were not
+        Shape (clients,): whether the client has a record; without one it is as if it were not
         there.
 
     Raises
@@ -99,21 +98,84 @@ class PullingClients:
         has = self.present[nodes]
         return np.cumsum([0, *has]), nodes[has]
 
-    def step(
-        self,
-        params: Floats,
-        step_size: npt.NDArray[np.float64],
-        batches: Ragged,
-        *,
-        out: Floats,
+    def local_training(
+        self, start: Floats, walks: Walks, *, step_size: float, radius: float
+    ) -> tuple[Floats, npt.NDArray[np.float64]]:
+        """Return moves far along the pulls of the clients that take a step, and losses of 0."""
+        active = np.diff(walks.steps) > 0
+        indptr, records = walks.batches
+        clients = records[indptr[walks.steps[:-1][active]]]
+        moves = np.zeros((len(active), start.shape[1]))
+        moves[active] = _FAR * self.pulls[clients]
+        return moves, np.where(active, 0.0, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class HillProblem:
+    """Nodes on a hilltop: one record of each is a canary that pushes down either side of it.
+
+    The canary's loss is linear, those of all other records are -curvature |w|^2 / 2: their
+    gradients carry a state on the way that the canary began, as steeply as a curvature allows.
+
+    Parameters
+    ----------
+    coins
+        Shape (nodes,): towards which side each canary pushes.
+    records
+        Of each node, the canary included.
+    pull
+        Norm of a canary's gradient.
+    curvature
+        At least 0.
+
+    Raises
+    ------
+    ValueError
+        If there is no coin, or a number is out of range.
+    """
+
+    coins: npt.NDArray[np.bool_]
+    records: int
+    pull: float
+    curvature: float
+
+    regularization: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.coins.ndim != 1 or not self.coins.size:
+            fail("coins", "shape (nodes,), not 0", f"shape {self.coins.shape}")
+        integer("records", self.records, at_least=1)
+        positive("pull", self.pull)
+        non_negative("curvature", self.curvature)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.coins)
+
+    def initial(self, key: Key) -> Floats:
+        """Return the hilltop 0, shape (1, 1)."""
+        return np.zeros((1, 1))
+
+    def records_of(self, nodes: Indices) -> Ragged:
+        """Return the records of these nodes: each node's first is its canary."""
+        places = nodes[:, np.newaxis] * self.records + np.arange(self.records)
+        return np.arange(len(nodes) + 1) * self.records, places.ravel()
+
+    def gradient(
+        self, params: Floats, batches: Ragged, *, clipping_norm: float | None = None
     ) -> Floats:
-        """Return the models after a step along their pulls."""
-        indptr, records = batches
-        active = np.diff(indptr) > 0
-        out[:] = params
-        out[active] += step_size[active, np.newaxis] * _FAR * self.pulls[records]
-        return out
+        """Return the mean gradient of each node's batch."""
+        indptr, indices = batches
+        nodes, places = np.divmod(indices, self.records)
+        canaries = np.bincount(nodes[places == 0], minlength=self.nodes)
+        slopes = -self.curvature * params
+        pushes = np.where(self.coins, -self.pull, self.pull)[:, np.newaxis]
+        if clipping_norm is not None:
+            slopes, pushes = (x.clip(-clipping_norm, clipping_norm) for x in (slopes, pushes))
+        share = (canaries / np.diff(indptr))[:, np.newaxis]
+        return np.asarray((1 - share) * slopes + share * pushes)
 
     def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
         """Return 0: nobody looks at these losses."""
-        return np.zeros(len(params))
+        return np.zeros(self.nodes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
 from dpmesh.privacy.door import Passage, watched_by
@@ -41,6 +43,11 @@ class Transcript:
 def alone(round: int, messages: Released) -> Released:  # noqa: ARG001
     """Return to each node its own message: nothing blurs a canary."""
     return messages
+
+
+def silence(round: int, messages: Released) -> Released:  # noqa: ARG001
+    """Return zeros to all nodes, as if their neighbours' messages cancelled."""
+    return Released(np.zeros_like(messages))
 
 
 def record(

@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh.privacy.audit.canaries import PullingClients, canary_records
+from dpmesh._validate import fail
+from dpmesh.controllers import AlwaysGlobal
+from dpmesh.data import Dataset
+from dpmesh.keys import Key
+from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records
 from dpmesh.privacy.audit.layers import Crowd, Pair
 from dpmesh.privacy.audit.mechanism import OneRelease, worst_pair
 from dpmesh.privacy.audit.one_run import Coins
-from dpmesh.privacy.audit.scores import projection
+from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
+from dpmesh.privacy.audit.transcript import alone, silence
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.types import Floats
@@ -25,6 +30,8 @@ from dpmesh.problems import LinearProblem
 if TYPE_CHECKING:
     from dpmesh.algorithms.federated import FederatedLearning
     from dpmesh.algorithms.online import OnlineLearning
+    from dpmesh.algorithms.quantized import QuantizedGossip
+    from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 CROWD_DELTA = 1e-9
 """Of a crowd's claim: twice the canaries times as much must be far below 1 - confidence."""
@@ -135,5 +142,85 @@ def federated(
             rounds,
             delta=CROWD_DELTA,
             scores=projection(np.eye(canaries)),
+        ),
+    )
+
+
+def quantized(
+    algorithm: QuantizedGossip, *, rounds: int, delta: float = 1e-5, canaries: int = 1_000
+) -> tuple[Pair, Crowd]:
+    """Return nodes on a hilltop whose canary pushes their state down either side.
+
+    Parameters
+    ----------
+    algorithm
+        As many records as it samples are there, so that it always samples the canary.
+    rounds
+        Of each run; the more, the further states drift apart.
+    delta
+        Of the pair's claim.
+    canaries
+        Nodes of the crowd, each with a canary of its own.
+    """
+    curvature = min(algorithm.smoothness, 1e6) if algorithm.mode == "safe" else 0.0
+
+    def problem_of(coins: Coins) -> HillProblem:
+        return HillProblem(coins, algorithm.sample_size(1), algorithm.clipping_norm, curvature)
+
+    one, other = (problem_of(np.array([coin])) for coin in (True, False))
+    return (
+        Pair(algorithm, one, other, rounds, exchange=silence, delta=delta),
+        Crowd(algorithm, problem_of, canaries, rounds, exchange=silence, delta=CROWD_DELTA),
+    )
+
+
+def without_replacement(
+    algorithm: WithoutReplacement, *, rounds: int = 2, delta: float = 1e-5, canaries: int = 1_000
+) -> tuple[Pair, Crowd]:
+    """Return one node whose records pull against canaries: the first one, or one for each release.
+
+    Parameters
+    ----------
+    algorithm
+        Of one model with a `model_radius`, beside which the targets are far out. The steps must be
+        so small that a local model moves less than that radius.
+    rounds
+        Of the pair's runs, until the first release at least.
+    delta
+        Of the pair's claim.
+    canaries
+        Rounds of the crowd's run, in which every update is global.
+    """
+    if algorithm.model_radius is None:
+        fail("algorithm", "one with a model_radius", None)
+    far, batch_size = 100 * algorithm.model_radius, algorithm.batch_size
+
+    def problem_of(coins: Coins) -> LinearProblem:
+        """Return batches of records against their first, which pulls up if its coin is True."""
+        labels = np.full((len(coins), batch_size), -far)
+        labels[coins, 0] = far
+        train = Dataset(np.ones((labels.size, 1)), labels.ravel(), "canaries")
+        part = np.arange(labels.size)
+        return LinearProblem(train, (part,), "squared", feature_norm=1.0, label_bound=far)
+
+    one, other = (problem_of((np.arange(rounds) == 0) & coin) for coin in (True, False))
+    crowd = replace(algorithm, controller=AlwaysGlobal())
+    ratios = ReplayedLikelihood(
+        crowd,
+        problem_of(np.ones(canaries, dtype=bool)),
+        problem_of(np.zeros(canaries, dtype=bool)),
+        alone,
+        canaries,
+        Key.seeded(0),  # one node has no turns to toss coins for
+    ).ratios
+    return (
+        Pair(algorithm, one, other, rounds, delta=delta),
+        Crowd(
+            crowd,
+            problem_of,
+            canaries,
+            rounds=canaries,
+            delta=CROWD_DELTA,
+            scores=lambda run: np.concatenate(list(ratios(run))),
         ),
     )

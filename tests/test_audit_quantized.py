@@ -1,0 +1,146 @@
+"""Audits of quantized gossip, right and with planted faults.
+
+Confidence and power are those of test_audit_online.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from faulty_quantized import (
+    HalvedNoise,
+    MissingFactor2,
+    MissingLipschitzTerm,
+    NoNoiseDrawn,
+    PastTheDoor,
+)
+
+from dpmesh.algorithms import QuantizedGossip
+from dpmesh.keys import Key
+from dpmesh.privacy.audit import (
+    GaussianClaim,
+    HillProblem,
+    alone,
+    audit_algorithm,
+    audit_one_run,
+    couple,
+    gaussian_curve,
+    power,
+    worst_cases,
+)
+from dpmesh.privacy.compression import Quantizer
+from dpmesh.schedules import Constant, SampleSize
+
+SURE = 1 - 1e-3
+ROUNDS = 6
+
+
+def quantized(kind=QuantizedGossip, *, mu=1.0, mode="safe", smoothness=1.0) -> QuantizedGossip:
+    """An algorithm that claims this mu."""
+    algorithm = kind(
+        step_size=Constant(0.5),
+        consensus_step_size=Constant(0.2),
+        sample_size=SampleSize(10, 0, ROUNDS),
+        noise_std=Constant(1.0),
+        compressor=Quantizer(2.0**-10, bits=16),
+        mode=mode,
+        smoothness=smoothness,
+    )
+    std = np.linalg.norm(algorithm.sensitivities(ROUNDS)) / mu
+    return replace(algorithm, noise_std=Constant(std))
+
+
+def coupled(algorithm, exchange=None):
+    pair, _ = worst_cases.quantized(algorithm, rounds=ROUNDS)
+    worlds = pair.problem, pair.neighbor
+    return couple(algorithm, *worlds, exchange or pair.exchange, rounds=ROUNDS, key=Key.seeded(1))
+
+
+@pytest.mark.parametrize("mode", ["safe", "public_point", "paper"])
+@pytest.mark.parametrize("smoothness", [0.3, 1.0, inf])
+def test_quantized_gossip_couples(mode: str, smoothness: float) -> None:
+    if mode == "paper" and smoothness == inf:
+        pytest.skip("the paper's mode needs a smoothness")
+    algorithm = quantized(mode=mode, smoothness=smoothness)
+    for exchange in (None, alone):
+        coupling = coupled(algorithm, exchange)
+        assert not coupling.violated, str(coupling)
+    moved = [m.distance / m.allowed for m in coupled(algorithm).movements[1:]]
+    assert min(moved) > 0.85  # of 10 records, the 9 common ones follow the state
+    assert max(moved) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (MissingFactor2, "moved by 0.1, allowed is 0.05"),
+        (MissingLipschitzTerm, "all releases together: mu = 2.003, planned is 1"),
+        (PastTheDoor, "message 1 sent depends on data that did not pass the door"),
+    ],
+)
+def test_coupling_flags_faults_of_quantized_gossip(fault, message: str) -> None:
+    coupling = coupled(quantized(fault))
+    assert coupling.violated
+    assert message in str(coupling)
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "violated"),
+    [
+        (QuantizedGossip, 1.0, False),
+        (MissingFactor2, 2.0, True),
+        (MissingLipschitzTerm, 2.003, True),
+        (HalvedNoise, 2.0, True),
+    ],
+)
+def test_many_runs_tell_right_from_wrong(kind, truth: float, violated: bool) -> None:
+    assert power(GaussianClaim(1.0), gaussian_curve(2.0), 400, SURE) > SURE
+    pair, _ = worst_cases.quantized(quantized(kind), rounds=ROUNDS)
+    result = audit_algorithm(
+        pair.algorithm,
+        pair.problem,
+        pair.neighbor,
+        pair.exchange,
+        rounds=ROUNDS,
+        runs=400,
+        delta=pair.delta,
+        confidence=SURE,
+        key=Key.seeded(2),
+    )
+    assert result.claim.level == pytest.approx(1.0)
+    assert result.violated == violated, str(result)
+    assert result.lower_bound <= truth
+
+
+@pytest.mark.parametrize(("kind", "violated"), [(QuantizedGossip, False), (NoNoiseDrawn, True)])
+def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
+    _, crowd = worst_cases.quantized(quantized(kind, mu=0.5), rounds=ROUNDS, canaries=2_000)
+    result = audit_one_run(
+        crowd.algorithm,
+        crowd.problem_of,
+        crowd.exchange,
+        canaries=2_000,
+        rounds=ROUNDS,
+        delta=crowd.delta,
+        confidence=SURE,
+        key=Key.seeded(3),
+    )
+    assert result.violated == violated, str(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"coins": np.ones(0, bool)}, r"coins: wanted shape \(nodes,\), not 0, got shape \(0,\)"),
+        ({"records": 0}, "records: wanted an integer of at least 1, got 0"),
+        ({"pull": 0.0}, "pull: wanted a finite number greater than 0, got 0"),
+        ({"curvature": -1.0}, "curvature: wanted a finite number of at least 0, got -1"),
+    ],
+)
+def test_a_hill_that_is_none_is_refused(arguments: dict, message: str) -> None:
+    right = {"coins": np.ones(1, bool), "records": 1, "pull": 1.0, "curvature": 1.0}
+    with pytest.raises(ValueError, match=message):
+        HillProblem(**(right | arguments))

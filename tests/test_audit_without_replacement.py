@@ -1,0 +1,179 @@
+"""Audits of SGD without replacement, right and with planted faults.
+
+Confidence and power are those of test_audit_online.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from faulty_without_replacement import (
+    ExpandingSteps,
+    HalvedNoise,
+    MissingFactor2,
+    NoNoiseDrawn,
+    PastTheDoor,
+    Telltale,
+)
+
+from dpmesh.algorithms import WithoutReplacement
+from dpmesh.algorithms.without_replacement import theorem4_steps
+from dpmesh.controllers import AlwaysGlobal, Periodic
+from dpmesh.data import Dataset
+from dpmesh.keys import Key
+from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.audit import (
+    GaussianClaim,
+    alone,
+    audit_algorithm,
+    audit_one_run,
+    couple,
+    gaussian_curve,
+    power,
+    worst_cases,
+)
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import Constant, InverseTime
+
+SURE = 1 - 1e-3
+DELTA = 1e-5
+LAMBDA, A = 1e-4, 0.5
+"""The paper's strongly convex objective, and how often a node must act."""
+
+
+def nodes(kind=WithoutReplacement, *, mu=1.0, controller=None, **others) -> WithoutReplacement:
+    """An algorithm that claims this mu."""
+    settings = {"batch_size": 2, "step_size": Constant(0.001), "model_radius": 1.0} | others
+    return kind(gdp_epsilon(DELTA, mu), DELTA, controller=controller or AlwaysGlobal(), **settings)
+
+
+def coupled(algorithm, *, rounds: int = 6):
+    pair, _ = worst_cases.without_replacement(algorithm, rounds=rounds)
+    return couple(algorithm, pair.problem, pair.neighbor, alone, rounds=rounds, key=Key.seeded(1))
+
+
+def drifting() -> tuple[LinearProblem, LinearProblem]:
+    """Two data sets whose models two steps of 1 / (a lambda t) tear apart; a third releases.
+
+    The first batch cancels but for its last record, which pulls up or down by 1 / 50; the model
+    goes so far that all records of the second batch pull it up, or none of them.
+    """
+    y = np.concatenate((np.ones(24), -np.ones(24), [1.0, 1.0], np.ones(100)))
+    x = np.ones((150, 1))
+    x[48] = 0.0
+    part = (np.arange(150),)
+    worlds = []
+    for canary in (1.0, -1.0):
+        labels = y.copy()
+        labels[49] = canary
+        data = Dataset(x, labels, "drifting")
+        worlds.append(
+            LinearProblem(data, part, "logistic", regularization=LAMBDA, feature_norm=1.0)
+        )
+    return worlds[0], worlds[1]
+
+
+@pytest.mark.parametrize("controller", [AlwaysGlobal(), Periodic(2), Periodic(3)])
+def test_without_replacement_couples(controller) -> None:
+    coupling = coupled(nodes(controller=controller))
+    assert not coupling.violated, str(coupling)
+    moved = [m.distance / m.allowed for m in coupling.movements]
+    assert moved[0] == pytest.approx(1.0, rel=0.02)  # the rest is for models as far as the radius
+    assert not any(moved[1:])
+
+
+@pytest.mark.parametrize(
+    ("fault", "controller", "message"),
+    [
+        (MissingFactor2, AlwaysGlobal(), "round 0: moved by 1.9802, allowed is 1 "),
+        (MissingFactor2, Periodic(2), "round 1: moved by 1.9802, allowed is 1 "),
+        (NoNoiseDrawn, AlwaysGlobal(), "round 0: released without its noise"),
+        (PastTheDoor, Periodic(2), "sent depends on data that did not pass the door"),
+    ],
+)
+def test_coupling_flags_faults_of_without_replacement(fault, controller, message: str) -> None:
+    coupling = coupled(nodes(fault, controller=controller))
+    assert coupling.violated
+    assert message in str(coupling)
+
+
+def test_coupling_flags_decisions_that_depend_on_data() -> None:
+    coupling = coupled(nodes(controller=Telltale(), batch_size=1))
+    assert "messages sent on the one data" in str(coupling)
+
+
+def test_coupling_flags_steps_that_expand() -> None:
+    """The paper's steps 1 / (a lambda t), and the same schedule as late as Lemma 4 wants it."""
+    problem, neighbor = drifting()
+    steps = {"batch_size": 50, "controller": Periodic(3), "model_radius": None}
+    late = nodes(step_size=theorem4_steps(problem, A), **steps)
+    right = couple(late, problem, neighbor, alone, rounds=3, key=Key.seeded(1))
+    assert not right.violated, str(right)
+    early = nodes(ExpandingSteps, step_size=InverseTime(1 / (A * LAMBDA)), **steps)
+    wrong = couple(early, problem, neighbor, alone, rounds=3, key=Key.seeded(1))
+    assert wrong.violated
+    (movement,) = wrong.movements
+    assert movement.distance == pytest.approx(13.0, rel=1e-6)  # 6.5 times the paper's, whose L is 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "controller", "violated"),
+    [
+        (WithoutReplacement, AlwaysGlobal(), False),
+        (WithoutReplacement, Periodic(2), False),
+        (MissingFactor2, Periodic(2), True),
+        (HalvedNoise, AlwaysGlobal(), True),
+    ],
+)
+def test_many_runs_tell_right_from_wrong(kind, controller, violated: bool) -> None:
+    assert power(GaussianClaim(1.0), gaussian_curve(1.98), 400, SURE) > SURE
+    algorithm = nodes(kind, controller=controller)
+    pair, _ = worst_cases.without_replacement(algorithm, rounds=2)
+    result = many_runs(algorithm, pair.problem, pair.neighbor, rounds=2, runs=400)
+    assert result.claim.level == pytest.approx(1.0)
+    assert result.violated == violated, str(result)
+    assert result.lower_bound <= 2.0
+
+
+def test_many_runs_flag_steps_that_expand() -> None:
+    """At 13 times the claimed mu no run is mistaken: 100 of 100 prove mu = 2.9."""
+    steps = {"batch_size": 50, "controller": Periodic(3), "model_radius": None}
+    early = nodes(ExpandingSteps, step_size=InverseTime(1 / (A * LAMBDA)), **steps)
+    result = many_runs(early, *drifting(), rounds=3, runs=100)
+    assert result.lower_bound > 2.5
+
+
+def many_runs(algorithm, problem, neighbor, *, rounds: int, runs: int):
+    return audit_algorithm(
+        algorithm,
+        problem,
+        neighbor,
+        alone,
+        rounds=rounds,
+        runs=runs,
+        delta=DELTA,
+        confidence=SURE,
+        key=Key.seeded(2),
+    )
+
+
+@pytest.mark.parametrize(("kind", "violated"), [(WithoutReplacement, False), (NoNoiseDrawn, True)])
+def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
+    _, crowd = worst_cases.without_replacement(nodes(kind, mu=0.5))
+    result = audit_one_run(
+        crowd.algorithm,
+        crowd.problem_of,
+        crowd.exchange,
+        canaries=crowd.canaries,
+        rounds=crowd.rounds,
+        delta=crowd.delta,
+        confidence=SURE,
+        scores=crowd.scores,
+        key=Key.seeded(3),
+    )
+    assert result.violated == violated, str(result)
+
+
+def test_a_worst_case_needs_a_radius() -> None:
+    with pytest.raises(ValueError, match="algorithm: wanted one with a model_radius, got None"):
+        worst_cases.without_replacement(nodes(model_radius=None))
