@@ -9,6 +9,7 @@ import typer
 from dpmesh import __version__
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
+from dpmesh.cli.privacy import privacy
 from dpmesh.cli.reproduce import reproduce
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -32,3 +33,4 @@ def main(
 app.command()(audit)
 app.command()(demo)
 app.command()(reproduce)
+app.add_typer(privacy, name="privacy")

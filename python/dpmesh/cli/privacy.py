@@ -1,0 +1,216 @@
+"""``dpmesh privacy``: noise, epsilon and rounds of each algorithm, from public numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from math import inf
+from typing import Annotated, ParamSpec, TypeVar, cast
+
+import typer
+
+from dpmesh._validate import fail, integer, positive
+from dpmesh.algorithms import (
+    FederatedLearning,
+    OnlineLearning,
+    QuantizedGossip,
+    WithoutReplacement,
+)
+from dpmesh.privacy import Budget, accounting, report
+from dpmesh.privacy.accounting.papers.quantized import Mode
+from dpmesh.privacy.budget import Planned
+from dpmesh.schedules import Constant, PowerLaw, SampleSize
+
+privacy = typer.Typer(
+    no_args_is_help=True,
+    help="What noise costs, without data. Where rounds cost, give two of --epsilon, --noise and "
+    "--rounds: the third is told.",
+)
+
+MOST_ROUNDS = 100_000
+FOREVER = 2**62
+
+AlgorithmT = TypeVar("AlgorithmT", bound=Planned)
+P = ParamSpec("P")
+
+Epsilon = Annotated[float | None, typer.Option(help="What may be spent.")]
+Noise = Annotated[
+    float | None, typer.Option(help="Noise multiplier: scale of the noise over the sensitivity.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Of the whole run.")]
+Delta = Annotated[float, typer.Option(help="Well below one over the number of units.")]
+
+
+def _command(run: Callable[P, None]) -> Callable[P, None]:
+    """Register a command that tells what does not fit, instead of where it was noticed."""
+
+    @privacy.command()
+    @wraps(run)
+    def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            run(*args, **kwargs)
+        except ValueError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(2) from error
+
+    return command
+
+
+@_command
+def federated(
+    clients: Annotated[int, typer.Option(help="N.")],
+    rate: Annotated[float, typer.Option(help="Expected share of clients in a cohort, tau.")],
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    rounds: Rounds = None,
+    delta: Delta = 1e-5,
+    sampling: Annotated[str, typer.Option(help="poisson or uniform.")] = "poisson",
+    clipping_norm: Annotated[float, typer.Option(help="L.")] = 1.0,
+) -> None:
+    """Federated learning, for adding (poisson) or replacing (uniform) a client."""
+
+    def make(multiplier: float) -> FederatedLearning:
+        return FederatedLearning(
+            clients,
+            rate,
+            clipping_norm,
+            multiplier,
+            sampling=sampling,  # type: ignore[arg-type]  # checked there
+            local_steps=1,
+        )
+
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
+    std = algorithm.mechanism.noise_scale(algorithm.sensitivity, dim=1)
+    _tell(algorithm, rounds, delta, noise, f"standard deviation {std:.6g} on the sum of moves")
+
+
+@_command
+def online(
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    delta: Annotated[float, typer.Option(help="0: Laplace noise; more: Gaussian noise.")] = 0.0,
+    dim: Annotated[int, typer.Option(help="Number of parameters.")] = 1,
+    clipping_norm: Annotated[float, typer.Option(help="L.")] = 1.0,
+    batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
+    step_size: Annotated[float, typer.Option(help="alpha_1, of the first round.")] = 0.5,
+) -> None:
+    """Online learning, for replacing an example, which one round uses: any number of rounds.
+
+    Give --epsilon or --noise: the other is told.
+    """
+    algorithm = OnlineLearning(
+        _single_epsilon(epsilon, noise, delta),
+        delta,
+        Constant(step_size),
+        clipping_norm=clipping_norm,
+        batch_size=batch_size,
+    )
+    mechanism, dim = algorithm.mechanism, integer("dim", dim, at_least=1)
+    scale = mechanism.noise_scale(algorithm.sensitivity(1), dim)
+    _tell(algorithm, None, delta, mechanism.noise_multiplier, f"{mechanism.law}, scale {scale:.6g}")
+
+
+@_command
+def quantized(
+    step_size: Annotated[float, typer.Option(help="alpha_K.")],
+    consensus_step_size: Annotated[float, typer.Option(help="beta_K.")],
+    sample_size: Annotated[int, typer.Option(help="gamma_K.")],
+    epsilon: Epsilon = None,
+    noise: Annotated[float | None, typer.Option(help="Its standard deviation, sigma_0.")] = None,
+    rounds: Rounds = None,
+    delta: Delta = 1e-5,
+    noise_exponent: Annotated[float, typer.Option(help="zeta: sigma_k grows with it.")] = 0.0,
+    clipping_norm: Annotated[float, typer.Option(help="C / 2.")] = 1.0,
+    mode: Annotated[str, typer.Option(help="safe, paper or public_point.")] = "safe",
+    smoothness: Annotated[float, typer.Option(help="L, of every record's gradient.")] = inf,
+) -> None:
+    """Quantized gossip, for replacing a record: with these sizes in all rounds."""
+    gossip = QuantizedGossip(
+        Constant(step_size),
+        Constant(consensus_step_size),
+        SampleSize(integer("sample_size", sample_size, at_least=1), 0.0, FOREVER),
+        PowerLaw(1.0, noise_exponent),
+        clipping_norm=clipping_norm,
+        mode=cast("Mode", mode),
+        smoothness=smoothness,
+    )
+
+    def make(std: float) -> QuantizedGossip:
+        return replace(gossip, noise_std=PowerLaw(std, noise_exponent))
+
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
+    _tell(
+        algorithm,
+        rounds,
+        delta,
+        noise,
+        f"standard deviation in round k: x (k + 1)^{noise_exponent:g}",
+    )
+
+
+@_command
+def without_replacement(
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    delta: Delta = 1e-5,
+    models: Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")] = 1,
+    copies: Annotated[int, typer.Option(help="Most nodes that hold the same record.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="b.")] = 50,
+    step_size: Annotated[float, typer.Option(help="The largest eta.")] = 0.1,
+    lipschitz: Annotated[float, typer.Option(help="L, of the loss.")] = 1.0,
+) -> None:
+    """SGD without replacement, for replacing a record, which one step uses: any number of rounds.
+
+    Give --epsilon or --noise: the other is told.
+    """
+    budget = _single_epsilon(epsilon, noise, delta)
+    algorithm = WithoutReplacement(budget, delta, models, batch_size, copies=copies)
+    mechanism = algorithm.mechanism
+    release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
+    std = mechanism.noise_scale(algorithm.sensitivity, dim=1) * release
+    meaning = f"standard deviation {std:.6g} of eta N, x sensitivity of the releases together"
+    _tell(algorithm, None, delta, mechanism.noise_multiplier, meaning)
+
+
+def _solve(
+    make: Callable[[float], AlgorithmT],
+    epsilon: float | None,
+    noise: float | None,
+    rounds: int | None,
+    delta: float,
+) -> tuple[AlgorithmT, float, int]:
+    """Find what is missing of epsilon, noise and rounds."""
+    given = {"--epsilon": epsilon, "--noise": noise, "--rounds": rounds}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 2:
+        fail("options", "two of --epsilon, --noise and --rounds", ", ".join(names) or "none")
+    if rounds is None and epsilon is not None and noise is not None:
+        algorithm = make(positive("noise", noise))
+        rounds = Budget(epsilon, delta).affordable_rounds(algorithm, at_most=MOST_ROUNDS)
+        if rounds == 0:
+            Budget(epsilon, delta).require(algorithm, 1)
+        return algorithm, noise, rounds
+    rounds = integer("rounds", rounds or 0, at_least=1)
+    if noise is None:
+        noise = Budget(epsilon or 0.0, delta).calibrate(make, rounds)
+    return make(positive("noise", noise)), noise, rounds
+
+
+def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) -> float:
+    """Return the epsilon of a record that one release touches, given it or the noise."""
+    if (epsilon is None) == (noise is None):
+        got = "none" if epsilon is None else "both"
+        fail("options", "either --epsilon or --noise", got)
+    if noise is None:
+        return positive("epsilon", epsilon or 0.0)
+    mu = 1 / positive("noise", noise)
+    return mu if delta == 0 else accounting.gdp_epsilon(delta, mu)
+
+
+def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:
+    """Tell the noise and the report; `rounds` is None where their number does not matter."""
+    number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
+    typer.echo(f"noise       {noise:.8g} ({meaning})")
+    typer.echo(f"rounds      {number}")
+    typer.echo(str(report(algorithm.plan(rounds or 2), delta)))

@@ -1,0 +1,129 @@
+"""``dpmesh privacy``: the numbers of the library, and clear words for what does not fit."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dpmesh.privacy import accounting
+
+testing = pytest.importorskip("typer.testing")
+
+FEDERATED = ["federated", "--clients", "1000", "--rate", "0.05"]
+QUANTIZED = [
+    *("quantized", "--step-size", "0.01", "--consensus-step-size", "0.05"),
+    *("--sample-size", "50"),
+]
+
+
+def ask(*arguments: str) -> str:
+    from dpmesh.cli import app
+
+    result = testing.CliRunner().invoke(app, ["privacy", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def number(name: str, output: str) -> float:
+    found = re.search(rf"^{name} .*?([-+0-9.e]+)", output, re.MULTILINE)
+    assert found, output
+    return float(found[1].rstrip(","))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "compose", "relation"),
+    [
+        ("poisson", accounting.poisson_gaussian_noise_multiplier, "add_remove"),
+        ("uniform", accounting.fixed_size_gaussian_noise_multiplier, "replace_one"),
+    ],
+)
+def test_federated_noise_epsilon_and_rounds_are_one_question(sampling, compose, relation) -> None:
+    base = [*FEDERATED, "--sampling", sampling, "--clipping-norm", "0.3"]
+    answer = ask(*base, "--epsilon", "2", "--rounds", "100")
+    noise = number("noise", answer)
+    expected = compose(2.0, 1e-5, 0.05, neighboring_relation=relation, count=100)
+    assert noise == pytest.approx(expected, rel=1e-6)
+    std = 0.3 * noise * (2 if sampling == "uniform" else 1)
+    assert f"standard deviation {std:.6g} on the sum" in answer
+    assert relation.replace("_", "-") in answer
+    noise_option = ["--noise", str(1.0001 * noise)]
+    assert number("rounds", ask(*base, "--epsilon", "2", *noise_option)) == 100
+    spent = number("privacy", ask(*base, "--rounds", "100", *noise_option))
+    assert spent == pytest.approx(2.0, rel=1e-3)
+    assert spent <= 2.0
+
+
+def test_online_laplace_and_gaussian() -> None:
+    laplace = ask("online", "--epsilon", "0.5", "--dim", "100", "--clipping-norm", "2")
+    assert number("noise", laplace) == 2.0
+    assert "laplace, scale 40)" in laplace  # 2 alpha L sqrt(dim) / epsilon
+    assert "any number" in laplace
+    gaussian = ask("online", "--epsilon", "1", "--delta", "1e-5", "--batch-size", "2")
+    assert number("noise", gaussian) == pytest.approx(
+        accounting.analytic_gaussian_noise_multiplier(1.0, 1e-5), rel=1e-7
+    )
+    back = ask("online", "--noise", "3.7306316", "--delta", "1e-5")
+    assert number("privacy", back) == pytest.approx(1.0, rel=1e-5)
+    assert number("privacy", ask("online", "--noise", "4")) == 0.25
+
+
+def test_quantized() -> None:
+    answer = ask(*QUANTIZED, "--epsilon", "1", "--rounds", "60", "--mode", "public_point")
+    noise = str(1.0001 * number("noise", answer))
+    rounds = ask(*QUANTIZED, "--epsilon", "1", "--noise", noise, "--mode", "public_point")
+    assert number("rounds", rounds) == 60
+
+
+def test_without_replacement() -> None:
+    options = ["--delta", str(1 / 60_000**2), "--models", "10", "--batch-size", "50"]
+    answer = ask("without-replacement", "--epsilon", "1", *options)
+    assert number("noise", answer) == pytest.approx(5.7050377, rel=1e-6)
+    std = 5.7050377 * 10**0.5 * 2 * 0.1 / 50
+    assert f"standard deviation {std:.6g} of eta N" in answer
+    assert number("privacy", ask("without-replacement", "--noise", "4", "--models", "3")) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*FEDERATED, "--noise", "1"], "options: wanted two of .*, got --noise"),
+        (FEDERATED, "options: wanted two of --epsilon, --noise and --rounds, got none"),
+        (
+            [*FEDERATED, "--noise", "1", "--epsilon", "1", "--rounds", "1"],
+            "options: wanted two of .*, got --epsilon, --noise, --rounds",
+        ),
+        ([*FEDERATED, "--epsilon", "-1", "--rounds", "1"], "epsilon: wanted a finite number gr"),
+        ([*FEDERATED, "--noise", "0", "--rounds", "1"], "noise: wanted a finite number greater"),
+        ([*FEDERATED, "--noise", "1", "--rounds", "0"], "rounds: wanted an integer of at least 1"),
+        (
+            [*FEDERATED, "--noise", "1", "--rounds", "1", "--sampling", "both"],
+            "sampling: wanted one of 'poisson', 'uniform', got 'both'",
+        ),
+        (
+            ["federated", "--clients", "9", "--rate", "2", "--noise", "1", "--rounds", "1"],
+            r"sampling_rate: wanted a number in \(0, 1\], got 2",
+        ),
+        ([*FEDERATED, "--noise", "0.1", "--epsilon", "1"], "rounds: wanted none: epsilon = 1 at"),
+        (
+            [*FEDERATED, "--rounds", "5", "--epsilon", "1", "--delta", "1"],
+            r"delta: wanted a number in \[0, 1\), got 1",
+        ),
+        (["online"], "options: wanted either --epsilon or --noise, got none"),
+        (["online", "--epsilon", "1", "--noise", "1"], "options: wanted either .*, got both"),
+        (["online", "--epsilon", "1", "--dim", "0"], "dim: wanted an integer of at least 1"),
+        ([*QUANTIZED, "--noise", "1", "--rounds", "9", "--mode", "x"], "mode: wanted one of"),
+        (
+            ["without-replacement", "--epsilon", "1", "--step-size", "0"],
+            "step_size: wanted a finite number greater than 0",
+        ),
+        (["without-replacement", "--epsilon", "1", "--delta", "0"], "delta: wanted a number in"),
+    ],
+)
+def test_what_does_not_fit_is_told(arguments: list[str], message: str) -> None:
+    from dpmesh.cli import app
+
+    result = testing.CliRunner().invoke(app, ["privacy", *arguments])
+    assert result.exit_code == 2
+    assert re.search(f"^Error: {message}", result.output), result.output
+    assert "Traceback" not in result.output
