@@ -26,7 +26,7 @@ def ask(*arguments: str) -> str:
 
 
 def number(name: str, output: str) -> float:
-    found = re.search(rf"^{name} .*?([-+0-9.e]+)", output, re.MULTILINE)
+    found = re.search(rf"^{name} .*?(\d[-+0-9.e]*)", output, re.MULTILINE)
     assert found, output
     return float(found[1].rstrip(","))
 
