@@ -230,6 +230,26 @@ def test_a_server_sends_again_until_it_arrives() -> None:
         run(Network(max_delay=1), **options)
 
 
+@given(least=st.integers(0, 3), more=st.integers(0, 3), round=st.integers(0, 20))
+def test_delays_keep_to_their_bounds(least: int, more: int, round: int) -> None:
+    network = Network(min_delay=least, max_delay=least + more)
+    delays = Conditions(network, 4, KEY).delays(round, 500)
+    assert delays.max() <= least + more
+    assert delays.max() <= round
+    assert delays.min() == min(least, round)  # missed by chance with (3/4)^500
+
+
+def test_a_fixed_delay_mixes_what_neighbours_sent_so_many_rounds_ago() -> None:
+    base, x = topology.ring(4), np.random.default_rng(0).normal(size=(5, 4, 2))
+    exchange = gossip(Network(min_delay=2, max_delay=2), base)
+    weights = base.matrix(0).weights.toarray()
+    own = np.diag(weights)[:, None]
+    for t in range(5):
+        got = exchange(t, Released(x[t]))
+        expected = own * x[t] + weights @ x[max(t - 2, 0)] - own * x[max(t - 2, 0)]
+        np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("max_delay", [0, 3])
 def test_a_failing_run_resumes_to_the_same_bits(max_delay: int, tmp_path) -> None:
     network = Network(0.1, 1e3, Uniform(0.1, 0.2), loss=0.3, offline=0.3, max_delay=max_delay)
@@ -284,6 +304,7 @@ def test_stragglers_are_the_same_in_every_round() -> None:
         (lambda: Network(late_fraction=1.5), r"late_fraction: wanted a number in \[0, 1\]"),
         (lambda: Network(late_rounds=0), "late_rounds: wanted an integer of at least 1, got 0"),
         (lambda: Network(max_delay=-1), "max_delay: wanted an integer of at least 0, got -1"),
+        (lambda: Network(min_delay=1), "min_delay: wanted an integer .* below 1, got 1"),
         (lambda: Network(straggler_fraction=-0.1), "straggler_fraction: wanted a number in"),
         (lambda: Network(straggler_slowdown=0.5), "straggler_slowdown: wanted at least 1, got 0.5"),
         (lambda: Exponential(0.0), "mean: wanted a finite number greater than 0, got 0.0"),

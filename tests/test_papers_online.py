@@ -12,8 +12,8 @@ from scipy import sparse
 
 import dpmesh as dm
 from dpmesh.bounds.online import Mixing
-from dpmesh.papers import online, online_mechanisms, online_runs, online_table
-from dpmesh.papers.online_runs import Copies, Source, network
+from dpmesh.papers import online, online_delay, online_mechanisms, online_runs, online_table
+from dpmesh.papers.online_runs import Copies, Source, changing_graph
 
 AT = (5, 10)
 RECORDS = AT[-1] * 64
@@ -41,7 +41,7 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
-    for module in (online, online_table, online_mechanisms):
+    for module in (online, online_delay, online_table, online_mechanisms):
         monkeypatch.setattr(module, "SOURCES", SMALL)
 
 
@@ -100,6 +100,18 @@ def test_mechanisms_are_compared_at_the_same_epsilon(tmp_path) -> None:
         assert algorithm.plan(5).cost(1e-5).epsilon == pytest.approx(0.3, rel=1e-9)
 
 
+def test_delay_and_absence_have_a_table_each(tmp_path, monkeypatch) -> None:
+    few = [replace(failure, degrees=failure.degrees[:3]) for failure in online_delay.FAILURES]
+    monkeypatch.setattr(online_delay, "FAILURES", few)
+    table, text, figure = online_delay.delay(tmp_path, seeds=2, tell=lambda line: None)
+    rows = read(table)
+    assert len(rows) == 3 * 2 * 3
+    # a network that does nothing is the same in all three
+    assert len({row["regret"] for row in rows if float(row["degree"]) == 0}) == 2
+    assert "share offline" in text.read_text()
+    assert figure.stat().st_size > 10_000
+
+
 def test_all_numbers_of_nodes_use_the_same_examples() -> None:
     copies = Copies.of(SMALL[0], 2, (1, 4, 64))
     for run in range(2):
@@ -114,7 +126,7 @@ def test_all_numbers_of_nodes_use_the_same_examples() -> None:
 
 @pytest.mark.parametrize("nodes", [4, 64])
 def test_networks_meet_assumption_2(nodes: int) -> None:
-    assert Mixing.of_network(network(nodes), window=1, rounds=20).beta < 1
+    assert Mixing.of_network(changing_graph(nodes), window=1, rounds=20).beta < 1
 
 
 def test_settings_are_what_the_texts_say() -> None:

@@ -26,17 +26,22 @@ def single(repeats: Repeats, run: int) -> dm.LinearProblem:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_run_is_a_simulation(batch_size: int) -> None:
+@pytest.mark.parametrize(
+    "failing", [None, dm.Network(max_delay=2), dm.Network(offline=0.4, outage_rounds=2)]
+)
+def test_a_run_is_a_simulation(batch_size: int, failing: dm.Network | None) -> None:
     """Without noise each run is, to the digit, what `simulate` makes of its records."""
     network = topology.random_matchings(NODES, key=dm.Key.seeded(2))
     repeats = Repeats.deal(make_problem(), RUNS, key=dm.Key.seeded(1))
     algorithm = dm.OnlineLearning(None, radius=2.0, batch_size=batch_size)
     at = [6, 12]
-    runs = repeats.simulate(algorithm, network, at=at, key=dm.Key.seeded(3))
+    key = dm.Key.seeded(3)
+    runs = repeats.simulate(algorithm, network, at=at, key=key, network=failing)
     regret = runs.regret(repeats.best(at, radius=2.0))
     for r in range(RUNS):
         rounds = RECORDS // batch_size
-        options = {"rounds": rounds, "every": rounds // 2, "metrics": ["regret"]}
+        options = {"rounds": rounds, "every": rounds // 2, "metrics": ["regret"], "key": key}
+        options["network"] = failing
         expected = dm.simulate(algorithm, single(repeats, r), network, **options)
         np.testing.assert_allclose(runs.parameters[r], expected.parameters, atol=1e-12)
         np.testing.assert_allclose(runs.released[r], expected.released, atol=1e-12)

@@ -14,6 +14,7 @@ EXPERIMENTS = {
     "federated-figure1": "federated_signals:figure1",
     "federated-figureS15": "federated_signals:figure_s15",
     "federated-table2": "federated:table2",
+    "online-delay": "online_delay:delay",
     "online-figure1": "online:figure1",
     "online-figure2": "online:figure2",
     "online-mechanisms": "online_mechanisms:mechanisms",

@@ -19,7 +19,7 @@ from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
-from dpmesh.simulator import RepeatedRuns, Repeats
+from dpmesh.simulator import Network, RepeatedRuns, Repeats
 from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
 
 if TYPE_CHECKING:
@@ -128,15 +128,20 @@ class Copies:
         radius = self.source.radius
         return OnlineLearning(epsilon, step_size=step_size, radius=radius, batch_size=batch_size)
 
-    def run(self, algorithm: OnlineLearning, nodes: int = MOST_NODES) -> RepeatedRuns:
+    def run(
+        self,
+        algorithm: OnlineLearning,
+        nodes: int = MOST_NODES,
+        network: Network | None = None,
+    ) -> RepeatedRuns:
         """Run all copies at this number of nodes."""
         at = [count * MOST_NODES // nodes for count in self.source.at]
-        repeats = self.repeats[nodes]
-        return repeats.simulate(algorithm, network(nodes), at=at, key=Key.seeded(2))
+        topology, key = changing_graph(nodes), Key.seeded(2)
+        return self.repeats[nodes].simulate(algorithm, topology, at=at, key=key, network=network)
 
 
-def network(nodes: int) -> Topology:
-    """Return a network that changes from round to round."""
+def changing_graph(nodes: int) -> Topology:
+    """Return a graph that changes from round to round."""
     if nodes == 1:
         return complete(1)
     base = random_regular(nodes, min(4, nodes - 2), key=Key.seeded(3))

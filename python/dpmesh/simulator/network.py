@@ -107,8 +107,11 @@ class Network:
     late_rounds
         By which round they have all joined, each at a time of its own.
     max_delay
-        By how many rounds a neighbour's message may be late: each is from 0 to so many, equally
-        likely. A node does not wait for what is late, but mixes the older message that it has.
+        By how many rounds a neighbour's message may be late: each is from `min_delay` to so many,
+        equally likely. A node does not wait for what is late, but mixes the older message that it
+        has.
+    min_delay
+        By how many rounds it is late at least; equal to `max_delay` for a fixed delay.
 
     Notes
     -----
@@ -130,6 +133,7 @@ class Network:
     late_fraction: float = 0.0
     late_rounds: int = 1
     max_delay: int = 0
+    min_delay: int = 0
 
     def __post_init__(self) -> None:
         for name in ("latency", "compute"):
@@ -146,6 +150,7 @@ class Network:
         probability("late_fraction", self.late_fraction)
         integer("late_rounds", self.late_rounds, at_least=1)
         integer("max_delay", self.max_delay)
+        integer("min_delay", self.min_delay, below=self.max_delay + 1)
 
     @property
     def has_absences(self) -> bool:
@@ -212,8 +217,10 @@ class Conditions:
 
     def delays(self, round: int, count: int) -> npt.NDArray[np.int64]:
         """Return how many rounds each of so many messages is late."""
-        most = min(self.network.max_delay, round)  # there are no messages before round 0
-        return self._source(_Use.DELAY, round).integers(most + 1, size=count)
+        drawn = self._source(_Use.DELAY, round).integers(
+            self.network.min_delay, self.network.max_delay + 1, size=count
+        )
+        return np.minimum(drawn, round)  # there are no messages before round 0
 
     def some_nodes(self, round: int, count: int) -> npt.NDArray[np.int64]:
         """Return so many nodes at random, each at most once as long as there are enough."""

@@ -20,7 +20,8 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
-from dpmesh.simulator.exchange import Gossip
+from dpmesh.simulator.exchange import FailingGossip, Gossip
+from dpmesh.simulator.network import Conditions, Network
 from dpmesh.topology import Topology
 
 StateT = TypeVar("StateT")
@@ -128,6 +129,7 @@ class Repeats:
         *,
         at: Sequence[int],
         key: Key,
+        network: Network | None = None,
     ) -> RepeatedRuns:
         """Run an algorithm in all copies, until each node has used ``at[-1]`` examples.
 
@@ -140,7 +142,9 @@ class Repeats:
         at
             Checkpoints, in examples of each node: ascending multiples of the algorithm's batch.
         key
-            Source of the noise, which differs between the runs.
+            Source of the noise, which differs between the runs, and of the failures of the network.
+        network
+            How messages are late and nodes away, the same in all runs.
 
         Raises
         ------
@@ -149,7 +153,10 @@ class Repeats:
         """
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
-        exchange = self._in_each_copy(Gossip(topology))
+        gossip: Exchange = Gossip(topology)
+        if network is not None:
+            gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
+        exchange = self._in_each_copy(gossip)
         state = algorithm.init(self.problem, key)
         shape = (self.nodes, self.runs)
         total, losses, used, t = np.zeros(shape), [], 0, 0
