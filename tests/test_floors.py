@@ -15,7 +15,8 @@ FLOORS = [
     ["_validate"],
     ["_ragged"],
     ["keys", "kernels"],
-    ["schedules", "topology", "data", "privacy.types", "privacy.accounting", "privacy.sampling"],
+    ["privacy.types"],
+    ["schedules", "topology", "data", "privacy.accounting", "privacy.sampling"],
     [
         "problems",
         "estimators",

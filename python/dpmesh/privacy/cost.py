@@ -11,9 +11,10 @@ import numpy as np
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting._arguments import only_relation
 from dpmesh.privacy.accounting.sampled import Accountant
-from dpmesh.privacy.events import NeighboringRelation, Release
+from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.sampling import PoissonSampling, Sampling
+from dpmesh.privacy.types import NeighboringRelation
 
 MOST_LOSS_DISTRIBUTIONS = 8
 """Of more distinct parts than this, sampled releases are accounted by their Rényi curves alone."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 Norm = Literal["l1", "l2"]
-NeighboringRelation = Literal["add_remove", "replace_one"]
-Unit = Literal["record", "user"]
 MechanismName = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian", "none"]
 
 

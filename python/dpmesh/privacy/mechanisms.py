@@ -22,14 +22,13 @@ from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import Passage, ask_keeper, let_out
 from dpmesh.privacy.events import (
     MechanismName,
-    NeighboringRelation,
     Norm,
     Release,
     Sensitivity,
 )
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
 from dpmesh.privacy.sampling import Sampling
-from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
 
 class Emission(NamedTuple):

@@ -14,8 +14,9 @@ import numpy as np
 
 from dpmesh._validate import integer, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
-from dpmesh.privacy.events import NeighboringRelation, Release, Unit
+from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
+from dpmesh.privacy.types import NeighboringRelation, Unit
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmesh.privacy.events import NeighboringRelation, Unit
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.types import NeighboringRelation, Unit
 
 _NEIGHBOURS = {
     "replace_one": "replace-one: two datasets differ in the value of one {unit}",

@@ -1,8 +1,8 @@
-"""The two sides of the door: arrays that must not leave a node, and arrays that may."""
+"""Words of privacy: arrays on either side of the door, and who is protected."""
 
 from __future__ import annotations
 
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 import numpy as np
 
@@ -13,3 +13,9 @@ Sensitive = NewType("Sensitive", Floats)
 
 Released = NewType("Released", Floats)
 """Went through a mechanism: may travel, be mixed, be published."""
+
+NeighboringRelation = Literal["add_remove", "replace_one"]
+"""Which datasets count as neighbours: one has a unit more, or one unit has another value."""
+
+Unit = Literal["record", "user"]
+"""What is added, removed or replaced: a record, or all that a user holds."""

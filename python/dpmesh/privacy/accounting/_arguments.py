@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, one_of, probability
+from dpmesh.privacy.types import NeighboringRelation
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-NeighboringRelation = Literal["add_remove", "replace_one"]
 
 
 def open_probability(argument: str, value: float) -> float:

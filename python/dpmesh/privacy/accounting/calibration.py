@@ -16,7 +16,6 @@ import numpy.typing as npt
 from dpmesh._validate import fail, integer, one_of, positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    NeighboringRelation,
     open_probability,
     sampled_rounds,
 )
@@ -33,6 +32,7 @@ from dpmesh.privacy.accounting.sampled import (
     fixed_size_gaussian_epsilon,
     poisson_gaussian_epsilon,
 )
+from dpmesh.privacy.types import NeighboringRelation
 
 _TOLERANCE = 5e-7
 _BESIDE = 8  # orders to either side in which a better one is looked for

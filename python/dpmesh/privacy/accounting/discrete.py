@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from dpmesh._validate import one_of
 from dpmesh.privacy.accounting._arguments import (
-    NeighboringRelation,
     open_probability,
     sampled_rounds,
 )
@@ -24,6 +23,7 @@ from dpmesh.privacy.accounting.renyi import (
     rdp_gaussian,
     rdp_poisson_gaussian,
 )
+from dpmesh.privacy.types import NeighboringRelation
 
 _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(order))
 _ORDERS_OF_THEOREM_9 = tuple(order for order in _INTEGER_ORDERS if order <= 1024)

@@ -17,7 +17,6 @@ from dpmesh import _core
 from dpmesh._validate import fail, one_of, positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    NeighboringRelation,
     counts,
     only_relation,
     open_probability,
@@ -27,6 +26,7 @@ from dpmesh.privacy.accounting._arguments import (
     rounds,
     sampled_rounds,
 )
+from dpmesh.privacy.types import NeighboringRelation
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1 + k / 10 for k in range(1, 100)),

@@ -12,7 +12,6 @@ from dpmesh._validate import fail, one_of
 from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    NeighboringRelation,
     open_probability,
     sampled_rounds,
 )
@@ -21,6 +20,7 @@ from dpmesh.privacy.accounting.renyi import (
     rdp_fixed_size_gaussian,
     rdp_poisson_gaussian,
 )
+from dpmesh.privacy.types import NeighboringRelation
 
 Accountant = Literal["best", "pld", "rdp"]
 
