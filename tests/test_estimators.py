@@ -14,6 +14,7 @@ from dpmesh.estimators import (
     Identity,
     JamesStein,
     LaplacianSmoothing,
+    Reordered,
     SoftThreshold,
     smoothing_risk,
 )
@@ -47,6 +48,23 @@ def test_laplacian_smoothing_is_the_kernel(seed: int, smoothing: float, power: i
     np.testing.assert_array_equal(
         estimate, kernels.smooth(x, smoothing, power=power, blocks=(5, 7))
     )
+
+
+def test_reordered_smoothing_smooths_the_reordered_row() -> None:
+    x, order = normal((2, 12)), np.random.default_rng(1).permutation(12)
+    estimate = once(Reordered(LaplacianSmoothing(2.0, blocks=(5, 7)), order), x, 1.0)
+    np.testing.assert_array_equal(
+        estimate[:, order], kernels.smooth(x[:, order], 2.0, blocks=(5, 7))
+    )
+    adaptive = AdaptiveSmoothing(10)
+    np.testing.assert_array_equal(
+        once(Reordered(adaptive, order), x, 0.1)[:, order], once(adaptive, x[:, order], 0.1)
+    )
+    for bad in (np.array([0, 0]), np.array([1, 2]), np.zeros((1, 1), np.int64)):
+        with pytest.raises(ValueError, match=r"order: wanted a permutation of 0, 1, \.\."):
+            Reordered(adaptive, bad)
+    with pytest.raises(ValueError, match="order: wanted a permutation of 12 coordinates, got 2"):
+        once(Reordered(adaptive, np.array([1, 0])), x, 0.1)
 
 
 def signal(kind: str, dim: int) -> np.ndarray:

@@ -232,3 +232,33 @@ def test_bad_input_is_named() -> None:
         JaxProblem(train, parts, *model).accuracy(np.zeros((1, 15)))
     with pytest.raises(ValueError, match="scores: wanted a function to classify by"):
         JaxProblem(train, parts, *model[:2], test=train).accuracy(np.zeros((1, 15)))
+
+
+def test_patches_and_their_product_are_a_convolution() -> None:
+    """Against XLA's convolution and pooling, of an odd and an even side."""
+    rng = np.random.default_rng(0)
+    image = jax.numpy.asarray(rng.normal(size=(7, 6, 3)), "float32")
+    kernel = jax.numpy.asarray(rng.normal(size=(5, 5, 3, 4)), "float32")
+    expected = jax.lax.conv_general_dilated(
+        image[None], kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    found = networks._patches(image) @ kernel.reshape(-1, 4)
+    np.testing.assert_allclose(found, expected[0], rtol=1e-4, atol=1e-4)
+    pooled = jax.lax.reduce_window(
+        expected, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"
+    )
+    np.testing.assert_allclose(networks._halved(found), pooled[0], rtol=1e-4, atol=1e-4)
+
+
+def test_flattening_orders_each_tensor() -> None:
+    model = networks.convolutional((4, 4, 2), classes=3, channels=(2, 3), hidden=(5, 4))
+    train = Dataset(np.zeros((1, 32)), np.zeros(1, np.int64), "empty")
+    problem = JaxProblem(train, (np.arange(1),), *model, record_shape=(4, 4, 2))
+    order = problem.flattening({4: (3, 2, 0, 1)})
+    row = np.arange(problem.dim)
+    tensors = jax.tree.leaves(problem._unravel(row.astype(np.float32)))
+    expected = [t.transpose(3, 2, 0, 1) if t.ndim == 4 else t for t in tensors]
+    np.testing.assert_array_equal(order, np.concatenate([np.ravel(t) for t in expected]))
+    np.testing.assert_array_equal(problem.flattening({}), row)
+    with pytest.raises(ValueError, match="axes: wanted a permutation of 4 axes"):
+        problem.flattening({4: (0, 1, 2, 2)})

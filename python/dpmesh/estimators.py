@@ -142,6 +142,41 @@ class AdaptiveSmoothing:
             yield row, block, candidates[int(np.argmin(risks))]
 
 
+@dataclass(frozen=True, eq=False)
+class Reordered:
+    """Another estimator, with the coordinates of a row in another order.
+
+    Smoothing takes neighbours in a row to be alike, and a network's tensors can be laid out in many
+    orders (Table 5 of the federated paper); see `JaxProblem.flattening`.
+
+    Parameters
+    ----------
+    estimator
+        What sees the reordered rows; blocks are parts of these.
+    order
+        Shape (dim,): coordinate ``order[i]`` comes at place i.
+    """
+
+    estimator: Estimator
+    order: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        places = np.asarray(self.order)
+        if places.ndim != 1 or not np.array_equal(np.sort(places), np.arange(len(places))):
+            fail("order", "a permutation of 0, 1, ..", f"{places.dtype} of shape {places.shape}")
+
+    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+        """Return the estimate in the rows' own order."""
+        if noisy.shape[-1] != len(self.order):
+            fail("order", f"a permutation of {noisy.shape[-1]} coordinates", len(self.order))
+        seen = History(Released(history.total[:, self.order]), history.rounds)
+        estimate = np.empty_like(noisy)
+        estimate[:, self.order] = self.estimator(
+            Released(np.ascontiguousarray(noisy[:, self.order])), noise_scale, seen
+        )
+        return Released(estimate)
+
+
 class SmoothingRisk(NamedTuple):
     """Mean square error of a smoothed vector, summed over its coordinates."""
 

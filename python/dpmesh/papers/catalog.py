@@ -12,6 +12,8 @@ from dpmesh._validate import fail, one_of
 
 EXPERIMENTS = {
     "federated-figure1": "federated_signals:figure1",
+    "federated-figure6": "federated_membership:figure6",
+    "federated-figureS9": "federated_accountants:figure_s9",
     "federated-figureS15": "federated_signals:figure_s15",
     "federated-table2": "federated:table2",
     "online-delay": "online_delay:delay",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -102,6 +102,34 @@ class JaxProblem:
         """Sizes of the model's tensors in a row, for smoothing each on its own."""
         shapes = jax.eval_shape(self.start, jax.random.key(0))
         return tuple(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+
+    def flattening(self, axes: Mapping[int, tuple[int, ...]]) -> Indices:
+        """Return an order of a row's elements in which tensors are laid out axis by axis.
+
+        For smoothing with ``Reordered(LaplacianSmoothing(1.0, blocks=problem.blocks), order)``.
+
+        Parameters
+        ----------
+        axes
+            For tensors of so many axes, these from the slowest to the fastest:
+            ``{4: (3, 2, 0, 1)}`` lays a convolution's kernels out by output channel, input channel,
+            row and column. The others keep their order.
+
+        Raises
+        ------
+        ValueError
+            If the axes of a tensor are no permutation.
+        """
+        pieces, first = [], 0
+        for leaf in jax.tree.leaves(jax.eval_shape(self.start, jax.random.key(0))):
+            chosen = axes.get(len(leaf.shape), tuple(range(len(leaf.shape))))
+            if sorted(chosen) != list(range(len(leaf.shape))):
+                fail("axes", f"a permutation of {len(leaf.shape)} axes", chosen)
+            size = int(np.prod(leaf.shape))
+            places = np.arange(first, first + size).reshape(leaf.shape)
+            pieces.append(places.transpose(chosen).ravel())
+            first += size
+        return np.concatenate(pieces)
 
     def initial(self, key: Key) -> FloatArray:
         """Parameters of one model to start from, shape (1, dim)."""

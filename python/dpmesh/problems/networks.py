@@ -57,17 +57,13 @@ def convolutional(
         }
 
     def scores(params: Params, image: Any) -> Any:
-        x = image[jnp.newaxis]
+        x = image
         for name in ("conv1", "conv2"):
-            x = jax.lax.conv_general_dilated(
-                x,
-                params[name]["kernel"],
-                (1, 1),
-                "SAME",
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            kernel = params[name]["kernel"]
+            x = jax.nn.relu(
+                _patches(x) @ kernel.reshape(-1, kernel.shape[-1]) + params[name]["bias"]
             )
-            x = jax.nn.relu(x + params[name]["bias"])
-            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
+            x = _halved(x)
         x = x.ravel()
         for name in ("dense1", "dense2"):
             x = jax.nn.relu(x @ params[name]["kernel"] + params[name]["bias"])
@@ -114,6 +110,26 @@ def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any
         return -jax.nn.log_softmax(scores(params, features))[label]
 
     return loss
+
+
+def _patches(image: Any) -> Any:
+    """Return the 5 x 5 neighbourhood of each pixel, filled up with 0: (height, width, 25 depth).
+
+    A convolution is its product with the kernel. Compilers make of it one product of matrices for
+    many nodes with kernels of their own, and of `lax.conv` one slow convolution after the other.
+    """
+    height, width, _ = image.shape
+    padded = jnp.pad(image, ((2, 2), (2, 2), (0, 0)))
+    shifted = [padded[i : i + height, j : j + width] for i in range(5) for j in range(5)]
+    return jnp.concatenate(shifted, axis=2)
+
+
+def _halved(image: Any) -> Any:
+    """Return the largest values of 2 x 2 pixels; an odd side is filled up."""
+    height, width, depth = image.shape
+    fill = ((0, height % 2), (0, width % 2), (0, 0))
+    padded = jnp.pad(image, fill, constant_values=-jnp.inf)
+    return padded.reshape(-(-height // 2), 2, -(-width // 2), 2, depth).max(axis=(1, 3))
 
 
 def _dense(key: Any, shape: tuple[int, ...]) -> Params:
