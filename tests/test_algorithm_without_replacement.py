@@ -384,3 +384,38 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_learning_run_resumes_to_the_same_bits(tmp_path) -> None:
+    problem = make_problem([40] * 4, 5, 3)
+    controller = DeepQ(8, hidden=16, batch_size=2, memory_size=3)
+    algorithm = dm.WithoutReplacement(models=3, batch_size=4, controller=controller)
+    key, file = dm.Key.seeded(6), tmp_path / "run"
+
+    class StopError(Exception):
+        pass
+
+    def stop(round: int, values) -> None:
+        if round == 6:
+            raise StopError
+
+    options = {"rounds": 10, "key": key, "every": 1, "checkpoint": file, "checkpoint_every": 2}
+    with pytest.raises(StopError):
+        dm.simulate(algorithm, problem, **options, callback=stop)
+    resumed = dm.simulate(algorithm, problem, **options)
+    whole = dm.simulate(algorithm, problem, rounds=10, key=key, every=1)
+    np.testing.assert_array_equal(resumed.parameters, whole.parameters)
+    np.testing.assert_array_equal(resumed.released, whole.released)
+    assert resumed.ledger == whole.ledger
+    assert resumed.traffic == whole.traffic
+
+
+def test_a_budget_is_met_however_often_nodes_release() -> None:
+    problem = make_problem([40] * 3, 2, 3)
+    for controller in (AlwaysGlobal(), DeepQ(5, hidden=16), RandomGlobal(0.5)):
+        algorithm = dm.WithoutReplacement(models=3, batch_size=4, controller=controller)
+        run = dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(1.0, 1e-5))
+        assert run.privacy.epsilon <= 1.0
+        assert len(run.ledger.releases) > 1
+    with pytest.raises(ValueError, match="is too little"):
+        dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(0.9, 1e-5))
