@@ -1,16 +1,16 @@
-"""Online learning on the ranks of MPI; rank 0 writes the results of all nodes."""
+"""A run on the ranks of MPI, whose results rank 0 writes."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
-from mpi4py import MPI
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.engines.blocks import blocks
-from dpmesh.engines.mpi import MpiGossip
+from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+from dpmesh.simulator import Run
 
 NODES, ROUNDS = 12, 8
 
@@ -19,28 +19,41 @@ def make(network: str) -> tuple[dm.LinearProblem, topology.Topology]:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(NODES * ROUNDS, 5))
     train = dm.Dataset(x, np.where(rng.random(len(x)) < 0.5, -1, 1), "synthetic")
-    problem = dm.LinearProblem(train, np.arange(len(x)).reshape(ROUNDS, NODES).T, "logistic")
+    parts = tuple(np.arange(len(x)).reshape(ROUNDS, NODES).T)
+    problem = dm.LinearProblem(train, parts, "logistic", test=train)
     if network == "ring":
         return problem, topology.ring(NODES)
     key = dm.Key.seeded(8)
     return problem, topology.edge_dropping(topology.torus(3, 4), keep=0.6, key=key)
 
 
-def main(network: str, path: str) -> None:
-    ranks = MPI.COMM_WORLD
+def algorithm(name: str):
+    if name == "online":
+        return dm.OnlineLearning(epsilon=2.0)
+    return dm.QuantizedGossip(
+        step_size=HorizonPower(1.0, -0.8, ROUNDS),
+        consensus_step_size=HorizonPower(1.0, -0.6, ROUNDS),
+        sample_size=SampleSize(1.0, 0.5, ROUNDS),
+        noise_std=PowerLaw(0.1, 0.1),
+    )
+
+
+def run(name: str, network: str, **options) -> Run:
     problem, graph = make(network)
-    parts = blocks(graph.matrix(0).weights, ranks.size)
-    mine = parts[ranks.rank]
-    key = dm.Key.seeded(1).for_nodes(mine.astype(np.uint32))
-    algorithm, problem = dm.OnlineLearning(epsilon=2.0), problem.for_nodes(mine)
-    exchange, state = MpiGossip(graph, parts, ranks), algorithm.init(problem, key)
-    for t in range(ROUNDS):
-        state, info = algorithm.step(state, t, problem, exchange, key)
-    rows = np.hstack([mine[:, None], algorithm.parameters(state), info.received])
-    gathered = ranks.gather(rows)
-    if gathered is not None:
-        together = np.vstack(gathered)
-        np.save(path, together[np.argsort(together[:, 0]), 1:])
+    options = {"key": dm.Key.seeded(1), "every": 3, "delta": 1e-5, **options}
+    return dm.simulate(algorithm(name), problem, graph, rounds=ROUNDS, **options)
+
+
+def main(name: str, network: str, folder: str) -> None:
+    from dpmesh.engines.mpi import MpiEngine
+
+    engine = MpiEngine(make(network)[1])
+    checkpoint = Path(folder) / "checkpoint"
+    result = run(name, network, engine=engine, checkpoint=checkpoint, checkpoint_every=2)
+    assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
+    if engine.is_root:
+        result.save(folder)
+        np.save(Path(folder) / "parameters.npy", result.parameters)
 
 
 if __name__ == "__main__":

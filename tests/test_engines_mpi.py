@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import mpi_program
 import numpy as np
 import pytest
 
@@ -54,25 +56,43 @@ def test_boundaries_fit_each_other_and_give_the_bits_of_one_process(ranks: int) 
         assert sum(mine.receive) == len(needed)
 
 
-@pytest.mark.parametrize("network", ["ring", "varying"])
-def test_the_same_bits_for_any_number_of_ranks(network: str, tmp_path: Path) -> None:
+def launch(ranks: int, *arguments: object) -> None:
     pytest.importorskip("mpi4py")
-    launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which(
-        "mpiexec"
-    )
+    here = str(Path(sys.executable).parent)
+    launcher = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
     if launcher is None:
         pytest.skip("needs mpiexec")
-    results = []
-    for ranks in (1, 2, 3, 4):
-        path = tmp_path / f"{ranks}.npy"
-        command = [launcher, "-n", str(ranks), sys.executable, PROGRAM, network, path]
-        subprocess.run(command, check=True, timeout=120)
-        results.append(np.load(path))
-    from mpi_program import ROUNDS, make
+    command = [launcher, "-n", str(ranks), sys.executable, "-m", "mpi4py", PROGRAM, *arguments]
+    subprocess.run(list(map(str, command)), check=True, timeout=120)
 
-    problem, graph = make(network)
-    algorithm, options = dm.OnlineLearning(epsilon=2.0), {"key": dm.Key.seeded(1), "metrics": []}
-    run = dm.simulate(algorithm, problem, graph, rounds=ROUNDS, **options)
-    alone = np.hstack([run.parameters, run.released])
-    for result in results:
-        np.testing.assert_array_equal(result, alone)
+
+def assert_same(folder: Path, alone: dm.Run) -> None:
+    np.testing.assert_array_equal(np.load(folder / "parameters.npy"), alone.parameters)
+    np.testing.assert_array_equal(np.load(folder / "released.npy"), alone.released)
+    assert json.loads((folder / "run.json").read_text()) == json.loads(json.dumps(alone.as_dict()))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "ranks"),
+    [("online", "varying", n) for n in (1, 2, 3, 4)] + [("quantized", "ring", n) for n in (2, 3)],
+)
+def test_the_same_bits_for_any_number_of_ranks(
+    algorithm: str, network: str, ranks: int, tmp_path: Path
+) -> None:
+    """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
+    launch(ranks, algorithm, network, tmp_path)
+    assert_same(tmp_path, mpi_program.run(algorithm, network))
+    later = mpi_program.run(algorithm, network, checkpoint=tmp_path / "checkpoint")
+    assert_same(tmp_path, later)
+
+
+def test_ranks_go_on_from_the_checkpoint_of_one_process(tmp_path: Path) -> None:
+    def stop(round: int, values: object) -> None:
+        if round == 6:
+            raise KeyboardInterrupt
+
+    options = {"checkpoint": tmp_path / "checkpoint", "checkpoint_every": 2, "callback": stop}
+    with pytest.raises(KeyboardInterrupt):
+        mpi_program.run("online", "varying", **options)
+    launch(3, "online", "varying", tmp_path)
+    assert_same(tmp_path, mpi_program.run("online", "varying"))

@@ -85,6 +85,6 @@ def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
     counts = np.diff(indptr)
     coins = kernels.uniform((len(counts), int(counts.max())), stream)
     coins[np.arange(coins.shape[1]) >= counts[:, np.newaxis]] = 1.0  # above every coin
-    places = np.argpartition(coins, size - 1, axis=1)[:, :size]
+    places = np.sort(np.argpartition(coins, size - 1, axis=1)[:, :size], axis=1)
     chosen = indices[indptr[:-1, np.newaxis] + places]
     return np.arange(len(counts) + 1) * size, chosen.reshape(-1)

@@ -14,6 +14,7 @@ from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.door import kept_by
 from dpmesh.privacy.report import report
 from dpmesh.simulator.checkpoint import Checkpoint
+from dpmesh.simulator.engine import Engine
 from dpmesh.simulator.exchange import (
     Broadcast,
     Carrier,
@@ -46,6 +47,7 @@ def simulate(
     progress: bool | None = None,
     callback: Callback | None = None,
     network: Network | None = None,
+    engine: Engine | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
 ) -> Run:
@@ -85,6 +87,10 @@ def simulate(
     network
         Times and failures of the network; ``seconds`` of virtual time are then measured along with
         the metrics. By default messages take no time and all arrive.
+    engine
+        Several processes that each hold some of the nodes, such as `dpmesh.engines.mpi.MpiEngine`;
+        all of them make this call. None runs all nodes in this process. The root measures and
+        saves; the others' runs hold their own nodes and no history.
     checkpoint
         A file in which the run keeps its progress. If it is there, the run goes on from it, to the
         same bits as if it had not been interrupted; if not, it is made. Ctrl-C saves before it
@@ -120,19 +126,29 @@ def simulate(
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     key = Key.generate() if key is None else key
     exchange = _exchange(algorithm, problem, topology, network, key)
+    nodes, is_root = problem.nodes, engine is None or engine.is_root
+    if engine is not None:
+        if network is not None:
+            fail("network", "None, since an engine's network is a real one", network)
+        exchange = engine.carrier(algorithm, topology)
+        problem, key, meters = engine.part(problem), engine.key(key), engine.meters(meters)
     start = Progress(algorithm.init(problem, key))
-    run = Rounds(algorithm, problem, exchange, key, meters, every, rounds, callback, start)
+    told = callback if is_root else None
+    run = Rounds(algorithm, problem, exchange, key, meters, every, rounds, told, start)
     saved = None
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
-        identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
+        identity = {**settings, "nodes": nodes, "every": every, "metrics": names}
         saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
-        run.recall(saved.resume(run.remembered(), plan))
+        whole = _gathered(run, engine)
+        if is_root:
+            whole = saved.resume(whole, plan)
+        run.recall(whole if engine is None else engine.scatter(whole))
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
 
     with Interrupt(deferred=saved is not None) as interrupt, kept_by(ledger.admit):
-        for _ in _with_progress(range(run.at.rounds, rounds), progress):
+        for _ in _with_progress(range(run.at.rounds, rounds), progress if is_root else False):
             known = len(run.at.ledger)
             try:
                 run.advance()
@@ -141,20 +157,35 @@ def simulate(
                     raise
                 break
             ledger.add(*run.at.ledger[known:])
-            if saved and (interrupt.requested or saved.is_due(run.at.rounds, rounds)):
+            stop = _agreed(interrupt.requested, engine)
+            if saved and _agreed(stop or saved.is_due(run.at.rounds, rounds), engine):
                 interrupt.settle()
-                saved.save(run.remembered())
-            if interrupt.requested:
+                whole = _gathered(run, engine)
+                if is_root:
+                    saved.save(whole)
+            if stop:
                 raise KeyboardInterrupt
+    end = _gathered(run, engine)
     return Run(
         settings=settings,
-        history=run.at.history,
+        history=end.history,
         ledger=ledger.plan,
         privacy=report(ledger.plan, delta, seeded=key.is_seeded),
-        traffic=run.at.traffic,
-        parameters=algorithm.parameters(run.at.state),
-        released=run.at.received,
+        traffic=end.traffic,
+        parameters=algorithm.parameters(end.state),
+        released=end.received,
     )
+
+
+def _gathered(run: Rounds, engine: Engine | None) -> Progress:
+    """Return what is to be remembered: of all nodes on the root, of its own elsewhere."""
+    remembered = run.remembered()
+    return remembered if engine is None else engine.gather(remembered)
+
+
+def _agreed(flag: bool, engine: Engine | None) -> bool:
+    """Return whether the flag is up in some process."""
+    return flag if engine is None else engine.any(flag)
 
 
 def _exchange(

@@ -46,6 +46,11 @@ in it, both of shape (nodes, dim). The name of the function is that of the metri
 class Metric(Protocol):
     """Watches every round and is asked for its values now and then."""
 
+    @property
+    def watches(self) -> tuple[str, ...]:
+        """What `observe` looks at: ``"parameters"`` and fields of `Info`."""
+        ...
+
     def observe(self, parameters: Floats, info: Info) -> None:
         """See the parameters (nodes, dim) before a round, and what the round told."""
         ...
@@ -75,6 +80,7 @@ class Metric(Protocol):
 class Stateless:
     """A metric of a round's results alone."""
 
+    watches = ()
     memory = None
 
     def recall(self, memory: None) -> None:
@@ -89,6 +95,7 @@ class Loss:
     """Mean loss of the nodes on the records of the round."""
 
     memory: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    watches = ("losses",)
 
     def observe(self, parameters: Floats, info: Info) -> None:
         """Keep the losses of the round, unless nobody learned in it."""
@@ -162,6 +169,7 @@ class Compression:
     """
 
     memory: float = np.nan
+    watches = ("bits_per_node",)
 
     def observe(self, parameters: Floats, info: Info) -> None:
         """Keep the length of the round's messages."""
@@ -189,6 +197,7 @@ class Regret:
     radius: float | None
     _examples: list[npt.NDArray[np.int64]] = field(default_factory=list)
     _total: npt.NDArray[np.float64] | None = None
+    watches = ("parameters", "records")
 
     def observe(self, parameters: Floats, info: Info) -> None:
         """Add each learner's losses on all examples of the round."""
