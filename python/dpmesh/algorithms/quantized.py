@@ -272,8 +272,10 @@ class QuantizedGossip:
                 wanted = f"at most 2 (1 - consensus_step_size) / step_size = {largest:g}"
                 fail("regularization", wanted, problem.regularization)
         bound = None if self.mode == "paper" else self.clipping_norm
-        g = problem.gradient(point, batches, clipping_norm=bound)
-        x = (1 - beta) * state.x + beta * received - alpha * g
+        x = problem.gradient(point, batches, clipping_norm=bound)
+        x *= -alpha  # in place: at many coordinates each new array costs as much as the arithmetic
+        x += (1 - beta) * state.x
+        x += beta * received
         return QuantizedState(Sensitive(x), self.next_sensitivity(state.sensitivity, k))
 
     def parameters(self, state: QuantizedState) -> Floats:
