@@ -43,7 +43,7 @@ FLOORS = [
     ],
     ["plots"],
     ["simulator"],
-    ["engines", "demo", "papers"],
+    ["engines", "demo", "papers", "experiments"],
     ["cli"],
     ["__main__"],
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from dpmesh._validate import fail, integer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _STYLES = ("-", "--", "-.", ":")
 
+MARKS = 8
+"""Up to so many different epsilons are written below their axis."""
+
 _LABELS = {
     "accuracy": "test accuracy, nodes' own models",
     "released_accuracy": "test accuracy, released models",
@@ -22,6 +27,7 @@ _LABELS = {
     "regret": "average regret per record",
     "worst_regret": "average regret of the worst node",
     "consensus_distance": "distance from the average model",
+    "seconds": "virtual time in seconds",
 }
 
 
@@ -56,21 +62,161 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
     ValueError
         If a history lacks the metric.
     """
+    return bands({label: [history] for label, history in histories.items()}, metric, ax=ax)
+
+
+def bands(groups: Mapping[str, Sequence[Curves]], metric: str, *, ax: Axes | None = None) -> Axes:
+    """Draw one metric over the rounds: mean of each group's runs, and a band from least to most.
+
+    Parameters
+    ----------
+    groups
+        For each label the histories of runs that differ in their seed, measured in the same rounds.
+    metric
+        Name of the metric.
+    ax
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    The axes.
+
+    Raises
+    ------
+    ValueError
+        If a history lacks the metric, a group is empty, or its runs were measured in different
+        rounds.
+    """
+    ax = _axes(ax)
+    for i, (label, histories) in enumerate(groups.items()):
+        if not histories:
+            fail("groups", "at least 1 run in each group", f"none in {label!r}")
+        rounds = histories[0].rounds(metric)
+        if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
+            fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
+        values = np.array([history[metric] for history in histories])
+        ax.plot(rounds, values.mean(axis=0), label=label, **_look(i))
+        if len(values) > 1:
+            low, high = values.min(axis=0), values.max(axis=0)
+            ax.fill_between(rounds, low, high, color=_look(i)["color"], alpha=0.18, linewidth=0)
+    return _finished(ax, "round", metric, legend=len(groups) > 1)
+
+
+def tradeoff(
+    epsilons: npt.ArrayLike,
+    values: npt.ArrayLike,
+    megabytes: npt.ArrayLike,
+    *,
+    metric: str = "accuracy",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw what privacy and traffic buy: a metric against epsilon, a dot's area is its traffic.
+
+    Parameters
+    ----------
+    epsilons
+        Shape (runs,), positive; infinite ones stand at the right end, marked as none.
+    values
+        Shape (runs,): the metric at the end of each run.
+    megabytes
+        Shape (runs,): what each run sent.
+    metric
+        What `values` are.
+    ax
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    The axes.
+
+    Raises
+    ------
+    ValueError
+        If the arrays differ in length, or there is none.
+    """
+    ax = _axes(ax)
+    eps, value, size = (np.asarray(x, np.float64) for x in (epsilons, values, megabytes))
+    if not len(eps) == len(value) == len(size) or not len(eps):
+        got = f"lengths {len(eps)}, {len(value)}, {len(size)}"
+        fail("epsilons", "as many epsilons, values and megabytes, at least 1", got)
+    finite = np.isfinite(eps)
+    if not (eps > 0).all():
+        fail("epsilons", "positive numbers", eps[~(eps > 0)][0])
+    last = 10 * eps[finite].max() if finite.any() else 1.0
+    area = 30 + 220 * size / max(size.max(), 1e-300)
+    at = np.where(finite, eps, last)
+    ax.scatter(at, value, s=area, color=_COLOURS[0], alpha=0.55, edgecolor="white")
+    ax.set_xscale("log")
+    marks = dict.fromkeys(f"{e:.3g}" for e in np.sort(eps[finite]))
+    if len(marks) <= MARKS:
+        none = {"none": last} if not finite.all() else {}
+        ax.set_xticks([*map(float, marks), *none.values()], labels=[*marks, *none])
+        ax.minorticks_off()
+    text = f"dots: {size.min():.3g} to {size.max():.3g} MB" if np.ptp(size) else f"{size[0]:.3g} MB"
+    ax.set_title(text, fontsize="small", loc="right")
+    return _finished(ax, "epsilon", metric, legend=False)
+
+
+def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | None = None) -> Axes:
+    """Draw a graph: its nodes on a circle up to 32 of them, else where springs put them.
+
+    Parameters
+    ----------
+    edges
+        Shape (edges, 2): the linked pairs, as `MixingMatrix.edges`.
+    nodes
+        Number of nodes.
+    title
+        Written above.
+    ax
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    The axes.
+
+    Raises
+    ------
+    ValueError
+        If an edge is no pair of nodes.
+    """
+    import networkx as nx
+
+    nodes, pairs = integer("nodes", nodes, at_least=1), np.asarray(edges).reshape(-1, 2)
+    if len(pairs) and (pairs.min() < 0 or pairs.max() >= nodes):
+        fail("edges", f"pairs of nodes below {nodes}", f"{pairs.min()} to {pairs.max()}")
+    ax = _axes(ax)
+    graph = nx.empty_graph(nodes)
+    graph.add_edges_from(pairs.tolist())
+    layout = nx.circular_layout(graph) if nodes <= 32 else nx.spring_layout(graph, seed=0)
+    places = np.array([layout[node] for node in range(nodes)])
+    for i, j in pairs:
+        ax.plot(*places[[i, j]].T, color="0.6", linewidth=0.8, zorder=1)
+    x, y = places.T
+    ax.scatter(x, y, s=max(4.0, 160 / np.sqrt(nodes)), color=_COLOURS[0], zorder=2)
+    ax.set_title(title, fontsize="small")
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    return ax
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
     import matplotlib.pyplot as plt
 
-    if ax is None:
-        _, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
-    for i, (label, history) in enumerate(histories.items()):
-        ax.plot(
-            history.rounds(metric),
-            history[metric],
-            label=label,
-            color=_COLOURS[i % len(_COLOURS)],
-            linestyle=_STYLES[i % len(_STYLES)],
-        )
-    ax.set_xlabel("round")
-    ax.set_ylabel(_LABELS.get(metric, metric))
+    return plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
+
+
+def _look(i: int) -> dict[str, Any]:
+    """Return colour and line style of the i-th curve."""
+    return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
+
+
+def _finished(ax: Axes, x: str, metric: str, *, legend: bool) -> Axes:
+    ax.set_xlabel(x)
+    ax.set_ylabel(_LABELS.get(metric, metric.replace("_", " ")))
     ax.grid(alpha=0.3)
-    if len(histories) > 1:
-        ax.legend(frameon=False)
+    if legend:
+        ax.legend(frameon=False, fontsize="small")
     return ax

@@ -10,7 +10,9 @@ from dpmesh import __version__
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.privacy import privacy
+from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
+from dpmesh.cli.run import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -32,5 +34,7 @@ def main(
 
 app.command()(audit)
 app.command()(demo)
+app.command()(report)
 app.command()(reproduce)
+app.command()(run)
 app.add_typer(privacy, name="privacy")

@@ -1,0 +1,25 @@
+"""``dpmesh report``: a page about finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpmesh.experiments.page import write_page
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Where dpmesh run put its results.")],
+    output: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html in the folder.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about the finished runs in a folder."""
+    try:
+        path = write_page(folder, output)
+    except (ValueError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"wrote {path}")

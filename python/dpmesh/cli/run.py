@@ -1,0 +1,75 @@
+"""``dpmesh run``: experiments from files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpmesh.experiments import read, run_sweep
+from dpmesh.experiments.schema import all_keys, json_schema
+from dpmesh.experiments.sweep import rounds_left
+
+
+def run(
+    file: Annotated[
+        Path | None, typer.Argument(help="A TOML file; see --keys for what can be in it.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where results go; by default named after the file.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="How many runs at a time; by default one per core.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of a file, for editors.")
+    ] = False,
+) -> None:
+    """Run an experiment from a file: all cells of its sweep that are not finished yet."""
+    if keys or schema:
+        typer.echo(all_keys() if keys else json.dumps(json_schema(), indent=1))
+        return
+    if file is None:
+        raise typer.BadParameter("wanted a TOML file, or --keys or --schema", param_hint="FILE")
+    folder = Path(f"{file.stem}-results") if folder is None else folder
+    try:
+        settings = read(file)
+        with _progress(rounds_left(settings, folder), not quiet) as tell:
+            failed = run_sweep(settings, folder, processes=processes, tell=tell)
+    except (ValueError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; the same command goes on from {folder}", err=True)
+        raise typer.Exit(130) from None
+    for cell, reason in failed:
+        typer.echo(f"Error: {cell.name}: {reason}", err=True)
+    if failed:
+        raise typer.Exit(1)
+    typer.echo(f"results in {folder}; a page of them: dpmesh report {folder}")
+
+
+@contextmanager
+def _progress(rounds: int, wanted: bool) -> Iterator[Callable[[int], None]]:
+    """One bar for the rounds of all runs, in a terminal."""
+    if not (wanted and sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        yield lambda _: None
+        return
+    with tqdm(total=rounds, unit="round", leave=False) as bar:
+
+        def tell(more: int) -> None:
+            bar.update(more)
+
+        yield tell

@@ -1,0 +1,270 @@
+"""What a file describes: data, nodes, network, algorithm, and one run of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpmesh import data, topology
+from dpmesh._validate import integer, probability
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.data import Dataset
+from dpmesh.experiments.parts import SECTIONS, Maker, entries
+from dpmesh.experiments.settings import Settings
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.simulator import History, Network, Run, simulate
+from dpmesh.topology import Topology
+
+EDGES_SHOWN = 2000
+"""A graph of more links is not drawn in a report."""
+
+
+def load(
+    source: Literal["digits", "breast_cancer", "mnist", "rcv1", "covertype"],
+    folder: str | None = None,
+    records: int | None = None,
+    positive: tuple[int, ...] | None = None,
+    test_fraction: float = 0.2,
+    unit_norm: bool = True,
+) -> tuple[Dataset, float]:
+    """Return records, and which fraction of them is for testing.
+
+    Parameters
+    ----------
+    source
+        Which data set; the first two ship with scikit-learn.
+    folder
+        Where its files are; by default the subfolder of that name of the folder DPMESH_DATA.
+    records
+        Use the first so many only; by default all.
+    positive
+        Labels that become +1, the others -1; by default labels stay as they are.
+    test_fraction
+        Fraction that is set aside for testing, in (0, 1).
+    unit_norm
+        Whether each record is divided by its L2 norm.
+    """
+    loader: Maker = getattr(data, source)
+    shipped = source in ("digits", "breast_cancer")
+    dataset: Dataset = loader() if shipped else loader(folder=folder)
+    if records is not None:
+        count = integer("records", records, at_least=1, below=dataset.records + 1)
+        dataset = dataset.take(np.arange(count))
+    if positive is not None:
+        dataset = dataset.relabelled(lambda label: np.where(np.isin(label, positive), 1, -1))
+    if unit_norm:
+        dataset = data.unit_norm(dataset)
+    return dataset, probability("test_fraction", test_fraction, zero=False, one=False)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long a run is, and what is measured.
+
+    Parameters
+    ----------
+    rounds
+        Number of rounds.
+    seed
+        Makes the run reproducible, and thereby not private; by default its key comes from the
+        operating system.
+    delta
+        For the privacy report.
+    metrics
+        Names of what is measured: loss, accuracy, regret, consensus, compression, node_accuracy; by
+        default all but the last that the problem and the algorithm allow.
+    every
+        Measure in every so many rounds; by default about 25 times in a run.
+    """
+
+    rounds: int
+    seed: int | None = None
+    delta: float = 0.0
+    metrics: tuple[str, ...] | None = None
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        integer("rounds", self.rounds, at_least=1)
+        if self.seed is not None:
+            integer("seed", self.seed)
+        probability("delta", self.delta, one=False)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All of a run but its data."""
+
+    settings: Settings
+    run: Schedule
+    nodes: int
+    key: Key
+    algorithm: AnyAlgorithm
+    topology: Topology | None
+    network: Network | None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Experiment:
+        """Return what the settings describe; the data are loaded when it is run.
+
+        Raises
+        ------
+        ValueError
+            If a setting does not fit; the message names the file, the line and the key.
+        """
+        settings.known("", settings.content, ["run", "data", *SECTIONS, "sweep"])
+        for name in ("run", "data", "partition", "problem", "algorithm"):
+            if name not in settings.content:
+                settings.fail(name, f"wanted a table [{name}], got none")
+        settings.arguments("data", settings.table("data"), entries(load))
+        for name in ("partition", "problem"):  # made when the data are there
+            settings.part(name, settings.table(name), SECTIONS[name])
+        run: Schedule = settings.make("run", settings.table("run"), {"run": Schedule})
+        nodes = settings.table("partition").get("nodes")
+        if type(nodes) is not int or nodes < 1:
+            settings.fail("partition.nodes", f"wanted an integer of at least 1, got {nodes!r}")
+        key = Key.generate() if run.seed is None else Key.seeded(run.seed)
+        table, kinds = settings.table("algorithm"), SECTIONS["algorithm"]
+        algorithm = settings.make("algorithm", table, kinds, nodes=nodes, clients=nodes)
+        settings.call("run", algorithm.plan, rounds=run.rounds)
+        graph = network = None
+        if "topology" in settings.content:
+            graph = _topology(settings, nodes, key)
+        if "network" in settings.content:
+            network = settings.make("network", settings.table("network"), SECTIONS["network"])
+        return cls(settings, run, nodes, key, algorithm, graph, network)
+
+    def problem(self) -> LinearProblem:
+        """Load the data, set some aside for testing, and deal the rest out."""
+        at = self.settings
+        arguments = at.arguments("data", at.table("data"), entries(load))
+        dataset, fraction = at.call("data", load, **arguments)
+        source = generator(self.key, Purpose.SPLIT)
+        train, test = data.train_test_split(dataset, fraction, source)
+        kinds = SECTIONS["partition"]
+        parts = at.make("partition", at.table("partition"), kinds, dataset=train, generator=source)
+        table, kinds = at.table("problem"), SECTIONS["problem"]
+        given = {"train": train, "partition": parts, "test": test}
+        problem: LinearProblem = at.make("problem", table, kinds, **given)
+        return problem
+
+    def simulate(
+        self,
+        checkpoint: Path | None = None,
+        callback: Callable[[int, Any], None] | None = None,
+        progress: bool | None = None,
+    ) -> Run:
+        """Run it; with a seed and a checkpoint it can be interrupted."""
+        run: Run = self.settings.call(
+            "run",
+            simulate,
+            algorithm=self.algorithm,
+            problem=self.problem(),
+            topology=self.topology,
+            rounds=self.run.rounds,
+            key=self.key,
+            delta=self.run.delta,
+            metrics=self.run.metrics,
+            every=self.run.every,
+            network=self.network,
+            checkpoint=checkpoint if self.key.is_seeded else None,
+            callback=callback,
+            progress=progress,
+        )
+        return run
+
+    def graph(self) -> dict[str, Any] | None:
+        """Return the graph of the first round in plain types, for a report."""
+        if self.topology is None:
+            return None
+        matrix = self.topology.matrix(0)
+        few = matrix.messages // 2 <= EDGES_SHOWN and matrix.is_symmetric
+        return {
+            "description": str(self.topology),
+            "nodes": self.nodes,
+            "spectral_gap": matrix.spectral_gap,
+            "edges": matrix.edges.tolist() if few else None,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is left of a run in its folder.
+
+    Parameters
+    ----------
+    changes
+        What this cell of a sweep sets, by key.
+    run
+        As `Run.as_dict`.
+    graph
+        As `Experiment.graph`.
+    """
+
+    changes: dict[str, Any]
+    run: dict[str, Any]
+    graph: dict[str, Any] | None
+
+    @property
+    def history(self) -> History:
+        """The measurements of the whole network."""
+        history = History()
+        for record in self.run["history"]:
+            if record["node"] is None:
+                value = np.nan if record["value"] is None else record["value"]
+                history.add(record["round"], {record["metric"]: value})
+        return history
+
+    @property
+    def epsilon(self) -> float:
+        """Of the privacy report."""
+        return float(str(self.run["privacy"]["epsilon"]).replace("infinite", "inf"))
+
+    @classmethod
+    def load(cls, folder: Path) -> Result:
+        """Read a folder that `save` wrote."""
+        content = json.loads((folder / "result.json").read_text())
+        run = json.loads((folder / "run.json").read_text())
+        return cls(content["changes"], run, content["graph"])
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a result."""
+    return (folder / "result.json").exists()
+
+
+def run_into(
+    folder: Path,
+    settings: Settings,
+    changes: Mapping[str, Any],
+    callback: Callable[[int, Any], None] | None = None,
+    progress: bool | None = None,
+) -> None:
+    """Run the experiment of these settings, and save what it released and how it went."""
+    folder.mkdir(parents=True, exist_ok=True)
+    experiment = Experiment.of(settings)
+    checkpoint = folder / "checkpoint"
+    run = experiment.simulate(checkpoint, callback, progress)
+    run.save(folder)
+    run.history.to_csv(folder / "history.csv")
+    new = folder / "result.json.new"  # the last file: where it is, the run is finished
+    new.write_text(json.dumps({"changes": changes, "graph": experiment.graph()}, indent=1))
+    new.replace(folder / "result.json")
+    checkpoint.unlink(missing_ok=True)
+
+
+def _topology(settings: Settings, nodes: int, key: Key) -> Topology:
+    table = dict(settings.table("topology"))
+    keep = settings.convert("topology.keep", table.pop("keep", 1.0), float)
+    graph: Topology = settings.make("topology", table, SECTIONS["topology"], nodes=nodes, key=key)
+    if keep == 1.0:
+        return graph
+    dropping: Topology = settings.call(
+        "topology", topology.edge_dropping, base=graph, keep=keep, key=key
+    )
+    return dropping

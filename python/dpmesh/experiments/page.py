@@ -1,0 +1,223 @@
+"""One self-contained HTML page about all results in a folder."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmesh import __version__, plots
+from dpmesh._validate import fail
+from dpmesh.experiments.experiment import Result, is_finished
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_CURVES = ("accuracy", "released_accuracy", "loss", "regret", "consensus_distance")
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
+       max-width: 1080px; margin: 2rem auto; padding: 0 1.2rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+.figures { display: flex; flex-wrap: wrap; gap: 1rem; }
+.figures img { width: 500px; max-width: 100%; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid #ddd;
+         font-size: .85rem; } td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .85rem; }
+.note { color: #555; } .warning { border-left: 4px solid #D55E00; padding-left: .8rem; }
+"""
+
+
+def write_page(folder: str | Path, target: str | Path | None = None) -> Path:
+    """Write a page about the results in a folder; needs the extra ``plots``.
+
+    Parameters
+    ----------
+    folder
+        A sweep's folder, or that of one of its runs.
+    target
+        The page; by default ``report.html`` in the folder.
+
+    Returns
+    -------
+    Where the page is.
+
+    Raises
+    ------
+    ValueError
+        If there are no finished runs.
+    """
+    folder = Path(folder)
+    places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
+    found = [Result.load(place) for place in places if is_finished(place)]
+    results = sorted(found, key=_order)
+    if not results:
+        fail("folder", "one with finished runs of dpmesh run", folder)
+    note = folder / "settings.json"
+    settings = json.loads(note.read_text()) if note.exists() else None
+    path = folder / "report.html" if target is None else Path(target)
+    path.write_text(page(folder.resolve().name, results, settings))
+    return path
+
+
+def page(title: str, results: Sequence[Result], settings: Any) -> str:
+    """Return the page: text, tables and pictures, with no link to anywhere else."""
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        groups[_label(result.changes)].append(result)
+    seeded = any("seeded" in text for r in results for text in r.run["privacy"]["assumptions"])
+    warning = (
+        '<p class="warning">Runs with a seed are reproducible and no private release: '
+        "whoever knows the seed can remove the noise.</p>"
+    )
+    first = results[0].run
+    versions = {"dpmesh": first["dpmesh"], "page by dpmesh": __version__, "numpy": np.__version__}
+    versions |= {"Python": platform.python_version(), "system": platform.platform()}
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="note">{len(results)} runs of {len(groups)} settings. Curves are means over '
+        "seeds, bands reach from the least to the most. Measurements are made with the nodes' own "
+        "models and with test data: they are for research, and no part of the release.</p>",
+        warning if seeded else "",
+        "<h2>Results at the end</h2>",
+        _summary(groups),
+        "<h2>Over the rounds</h2>",
+        _figures(_curves(groups)),
+        "<h2>Privacy, accuracy, traffic</h2>",
+        _figures(_tradeoffs(results)),
+        *_graph(results),
+        "<h2>Privacy reports</h2>",
+        *(f"<h3>{escape(label)}</h3>{_privacy(runs[0])}" for label, runs in groups.items()),
+        "<h2>Settings</h2>",
+        f"<pre>{escape(json.dumps(settings or first['settings'], indent=1))}</pre>",
+        "<h2>Versions</h2>",
+        _table(["", ""], [[name, value] for name, value in versions.items()]),
+    ]
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    content = "\n".join(filter(None, body))
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}{view}</head><body>{content}</body></html>\n'
+    )
+
+
+def _order(result: Result) -> Any:
+    """Return what results are sorted by: numbers by size, before texts."""
+    return [
+        (isinstance(v, (dict, list, str)), v if _is_number(v) else 0, str(v))
+        for v in result.changes.values()
+    ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _label(changes: Mapping[str, Any]) -> str:
+    """Return what a cell sets, but for the seed."""
+    parts = [
+        f"{key.rpartition('.')[2]} = {json.dumps(value) if isinstance(value, dict) else value}"
+        for key, value in changes.items()
+        if key != "run.seed"
+    ]
+    return ", ".join(parts) or "run"
+
+
+def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
+    shared = _shared(groups)
+    names = [name for name in (*_CURVES, "seconds") if name in shared]
+    heads = ["", "runs", "epsilon", "delta", *(n.replace("_", " ") for n in names), "MB sent"]
+    rows = []
+    for label, runs in groups.items():
+        ends = [_spread([run.history.last(name) for run in runs]) for name in names]
+        sent = _spread([run.run["traffic"]["bits"] / 8e6 for run in runs])
+        delta = runs[0].run["privacy"]["delta"]
+        rows.append([label, len(runs), f"{runs[0].epsilon:.4g}", f"{delta:g}", *ends, sent])
+    return f'<div class="wide">{_table(heads, rows)}</div>'
+
+
+def _spread(values: Sequence[float]) -> str:
+    text = f"{np.mean(values):.3g}"
+    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.1g}"
+
+
+def _shared(groups: Mapping[str, Sequence[Result]]) -> set[str]:
+    """Return what was measured in all runs."""
+    return set.intersection(*(set(r.history.metrics) for runs in groups.values() for r in runs))
+
+
+def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, str]]:
+    shared = _shared(groups)
+    histories = {label: [run.history for run in runs] for label, runs in groups.items()}
+    for metric in (name for name in _CURVES if name in shared):
+        figure, ax = _figure()
+        plots.bands(histories, metric, ax=ax)
+        yield figure, f"{metric} over the rounds"
+
+
+def _tradeoffs(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
+    shared = _shared({"": results})
+    epsilons = [result.epsilon for result in results]
+    sent = [result.run["traffic"]["bits"] / 8e6 for result in results]
+    for metric in (name for name in ("accuracy", "released_accuracy", "loss") if name in shared):
+        figure, ax = _figure()
+        ends = [result.history.last(metric) for result in results]
+        plots.tradeoff(epsilons, ends, sent, metric=metric, ax=ax)
+        yield figure, f"{metric} against epsilon and megabytes"
+
+
+def _graph(results: Sequence[Result]) -> Iterable[str]:
+    graphs = {r.graph["description"]: r.graph for r in results if r.graph is not None}
+    if graphs:
+        yield "<h2>Network in the first round</h2>"
+    for description, graph in graphs.items():
+        gap = f"{graph['nodes']} nodes, spectral gap {graph['spectral_gap']:.4g}"
+        yield f"<p>{escape(description)}: {gap}.</p>"
+        if graph["edges"] is not None:
+            figure, ax = _figure()
+            plots.network(graph["edges"], graph["nodes"], title=gap, ax=ax)
+            yield _figures([(figure, f"graph of {description}")])
+
+
+def _privacy(result: Result) -> str:
+    names = ("neighboring_relation", "unit", "accountant", "releases")
+    privacy = result.run["privacy"]
+    lines = [f"{'epsilon':<14}{result.epsilon:.6g}, delta {privacy['delta']:g}"]
+    lines += [f"{name.split('_')[0]:<14}{privacy[name]}" for name in names]
+    lines += [f"{'not proved':<14}{text}" for text in privacy["assumptions"]]
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    lines = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _figure() -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _figures(figures: Iterable[tuple[Figure, str]]) -> str:
+    """Return pictures as parts of the page itself."""
+    pictures = []
+    for figure, text in figures:
+        file = io.BytesIO()
+        figure.savefig(file, format="svg")
+        data = base64.b64encode(file.getvalue()).decode()
+        source = f"data:image/svg+xml;base64,{data}"
+        pictures.append(f'<img src="{source}" alt="{escape(text, quote=True)}">')
+    return f'<div class="figures">{"".join(pictures)}</div>'

@@ -1,0 +1,204 @@
+"""What a file can name: classes and functions, whose parameters are its keys.
+
+A part's keys, their types, defaults and descriptions are read off its signature and docstring, so
+that a file, the package and the JSON schema cannot disagree.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from dpmesh import controllers, data, estimators, schedules, topology
+from dpmesh.algorithms import (
+    FederatedLearning,
+    OnlineLearning,
+    QuantizedGossip,
+    WithoutReplacement,
+    WithReplacement,
+)
+from dpmesh.privacy.compression import Compressor, Quantizer
+from dpmesh.problems import LinearProblem
+from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
+
+Maker: TypeAlias = Callable[..., Any]
+
+PROTOCOLS: dict[Any, tuple[type, ...]] = {
+    schedules.Schedule: (
+        schedules.Constant,
+        schedules.InverseTime,
+        schedules.InverseSqrt,
+        schedules.PowerLaw,
+        schedules.HorizonPower,
+        schedules.ExponentialDecay,
+        schedules.Piecewise,
+    ),
+    estimators.Estimator: (
+        estimators.Identity,
+        estimators.LaplacianSmoothing,
+        estimators.AdaptiveSmoothing,
+        estimators.JamesStein,
+        estimators.SoftThreshold,
+    ),
+    controllers.Controller: (
+        controllers.AlwaysGlobal,
+        controllers.AlwaysLocal,
+        controllers.RandomGlobal,
+        controllers.Periodic,
+        controllers.DeepQ,
+    ),
+    Compressor: (Quantizer,),
+}
+"""Interfaces, and the classes by which a file can fill them in."""
+
+VALUES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        *(cls for classes in PROTOCOLS.values() for cls in classes),
+        schedules.SampleSize,
+        Exponential,
+        LogNormal,
+        Uniform,
+    )
+}
+"""Classes of the tables ``{kind = "..", ..}`` that are values of keys."""
+
+SECTIONS: dict[str, Mapping[str, Maker]] = {
+    "partition": {"iid": data.iid, "dirichlet": data.dirichlet, "shards": data.shards},
+    "problem": {"linear": LinearProblem},
+    "topology": {
+        "ring": topology.ring,
+        "complete": topology.complete,
+        "star": topology.star,
+        "torus": topology.torus,
+        "random_regular": topology.random_regular,
+        "erdos_renyi": topology.erdos_renyi,
+    },
+    "algorithm": {
+        cls.__name__: cls
+        for cls in (
+            OnlineLearning,
+            QuantizedGossip,
+            FederatedLearning,
+            WithoutReplacement,
+            WithReplacement,
+        )
+    },
+    "network": {"network": Network},
+}
+"""Tables of a file, and what their ``kind`` can be; one of a single kind need not say it."""
+
+GIVEN = frozenset(
+    {"self", "dataset", "generator", "key", "train", "test", "partition", "public_data"}
+)
+"""Parameters that other parts of the file determine."""
+
+SHORT = 12
+"""A description of fewer characters is no description by itself."""
+
+_COMMON = {
+    "nodes": "Number of nodes: in a topology, that of the partition if it is left out.",
+    "clients": "Number of clients: that of the partition if it is left out.",
+    "learning_rate": "Learning rate of the optimizer.",
+    "batch_size": "Records of a node's mini-batch.",
+    "weights": "How links are weighted: metropolis, max_degree or equal (regular graphs only).",
+    "equal_sizes": "Whether all nodes hold equally many records.",
+    "shards_per_node": "How many shards each node gets.",
+    "rows": "Rows of the grid.",
+    "columns": "Columns of the grid.",
+    "degree": "Neighbours of each node.",
+    "edge_probability": "Probability that two nodes are linked.",
+    "value": "The value for every t.",
+    "offset": "Added to t before all else.",
+    "mean": "Mean of the draws.",
+    "median": "Median of the draws.",
+    "sigma": "Standard deviation of the logarithm.",
+    "low": "Smallest draw.",
+    "high": "Largest draw.",
+    "scale": "Factor of the whole schedule.",
+    "exponent": "Power of t.",
+    "period": "Rounds from one global update to the next.",
+    "rate": "Probability of a global update, or factor from one t to the next.",
+    "rounds": "Length of the whole run.",
+}
+"""What parameters mean whose docstrings do not say it one by one."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key: the type of its value, whether it must be there, its default, and what it means."""
+
+    hint: Any
+    required: bool
+    default: Any
+    text: str
+
+
+@cache
+def entries(make: Maker) -> dict[str, Entry]:
+    """Return the keys of a part by name; parameters that a file cannot write are left out."""
+    hints = get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    texts = _described(inspect.getdoc(make) or "")
+    found = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        if name in GIVEN or schema_of(hints[name]) is None:
+            continue
+        required = parameter.default is parameter.empty and name not in ("nodes", "clients")
+        default = None if parameter.default is parameter.empty else parameter.default
+        text = texts.get(name, "")
+        if len(text) < SHORT:
+            text = " ".join(filter(None, [_COMMON.get(name, ""), text]))
+        found[name] = Entry(hints[name], required, default, text)
+    return found
+
+
+def kinds_of(hint: Any) -> tuple[type, ...]:
+    """Return the classes by which a table can fill in a value of this type."""
+    protocol = get_origin(hint) or hint
+    if protocol in PROTOCOLS:
+        return PROTOCOLS[protocol]
+    return (hint,) if hint in VALUES.values() else ()
+
+
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """Return the alternatives of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def schema_of(hint: Any) -> dict[str, Any] | None:
+    """Return the JSON schema of values of this type; None if a file cannot write them."""
+    simple = {int: "integer", float: "number", bool: "boolean", str: "string"}
+    if hint in simple:
+        return {"type": simple[hint]}
+    if hint is type(None):
+        return {"const": "none"}
+    if get_origin(hint) is Literal:
+        return {"enum": list(get_args(hint))}
+    if len(options_of(hint)) > 1:
+        options = [schema_of(option) for option in options_of(hint)]
+        return {"anyOf": [one for one in options if one]} if any(options[:-1]) else None
+    if get_origin(hint) in (tuple, list, Sequence):
+        items = schema_of(get_args(hint)[0])
+        return None if items is None else {"type": "array", "items": items}
+    kinds = [{"$ref": f"#/$defs/{cls.__name__}"} for cls in kinds_of(hint)]
+    if (get_origin(hint) or hint) is schedules.Schedule:
+        kinds.append({"type": "number"})
+    return {"anyOf": kinds} if kinds else None
+
+
+def _described(docstring: str) -> dict[str, str]:
+    """Return the descriptions of parameters in a numpydoc docstring."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", docstring, re.S | re.M)
+    texts: dict[str, str] = {}
+    blocks = re.finditer(
+        r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", section[1] if section else "", re.M
+    )
+    for block in blocks:
+        text = re.sub(r"[`*]+", "", " ".join(block[2].split()))
+        texts |= dict.fromkeys(block[1].split(", "), text)
+    return texts

@@ -1,0 +1,205 @@
+"""A file of settings, and errors that name the file, the line and the key."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from dpmesh import schedules
+from dpmesh.experiments.parts import Entry, Maker, entries, kinds_of, options_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MISFIT = object()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The content of a file, with the lines on which its keys stand.
+
+    Parameters
+    ----------
+    content
+        Tables within tables, as TOML has them.
+    source
+        What errors call it.
+    lines
+        By key, such as ``"algorithm.epsilon"``.
+    """
+
+    content: dict[str, Any]
+    source: str = "settings"
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def error(self, key: str, problem: str) -> ValueError:
+        """Return the error of a key, or of the table that it is missing from."""
+        known = re.sub(r"\[\d+\]", "", key)
+        while known and known not in self.lines:
+            known = known.rpartition(".")[0]
+        line = f", line {self.lines[known]}" if known else ""
+        return ValueError(f"{self.source}{line}: {key}: {problem}")
+
+    def fail(self, key: str, problem: str) -> NoReturn:
+        """Raise that error."""
+        raise self.error(key, problem)
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Return a table, empty if there is none."""
+        value = self.content.get(name, {})
+        if not isinstance(value, dict):
+            self.fail(name, f"wanted a table [{name}], got {value!r}")
+        return value
+
+    def replaced(self, changes: Mapping[str, Any]) -> Settings:
+        """Return the settings with other values, by key; a cell of a sweep."""
+        content = _copied(self.content)
+        for key, value in changes.items():
+            *tables, name = key.split(".")
+            table = content
+            for part in tables:
+                table = table.setdefault(part, {})
+            table[name] = value
+        return Settings(content, self.source, self.lines)
+
+    def known(self, path: str, table: Mapping[str, Any], names: Collection[str]) -> None:
+        """Fail at a key of a table that is none of these names."""
+        for name in table:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                key = f"{path}.{name}" if path else name
+                self.fail(key, f"wanted one of {', '.join(names)}, got {name}{hint}")
+
+    def arguments(
+        self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry]
+    ) -> dict[str, Any]:
+        """Return the values of a table's keys in the types that its part wants."""
+        self.known(path, table, wanted)
+        for name, entry in wanted.items():
+            if entry.required and name not in table:
+                self.fail(f"{path}.{name}", f"wanted a value: {entry.text}")
+        return {
+            name: self.convert(f"{path}.{name}", value, wanted[name].hint)
+            for name, value in table.items()
+        }
+
+    def part(
+        self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker]
+    ) -> tuple[Maker, dict[str, Any]]:
+        """Return which part a table describes, and the arguments that it gives."""
+        kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
+        if kind not in kinds:
+            got = "none" if kind is None else repr(kind)
+            self.fail(f"{path}.kind", f"wanted one of {', '.join(kinds)}, got {got}")
+        rest = {name: value for name, value in table.items() if name != "kind"}
+        return kinds[kind], self.arguments(path, rest, entries(kinds[kind]))
+
+    def make(
+        self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker], **given: Any
+    ) -> Any:
+        """Return the part that a table describes; of `given` it takes what it has names for."""
+        maker, arguments = self.part(path, table, kinds)
+        taken = inspect.signature(maker).parameters
+        given = {name: value for name, value in given.items() if name in taken}
+        return self.call(path, maker, **(given | arguments))
+
+    def call(self, path: str, function: Maker, **arguments: Any) -> Any:
+        """Call a function, whose errors begin with the name of an argument."""
+        try:
+            return function(**arguments)
+        except ValueError as error:
+            name, _, problem = str(error).partition(": ")
+            if name not in inspect.signature(function).parameters:
+                raise ValueError(f"{self.source}: {error}") from error
+            raise self.error(f"{path}.{name}", problem) from error
+
+    def convert(self, key: str, value: Any, hint: Any) -> Any:
+        """Return a value in one of the types that a key allows."""
+        for option in options_of(hint):
+            converted = self._as(key, value, option)
+            if converted is not _MISFIT:
+                return converted
+        wanted = " or ".join(_in_words(option) for option in options_of(hint))
+        raise self.error(key, f"wanted {wanted}, got {value!r}")
+
+    def _as(self, key: str, value: Any, hint: Any) -> Any:
+        if hint is type(None):
+            return None if value == "none" else _MISFIT
+        if hint is float:
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+            return float(value) if fits else _MISFIT
+        if hint in (int, bool, str):
+            return value if type(value) is hint else _MISFIT
+        if get_origin(hint) is Literal:
+            return value if value in get_args(hint) else _MISFIT
+        if isinstance(value, list) and get_args(hint):
+            item = get_args(hint)[0]
+            return tuple(self.convert(f"{key}[{i}]", v, item) for i, v in enumerate(value))
+        kinds = {cls.__name__: cls for cls in kinds_of(hint)}
+        if isinstance(value, dict) and kinds:
+            return self.make(key, value, kinds)
+        if hint is schedules.Schedule and isinstance(value, (int, float)):
+            return self.call(key, schedules.Constant, value=float(value))
+        return _MISFIT
+
+
+def read(path: str | Path) -> Settings:
+    """Read a TOML file.
+
+    Raises
+    ------
+    ValueError
+        If it is not TOML; the message names the line.
+    OSError
+        If it cannot be read.
+    """
+    text = Path(path).read_text()
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Settings(content, str(path), _lines(text))
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Return the line of each key that begins one, and of each table."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+([^\]=]+)\]", line):
+            table = _plain(header[1])
+            lines.setdefault(table, number)
+        elif key := re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=""", line):
+            lines.setdefault(".".join(filter(None, [table, _plain(key[1])])), number)
+    return lines
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[\s\"']", "", key)
+
+
+def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copied(v) if isinstance(v, dict) else v for key, v in table.items()}
+
+
+def _in_words(hint: Any) -> str:
+    simple = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    if hint in simple:
+        return simple[hint]
+    if hint is type(None):
+        return '"none"'
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(hint)))
+    if kinds := kinds_of(hint):
+        number = "a number or " if hint is schedules.Schedule else ""
+        return f"{number}a table whose kind is one of {', '.join(cls.__name__ for cls in kinds)}"
+    return "a list"

@@ -1,0 +1,186 @@
+"""Many runs of one experiment: every combination of settings, in parallel, missing ones only."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import queue
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpmesh._validate import integer
+from dpmesh.experiments.experiment import Experiment, is_finished, run_into
+from dpmesh.experiments.settings import Settings
+
+Tell = Callable[[int], None]
+"""Hears of so many more rounds."""
+
+_ticks: Any = None
+"""In a worker: where it tells of its rounds."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination: its changes to the settings, by key, and its folder's name."""
+
+    changes: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The changes as a folder's name."""
+        parts = [f"{key.removeprefix('run.')}={_short(v)}" for key, v in self.changes.items()]
+        return re.sub(r"[^\w.=,+-]+", "_", ",".join(parts)) or "run"
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """Return all combinations of the lists in the table ``[sweep]``; one without it."""
+    grid = dict(_flat(settings.table("sweep")))
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            settings.fail(f"sweep.{key}", f"wanted a list of values, got {values!r}")
+    if "seeds" in grid:
+        grid["run.seed"] = grid.pop("seeds")
+    return [Cell(dict(zip(grid, v, strict=True))) for v in itertools.product(*grid.values())]
+
+
+def run_sweep(
+    settings: Settings,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    tell: Tell | None = None,
+) -> list[tuple[Cell, Exception]]:
+    """Run all cells that are not finished, and return those that failed.
+
+    A run with a seed that was interrupted goes on from its checkpoint.
+
+    Parameters
+    ----------
+    settings
+        The experiment.
+    folder
+        Where each cell gets a folder of its own.
+    processes
+        How many run at a time; by default one for each core, at most one for each cell.
+    tell
+        Hears of finished rounds.
+
+    Raises
+    ------
+    ValueError
+        If a cell's settings do not fit, before any of them runs, or the folder holds results of
+        other settings.
+    """
+    wanted = cells(settings)
+    for cell in wanted:
+        Experiment.of(settings.replaced(cell.changes))
+    missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
+    _claim(folder, settings)
+    tell = tell or _silent
+    count = min(len(missing), os.cpu_count() or 1)
+    if processes is not None:
+        count = min(count, integer("processes", processes, at_least=1))
+    if count <= 1:
+        return [failed for cell in missing if (failed := _here(settings, cell, folder, tell))]
+    return _side_by_side(settings, missing, folder, count, tell)
+
+
+def _silent(rounds: int) -> None:
+    """Tell nobody."""
+
+
+def rounds_left(settings: Settings, folder: Path) -> int:
+    """Return how many rounds the unfinished cells have together."""
+    missing = [cell for cell in cells(settings) if not is_finished(folder / cell.name)]
+    return sum(settings.replaced(cell.changes).table("run").get("rounds", 0) for cell in missing)
+
+
+def _here(
+    settings: Settings, cell: Cell, folder: Path, tell: Tell
+) -> tuple[Cell, Exception] | None:
+    try:
+        _run(settings, cell, folder, tell)
+    except Exception as error:  # the other cells go on
+        return cell, error
+    return None
+
+
+def _side_by_side(
+    settings: Settings, missing: list[Cell], folder: Path, count: int, tell: Tell
+) -> list[tuple[Cell, Exception]]:
+    context = multiprocessing.get_context("spawn")
+    ticks = context.Queue()
+    threads = max(1, (os.cpu_count() or 1) // count)
+    with ProcessPoolExecutor(count, context, _begin, (ticks, threads)) as pool:
+        running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
+        try:
+            _follow(running, ticks, tell)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        return [
+            (cell, e) for f, cell in running.items() if isinstance(e := f.exception(), Exception)
+        ]
+
+
+def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell) -> None:
+    while not all(future.done() for future in running):
+        with suppress(queue.Empty):
+            tell(ticks.get(timeout=0.2))
+
+
+def _begin(ticks: Any, threads: int) -> None:
+    """Set a worker up: several share the cores."""
+    global _ticks
+    from dpmesh import kernels
+
+    _ticks = ticks
+    kernels.set_threads(threads)
+
+
+def _work(settings: Settings, cell: Cell, folder: Path) -> None:
+    _run(settings, cell, folder, _ticks.put)
+
+
+def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
+    told = 0
+
+    def callback(rounds: int, _: Any) -> None:
+        nonlocal told
+        tell(rounds - told)
+        told = rounds
+
+    changed = settings.replaced(cell.changes)
+    run_into(folder / cell.name, changed, cell.changes, callback, progress=False)
+
+
+def _claim(folder: Path, settings: Settings) -> None:
+    """Note in the folder which settings its results are of, or make sure that they are these."""
+    base = {name: table for name, table in settings.content.items() if name != "sweep"}
+    note, text = folder / "settings.json", json.dumps(base, indent=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    if note.exists() and json.loads(note.read_text()) != json.loads(text):
+        wanted = "a new one, or that of results of these settings"
+        raise ValueError(f"folder: wanted {wanted}, got {folder}, whose {note.name} differs")
+    note.write_text(text)
+
+
+def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return "-".join(_short(v) for v in value.values())
+    return "-".join(map(_short, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,298 @@
+"""Experiments from files: what is wrong is named with its line, and only what is missing is run."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpmesh.experiments import Experiment, page, read, run_sweep
+from dpmesh.experiments.experiment import Result
+from dpmesh.experiments.parts import SECTIONS, VALUES, entries
+from dpmesh.experiments.schema import all_keys, json_schema
+from dpmesh.experiments.sweep import cells, rounds_left
+from dpmesh.simulator import simulate
+
+pytest.importorskip("sklearn")
+
+TEXT = """\
+[run]
+rounds = 6
+seed = 1
+delta = 1e-5
+metrics = ["accuracy", "loss"]
+
+[data]
+source = "digits"
+positive = [5, 6, 7, 8, 9]
+
+[partition]
+kind = "iid"
+nodes = 4
+
+[problem]
+loss = "logistic"
+
+[topology]
+kind = "ring"
+keep = 0.7
+
+[algorithm]
+kind = "OnlineLearning"
+step_size = {kind = "InverseSqrt", scale = 4.0}
+radius = 10
+
+[network]
+latency = {kind = "Exponential", mean = 0.05}
+
+[sweep]
+seeds = [1, 2]
+algorithm.epsilon = [1.0, "none"]
+"""
+
+
+def write(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "experiment.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rounds = 6", "rounds = 0", r"line 2: run\.rounds: wanted an integer of at least 1"),
+        ("rounds = 6", "round = 6", r"line 2: run\.round: wanted .* did you mean rounds\?"),
+        ("rounds = 6", "", r"line 1: run\.rounds: wanted a value: Number of rounds"),
+        ("delta = 1e-5", "delta = 1.0", r"line 4: run\.delta: wanted a number in \[0, 1\)"),
+        ('"digits"', '"numbers"', r"line 8: data\.source: wanted one of 'digits', .*'numbers'"),
+        ("[5, 6, 7, 8, 9]", '["a"]', r"line 9: data\.positive\[0\]: wanted an integer, got 'a'"),
+        ("nodes = 4", 'nodes = "4"', r"line 13: partition\.nodes: wanted an integer, got '4'"),
+        ("nodes = 4", "nodes = 5000", r"line 13: partition\.nodes: wanted at most"),
+        ('kind = "iid"', 'kind = "id"', r"line 12: partition\.kind: wanted one of iid, dirichlet"),
+        ('"logistic"', '"log"', r"line 16: problem\.loss: wanted one of 'logistic', .*got 'log'"),
+        ("keep = 0.7", "keep = 1.7", r"line 20: topology\.keep: wanted a number in \(0, 1\]"),
+        ('kind = "ring"', "", r"line 18: topology\.kind: wanted one of ring, .*got none"),
+        ("radius = 10", "radius = -1", r"line 25: algorithm\.radius: wanted a finite number great"),
+        ("radius = 10", "radius = true", r"line 25: algorithm\.radius: wanted a number, got True"),
+        ("InverseSqrt", "Sqrt", r"line 24: algorithm\.step_size\.kind: wanted one of Constant, "),
+        ("scale = 4.0", "size = 4.0", r"line 24: algorithm\.step_size\.size: wanted one of scale"),
+        ("mean = 0.05", "mean = 0.0", r"line 28: network\.latency\.mean: wanted a finite number"),
+        ("[1, 2]", "[]", r"line 31: sweep\.seeds: wanted a list of values, got \[\]"),
+        ("epsilon = [1.0", "epsilon = [-1.0", r"algorithm\.epsilon: wanted a finite number great"),
+        ("algorithm.epsilon", "algorithm.e", r"algorithm\.e: wanted one of"),
+        ("[network]", "[networks]", r"line 27: networks: wanted one of .* did you mean network\?"),
+        ("[problem]", "[problem", r"Expected .*line 15"),
+    ],
+)
+def test_errors_name_the_line_and_the_key(old: str, new: str, message: str, tmp_path) -> None:
+    assert TEXT.count(old) == 1
+    path = write(tmp_path, TEXT.replace(old, new))
+    try:
+        failed = run_sweep(read(path), tmp_path / "results", processes=1)
+    except ValueError as error:
+        failed = [(None, error)]
+        assert not (tmp_path / "results").exists()
+    assert re.match(rf"{re.escape(str(path))}(, |: ).*{message}", str(failed[0][1]), re.S)
+
+
+def test_a_table_that_is_missing_is_named(tmp_path) -> None:
+    path = write(
+        tmp_path, TEXT.replace('[data]\nsource = "digits"\npositive = [5, 6, 7, 8, 9]', "")
+    )
+    with pytest.raises(ValueError, match=r"data: wanted a table \[data\], got none"):
+        Experiment.of(read(path))
+
+
+def test_every_cell_is_run_once_and_missing_ones_again(tmp_path) -> None:
+    settings, folder, told = read(write(tmp_path)), tmp_path / "results", []
+    assert [cell.changes for cell in cells(settings)] == [
+        {"algorithm.epsilon": epsilon, "run.seed": seed}
+        for epsilon in (1.0, "none")
+        for seed in (1, 2)
+    ]
+    assert rounds_left(settings, folder) == 24
+    assert run_sweep(settings, folder, processes=1, tell=told.append) == []
+    assert sum(told) == 24
+    names = [path.name for path in sorted(folder.iterdir()) if path.is_dir()]
+    assert names == sorted(cell.name for cell in cells(settings))
+    first, *others = (folder / name / "result.json" for name in names)
+    times = [path.stat().st_mtime_ns for path in others]
+    first.unlink()
+    assert rounds_left(settings, folder) == 6
+    assert run_sweep(settings, folder, processes=1) == []
+    assert first.exists()
+    assert [path.stat().st_mtime_ns for path in others] == times
+    files = {path.name for path in (folder / names[0]).iterdir()}
+    assert files == {"history.csv", "released.npy", "result.json", "run.json"}
+
+
+def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
+    settings = read(write(tmp_path))
+    experiment = Experiment.of(settings.replaced({"run.seed": 2}))
+    run = simulate(
+        experiment.algorithm,
+        experiment.problem(),
+        experiment.topology,
+        rounds=6,
+        key=experiment.key,
+        delta=1e-5,
+        metrics=["accuracy", "loss"],
+        network=experiment.network,
+    )
+    run_sweep(settings, tmp_path / "results", processes=1)
+    folder = tmp_path / "results" / "algorithm.epsilon=1.0,seed=2"
+    np.testing.assert_array_equal(np.load(folder / "released.npy"), run.released)
+    result = Result.load(folder)
+    assert result.epsilon == run.privacy.epsilon == 1.0
+    np.testing.assert_array_equal(result.history["accuracy"], run.history["accuracy"])
+
+
+def test_processes_give_the_same_bits_and_failures_stop_nobody_else(tmp_path) -> None:
+    """The data set of one cell is not there: known only when it is loaded."""
+    text = TEXT.replace("seeds = [1, 2]", 'seeds = [1]\ndata.source = ["digits", "mnist"]')
+    text = text.replace("[data]\n", f"[data]\nfolder = '{tmp_path}/nowhere'\n")
+    settings = read(write(tmp_path, text))
+    failed = run_sweep(settings, tmp_path / "two", processes=2)
+    assert [cell.changes["data.source"] for cell, _ in failed] == ["mnist", "mnist"]
+    assert [type(error) for _, error in failed] == [FileNotFoundError] * 2
+    assert len(run_sweep(settings, tmp_path / "one", processes=1)) == 2
+    done = sorted(path.parent.name for path in (tmp_path / "two").glob("*/result.json"))
+    assert len(done) == 2
+    for name in done:
+        one, two = (tmp_path / folder / name / "released.npy" for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path) -> None:
+    settings = read(write(tmp_path))
+    run_sweep(settings, tmp_path / "whole", processes=1)
+
+    def stop(rounds: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(settings, tmp_path / "stopped", processes=1, tell=stop)
+    first = tmp_path / "stopped" / cells(settings)[0].name
+    assert (first / "checkpoint").exists()
+    assert run_sweep(settings, tmp_path / "stopped", processes=1) == []
+    assert not (first / "checkpoint").exists()
+    for cell in cells(settings):
+        one, two = (tmp_path / f / cell.name / "released.npy" for f in ("whole", "stopped"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_results_of_other_settings_are_not_mixed(tmp_path) -> None:
+    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+    other = read(write(tmp_path, TEXT.replace("radius = 10", "radius = 20")))
+    with pytest.raises(ValueError, match="folder: wanted a new one, or that of results of these"):
+        run_sweep(other, tmp_path / "results")
+    wider = read(write(tmp_path, TEXT.replace("[1, 2]", "[1, 2, 3]")))
+    assert run_sweep(wider, tmp_path / "results", processes=1) == []
+
+
+def test_every_key_is_described_in_the_schema() -> None:
+    schema = json_schema()
+    json.dumps(schema)
+    assert schema["required"] == ["run", "data", "partition", "problem", "algorithm"]
+    makers = [maker for kinds in SECTIONS.values() for maker in kinds.values()]
+    for maker in [*makers, *VALUES.values()]:
+        for name, entry in entries(maker).items():
+            assert len(entry.text) > 10, f"{maker.__name__}.{name} has no description"
+            assert f"  {name}" in all_keys()
+    kinds = {
+        one["properties"]["kind"]["const"] for one in schema["properties"]["algorithm"]["oneOf"]
+    }
+    assert {"OnlineLearning", "QuantizedGossip", "FederatedLearning", "WithoutReplacement"} <= kinds
+    references = re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema))
+    assert set(references) <= set(schema["$defs"])
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        'kind = "FederatedLearning"\nsampling_rate = 0.5\nclipping_norm = 1.0\n'
+        'noise_multiplier = "none"\nlocal_epochs = 1\nlocal_step_size = 0.1\n'
+        'estimator = {kind = "LaplacianSmoothing", smoothing = 1.0}',
+        'kind = "WithoutReplacement"\nepsilon = 1.0\ncontroller = {kind = "Periodic", period = 2}\n'
+        "batch_size = 5",
+    ],
+)
+def test_algorithms_without_a_network_run_too(algorithm: str, tmp_path) -> None:
+    table = re.search(r"\[algorithm\].*?radius = 10\n", TEXT, re.S)
+    assert table is not None
+    text = TEXT.replace(table[0], f"[algorithm]\n{algorithm}\n")
+    text = text.replace('[topology]\nkind = "ring"\nkeep = 0.7\n', "")
+    text = text.replace('"logistic"', '"logistic"\nfeature_norm = 1.0')
+    text = text[: text.index("[sweep]")].replace('metrics = ["accuracy", "loss"]\n', "")
+    assert run_sweep(read(write(tmp_path, text)), tmp_path / "results") == []
+    assert Result.load(tmp_path / "results" / "run").history.last("seconds") > 0
+
+
+class Links(HTMLParser):
+    """Collects what a page loads or points to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.found += [value for name, value in attributes if name in ("src", "href")]
+
+
+def test_the_page_holds_everything_itself(tmp_path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+    path = page.write_page(tmp_path / "results")
+    text, links = path.read_text(), Links()
+    links.feed(text)
+    assert path == tmp_path / "results" / "report.html"
+    assert len(links.found) == 3 + 3 + 1  # curves, trade-offs, graph
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in links.found)
+    for wanted in (
+        "4 runs of 2 settings",
+        "epsilon = 1.0",
+        "epsilon = none",
+        "no private release",
+        "spectral gap",
+        "ring (4 nodes), each link up with probability 0.7",
+        "&quot;positive&quot;",
+        "numpy",
+    ):
+        assert wanted in text
+    assert text.index("<td>epsilon = 1.0") < text.index("<td>epsilon = none")
+    page.write_page(tmp_path / "results" / cells(read(write(tmp_path)))[0].name, tmp_path / "one")
+    assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
+    with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
+        page.write_page(tmp_path / "nowhere")
+
+
+def test_the_command_line_runs_reports_and_explains(tmp_path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("matplotlib").use("Agg")
+    from dpmesh.cli import app
+
+    def call(*arguments: object) -> Any:
+        return testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    docs = Path(__file__).parent.parent / "docs" / "simulator.md"
+    example = re.search(r"```toml\n(.*?)```", docs.read_text(), re.S)
+    assert example is not None
+    text = example[1].replace("rounds = 200", "rounds = 3").replace("[1, 2, 3]", "[1]")
+    path, folder = write(tmp_path, text), tmp_path / "results"
+    ran = call("run", path, "--folder", folder, "--processes", 1)
+    assert ran.exit_code == 0, ran.output
+    assert f"dpmesh report {folder}" in ran.output
+    assert call("report", folder).exit_code == 0
+    assert (folder / "report.html").exists()
+    bad = call("run", write(tmp_path, text.replace("iid", "id")), "--folder", folder)
+    assert bad.exit_code == 2
+    assert "partition.kind: wanted one of iid" in bad.output
+    assert "epsilon" in call("run", "--keys").output
+    assert json.loads(call("run", "--schema").output)["$defs"]
+    assert call("run").exit_code == 2
+    assert call("report", tmp_path / "nowhere").exit_code == 2

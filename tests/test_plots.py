@@ -1,0 +1,90 @@
+"""Figures show the numbers that they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpmesh import plots, topology
+from dpmesh.simulator import History
+
+pytest.importorskip("matplotlib").use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Any:
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def history(*values: float, every: int = 1) -> History:
+    measured = History()
+    for i, value in enumerate(values):
+        measured.add((i + 1) * every, {"accuracy": value})
+    return measured
+
+
+def test_bands_show_mean_least_and_most() -> None:
+    groups = {"a": [history(0.1, 0.5), history(0.3, 0.9)], "b": [history(0.2, 0.2)]}
+    ax = plots.bands(groups, "accuracy")
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [0.2, 0.7])
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), [0.2, 0.2])
+    (band,) = ax.collections
+    corners = band.get_paths()[0].vertices
+    assert {(1.0, 0.1), (2.0, 0.9)} <= {tuple(np.round(corner, 6)) for corner in corners}
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+    assert ax.lines[0].get_color() != ax.lines[1].get_color()
+    assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
+
+
+def test_a_tradeoff_puts_runs_without_privacy_at_the_end() -> None:
+    ax = plots.tradeoff([1.0, 8.0, np.inf], [0.5, 0.7, 0.9], [1.0, 2.0, 4.0])
+    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[1, 0.5], [8, 0.7], [80, 0.9]])
+    assert (np.diff(ax.collections[0].get_sizes()) > 0).all()
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "8", "none"]
+    only = plots.tradeoff([np.inf], [0.5], [0.0])
+    assert [label.get_text() for label in only.get_xticklabels()] == ["none"]
+
+
+@pytest.mark.parametrize("nodes", [6, 40])
+def test_a_network_has_its_links(nodes: int) -> None:
+    matrix = topology.ring(nodes).matrix(0)
+    ax = plots.network(matrix.edges, nodes, title="ring")
+    assert len(ax.lines) == nodes
+    assert len(ax.collections[0].get_offsets()) == nodes
+    assert ax.get_title() == "ring"
+
+
+def test_figures_draw_where_they_are_told() -> None:
+    import matplotlib.pyplot as plt
+
+    ax = plt.figure().subplots()
+    assert plots.curves({"a": history(1.0)}, "accuracy", ax=ax) is ax
+    assert ax.get_legend() is None
+    assert plots.tradeoff([1.0], [1.0], [1.0], ax=ax) is ax
+    assert plots.network([], 1, ax=ax) is ax
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.bands({"a": []}, "accuracy"), "groups: wanted at least 1 run in each"),
+        (
+            lambda: plots.bands({"a": [history(1.0), history(1.0, every=2)]}, "accuracy"),
+            "groups: wanted runs measured in the same rounds, got different ones in 'a'",
+        ),
+        (lambda: plots.curves({"a": history(1.0)}, "loss"), "metric: wanted one of 'accuracy'"),
+        (lambda: plots.tradeoff([1.0], [], [1.0]), "epsilons: wanted as many epsilons, values"),
+        (lambda: plots.tradeoff([], [], []), "epsilons: wanted as many epsilons, values"),
+        (lambda: plots.tradeoff([-1.0], [1], [1]), "epsilons: wanted positive numbers, got -1.0"),
+        (lambda: plots.network([[0, 3]], 3), "edges: wanted pairs of nodes below 3, got 0 to 3"),
+        (lambda: plots.network([], 0), "nodes: wanted an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
