@@ -1,68 +1,54 @@
-"""Coupled runs flag the faults of papers in small algorithms, and leave corrected ones alone."""
+"""Coupled runs read what is planned, let out, written down and sent.
+
+Faults of whole algorithms are in test_audit_online.py and its likes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from faulty_algorithms import NonconvexGossip, PoissonMean, StronglyConvexSteps, Toy, info
 
-from dpmesh.keys import Key
-from dpmesh.privacy import Gaussian, Sensitivity
+from dpmesh.algorithms import Info
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import Gaussian, Plan, Sensitivity
 from dpmesh.privacy.audit import alone, couple
 
 
-def test_coupling_flags_division_by_the_realised_batch() -> None:
-    """All others send -1: divided by the number of participants, the mean moves twice as far."""
-    target, absent = np.full(12, -1.0), np.full(12, -1.0)
-    target[0], absent[0] = 1.0, np.nan
-    right = couple(PoissonMean(), target, absent, alone, rounds=10)
-    assert not right.violated
-    assert max(m.distance / m.allowed for m in right.movements) == pytest.approx(1.0)
-    wrong = couple(PoissonMean(by_realised_batch=True), target, absent, alone, rounds=10)
-    assert wrong.violated
-    assert max(m.distance / m.allowed for m in wrong.movements) > 1.7
-
-
-def test_coupling_flags_strongly_convex_steps_beyond_their_condition() -> None:
-    x = np.concatenate((np.ones(48), [0.0, 1.0]))
-    y = np.concatenate((np.ones(24), -np.ones(24), [1.0, 1.0]))
-    other = np.concatenate((y[:-1], [-1.0]))
-    second = np.ones(50), np.ones(50)
-    worlds = [(x, y), second], [(x, other), second]
-    assert not couple(StronglyConvexSteps(delayed=True), *worlds, alone, rounds=1).violated
-    wrong = couple(StronglyConvexSteps(), *worlds, alone, rounds=1)
-    assert wrong.violated
-    (movement,) = wrong.movements
-    assert movement.distance == pytest.approx(10_400, rel=1e-6)
-    assert movement.allowed == pytest.approx(1_600, rel=1e-6)
-
-
-def test_coupling_flags_the_missing_lipschitz_term() -> None:
-    problem, other = np.zeros(50), np.zeros(50)
-    problem[0], other[0] = 1.0, -1.0  # clipped to C / 2 either way
-    right = couple(NonconvexGossip(lipschitz=1.0), problem, other, alone, rounds=60)
-    assert not right.violated
-    assert max(m.distance / m.allowed for m in right.movements[1:]) > 0.9
-    wrong = couple(NonconvexGossip(), problem, other, alone, rounds=60)
-    assert wrong.violated
-    assert max(m.distance / m.allowed for m in wrong.movements[1:]) > 1.5
-
-
 @dataclass(frozen=True)
-class Sum(Toy):
+class Sum:
     """Releases the sum of its numbers, each between 0 and 1."""
 
-    def sensitivity(self, t: int) -> Sensitivity:
-        return Sensitivity(1.0, "l2", "numbers between 0 and 1")
+    noise_multiplier: float = 1.0
+    travels: ClassVar = "server"
+    sensitivity: ClassVar = Sensitivity(1.0, "l2", "numbers between 0 and 1")
+
+    def mechanism(self):
+        return Gaussian(self.noise_multiplier)
+
+    def plan(self, rounds):
+        planned = (self.mechanism().planned(t, self.sensitivity) for t in range(rounds))
+        return Plan(tuple(planned), "replace_one", "record")
 
     def init(self, problem, key):
         return None
 
     def step(self, state, round, problem, exchange, key):
-        emission = self.release(np.array([[problem.sum()]]), round, key)
-        return None, info(emission)
+        emission = self.release(problem, round, key)
+        return None, Info(
+            (emission.release,), emission.bits_per_node, emission.values, losses=np.zeros(1)
+        )
+
+    def release(self, problem, round, key):
+        noise = key.stream(Purpose.NOISE, round)
+        return self.mechanism().release(
+            np.array([[problem.sum()]]), self.sensitivity, noise, round=round
+        )
+
+    def parameters(self, state):
+        return np.zeros((1, 1))
 
 
 class SumByItsData(Sum):
@@ -77,7 +63,7 @@ class SumTwice(Sum):
     """Releases twice and writes down one."""
 
     def step(self, state, round, problem, exchange, key):
-        self.release(np.array([[problem.sum()]]), round, key)
+        self.release(problem, round, key)
         return super().step(state, round, problem, exchange, key)
 
 

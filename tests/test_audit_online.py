@@ -2,8 +2,7 @@
 
 The confidence is 1 - 1e-3: what is right is flagged under at most one key in 1,000. Each fault is
 missed under at most one key in 1,000 too: by `power`, or, where tests of several releases have no
-closed form, since at most 5 of 5,000 simulated audits with 20% fewer runs missed it. The keys are
-fixed, and were not chosen.
+closed form, since 3 of 5,000 simulated audits missed it. The keys are fixed, and were not chosen.
 """
 
 from __future__ import annotations
@@ -131,8 +130,8 @@ def test_many_runs_leave_correct_online_learning_alone(kind) -> None:
     [
         (MissingFactor2, 2, 700, 2.0),
         (HalvedNoise, 2, 700, 2.0),
-        (UnnoisedRegularizer, 4, 1_200, 1 + 1 + 1 / 2),
-        (OwnUnnoisedWeight, 4, 1_000, 1 + 2 / 2 + 3 / 4),
+        (UnnoisedRegularizer, 3, 1_200, 1 + 1),
+        (OwnUnnoisedWeight, 3, 1_200, 1 + 2 / 2),
     ],
 )
 def test_many_runs_flag_faults_of_online_learning(
@@ -145,24 +144,16 @@ def test_many_runs_flag_faults_of_online_learning(
 
 
 def test_algorithm_2_as_printed_costs_what_its_plan_says_and_not_what_the_paper_says() -> None:
-    algorithm = OnlineLearningUnnoisedRegularizer(step_size=LAMBDA_1, projection="none", rounds=4)
+    algorithm = OnlineLearningUnnoisedRegularizer(step_size=LAMBDA_1, projection="none", rounds=3)
     worlds = [
-        replace(canary_records([coin], records=4), regularization=1.0) for coin in (True, False)
+        replace(canary_records([coin], records=3), regularization=1.0) for coin in (True, False)
     ]
-    assert not couple(algorithm, *worlds, alone, rounds=4).violated
-    for claim, violated in ((None, False), (EpsilonClaim(1.0), True)):
-        result = audit_algorithm(
-            algorithm,
-            *worlds,
-            alone,
-            rounds=4,
-            runs=1_200,
-            claim=claim,
-            confidence=SURE,
-            key=Key.seeded(6),
-        )
-        assert result.claim.level == pytest.approx(1.0 if violated else 2.5)
-        assert result.violated == violated, str(result)
+    assert not couple(algorithm, *worlds, alone, rounds=3).violated
+    result = audit_algorithm(
+        algorithm, *worlds, alone, rounds=3, runs=1_200, confidence=SURE, key=Key.seeded(6)
+    )
+    assert result.claim.level == pytest.approx(2.0)
+    assert 1.0 < result.lower_bound <= 2.0
 
 
 def test_a_score_of_ones_own_sees_what_it_is_shown() -> None:

@@ -90,14 +90,14 @@ def test_coupling_flags_faults_of_quantized_gossip(fault, message: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "truth", "violated"),
     [
-        (QuantizedGossip, 1.0, False),
-        (MissingFactor2, 2.0, True),
+        (QuantizedGossip, 0.923, False),
+        (MissingFactor2, 1.846, True),
         (MissingLipschitzTerm, 2.003, True),
-        (HalvedNoise, 2.0, True),
+        (HalvedNoise, 1.846, True),
     ],
 )
 def test_many_runs_tell_right_from_wrong(kind, truth: float, violated: bool) -> None:
-    assert power(GaussianClaim(1.0), gaussian_curve(2.0), 400, SURE) > SURE
+    assert power(GaussianClaim(1.0), gaussian_curve(1.8), 500, SURE) > SURE
     pair, _ = worst_cases.quantized(quantized(kind), rounds=ROUNDS)
     result = audit_algorithm(
         pair.algorithm,
@@ -105,9 +105,10 @@ def test_many_runs_tell_right_from_wrong(kind, truth: float, violated: bool) -> 
         pair.neighbor,
         pair.exchange,
         rounds=ROUNDS,
-        runs=400,
+        runs=500,
         delta=pair.delta,
         confidence=SURE,
+        score=pair.score,
         key=Key.seeded(2),
     )
     assert result.claim.level == pytest.approx(1.0)

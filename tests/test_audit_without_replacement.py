@@ -128,8 +128,9 @@ def test_coupling_flags_steps_that_expand() -> None:
 def test_many_runs_tell_right_from_wrong(kind, controller, violated: bool) -> None:
     assert power(GaussianClaim(1.0), gaussian_curve(1.98), 400, SURE) > SURE
     algorithm = nodes(kind, controller=controller)
-    pair, _ = worst_cases.without_replacement(algorithm, rounds=2)
-    result = many_runs(algorithm, pair.problem, pair.neighbor, rounds=2, runs=400)
+    rounds = controller.period if isinstance(controller, Periodic) else 1
+    pair, _ = worst_cases.without_replacement(algorithm, rounds=rounds)
+    result = many_runs(algorithm, pair.problem, pair.neighbor, rounds=rounds, runs=400)
     assert result.claim.level == pytest.approx(1.0)
     assert result.violated == violated, str(result)
     assert result.lower_bound <= 2.0

@@ -21,7 +21,7 @@ from dpmesh.privacy.audit.layers import Crowd, Pair
 from dpmesh.privacy.audit.mechanism import OneRelease, worst_pair
 from dpmesh.privacy.audit.one_run import Coins
 from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
-from dpmesh.privacy.audit.transcript import alone, silence
+from dpmesh.privacy.audit.transcript import Transcript, alone, silence
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.types import Floats
@@ -169,9 +169,19 @@ def quantized(
 
     one, other = (problem_of(np.array([coin])) for coin in (True, False))
     return (
-        Pair(algorithm, one, other, rounds, exchange=silence, delta=delta),
+        Pair(algorithm, one, other, rounds, exchange=silence, delta=delta, score=_drift),
         Crowd(algorithm, problem_of, canaries, rounds, exchange=silence, delta=CROWD_DELTA),
     )
+
+
+def _drift(run: Transcript) -> float:
+    """Return the sum of all releases, each weighted as if it had moved by its sensitivity."""
+    total = 0.0
+    for mechanism, _, (values, release, _) in run.passages:
+        scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
+        if scale > 0:
+            total += float(values.sum()) * release.sensitivity.bound / scale**2
+    return total
 
 
 def without_replacement(
