@@ -21,20 +21,23 @@ from dpmesh.papers.online_runs import (
     Copies,
     Point,
     Tell,
+    counted,
     label_axes,
     measure,
     name_of,
+    paragraph,
 )
 
 EPSILONS = (0.01, 0.1, 1.0, None)
 
-WHY = """\
-Where they differ: with one example a round, noise of scale 2 alpha sqrt(n) / epsilon in each of n
-coordinates leaves little to learn from at small epsilon. The noise of RCV1's 47,236 dimensions
-drowns every example even at epsilon 1; the projection then holds all learners on the sphere, in
-directions of noise, at about the regret of the zero predictor. More nodes average more noise away,
-which works against what they lose by mixing slowly: under noise fewer nodes are not better. The
-paper has 100,000 documents of RCV1, we have 12,160."""
+WHY = (
+    "Where they differ: with one example a round, noise of scale 2 alpha sqrt(n) / epsilon in each "
+    "of n coordinates leaves little to learn from at small epsilon. The noise of RCV1's 47,236 "
+    "dimensions drowns every example even at epsilon 1; the projection then holds all learners on "
+    "the sphere, in directions of noise, at about the regret of the zero predictor. More nodes "
+    "average more noise away, which works against what they lose by mixing slowly: under noise "
+    "fewer nodes are not better. The paper has 100,000 documents of RCV1, we have 12,160."
+)
 
 
 def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
@@ -62,14 +65,17 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
         panels.append((f"{source.name}, 64 nodes", [curves[e, MOST_NODES] for e in EPSILONS]))
         panels.append((f"{source.name}, epsilon 0.1", [curves[0.1, m] for m in NODES]))
     text = [
-        "Figure 1: average regret for each example (the paper divides by iterations) of Algorithm",
-        f"1 on hinge losses, mean of {seeds} runs +- {CONFIDENCE:.0%} interval. {OPEN}",
+        paragraph(
+            "Figure 1: average regret for each example (the paper divides by iterations) of "
+            f"Algorithm 1 on hinge losses, mean of {counted(seeds, SOURCES)} +- {CONFIDENCE:.0%} interval. "
+            + OPEN
+        ),
         "",
         *_table(panels),
         "",
         "The paper's curves have no numbers. What it says of them, and what we find:",
         *_verdicts([(title, curves) for title, curves in panels]),
-        WHY,
+        paragraph(WHY),
     ]
     return write(folder, "online-figure1", points, text, panels, "interval")
 
@@ -99,20 +105,25 @@ def figure2(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
             panels.append((f"{source.name}, batch size {batch_size}", curves))
             points += [point for curve in curves for point in curve]
             private, plain = (curve[-1] for curve in curves)
-            lines.append(
-                f"{source.name:<10} batch size {batch_size}: regret {private.regret:.4f} at "
-                f"epsilon 1 and {plain.regret:.4f} without noise; standard deviation between runs "
-                f"{private.spread:.2e} and {plain.spread:.2e}"
-            )
+            for name, last in (("epsilon 1", private), ("no noise", plain)):
+                lines.append(
+                    f"{source.name:<10} batch size {batch_size}, {name:<10} regret "
+                    f"{last.regret:.4f}, standard deviation between runs {last.spread:.1e}"
+                )
     text = [
-        f"Figure 2: mean and spread of the average regret for each example, {seeds} runs, 64",
-        f"nodes, Algorithm 2. The paper does not say at which epsilon; ours is 1. {OPEN}",
+        paragraph(
+            "Figure 2: mean and spread of the average regret for each example, "
+            f"{counted(seeds, SOURCES)}, 64 nodes, Algorithm 2. The paper does not say at which "
+            f"epsilon; ours is 1. {OPEN}"
+        ),
         "",
         *lines,
         "",
-        "The paper says: with batch size 1 the private regret varies more than the other; with 5",
-        "the two vary nearly alike. Noise shrinks with the batch, as 1 / h; so do the rounds.",
-        WHY,
+        paragraph(
+            "The paper says: with batch size 1 the private regret varies more than the other; with "
+            "5 the two vary nearly alike. Noise shrinks with the batch, as 1 / h; so do the rounds."
+        ),
+        paragraph(WHY),
     ]
     return write(folder, "online-figure2", points, text, panels, "spread")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpmesh.algorithms.online import OnlineLearning
@@ -12,15 +13,29 @@ from dpmesh.papers.online_runs import (
     SOURCES,
     Copies,
     Point,
+    Source,
     Tell,
     accuracies,
+    counted,
     label_axes,
+    paragraph,
     points_of,
 )
+from dpmesh.simulator import RepeatedRuns
 
 DELTA = 1e-5
 L1_NORM = 9.0
 """Of RCV1's documents four in five have a smaller L1 norm; all have L2 norm 1."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Data, a batch size, and the epsilons at which the mechanisms are compared."""
+
+    source: Source
+    batch_size: int
+    epsilons: tuple[float, ...]
+
 
 MECHANISMS = ("paper", "mixture", "l1", "gaussian")
 
@@ -41,67 +56,51 @@ def mechanisms(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path
     tell
         Called with a line for every finished setting.
     """
-    epsilons = {"synthetic": (0.1, 1.0, 10.0), "rcv1": (1.0, 10.0, 100.0, 1000.0)}
-    points: list[Point] = []
-    panels = []
-    lines = [f"{'data':<11}{'epsilon':>8}" + "".join(f"{name:>22}" for name in MECHANISMS)]
-    for source in SOURCES:
-        smaller_steps = replace(source, strong_convexity=max(source.strong_convexity, 0.1))
-        copies = Copies.of(smaller_steps, seeds)
-        last: dict[str, list[Point]] = {name: [] for name in MECHANISMS}
-        for epsilon in epsilons[source.name]:
-            columns = []
-            for name, algorithm in rivals(copies.algorithm(epsilon), source.name).items():
-                runs = copies.run(algorithm)
-                curve = points_of(copies, runs, algorithm, name, MOST_NODES)
-                last[name].append(curve[-1])
-                points += curve
-                column = f"{curve[-1].regret:.4f}"
-                problem = copies.repeats[MOST_NODES].problem
-                if problem.test is not None:
-                    column += f" ({100 * accuracies(problem, runs.parameters).mean():.1f}%)"
-                columns.append(column)
-                tell(f"{source.name} epsilon {epsilon:g} {name}: {column}")
-            row = "".join(f"{column:>22}" for column in columns)
-            lines.append(f"{source.name:<11}{epsilon:>8g}{row}")
-        panels.append((source, last))
-    noises = [
-        f"{name} {algorithm.noise_std(1, dim) / algorithm.step_size(1):.4g}"
-        for dim, data in ((10, "synthetic"), (47_236, "rcv1"))
-        for name, algorithm in rivals(OnlineLearning(1.0), data).items()
-    ]
-    text = [
-        f"Average regret for each example (and accuracy on RCV1) after one pass, {seeds} runs,",
-        f"64 nodes, with the same epsilon for each example. Gaussian noise has delta = {DELTA:g}",
-        f"besides. L1 norms are clipped at {L1_NORM:g} on RCV1 (of unit L2 norms), at sqrt(10) on",
-        "the synthetic data, where nothing is clipped and nothing gained. lambda is 0.1 on RCV1.",
-        "",
-        *lines,
-        "",
-        "Standard deviation of the noise in each coordinate over alpha_t, at epsilon 1:",
-        "synthetic: " + ", ".join(noises[: len(MECHANISMS)]),
-        "rcv1:      " + ", ".join(noises[len(MECHANISMS) :]),
-    ]
     from matplotlib.figure import Figure
 
+    points: list[Point] = []
+    lines: list[str] = []
     output = Output(folder, "online-mechanisms")
-    output.records(points)
-    output.text("\n".join(text))
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    for ax, (source, last) in zip(figure.subplots(1, 2), panels, strict=True):
-        for name, line in last.items():
+    contests = planned(*SOURCES)
+    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    for contest, ax in zip(contests, figure.subplots(1, len(contests)), strict=True):
+        copies = Copies.of(contest.source, seeds)
+        curves: dict[str, list[Point]] = {name: [] for name in MECHANISMS}
+        title = f"{contest.source.name}, batch size {contest.batch_size}"
+        lines += ["", _row(title, MECHANISMS)]
+        for epsilon in contest.epsilons:
+            columns = []
+            paper = copies.algorithm(epsilon, contest.batch_size)
+            for name, algorithm in rivals(paper, contest.source.name).items():
+                runs = copies.run(algorithm)
+                curve = points_of(copies, runs, algorithm, name, MOST_NODES)
+                points += curve
+                curves[name].append(curve[-1])
+                columns.append(f"{curve[-1].regret:.4f}{_accuracies(copies, runs)}")
+                tell(f"{title}, epsilon {epsilon:g}, {name}: {columns[-1]}")
+            lines.append(_row(f"epsilon {epsilon:g}", columns))
+        for name, line in curves.items():
+            x, y = [point.epsilon for point in line], [point.regret for point in line]
             errors = [point.interval for point in line]
-            ax.errorbar(
-                [point.epsilon for point in line],
-                [point.regret for point in line],
-                errors,
-                capsize=3,
-                marker="o",
-                label=name,
-            )
-        label_axes(ax, source.name, "epsilon")
+            ax.errorbar(x, y, errors, capsize=3, marker="o", label=name)
+        label_axes(ax, title, "epsilon")
+    output.records(points)
+    output.text("\n".join([paragraph(_introduction(seeds)), *lines, "", *_noises()]))
     output.figure(figure)
     return output.files
+
+
+def planned(synthetic: Source, rcv1: Source) -> list[Contest]:
+    """Return the contests, with steps that suit noise: shorter ones on RCV1 than without it."""
+    slow = replace(rcv1, strong_convexity=0.1)
+    rounds = 5
+    batch_size = rcv1.at[-1] // rounds
+    large = replace(rcv1, strong_convexity=0.3, at=(batch_size, rounds * batch_size))
+    return [
+        Contest(synthetic, 1, (0.1, 1.0, 10.0)),
+        Contest(slow, 1, (1.0, 10.0, 100.0, 1000.0)),
+        Contest(large, batch_size, (1.0, 10.0, 100.0)),
+    ]
 
 
 def rivals(paper: OnlineLearning, data: str) -> dict[str, OnlineLearning]:
@@ -114,3 +113,37 @@ def rivals(paper: OnlineLearning, data: str) -> dict[str, OnlineLearning]:
         "l1": replace(mixture, norm="l1", clipping_norm=l1_norm),
         "gaussian": replace(mixture, delta=DELTA),
     }
+
+
+def _accuracies(copies: Copies, runs: RepeatedRuns) -> str:
+    problem = copies.repeats[MOST_NODES].problem
+    if problem.test is None:
+        return ""
+    own, released = (100 * accuracies(problem, x).mean() for x in (runs.parameters, runs.released))
+    return f" ({own:.1f}/{released:.1f})"
+
+
+def _introduction(seeds: int) -> str:
+    return (
+        "Average regret for each example after one pass, and on RCV1 the accuracy in percent of "
+        f"the learners' own models / of the last broadcasts, which may be published: {MOST_NODES} "
+        f"nodes, {counted(seeds, SOURCES)}, the same epsilon for each example. Gaussian noise has "
+        f"delta = {DELTA:g} besides. L1 norms are clipped at {L1_NORM:g} on RCV1, whose L2 norms "
+        "are 1, and at sqrt(10) on the synthetic data, where that clips nothing and buys nothing. "
+        "On RCV1 lambda is 0.1 with batches of 1 and 0.3 with large ones."
+    )
+
+
+def _noises() -> list[str]:
+    lines = [
+        "Standard deviation of the noise in each coordinate over alpha_t, epsilon and batch 1:"
+    ]
+    for dim, data in ((10, "synthetic"), (47_236, "rcv1")):
+        algorithms = rivals(OnlineLearning(1.0), data).values()
+        noises = [f"{a.noise_std(1, dim) / a.step_size(1):.4g}" for a in algorithms]
+        lines.append(_row(data, noises))
+    return lines
+
+
+def _row(name: str, columns: Iterable[str]) -> str:
+    return f"{name:<24}" + "".join(f"{column:>20}" for column in columns)

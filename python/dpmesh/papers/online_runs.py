@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,8 +36,8 @@ GRAPHS = 16
 CONFIDENCE = 0.95
 
 OPEN = (
-    "The paper leaves\nopen lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
-    "0.01 and 10 (RCV1),\na 4-regular graph that changes every round."
+    "The paper leaves open lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
+    "0.01 and 10 (RCV1), a 4-regular graph that changes every round."
 )
 
 
@@ -56,6 +57,8 @@ class Source:
         lambda of the steps 1 / (lambda t).
     at
         Checkpoints, in examples of each of 64 nodes; the last is the length of the run.
+    runs
+        For each seed: more where they are cheap.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Source:
     radius: float
     strong_convexity: float
     at: tuple[int, ...]
+    runs: int = 1
 
 
 def synthetic() -> tuple[Dataset, None]:
@@ -86,7 +90,7 @@ def reuters() -> tuple[Dataset, Dataset]:
 
 
 SOURCES = (
-    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560)),
+    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560), runs=8),
     Source("rcv1", reuters, 10.0, 0.01, (20, 60, 190)),
 )
 
@@ -112,13 +116,13 @@ class Copies:
 
     @classmethod
     def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
-        """Deal the data out `seeds` times."""
+        """Deal the data out for all runs of so many seeds."""
         train, test = source.load()
         records = np.arange(source.at[-1] * MOST_NODES)
         repeats = {}
         for m in {*nodes, MOST_NODES}:
             problem = LinearProblem(train, tuple(records.reshape(m, -1)), "hinge", test=test)
-            repeats[m] = Repeats.deal(problem, seeds, key=Key.seeded(1))
+            repeats[m] = Repeats.deal(problem, seeds * source.runs, key=Key.seeded(1))
         most = repeats[MOST_NODES]
         return cls(source, repeats, most.best(source.at, radius=source.radius, tolerance=1e-3))
 
@@ -225,6 +229,16 @@ def interval(values: Values) -> float:
 def accuracies(problem: LinearProblem, models: npt.NDArray[np.floating]) -> Values:
     """Mean accuracy of the nodes' models in each run."""
     return np.array([problem.accuracy(np.ascontiguousarray(run)).mean() for run in models])
+
+
+def paragraph(text: str) -> str:
+    """Return a text in lines of at most 100 characters."""
+    return fill(text, 100)
+
+
+def counted(seeds: int, sources: Iterable[Source]) -> str:
+    """Return the numbers of runs in words."""
+    return " and ".join(f"{seeds * source.runs} runs ({source.name})" for source in sources)
 
 
 def label_axes(ax: Axes, title: str, x: str) -> None:

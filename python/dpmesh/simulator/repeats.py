@@ -156,7 +156,7 @@ class Repeats:
         gossip: Exchange = Gossip(topology)
         if network is not None:
             gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
-        exchange = self._in_each_copy(gossip)
+        exchange = self.side_by_side(gossip)
         state = algorithm.init(self.problem, key)
         shape = (self.nodes, self.runs)
         total, losses, used, t = np.zeros(shape), [], 0, 0
@@ -179,14 +179,14 @@ class Repeats:
             np.stack(losses, axis=-1), self._by_run(parameters), self._by_run(released)
         )
 
-    def _in_each_copy(self, exchange: Exchange) -> Exchange:
+    def side_by_side(self, exchange: Exchange) -> Exchange:
         """Return the exchange that treats the copies of a message as one long message."""
 
-        def side_by_side(round: int, messages: Released) -> Released:
+        def of_all_copies(round: int, messages: Released) -> Released:
             long = Released(messages.reshape(self.nodes, -1))
             return Released(exchange(round, long).reshape(messages.shape))
 
-        return side_by_side
+        return of_all_copies
 
     def _by_run(self, values: Floats) -> Floats:
         runs_first: Floats = values.reshape(self.nodes, self.runs, -1).transpose(1, 0, 2)
