@@ -76,6 +76,22 @@ def test_every_bit_of_floating_point_noise_says_more_than_is_claimed() -> None:
     assert audit_mechanism(Laplace(1.0), ONE, every_bit=True, **noise).lower_bound > 3.0
 
 
+@pytest.mark.parametrize("pair", [None, ([0.6], [-0.4])])
+@pytest.mark.parametrize("mechanism", [Laplace, Gaussian])
+def test_no_bit_of_noise_on_a_grid_says_more_than_is_claimed(mechanism, pair) -> None:
+    result = audit_mechanism(
+        mechanism(1.0, grid=2.0**-10),
+        ONE,
+        pair=pair,
+        runs=20_000,
+        delta=1e-5,
+        confidence=SURE,
+        every_bit=True,
+        key=Key.seeded(13),
+    )
+    assert not result.violated, str(result)
+
+
 def test_a_claim_is_gaussian_if_all_noise_is() -> None:
     nothing = Sensitivity(0.0, "l2", "does not depend on the data")
     first, second = Gaussian(5.0).planned(0, nothing), Gaussian(4.0).planned(1, ONE)
