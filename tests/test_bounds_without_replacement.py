@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from math import log, sqrt
 
 import numpy as np
 import pytest
 
 import dpmesh as dm
+from dpmesh import kernels
 from dpmesh.algorithms.without_replacement import theorem4_steps
 from dpmesh.bounds.without_replacement import (
     Training,
@@ -92,6 +94,36 @@ def measured(algorithm: dm.WithoutReplacement, problem: dm.LinearProblem, key: d
             excess.append(F - best)
             gaps.append(F - problem.objective(w, batches[[m]])[0])
     return np.array(excess), np.array(gaps)
+
+
+def test_losses_of_linear_models_have_no_more_complexity_than_lemma_5_says() -> None:
+    """Definition 4 by Monte Carlo, for what a run's models lose on each record beyond 0."""
+    key, radius = dm.Key.seeded(3), 2.0
+    problem = make_problem(2, 150, 4, key)
+    draw = np.random.default_rng(0)
+    models = draw.normal(size=(400, 4))
+    models *= radius / np.linalg.norm(models, axis=1, keepdims=True)
+    everything = np.tile(np.arange(300), (400, 1))
+    losses = problem.record_losses(models, everything) - np.log(2)
+    for s in (30, 150, 270):
+        stream = key.stream(Purpose.METRIC, s)
+        complexity = kernels.rademacher_complexity(losses, s, 2000, stream)
+        bound = kernels.rademacher_bound_linear(s, 300, radius)
+        assert 0.1 * bound < complexity.estimate < bound
+
+
+def test_lemma_6_over_all_orders() -> None:
+    """What was learned from may depend on the first records in any way, as by their maximum."""
+    values, b, t = np.array([0.3, -1.0, 2.5, 0.7, 1.1, -0.2]), 2, 3
+    n, s = len(values), (t - 1) * b
+    left, right = [], []
+    for order in permutations(range(n)):
+        seen = np.array(order[:s])
+        f = values * values[seen].max() + np.sin(np.arange(n) + seen[0])  # a model's losses
+        now = f[list(order)]
+        left.append(f.mean() - now[s : s + b].mean())
+        right.append(s / n * (now[:s].mean() - now[s:].mean()))
+    assert np.mean(left) == pytest.approx(np.mean(right), rel=1e-12)
 
 
 @pytest.mark.parametrize("controller", [AlwaysGlobal(), AlwaysLocal(), RandomGlobal(0.3)])
