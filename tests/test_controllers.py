@@ -168,6 +168,16 @@ def test_decisions_are_of_acting_nodes_and_repeat(controller: AnyController) -> 
     np.testing.assert_array_equal(decisions, run(controller, world(shape, 40), shape)[0])
 
 
+@pytest.mark.parametrize("controller", [*ALL, RandomGlobal(0.0), RandomGlobal(1.0)], ids=repr)
+def test_no_decision_is_global_where_none_may_be(controller: AnyController) -> None:
+    shape = (5, 3, 4)
+    decisions, _ = run(controller, world(shape, 40), shape)
+    allowed = [controller.may_be_global(t) for t in range(40)]
+    np.testing.assert_array_equal(decisions.any(axis=(1, 2)) <= allowed, True)
+    if isinstance(controller, Periodic | AlwaysGlobal | AlwaysLocal):
+        np.testing.assert_array_equal(decisions.any(axis=(1, 2)), allowed)
+
+
 @pytest.mark.parametrize("controller", ALL, ids=repr)
 def test_public_decisions_do_not_know_private_data(controller: AnyController) -> None:
     shape = (6, 2, 4)

@@ -95,6 +95,24 @@ def test_constants_come_from_public_bounds() -> None:
         problem().constants()
 
 
+def test_models_of_a_node_and_their_own_objectives_and_constants() -> None:
+    longest = float(np.linalg.norm(X, axis=1).max())
+    classes = {"train": Dataset(X, CLASSES, "x"), "classes": 4, "feature_norm": longest}
+    one_vs_all = problem(loss="logistic", regularization=0.3, **classes)
+    together = problem(loss="softmax", **classes)
+    alone = problem(loss="logistic", regularization=0.3, feature_norm=longest)
+    assert [p.models for p in (one_vs_all, together, alone)] == [4, 1, 1]
+    for p in (one_vs_all, together, alone):
+        w = RNG.normal(size=(3, p.dim))
+        each = p.class_objectives(w, p.everything)
+        assert each.shape == (3, p.models)
+        np.testing.assert_allclose(each.sum(axis=1), p.objective(w, p.everything), rtol=1e-12)
+    assert one_vs_all.model_constants() == alone.constants()
+    assert together.model_constants() == together.constants()
+    squared = problem(loss="squared", label_bound=3.0, **classes)
+    assert squared.model_constants(2.0).loss_lipschitz == (2 * longest + 1) * longest
+
+
 OTHER = Dataset(X[:, :2], SIGNS, "other")
 LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
 
