@@ -161,6 +161,33 @@ def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: flo
         assert regret(learning) <= 10 * max(np.mean(own), sqrt(nodes * rounds))  # and not vacuous
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize(("loss", "lam"), [("hinge", 0.0), ("logistic", 0.5)])
+def test_regret_of_projected_mixtures_is_below_the_bound(loss, lam, delta) -> None:
+    """Subgradients are taken inside W, so that L need not hold outside of it."""
+    nodes, rounds, dim, radius = 4, 200, 5, 1.0
+    problem, network = synthetic(loss, nodes, rounds, dim, lam), topology.ring(nodes)
+    step_size = InverseTime(1 / lam) if lam else InverseSqrt(0.5)
+    algorithm = dm.OnlineLearning(
+        2.0, delta, step_size=step_size, radius=radius, projection="mixture"
+    )
+    steepest = problem.constants(radius).lipschitz
+    noise = algorithm.noise_std(1, dim) / step_size(1)
+    best = best_fixed_predictor(problem, radius=radius)
+    paid = []
+    for seed in range(3):
+        key, losses = dm.Key.seeded(seed), 0.0
+        state = algorithm.init(problem, key)
+        for t in range(rounds):
+            exchange = lambda t, m: kernels.mix(network.matrix(t).weights, m)  # noqa: E731
+            state, info = algorithm.step(state, t, problem, exchange, key)
+            inside = kernels.clip_rows(info.received, radius)
+            losses += problem.objective(inside, problem.batch(t, 1)).sum()
+        paid.append(losses - nodes * rounds * (best.value - best.gap))
+    learning = Learning(nodes, dim, rounds, steepest, 2 * radius, lam, noise)
+    assert np.mean(paid) <= regret(learning)
+
+
 def test_corrected_and_printed_differ_in_kind() -> None:
     """The price of privacy is n^2 / epsilon^2; the paper's n / epsilon cannot be had this way."""
 

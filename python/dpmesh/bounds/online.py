@@ -110,8 +110,9 @@ class Learning:
         step_size(t)`` of the algorithm, or `laplace_noise`.
     bounded_outside
         Whether L bounds subgradients outside W too, where noise puts the points b_t at which the
-        algorithm takes them. So it is for losses like hinge and logistic. If False, they may grow
-        by lambda for each unit of distance, as a regularizer's does.
+        algorithm takes them. So it is for losses like hinge and logistic; and with
+        ``projection="mixture"`` they are never outside. If False, subgradients may grow by lambda
+        for each unit of distance, as a regularizer's does.
     """
 
     nodes: int
@@ -161,8 +162,8 @@ def laplace_noise(epsilon: float, dim: int, lipschitz: float, batch_size: int = 
 def regret(learning: Learning) -> float:
     """Bound sum over t, i of E[f_t^i(b_t^i) - f_t^i(w*)]: each learner on its own examples.
 
-    It predicts with b_t, the mixture that it received, and pays for no disagreement; so the network
-    does not matter. With c the `noise`:
+    It predicts with b_t, the mixture that it received (projected, with ``projection="mixture"``),
+    and pays for no disagreement; so the network does not matter. With c the `noise`:
 
         lambda > 0    (m / lambda) (1 + ln T) (L^2 + n c^2) / 2
         lambda = 0    m sqrt(T) (R^2 + L^2 / 2 + n c^2 / sqrt 2)
@@ -215,6 +216,8 @@ def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
 
 def learner_regret(learning: Learning, mixing: Mixing) -> float:
     """Bound the expected regret of Definition 2, of any one learner: Theorem 2, corrected.
+
+    As in the paper, w_(t+1) is projected onto the ball.
 
     A learner j that predicts all examples with its own w_t^j pays, on top of `regret`, for its
     distance from the points b_t^i: m L times the sum of 2 E|w_t^j - mean| + E|sigma_t|.

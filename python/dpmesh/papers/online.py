@@ -67,8 +67,8 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     text = [
         paragraph(
             "Figure 1: average regret for each example (the paper divides by iterations) of "
-            f"Algorithm 1 on hinge losses, mean of {counted(seeds, SOURCES)} +- {CONFIDENCE:.0%} interval. "
-            + OPEN
+            f"Algorithm 1 on hinge losses, mean of {counted(seeds, SOURCES)} +- {CONFIDENCE:.0%} "
+            f"interval. {OPEN}"
         ),
         "",
         *_table(panels),
