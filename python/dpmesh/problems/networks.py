@@ -1,4 +1,4 @@
-"""The federated paper's networks as pure JAX functions, for `JaxProblem`; need the extra ``jax``.
+"""Networks of the papers as pure JAX functions, for `JaxProblem`; need the extra ``jax``.
 
 >>> model = convolutional((28, 28, 1))                                       # doctest: +SKIP
 >>> JaxProblem(train, parts, *model, test=test, record_shape=(28, 28, 1))    # doctest: +SKIP
@@ -31,7 +31,7 @@ def convolutional(
     channels: tuple[int, int] = (64, 128),
     hidden: tuple[int, int] = (384, 192),
 ) -> Model:
-    """Two 5 x 5 convolutions with max-pooling, two dense layers, softmax (section 6.2).
+    """The federated paper's network: two 5 x 5 convolutions with max-pooling, two dense layers.
 
     Parameters
     ----------
@@ -60,14 +60,51 @@ def convolutional(
         x = image
         for name in ("conv1", "conv2"):
             kernel = params[name]["kernel"]
-            x = jax.nn.relu(
-                _patches(x) @ kernel.reshape(-1, kernel.shape[-1]) + params[name]["bias"]
-            )
-            x = _halved(x)
+            padded = jnp.pad(x, ((2, 2), (2, 2), (0, 0)))
+            x = _patches(padded) @ kernel.reshape(-1, kernel.shape[-1]) + params[name]["bias"]
+            x = _halved(jax.nn.relu(x))
         x = x.ravel()
         for name in ("dense1", "dense2"):
             x = jax.nn.relu(x @ params[name]["kernel"] + params[name]["bias"])
         return x @ params["output"]["kernel"] + params["output"]["bias"]
+
+    return Model(start, cross_entropy(scores), scores)
+
+
+def strided_convolutional(
+    image_shape: tuple[int, int, int], *, classes: int = 10, channels: tuple[int, int] = (8, 16)
+) -> Model:
+    """Two 5 x 5 convolutions of stride 2 and a linear layer; few parameters, fast record by record.
+
+    Convolutions are products with patches: gradients of single records, as clipping needs them, take
+    a tenth of the time on a CPU.
+
+    Parameters
+    ----------
+    image_shape
+        Height, width, channels of an image, at least 13 by 13.
+    classes, channels
+        Widths of the layers.
+    """
+    height, width, depth = image_shape
+    kernels = {"conv1": (5, 5, depth, channels[0]), "conv2": (5, 5, *channels)}
+    places = prod(((side - 3) // 2 - 3) // 2 for side in (height, width))
+
+    def start(key: Any) -> Params:
+        *keys, last = jax.random.split(key, 3)
+        params = {
+            name: _dense(own, shape)
+            for own, (name, shape) in zip(keys, kernels.items(), strict=True)
+        }
+        return params | {"output": _dense(last, (places * channels[1], classes))}
+
+    def scores(params: Params, image: Any) -> Any:
+        x = image
+        for name in kernels:
+            kernel = params[name]["kernel"]
+            x = _patches(x, stride=2) @ kernel.reshape(-1, kernel.shape[-1])
+            x = jax.nn.relu(x + params[name]["bias"])
+        return x.ravel() @ params["output"]["kernel"] + params["output"]["bias"]
 
     return Model(start, cross_entropy(scores), scores)
 
@@ -112,15 +149,16 @@ def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any
     return loss
 
 
-def _patches(image: Any) -> Any:
-    """Return the 5 x 5 neighbourhood of each pixel, filled up with 0: (height, width, 25 depth).
+def _patches(image: Any, *, stride: int = 1) -> Any:
+    """Return the 5 x 5 squares of an image: (rows, columns, 25 depth).
 
     A convolution is its product with the kernel. Compilers make of it one product of matrices for
     many nodes with kernels of their own, and of `lax.conv` one slow convolution after the other.
     """
-    height, width, _ = image.shape
-    padded = jnp.pad(image, ((2, 2), (2, 2), (0, 0)))
-    shifted = [padded[i : i + height, j : j + width] for i in range(5) for j in range(5)]
+    rows, columns = (side - 4 for side in image.shape[:2])
+    shifted = [
+        image[i : i + rows : stride, j : j + columns : stride] for i in range(5) for j in range(5)
+    ]
     return jnp.concatenate(shifted, axis=2)
 
 
