@@ -38,6 +38,21 @@ def softmax_regression(features: int, classes: int) -> networks.Model:
     return networks.Model(start, networks.cross_entropy(scores), scores)
 
 
+def two_layers(features: int, classes: int) -> networks.Model:
+    def start(key):
+        keys = jax.random.split(key)
+        shapes = {"first": (5, features), "second": (classes, 5)}
+        return {
+            name: jax.random.normal(own, shape)
+            for own, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+
+    def scores(params, x):
+        return params["second"] @ jax.numpy.tanh(params["first"] @ x)
+
+    return networks.Model(start, networks.cross_entropy(scores), scores)
+
+
 def make_pair(nodes: int = 7):
     """The same problem twice: on the kernels, and in JAX with chunks that do not divide."""
     rng = np.random.default_rng(0)
@@ -86,11 +101,9 @@ def test_gradients_equal_those_of_the_kernels(clipping_norm: float | None) -> No
 def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
     """Not quantized, since the last bits of float32 may turn a coin."""
     rng, key, rounds = np.random.default_rng(0), Key.seeded(1), 4
-    train = Dataset(rng.normal(size=(30, 16)).astype(np.float32), rng.integers(0, 3, 30), "noise")
-    model = networks.convolutional((4, 4, 1), classes=3, channels=(2, 3), hidden=(5, 4))
-    problem = JaxProblem(
-        train, iid(train, 3, rng), *model, record_shape=(4, 4, 1), regularization=0.1
-    )
+    train = Dataset(rng.normal(size=(30, 6)).astype(np.float32), rng.integers(0, 3, 30), "noise")
+    model = two_layers(6, 3)
+    problem = JaxProblem(train, iid(train, 3, rng), *model, regularization=0.1)
     size = SampleSize(3, 0, rounds)
     algorithm = QuantizedGossip(
         Constant(0.5), Constant(0.3), size, Constant(0.1), compressor=None, clipping_norm=0.8
@@ -104,9 +117,8 @@ def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
         return problem.partition[i][np.argsort(coins)[:3]].tolist()
 
     def gradient(i: int, w: np.ndarray, record: int) -> np.ndarray:
-        image = train.features[record].reshape(4, 4, 1)
         w = jax.numpy.asarray(w, jax.numpy.float32)
-        return shorten(np.asarray(slope(w, image, train.labels[record])), 0.8)
+        return shorten(np.asarray(slope(w, train.features[record], train.labels[record])), 0.8)
 
     def noise(i: int, k: int) -> np.ndarray:
         shape = 3, problem.dim
@@ -166,6 +178,21 @@ def test_federated_learning_runs_on_either() -> None:
             state, _ = algorithm.step(state, t, learned, alone, Key.seeded(2))
         models.append(state.w)
     np.testing.assert_allclose(models[1], models[0], rtol=1e-3, atol=1e-4)
+
+
+def test_strided_convolutions_are_convolutions() -> None:
+    """Of both layers, against the library's own."""
+    model = networks.strided_convolutional((15, 17, 2), classes=4, channels=(3, 5))
+    params = model.start(jax.random.key(1))
+    image = jax.random.normal(jax.random.key(2), (15, 17, 2))
+    x = image[jax.numpy.newaxis]
+    for name in ("conv1", "conv2"):
+        x = jax.lax.conv_general_dilated(
+            x, params[name]["kernel"], (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = jax.nn.relu(x + params[name]["bias"])
+    expected = x.ravel() @ params["output"]["kernel"] + params["output"]["bias"]
+    np.testing.assert_allclose(model.scores(params, image), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_convolutional_network_learns_digits() -> None:

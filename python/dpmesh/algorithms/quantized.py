@@ -267,7 +267,7 @@ class QuantizedGossip:
             point: Floats = z
         else:
             point = state.x
-            largest = 2 * (1 - beta) / alpha  # beyond it, decay drives two states apart
+            largest = max(0.0, 2 * (1 - beta) / alpha)  # more decay drives two states apart
             if problem.regularization > largest:
                 wanted = f"at most 2 (1 - consensus_step_size) / step_size = {largest:g}"
                 fail("regularization", wanted, problem.regularization)

@@ -76,8 +76,8 @@ def strided_convolutional(
 ) -> Model:
     """Two 5 x 5 convolutions of stride 2 and a linear layer; few parameters, fast record by record.
 
-    Convolutions are products with patches: gradients of single records, as clipping needs them, take
-    a tenth of the time on a CPU.
+    Convolutions are products with patches, which makes gradients of single records, as clipping
+    needs them, several times faster on a CPU.
 
     Parameters
     ----------
