@@ -269,7 +269,8 @@ def test_patches_and_their_product_are_a_convolution() -> None:
     expected = jax.lax.conv_general_dilated(
         image[None], kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    found = networks._patches(image) @ kernel.reshape(-1, 4)
+    padded = jax.numpy.pad(image, ((2, 2), (2, 2), (0, 0)))
+    found = networks._patches(padded) @ kernel.reshape(-1, 4)
     np.testing.assert_allclose(found, expected[0], rtol=1e-4, atol=1e-4)
     pooled = jax.lax.reduce_window(
         expected, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"
