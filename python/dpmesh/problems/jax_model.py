@@ -176,7 +176,7 @@ class JaxProblem:
         else:
             bound = positive("clipping_norm", clipping_norm)
             gradients = self._clipped_gradients(*batch, bound, *self._on_device)
-        return np.asarray(gradients)
+        return np.array(gradients)  # JAX gives arrays that cannot be written to
 
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
