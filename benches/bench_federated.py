@@ -4,40 +4,35 @@
 ball around the global one, noise, the test set after every round. "direct" steps through the
 parameters, "span" through the Gram matrix of a client's records (what `FederatedLearning` chooses).
 Needs MNIST in the folder DPMESH_DATA names.
-
-Usage: ``python benches/bench_federated.py [threads]``
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
-from pairs import threads_from_command_line
+import numpy as np
 
-THREADS = threads_from_command_line()
-STARTED = time.perf_counter()
-
-import numpy as np  # noqa: E402
-
-from dpmesh import kernels  # noqa: E402
-from dpmesh.data import mnist  # noqa: E402
-from dpmesh.estimators import LaplacianSmoothing  # noqa: E402
-from dpmesh.keys import Key  # noqa: E402
-from dpmesh.papers.federated import (  # noqa: E402
+from benches.measure import THREADS, Case, skipped
+from dpmesh import kernels
+from dpmesh.data import mnist
+from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.keys import Key
+from dpmesh.papers.federated import (
     ROUNDS,
     algorithm_of,
     broadcast,
     mnist_clients,
     standardized,
 )
-from dpmesh.problems import LinearProblem  # noqa: E402
+from dpmesh.problems import LinearProblem
 
 NOISE = 0.8
+FIELDS = ("train", "partition", "loss", "test", "classes", "regularization")
 Way = Callable[[int], float]
 
 
@@ -123,41 +118,37 @@ def numpy_way(problem: LinearProblem) -> Way:
     return run
 
 
-def compare(ways: dict[str, Way], pairs: int = 3) -> dict[str, list[float]]:
-    """Seconds of every round, the ways in turn: processor time on one thread, or else wall time."""
-    clock = time.process_time if THREADS == 1 else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(pairs):
-        for t in range(ROUNDS):
-            for name, run in ways.items():
-                start = clock()
-                run(t)
-                seconds[name].append(clock() - start)
-    return seconds
+def rounds_of(run: Way) -> Callable[[], list[float]]:
+    """All rounds of a run, from its start."""
+    return lambda: [run(t) for t in range(ROUNDS)]
 
 
-def main() -> None:
-    kernels.set_threads(THREADS)
+def clients() -> LinearProblem:
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
-    problem = mnist_clients(train, test, 1000, Key.generate())
-    run = dpmesh_way(problem)
-    accuracy = [run(t) for t in range(ROUNDS)][-1]
-    whole = time.perf_counter() - STARTED
-    print(f"imports, data and {ROUNDS} rounds: {whole:.2f} s, accuracy {accuracy:.3f}")
+    return mnist_clients(train, test, 1000, Key.generate())
 
+
+def start_to_finish() -> None:
+    """A script of its own: imports, data and all rounds."""
+    script = "from benches import bench_federated as b; b.rounds_of(b.dpmesh_way(b.clients()))()"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def cases() -> Iterator[Case]:
+    if not os.environ.get("DPMESH_DATA"):
+        print("DPMESH_DATA is not set: skipped", file=sys.stderr)
+        return
+    skipped("pfl")
+    problem = clients()
     given = partial(OneForm, **{k: getattr(problem, k) for k in FIELDS})
-    ways = {form: dpmesh_way(given(form=form)) for form in ("direct", "span")}
-    ways["numpy"] = numpy_way(problem)
-    seconds = compare(ways)
-    print("a round and its test set: ms, and how many times as long numpy takes")
-    for name, times in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(seconds["numpy"], times, strict=True))
-        print(f"{name:>8} {statistics.median(times) * 1e3:>8.2f} {ratio:>7.1f}x")
-    if find_spec("pfl") is None:
-        print("pfl-research: skipped, not installed (pip install pfl)")
-
-
-FIELDS = ("train", "partition", "loss", "test", "classes", "regularization")
-
-if __name__ == "__main__":
-    main()
+    for form, goal in (("direct", 5.0), ("span", 12.0)):
+        yield Case(
+            f"federated, {form}, a round",
+            rounds_of(dpmesh_way(given(form=form))),
+            peers={"numpy": rounds_of(numpy_way(problem))},
+            goals={"numpy": goal} if THREADS > 1 else {},
+            values=ROUNDS,
+            rounds=3,
+        )
+    if THREADS > 1:  # wall time: another process's work is not ours by the processor's clock
+        yield Case("federated, start to finish", start_to_finish, most=2.0, rounds=3)

@@ -1,0 +1,168 @@
+"""Online learning with Laplace noise, whole runs: 64 learners, one fresh example a round each.
+
+Every round each learner sends its parameters with noise, mixes what it receives, and takes one
+subgradient step of the hinge loss, and projects onto a ball. NumPy does the same, with its fastest
+generator, which is not secure. Short vectors: many runs side by side against one NumPy run after
+another. Long sparse ones: one run against NumPy that shares the rows among threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import sqrt
+
+import networkx as nx
+import numpy as np
+from scipy import sparse
+
+import dpmesh as dm
+from benches.measure import THREADS, Case, Way
+from dpmesh import kernels
+from dpmesh.keys import Key
+from dpmesh.simulator import Repeats
+
+NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
+RUNS, ROUNDS, LONG_ROUNDS = 64, 100, 20
+LONG, STORED = 47_236, 75  # of RCV1: features, and how many of them a record has
+Matrix = np.ndarray | sparse.csr_array
+
+
+def dense(records: int, dim: int) -> dm.data.Dataset:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((records, dim), dtype=np.float32)
+    labels = np.where(features[:, 0] > 0, 1, -1)
+    return dm.data.unit_norm(dm.data.Dataset(features, labels, "dense"))
+
+
+def thin(records: int) -> dm.data.Dataset:
+    rng = np.random.default_rng(0)
+    columns = np.sort(rng.integers(0, LONG // STORED, (records, STORED)), axis=1)
+    columns += np.arange(STORED) * (LONG // STORED)
+    values = rng.random(columns.shape, dtype=np.float32)
+    starts = np.arange(records + 1) * STORED
+    shape = (records, LONG)
+    features = sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=shape)
+    labels = np.where(values[:, 0] > 0.5, 1, -1)
+    return dm.data.unit_norm(dm.data.Dataset(features, labels, "sparse"))
+
+
+def problem(train: dm.data.Dataset) -> dm.LinearProblem:
+    parts = dm.data.iid(train, NODES, np.random.default_rng(0))
+    return dm.LinearProblem(train, parts, "hinge")
+
+
+class NumpyRun:
+    """NumPy's way; `each` calls a function for blocks of rows."""
+
+    def __init__(self, train: dm.data.Dataset, weights: Matrix, blocks: int) -> None:
+        self.x, self.y, self.weights = train.features, train.labels, weights
+        self.blocks = [slice(*ends) for ends in self._ends(blocks)]
+        self.generators = [np.random.Generator(np.random.SFC64(i)) for i in range(blocks)]
+
+    def _ends(self, blocks: int) -> Iterator[tuple[int, int]]:
+        for block in range(blocks):
+            yield block * NODES // blocks, (block + 1) * NODES // blocks
+
+    def run(self, rounds: int, each: Callable[..., object]) -> np.ndarray:
+        dim = self.x.shape[1]
+        w, sent = np.zeros((2, NODES, dim), np.float32)
+        for t in range(1, rounds + 1):
+            step = 0.5 / sqrt(t)
+            scale = 2 * step * sqrt(dim) / EPSILON
+            list(each(partial(self.emit, w, sent, scale), range(len(self.blocks))))
+            w = self.weights @ sent
+            list(each(partial(self.absorb, w, step, t), range(len(self.blocks))))
+        return w
+
+    def emit(self, w: np.ndarray, sent: np.ndarray, scale: float, block: int) -> None:
+        """The fastest Laplace draw of NumPy: an exponential one with a random sign."""
+        rows, rng = self.blocks[block], self.generators[block]
+        noise = rng.standard_exponential(w[rows].shape, np.float32)
+        noise *= np.float32(scale)
+        signs = np.unpackbits(np.frombuffer(rng.bytes(-(-noise.size // 8)), np.uint8))
+        np.negative(noise, out=noise, where=signs[: noise.size].reshape(noise.shape).view(bool))
+        np.add(w[rows], noise, out=sent[rows])
+
+    def absorb(self, w: np.ndarray, step: float, t: int, block: int) -> None:
+        rows = self.blocks[block]
+        nodes = np.arange(rows.start, rows.stop)
+        records = (t * NODES + nodes) % len(self.y)
+        mine, y = w[rows], self.y[records].astype(np.float32)
+        if isinstance(self.x, np.ndarray):
+            x = self.x[records]
+            active = y * (x * mine).sum(axis=1) < 1
+            mine += (step * y * active).astype(np.float32)[:, None] * x
+        else:
+            for row, record in enumerate(records):
+                ends = slice(self.x.indptr[record], self.x.indptr[record + 1])
+                columns, values = self.x.indices[ends], self.x.data[ends]
+                if y[row] * (values @ mine[row, columns]) < 1:
+                    mine[row, columns] += np.float32(step * y[row]) * values
+        norms = np.sqrt(np.einsum("ij,ij->i", mine, mine))
+        mine *= np.minimum(1, RADIUS / np.maximum(norms, 1e-30)).astype(np.float32)[:, None]
+
+
+def side_by_side(train: dm.data.Dataset, weights: sparse.csr_array) -> Case:
+    """As `Repeats.simulate` does it, without the regret, which NumPy does not compute either."""
+    learned = Repeats.deal(problem(train), RUNS, key=Key.seeded(1)).problem
+    algorithm = dm.OnlineLearning(epsilon=EPSILON, radius=RADIUS)
+    numpy_run = NumpyRun(train, weights.toarray(), 1)
+
+    def exchange(_: int, messages: np.ndarray) -> np.ndarray:
+        return kernels.mix(weights, messages.reshape(NODES, -1)).reshape(messages.shape)
+
+    def ours() -> None:
+        key = Key.generate()
+        state = algorithm.init(learned, key)
+        for t in range(ROUNDS):
+            state, _ = algorithm.step(state, t, learned, exchange, key)
+
+    return Case(
+        f"online, d = 10, a round of {RUNS} runs",
+        ours,
+        peers={"numpy": lambda: numpy_run.run(ROUNDS, map)},
+        part={"numpy": 1 / RUNS},
+        goals={"numpy": 20.0},
+        values=ROUNDS,
+        rounds=5,
+    )
+
+
+def one_run(
+    name: str,
+    learned: dm.LinearProblem,
+    graph: nx.Graph,
+    rounds: int,
+    numpy_way: Way,
+    goal: float | None = None,
+) -> Case:
+    network = dm.topology.from_networkx(graph)
+    algorithm = dm.OnlineLearning(epsilon=EPSILON, radius=RADIUS)
+    return Case(
+        name,
+        lambda: dm.simulate(
+            algorithm, learned, network, rounds=rounds, metrics=(), every=rounds, progress=False
+        ),
+        peers={"numpy": numpy_way},
+        goals={"numpy": goal} if goal else {},
+        values=rounds,
+        rounds=5,
+    )
+
+
+def cases() -> Iterator[Case]:
+    graph = nx.random_regular_graph(DEGREE, NODES, seed=1)
+    weights = dm.topology.from_networkx(graph).matrix(0).weights.astype(np.float32)
+    yield side_by_side(dense(NODES * ROUNDS, 10), weights)
+    short, long = dense(NODES * ROUNDS, 10), thin(NODES * LONG_ROUNDS)
+    one = NumpyRun(short, weights.toarray(), 1)
+    name = "online, d = 10, a round of one run"
+    yield one_run(name, problem(short), graph, ROUNDS, lambda: one.run(ROUNDS, map))
+    many = NumpyRun(long, weights.toarray(), THREADS)
+    with ThreadPoolExecutor(THREADS) as pool:
+        each = map if THREADS == 1 else pool.map
+        name, goal = f"online, d = {LONG}, a round", 7.0 if THREADS == 1 else 15.0
+        in_threads = partial(many.run, LONG_ROUNDS, each)
+        yield one_run(name, problem(long), graph, LONG_ROUNDS, in_threads, goal)
