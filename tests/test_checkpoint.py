@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,9 @@ from test_simulate import make_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
+from dpmesh.controllers import DeepQ
+from dpmesh.schedules import Constant, SampleSize
 from dpmesh.simulator.codec import classes_in, decode, encode
 
 ROUNDS = 12
@@ -50,17 +53,29 @@ def online(path: Path | None = None, stop: int | None = None, **options: Any) ->
     }
     return dm.simulate(
         options.pop("algorithm", dm.OnlineLearning(epsilon=2.0)),
-        make_problem(4, ROUNDS),
+        replace(make_problem(4, ROUNDS), feature_norm=10.0),
         options.pop("network", topology.ring(4)),
         **(settings | options),
     )
 
 
 def federated(path: Path | None = None, stop: int | None = None) -> dm.Run:
-    algorithm = dm.FederatedLearning(
-        4, 0.5, 1.0, 1.0, local_epochs=1, output_weights=dm.schedules.Constant(1.0)
-    )
+    algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1, output_weights=Constant(1.0))
     return online(path, stop, algorithm=algorithm, network=None)
+
+
+def quantized(path: Path | None = None, stop: int | None = None) -> dm.Run:
+    algorithm = QuantizedGossip(
+        Constant(0.1), Constant(0.5), SampleSize(2, 0.0, ROUNDS), Constant(0.1)
+    )
+    return online(path, stop, algorithm=algorithm)
+
+
+def deep_q(path: Path | None = None, stop: int | None = None) -> dm.Run:
+    """With networks that learn in the arrays of the state that they are given."""
+    controller = DeepQ(anneal_rounds=6, hidden=16, memory_size=4, batch_size=2)
+    algorithm = WithoutReplacement(epsilon=None, batch_size=1, controller=controller)
+    return online(path, stop, algorithm=algorithm, network=None, delta=1e-5)
 
 
 def assert_same(a: dm.Run, b: dm.Run) -> None:
@@ -70,7 +85,7 @@ def assert_same(a: dm.Run, b: dm.Run) -> None:
     assert (a.ledger, a.traffic, a.privacy) == (b.ledger, b.traffic, b.privacy)
 
 
-@pytest.mark.parametrize("simulate", [online, federated])
+@pytest.mark.parametrize("simulate", [online, federated, quantized, deep_q])
 @pytest.mark.parametrize("stop", [1, 2, ROUNDS - 1])
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(simulate, stop, tmp_path) -> None:
     whole = simulate()

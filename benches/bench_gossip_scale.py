@@ -1,0 +1,80 @@
+"""Gossip of many nodes in one process: noise, mixing and a step of each node in every round.
+
+Online learning with Laplace noise on a random 4-regular graph, through the whole round loop. NumPy
+and SciPy do the same with a generator that is not secure. The name of a case says how much memory a
+run takes beside the data, in units of the nodes' parameters.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+
+import dpmesh as dm
+from benches.measure import Case, Way
+
+ROUNDS, EPSILON = 5, 1.0
+SIZES = [(100_000, 100), (10_000, 1_000)]
+
+
+def records(nodes: int, dim: int) -> dm.LinearProblem:
+    """One record for each node and round, in random order of the signs of one feature."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((nodes * ROUNDS, dim), dtype=np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    labels = np.where(features[:, 0] > 0, 1, -1)
+    parts = tuple(np.arange(nodes * ROUNDS).reshape(nodes, ROUNDS))
+    return dm.LinearProblem(dm.Dataset(features, labels, "random"), parts, "logistic")
+
+
+def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
+    algorithm = dm.OnlineLearning(epsilon=EPSILON)
+    return lambda: dm.simulate(
+        algorithm, problem, network, rounds=ROUNDS, metrics=(), every=ROUNDS, progress=False
+    )
+
+
+def with_numpy(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
+    weights = network.matrix(0).weights.astype(np.float32)
+    rng, dim = np.random.Generator(np.random.SFC64(1)), problem.dim
+    features, labels = problem.train.features, problem.train.labels
+
+    def run() -> np.ndarray:
+        w = np.zeros((problem.nodes, dim), np.float32)
+        for t in range(ROUNDS):
+            step = np.float32(0.5 / np.sqrt(t + 1))
+            noise = 2 * step * np.sqrt(dim) / EPSILON * rng.laplace(size=w.shape)
+            mixed = weights @ (w + noise.astype(np.float32))
+            arrived = problem.batch(t, 1)[:, 0]
+            x, y = features[arrived], labels[arrived].astype(np.float32)
+            slope = -y * (0.5 - 0.5 * np.tanh(0.5 * y * np.einsum("ij,ij->i", mixed, x)))
+            w = mixed - step * slope[:, None] * x
+            w *= np.minimum(1, 1 / np.linalg.norm(w, axis=1))[:, None]
+        return w
+
+    return run
+
+
+def copies(run: Way, problem: dm.LinearProblem) -> float:
+    """Return the most memory that a run takes, in units of the parameters of all nodes."""
+    tracemalloc.start()
+    run()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most / (problem.nodes * problem.dim * problem.train.features.itemsize)
+
+
+def cases() -> Iterator[Case]:
+    for nodes, dim in SIZES:
+        problem = records(nodes, dim)
+        network = dm.topology.random_regular(nodes, 4, key=dm.Key.seeded(1))
+        run = ours(problem, network)
+        memory = f"memory of {copies(run, problem):.1f} states"
+        yield Case(
+            f"gossip, {nodes:,} nodes x {dim:,}, {ROUNDS} rounds, {memory}",
+            run,
+            peers={"numpy": with_numpy(problem, network)},
+            rounds=3,
+        )
