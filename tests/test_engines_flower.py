@@ -144,12 +144,13 @@ def test_cohorts_are_drawn_by_the_algorithm() -> None:
 def test_no_round_beyond_the_budget() -> None:
     cost = ALGORITHM.plan(3).cost(1e-5).epsilon
     clients = Clients(make_problem(), private_update(L))
-    strategy = DPFedLS(ALGORITHM, delta=1e-5, epsilon=cost * 1.0001)
-    with pytest.raises(ValueError, match=r"epsilon: wanted at least .* which 4 rounds cost"):
+    strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(cost * 1.0001, 1e-5))
+    with pytest.raises(ValueError, match=r"rounds: wanted at most 3, .* got 4"):
         run(strategy, clients, 4)
     assert clients.asked == []
     run(strategy, clients, 3)
-    with pytest.raises(ValueError, match="which 4 rounds cost"):
+    assert strategy.report.delta == 1e-5
+    with pytest.raises(ValueError, match=r"rounds: wanted at most 3, .* got 4"):
         strategy.configure_train(4, model(np.zeros(DIM)), flwr.ConfigRecord(), clients)
 
 
@@ -185,8 +186,8 @@ def test_arrays_come_back_as_they_went() -> None:
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="trust: wanted one of 'central', 'local', got 'nobody'"):
         DPFedLS(ALGORITHM, delta=1e-5, trust="nobody")
-    with pytest.raises(ValueError, match=r"epsilon: wanted .* greater than 0, got 0"):
-        DPFedLS(ALGORITHM, delta=1e-5, epsilon=0)
+    with pytest.raises(ValueError, match=r"delta: wanted .*, got 1"):
+        DPFedLS(ALGORITHM, delta=1)
     with pytest.raises(ValueError, match=r"clipping_norm: wanted .* greater than 0, got -1"):
         private_update(-1)
     more = Clients(make_problem(), private_update(L), nodes=CLIENTS + 1)

@@ -34,6 +34,7 @@ FLOORS = [
     [
         "algorithms.online",
         "algorithms.federated",
+        "algorithms.gradient_descent",
         "algorithms.quantized",
         "algorithms.with_replacement",
         "algorithms.without_replacement",

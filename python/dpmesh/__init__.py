@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from dpmesh.algorithms import (
         FederatedLearning,
+        GradientDescent,
         OnlineLearning,
         QuantizedGossip,
         WithoutReplacement,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "FederatedLearning",
+    "GradientDescent",
     "Key",
     "LinearProblem",
     "Network",
@@ -64,6 +66,7 @@ __all__ = [
 _HOMES = {
     "Dataset": "dpmesh.data",
     "FederatedLearning": "dpmesh.algorithms",
+    "GradientDescent": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
     "Network": "dpmesh.simulator",

@@ -2,6 +2,7 @@
 
 from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
@@ -11,6 +12,7 @@ __all__ = [
     "Algorithm",
     "Exchange",
     "FederatedLearning",
+    "GradientDescent",
     "Info",
     "OnlineLearning",
     "OnlineLearningUnnoisedRegularizer",

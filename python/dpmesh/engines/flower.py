@@ -2,8 +2,8 @@
 
 Needs the extra ``flower``. An existing app changes two lines, one on each side:
 
-    strategy = DPFedLS(dm.FederatedLearning(...), delta=1e-5, epsilon=4.0)     # was: FedAvg(...)
-    app = ClientApp(mods=[private_update(clipping_norm=0.5)])                   # was: ClientApp()
+    strategy = DPFedLS(dm.FederatedLearning(...), budget=Budget(4.0, 1e-5))    # was: FedAvg(...)
+    app = ClientApp(mods=[private_update(clipping_norm=0.5)])                  # was: ClientApp()
 
 Whatever the clients train, and with whatever library, the server takes their models as vectors. It
 draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
@@ -39,6 +39,7 @@ from dpmesh import kernels
 from dpmesh._validate import fail, one_of, positive, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, NoNoise
 from dpmesh.privacy.plan import Plan
@@ -61,10 +62,10 @@ class DPFedLS(Strategy):
     algorithm
         ``clients`` is the number of SuperNodes, which the strategy waits for; how clients train
         (``local_epochs``, ``batch_size``, step sizes) is up to their own app and is not used.
+    budget
+        Of the whole run: what would cost more is refused. None for no limit.
     delta
-        For the reports, in [0, 1).
-    epsilon
-        Budget of the whole run; None for no limit.
+        For the reports, in [0, 1); by default that of the budget, or 0.
     trust
         ``"central"``: the server sees each client's clipped move and adds the noise. ``"local"``:
         each client adds its own, by ``private_update(clipping_norm, noise_multiplier)`` with the
@@ -82,14 +83,16 @@ class DPFedLS(Strategy):
         self,
         algorithm: FederatedLearning,
         *,
-        delta: float,
-        epsilon: float | None = None,
+        budget: Budget | None = None,
+        delta: float = 0.0,
         trust: Trust = "central",
         key: Key | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.budget = budget
         self.delta = probability("delta", delta, one=False)
-        self.epsilon = None if epsilon is None else positive("epsilon", epsilon)
+        if budget is not None and delta == 0:
+            self.delta = budget.delta
         self.trust = one_of("trust", trust, ("central", "local"))
         self.key = Key.generate() if key is None else key
         self._ledger: list[Release] = []
@@ -127,16 +130,18 @@ class DPFedLS(Strategy):
         Raises
         ------
         ValueError
-            Before the first round, if `num_rounds` rounds cost more than `epsilon`.
+            Before the first round, if `num_rounds` rounds are over the budget.
         """
-        self._refuse_overspending(num_rounds)
+        if self.budget is not None:
+            self.budget.require(self, num_rounds)
         return super().start(grid, initial_arrays, num_rounds, *arguments, **options)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the global model to a cohort, which the server keeps to itself."""
-        self._refuse_overspending(server_round)
+        if self.budget is not None:
+            self.budget.require(self, server_round)
         if self._state is None:
             self._state = self.algorithm.start_from(Released(flat(arrays)))
             self._arrays = arrays
@@ -236,13 +241,6 @@ class DPFedLS(Strategy):
             return False
         model = flat(next(iter(message.content.array_records.values())))
         return model.shape == w.shape and bool(np.isfinite(model).all())
-
-    def _refuse_overspending(self, rounds: int) -> None:
-        if self.epsilon is None:
-            return
-        cost = self.plan(rounds).cost(self.delta).epsilon
-        if cost > self.epsilon:
-            fail("epsilon", f"at least {cost:.6g}, which {rounds} rounds cost", self.epsilon)
 
     def _metrics(self) -> MetricRecord:
         return MetricRecord({"epsilon": self.report.epsilon, "delta": self.delta})

@@ -1,0 +1,125 @@
+"""Private decentralized gradient descent: gossip, and a gradient over all of a node's records.
+
+The simplest algorithm of this package, and the worked example of how to add one. In a round a node
+mixes what its neighbours sent, and steps along the mean gradient of all its records at the mixed
+point, each record's clipped:
+
+    b_t     = sum_j a_ij (x_t^j + n_t^j),   n_t ~ N(0, (z S)^2)
+    x_(t+1) = b_t - alpha g(b_t)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpmesh._validate import fail, integer, positive
+from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import Constant, Schedule
+
+
+@dataclass(frozen=True)
+class GradientDescentState:
+    """The nodes' models x_t, shape (nodes, dim). They stay inside their nodes."""
+
+    x: Sensitive
+
+
+@dataclass(frozen=True)
+class GradientDescent:
+    """Private decentralized gradient descent.
+
+    Parameters
+    ----------
+    records
+        The fewest records of a node, which is public.
+    noise_multiplier
+        Standard deviation of the noise over the sensitivity; None runs without noise, for
+        comparison.
+    step_size
+        alpha for t = 1, 2, ...
+    clipping_norm
+        L, the largest norm of a record's gradient.
+
+    Guarantee
+    ---------
+    All messages of T rounds are mu-Gaussian-DP with mu = sqrt(T - 1) / `noise_multiplier`, for
+    replacing one record of one node: given all earlier messages, each record moves each later
+    message by at most 2 alpha L / records, since b_t is made of messages alone. The nodes' own
+    models are not covered.
+    """
+
+    travels: ClassVar[Travel] = "gossip"
+
+    records: int
+    noise_multiplier: float | None
+    step_size: Schedule = Constant(1.0)
+    clipping_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        integer("records", self.records, at_least=1)
+        if self.noise_multiplier is not None:
+            positive("noise_multiplier", self.noise_multiplier)
+        positive("clipping_norm", self.clipping_norm)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The door: Gaussian noise."""
+        return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """Return S: how far a record moves the message of round t, given all earlier ones."""
+        if t == 0:
+            return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
+        bound = 2 * self.step_size(t) * self.clipping_norm / self.records
+        return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the messages of `rounds` rounds, from public numbers alone."""
+        integer("rounds", rounds, at_least=1)
+        releases = (self.mechanism.planned(t, self.sensitivity(t)) for t in range(rounds))
+        return Plan(tuple(releases), "replace_one", "record")
+
+    def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
+        """Start all nodes at 0."""
+        if problem.records.min() < self.records:
+            wanted = f"at most {problem.records.min()}, the records of the poorest node"
+            fail("records", wanted, self.records)
+        return GradientDescentState(Sensitive(problem.zeros()))
+
+    def step(
+        self,
+        state: GradientDescentState,
+        round: int,
+        problem: LinearProblem,
+        exchange: Exchange,
+        key: Key,
+    ) -> tuple[GradientDescentState, Info]:
+        """Run round t: emit, exchange, absorb."""
+        message, release, bits = self.emit(state, round, key)
+        b = exchange(round, message)
+        losses = problem.objective(state.x, problem.everything)
+        return self.absorb(b, round, problem), Info((release,), bits, b, losses)
+
+    def emit(self, state: GradientDescentState, t: int, key: Key) -> Emission:
+        """Send x_t + n_t."""
+        noise = key.stream(Purpose.NOISE, t)
+        return self.mechanism.release(state.x, self.sensitivity(t), noise, round=t)
+
+    def absorb(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
+        """Step from the mixed point along all records' mean gradient."""
+        g = problem.gradient(b, problem.everything, clipping_norm=self.clipping_norm)
+        x = b - b.dtype.type(self.step_size(t + 1)) * g
+        return GradientDescentState(Sensitive(np.asarray(x)))
+
+    def parameters(self, state: GradientDescentState) -> Floats:
+        """Return the nodes' own models."""
+        return state.x

@@ -1,0 +1,141 @@
+"""What every algorithm keeps, whatever it does: one contract for all."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh import topology
+from dpmesh.keys import Key
+from dpmesh.privacy.door import watched_by
+from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+
+NODES, RECORDS, DIM, ROUNDS, DELTA = 4, 12, 3, 5, 1e-5
+
+ALGORITHMS = {
+    "online": dm.OnlineLearning(epsilon=2.0),
+    "online, mini-batches, gaussian": dm.OnlineLearning(epsilon=2.0, delta=DELTA, batch_size=2),
+    "quantized": dm.QuantizedGossip(
+        step_size=HorizonPower(1.0, -0.8, ROUNDS),
+        consensus_step_size=HorizonPower(1.0, -0.6, ROUNDS),
+        sample_size=SampleSize(1.0, 0.5, ROUNDS),
+        noise_std=PowerLaw(0.1, 0.1),
+    ),
+    "federated": dm.FederatedLearning(NODES, 0.5, 1.0, 1.0, local_epochs=1),
+    "federated, uniform": dm.FederatedLearning(
+        NODES, 0.5, 1.0, 1.0, sampling="uniform", local_steps=2
+    ),
+    "gradient descent": dm.GradientDescent(RECORDS, 2.0),
+    "without replacement": dm.WithoutReplacement(
+        delta=DELTA, batch_size=2, controller=dm.controllers.Periodic(2)
+    ),
+}
+
+each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+
+
+def make_problem(seed: int = 0) -> dm.LinearProblem:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(NODES * RECORDS, DIM))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    train = dm.Dataset(x, np.where(rng.random(len(x)) < 0.5, -1, 1), "synthetic")
+    parts = tuple(np.split(np.arange(len(x)), NODES))
+    return dm.LinearProblem(train, parts, "logistic", feature_norm=1.0)
+
+
+def run(algorithm: Any, *, problem: dm.LinearProblem | None = None, seed: int = 0) -> dm.Run:
+    network = topology.ring(NODES) if algorithm.travels == "gossip" else None
+    problem = make_problem() if problem is None else problem
+    return dm.simulate(
+        algorithm, problem, network, rounds=ROUNDS, key=Key.seeded(seed), delta=DELTA
+    )
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return all that a state is made of."""
+    if dataclasses.is_dataclass(value):
+        inside = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif isinstance(value, (tuple, list)):
+        inside = list(value)
+    else:
+        return [value]
+    return [part for one in inside for part in parts_of(one)]
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(parts_of(one), parts_of(other), strict=True)
+    return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
+
+
+@each
+def test_it_is_a_frozen_value_and_so_is_its_state(algorithm: Any) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        algorithm.travels_not = 1
+    assert dataclasses.replace(algorithm) == algorithm
+    state = algorithm.init(make_problem(), Key.seeded(0))
+    assert type(state).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert algorithm.travels in ("gossip", "server", "token")
+
+
+@each
+def test_a_run_starts_before_it_has_seen_data(algorithm: Any) -> None:
+    one, other = (algorithm.init(make_problem(seed), Key.seeded(0)) for seed in (0, 1))
+    assert same(one, other)
+
+
+@each
+def test_the_ledger_is_the_plan(algorithm: Any) -> None:
+    result = run(algorithm)
+    assert result.ledger == algorithm.plan(ROUNDS)
+    assert result.privacy.epsilon == algorithm.plan(ROUNDS).cost(DELTA).epsilon
+    assert 0 < result.privacy.epsilon < np.inf
+    assert algorithm.plan(ROUNDS) == algorithm.plan(ROUNDS)
+
+
+@each
+def test_everything_that_is_heard_went_through_the_door(algorithm: Any) -> None:
+    """And nothing goes through it that the ledger does not have."""
+    passed = []
+    with watched_by(lambda passage: passed.append(passage) or passage.emission):
+        result = run(algorithm)
+    rounds = {passage.emission.release.round for passage in passed}
+    assert rounds == {release.round for release in result.ledger.releases} | (rounds & {0})
+    assert all(np.isfinite(passage.emission.values).all() for passage in passed)
+
+
+@each
+def test_the_same_key_gives_the_same_bits_and_another_key_others(algorithm: Any) -> None:
+    one, again, other = run(algorithm), run(algorithm), run(algorithm, seed=1)
+    np.testing.assert_array_equal(one.parameters, again.parameters)
+    np.testing.assert_array_equal(one.released, again.released)
+    assert (one.released != other.released).any()
+
+
+@each
+def test_bits_do_not_depend_on_the_number_of_threads(algorithm: Any) -> None:
+    before, results = dm.kernels.get_threads(), []
+    try:
+        for threads in (1, 3):
+            dm.kernels.set_threads(threads)
+            results.append(run(algorithm).parameters)
+    finally:
+        dm.kernels.set_threads(before)
+    np.testing.assert_array_equal(*results)
+
+
+@each
+def test_a_state_holds_no_key(algorithm: Any) -> None:
+    problem, key = make_problem(), Key.seeded(0)
+    state = algorithm.init(problem, key)
+    identity = lambda t, messages: messages  # noqa: E731
+    state, _ = algorithm.step(state, 0, problem, identity, key)
+    assert not any(isinstance(part, (Key, dm.keys.Stream)) for part in parts_of(state))
+
+
+@each
+def test_a_report_of_a_seeded_run_says_so(algorithm: Any) -> None:
+    assert "no private release" in str(run(algorithm).privacy)

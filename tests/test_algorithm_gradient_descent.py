@@ -1,0 +1,106 @@
+"""Decentralized gradient descent against its loop-written twin, and how far one record moves it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twin_gradient_descent import gradient_descent
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.accounting import gdp_epsilon
+
+
+def make_problem(nodes: int, records: int, dim: int, seed: int) -> dm.LinearProblem:
+    rng = np.random.default_rng(seed)
+    x = 2 * rng.normal(size=(nodes * records, dim))
+    train = dm.Dataset(x, np.where(rng.random(len(x)) < 0.5, -1, 1), "synthetic")
+    parts = tuple(np.split(rng.permutation(len(x)), nodes))
+    return dm.LinearProblem(train, parts, "logistic")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    nodes=st.integers(2, 6),
+    records=st.integers(1, 4),
+    dim=st.integers(1, 5),
+    rounds=st.integers(1, 6),
+    multiplier=st.none() | st.floats(0.1, 5),
+    clipping_norm=st.floats(0.1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
+    problem, key = make_problem(nodes, records, dim, seed), Key.seeded(seed)
+    schedule = dm.schedules.InverseSqrt(0.7)
+    algorithm = dm.GradientDescent(records, multiplier, schedule, clipping_norm)
+    network = topology.complete(nodes) if nodes < 4 else topology.ring(nodes)
+    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
+
+    def gradient_of(record: int):
+        features, label = problem.train.features[record], problem.train.labels[record]
+        return lambda w: -label * features / (1 + np.exp(label * (features @ w)))
+
+    def noise(t: int) -> np.ndarray:
+        if t == 0 or multiplier is None:
+            return np.zeros((nodes, dim))
+        scale = multiplier * 2 * schedule(t) * clipping_norm / records
+        return kernels.gaussian((nodes, dim), scale, key.stream(Purpose.NOISE, t))
+
+    x, received = gradient_descent(
+        network.matrix(0).weights.toarray(),
+        [[gradient_of(r) for r in part] for part in problem.partition],
+        noise,
+        rounds=rounds,
+        dim=dim,
+        alpha=schedule,
+        L=clipping_norm,
+    )
+    np.testing.assert_allclose(run.parameters, x, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(run.released, received, rtol=1e-10, atol=1e-12)
+    assert run.ledger == algorithm.plan(rounds)
+
+
+def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> None:
+    problem = make_problem(3, 4, 2, 0)
+    algorithm = dm.GradientDescent(4, 1.0, clipping_norm=0.5)
+    flipped = problem.train.labels.copy()
+    record = problem.partition[1][2]
+    flipped[record] *= -1
+    features = problem.train.features.copy()
+    features[record] *= 100
+    other = dm.LinearProblem(
+        dm.Dataset(features, flipped, "neighbour"), problem.partition, "logistic"
+    )
+    same = dm.LinearProblem(
+        dm.Dataset(features, problem.train.labels, "data"), problem.partition, "logistic"
+    )
+    b = dm.privacy.Released(np.zeros((3, 2)))
+    moved = algorithm.absorb(b, 0, same).x - algorithm.absorb(b, 0, other).x
+    assert np.linalg.norm(moved[1]) == pytest.approx(algorithm.sensitivity(1).bound)
+    assert not moved[[0, 2]].any()
+
+
+def test_its_cost_is_that_of_one_gaussian() -> None:
+    plan = dm.GradientDescent(10, 5.0).plan(17)
+    assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(1e-5, np.sqrt(16) / 5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"records": 0}, "records: wanted an integer of at least 1"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier: wanted a finite number greater than 0"),
+        ({"clipping_norm": np.nan}, "clipping_norm: wanted a finite number"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        dm.GradientDescent(**({"records": 1, "noise_multiplier": 1.0} | arguments))
+
+
+def test_nodes_with_too_few_records_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"records: wanted at most 4, .* got 5"):
+        dm.GradientDescent(5, 1.0).init(make_problem(3, 4, 2, 0), Key.seeded(0))

@@ -1,0 +1,25 @@
+"""The examples run, and each draws its figure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpmesh
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_draws_its_figure(example: Path, tmp_path: Path) -> None:
+    for extra in ("sklearn", "jax", "matplotlib"):
+        pytest.importorskip(extra)
+    home = str(Path(dpmesh.__file__).parent.parent)
+    environment = {**os.environ, "MPLBACKEND": "agg", "PYTHONPATH": home}
+    command = [sys.executable, str(example)]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    assert (tmp_path / f"{example.stem}.png").stat().st_size > 10_000
