@@ -17,7 +17,7 @@ from twins import shorten, subgradient
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.keys import Purpose
-from dpmesh.privacy import Quantizer, accounting
+from dpmesh.privacy import Levels, Quantizer, RandomSparsifier, accounting
 from dpmesh.privacy.accounting.papers import quantized as claims
 from dpmesh.privacy.accounting.papers._refusal import NotProved
 from dpmesh.privacy.audit import couple
@@ -303,6 +303,46 @@ def test_lemma_2_as_printed_is_wrong_for_nonconvex_losses() -> None:
     assert max(m.distance / m.allowed for m in wrong.movements[1:]) > 1.5
 
 
+def test_noise_on_the_quantizers_own_grid() -> None:
+    """The messages are the noisy integers, accounted as discrete Gaussian noise."""
+    problem, rounds = make_problem(dim=5), 8
+    plain = make_algorithm(rounds, noise_std=Constant(0.5))
+    gridded = replace(plain, grid=2.0**-5, compressor=Quantizer(2.0**-5))
+    run = dm.simulate(gridded, problem, topology.ring(4), rounds=rounds, delta=1e-5)
+    assert run.ledger == gridded.plan(rounds)
+    assert {release.mechanism for release in run.ledger.releases[1:]} == {"discrete_gaussian"}
+    usual = plain.plan(rounds).cost(1e-5).epsilon
+    assert usual < run.privacy.epsilon < 1.5 * usual  # Rényi in place of exact accounting
+    key = dm.Key.seeded(0)
+    state = gridded.init(problem, key)
+    for k in range(3):
+        emission = gridded.emit(state, k, key)
+        codes = emission.values * 2**5
+        np.testing.assert_array_equal(codes, np.rint(codes))
+        if k > 0:
+            uncompressed = replace(gridded, compressor=None).emit(state, k, key)
+            np.testing.assert_array_equal(emission.values, uncompressed.values)
+        state, _ = gridded.step(state, k, problem, Gossip(topology.ring(4)), key)
+    mechanism, delta = gridded.mechanism(1, 0.01), 0.01
+    scale = mechanism.noise_scale(dm.privacy.Sensitivity(delta, "l2", ""), 5)
+    assert scale == pytest.approx(0.5 * (1 + 2.0**-5 * np.sqrt(5) / delta), rel=1e-9)
+    labels = problem.train.labels.copy()
+    labels[problem.partition[0][0]] *= -1
+    neighbour = replace(problem, train=dm.Dataset(problem.train.features, labels, "neighbour"))
+    seen = couple(gridded, problem, neighbour, Gossip(topology.ring(4)), rounds=rounds)
+    assert not seen.violated, str(seen)
+
+
+@pytest.mark.parametrize("compressor", [Levels(16), RandomSparsifier(0.5)])
+def test_other_compressors_fit_the_slot_at_the_same_privacy(compressor) -> None:
+    problem = make_problem(dim=20)
+    plain = make_algorithm(6)
+    algorithm = replace(plain, compressor=compressor)
+    run = dm.simulate(algorithm, problem, topology.ring(4), rounds=6, delta=1e-5)
+    assert run.ledger == algorithm.plan(6) == plain.plan(6)
+    assert 0 < run.traffic.bits < 6 * 8 * 20 * 64
+
+
 def test_only_the_node_of_the_record_moves() -> None:
     problem = make_problem()
     labels = problem.train.labels.copy()
@@ -394,6 +434,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             lambda: make_algorithm(5, smoothness=np.nan),
             "smoothness: wanted .* or infinity, got nan",
         ),
+        (lambda: make_algorithm(5, grid=0.3), "grid: wanted a power of 2"),
         (lambda: make_algorithm(5).plan(0), "rounds: wanted an integer of at least 1, got 0"),
         (lambda: make_algorithm(5).plan(7), "t: wanted an integer of at least 1 and below 6"),
         (lambda: make_algorithm(5).paper_budget(1, 1e-5), "rounds: wanted .* at least 2, got 1"),

@@ -10,11 +10,25 @@ from scipy import stats
 
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import Gaussian, NoNoise, Quantizer, Sensitivity
+from dpmesh.privacy import (
+    Gaussian,
+    Levels,
+    NoNoise,
+    Quantizer,
+    RandomSparsifier,
+    Sensitivity,
+)
 
 KEY = Key.seeded(1)
 COINS = KEY.stream(Purpose.QUANTIZE)
-COMPRESSORS = [Quantizer(0.3), Quantizer(0.05, bits=3)]
+COMPRESSORS = [
+    Quantizer(0.3),
+    Quantizer(0.05, bits=3),
+    Levels(1),
+    Levels(20),
+    RandomSparsifier(0.01),
+    RandomSparsifier(0.6),
+]
 Z = stats.norm.isf(0.5e-6)
 """What a standard Gaussian number exceeds with probability 1e-6: the false alarms of each check."""
 
@@ -48,6 +62,32 @@ def test_values_are_unbiased(compressor) -> None:
     spread = error.std(axis=0) / np.sqrt(len(x))
     assert (abs(error.mean(axis=0)) <= Z * spread + 1e-12).all()
     assert (abs((error + 10 * spread).mean(axis=0)) > Z * spread)[spread > 0].all()
+
+
+@pytest.mark.parametrize("levels", [1, 4, 50])
+def test_the_error_of_levels_is_within_its_bound(levels: int) -> None:
+    """The mean over 2000 rows; the bound is on the expectation, and far from tight."""
+    dim = 30
+    x = np.repeat(np.random.default_rng(0).normal(size=(1, dim)), 2000, axis=0)
+    error = ((Levels(levels).compress(x, COINS).values - x) ** 2).sum(axis=1).mean()
+    assert error <= min(dim / levels**2, np.sqrt(dim) / levels) * (x[0] ** 2).sum()
+
+
+def test_the_variance_of_sparsified_numbers_is_the_stated_one() -> None:
+    """Of 400,000 draws of a number 2: kept with probability 0.3, (1 / 0.3 - 1) 4."""
+    values = RandomSparsifier(0.3).compress(np.full((1, 400_000), 2.0), COINS).values
+    assert set(np.unique(values)) == {0.0, 2.0 / 0.3}
+    assert stats.binomtest(int((values > 0).sum()), values.size, 0.3).pvalue > 1e-6
+    assert values.var() == pytest.approx((1 / 0.3 - 1) * 4, rel=0.02)
+
+
+def test_few_numbers_are_sent_with_their_places() -> None:
+    x = np.ones((1, 8000), np.float32)
+    compressed = RandomSparsifier(0.001).compress(x, COINS)
+    kept = np.count_nonzero(compressed.values)
+    assert compressed.bits[0] == 8 * (1 + 8 * kept) < 8000
+    many = RandomSparsifier(0.5).compress(x, COINS)
+    assert many.bits[0] == 8 * (1 + 1000 + 4 * np.count_nonzero(many.values))
 
 
 def test_a_code_that_needs_more_bits_is_escaped_and_never_clipped() -> None:
@@ -93,6 +133,26 @@ def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> 
         (
             lambda: Quantizer(1e-3).compress(np.array([[1e300]]), COINS),
             "x: wanted values with codes from",
+        ),
+        (lambda: Levels(0), "levels: wanted an integer of at least 1, got 0"),
+        (
+            lambda: Levels(3).compress(np.array([[np.nan]]), COINS),
+            "x: wanted finite values, got NaN",
+        ),
+        (lambda: Levels(3).decode([b"abc"], 3, np.float64), "8 bytes of norm and the codes, got 3"),
+        (lambda: RandomSparsifier(0.0), r"keep: wanted a number in \(0, 1\], got 0"),
+        (
+            lambda: RandomSparsifier(0.5).compress(np.array([[np.inf]]), COINS),
+            "values: wanted finite values",
+        ),
+        (lambda: RandomSparsifier(0.5).decode([b"x"], 3, np.float64), "a byte of kind"),
+        (
+            lambda: RandomSparsifier(0.5).decode([b"\0\7"], 3, np.float64),
+            "a number for each of 3 places",
+        ),
+        (
+            lambda: RandomSparsifier(0.5).decode([b"\1\7\0\0\0" + bytes(8)], 3, np.float64),
+            "a number for each of 1 places",
         ),
         (lambda: Quantizer(1.0).decode([b""], 3, np.float64), "no bytes in message 0"),
         (lambda: Quantizer(1.0).decode([b"\x04\x00"], 9, np.float64), "message"),

@@ -38,6 +38,7 @@ from dpmesh.privacy.accounting.papers.quantized import (
 )
 from dpmesh.privacy.compression import Compressor, Quantizer
 from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
@@ -127,11 +128,17 @@ class QuantizedGossip:
         gradients are not clipped, since a clipped gradient need not be that of a convex function.
     smoothness
         L, the Lipschitz constant of every record's gradient; infinity if unknown.
+    grid
+        If given, a power of 2: states are rounded to multiples of it and the noise is discrete
+        Gaussian on them, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
+        rounding. A ``Quantizer(grid)`` then sends those integers as they are; choose a coarser one,
+        since a grid that is coarse beside Delta_k / sqrt(dim) asks for far more noise.
 
     Guarantee
     ---------
     All messages together, for replacing one record of one node: epsilon at every delta by
-    Gaussian differential privacy, ``plan(rounds).cost(delta)``. Given all earlier messages and the
+    Gaussian differential privacy, or of discrete noise by Rényi differential privacy,
+    ``plan(rounds).cost(delta)``. Given all earlier messages and the
     coins, a record moves its node's state by at most Delta_k (Lemma 2, corrected); quantization is
     post-processing. No amplification by sampling is claimed, since a record's effect stays in the
     state. The states themselves are not covered; publish messages.
@@ -147,18 +154,22 @@ class QuantizedGossip:
     clipping_norm: float = 1.0
     mode: Mode = "safe"
     smoothness: float = inf
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         if not self.smoothness > 0:
             fail("smoothness", "a number greater than 0, or infinity", self.smoothness)
+        if self.grid is not None:
+            power_of_two("grid", self.grid)
 
     def mechanism(self, k: int, sensitivity: float) -> Mechanism:
         """Return the door of iteration k: noise of standard deviation sigma_k, then Q."""
         if self.noise_std is None or sensitivity == 0:
             return NoNoise(compressor=self.compressor)
-        return Gaussian(self.noise_std(k + 1) / sensitivity, compressor=self.compressor)
+        multiplier = self.noise_std(k + 1) / sensitivity
+        return Gaussian(multiplier, compressor=self.compressor, grid=self.grid)
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).

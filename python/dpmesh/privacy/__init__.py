@@ -1,7 +1,7 @@
 """Privacy that is true: mechanisms, plans and ledgers, accountants, reports."""
 
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
-from dpmesh.privacy.compression import Compressor, Quantizer
+from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
@@ -19,12 +19,14 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Ledger",
+    "Levels",
     "Mechanism",
     "NoNoise",
     "OverBudget",
     "Plan",
     "PoissonSampling",
     "Quantizer",
+    "RandomSparsifier",
     "Release",
     "Released",
     "Report",

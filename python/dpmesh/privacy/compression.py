@@ -10,6 +10,7 @@ back into the very numbers `Compressed.values` that the receivers compute with.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,12 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, positive
+from dpmesh._validate import fail, integer, positive, probability
 from dpmesh.kernels import Packed
 from dpmesh.keys import Stream
 from dpmesh.privacy.types import Floats
 
 MOST_BITS = 32
+NORM = struct.Struct("<d")
+BITMAP, PLACES = b"\0", b"\1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,3 +124,109 @@ class Quantizer:
                 fail("messages", "a byte of bits and the codes", f"no bytes in message {row}")
             codes[row] = kernels.unpack(Packed(message[1:], message[0], (dim,), int64))
         return kernels.dequantize(codes, self.step, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Each number becomes a multiple of its row's norm over `levels`, without bias: QSGD.
+
+    A message is the norm, in 8 bytes, and the message of `Quantizer` for the row over its norm. The
+    squared error of a row is at most ``min(dim / levels**2, sqrt(dim) / levels)`` of its squared
+    norm (Alistarh, Grubic, Li, Tomioka, Vojnovic 2017, Lemma 3.1).
+
+    Parameters
+    ----------
+    levels
+        At least 1, which leaves signs and zeros.
+    """
+
+    levels: int
+
+    def __post_init__(self) -> None:
+        integer("levels", self.levels, at_least=1)
+
+    def compress(self, values: Floats, coins: Stream) -> Compressed:
+        """Divide by the norms and quantize; see `Compressor`."""
+        exact = values.astype(np.float64)
+        norms = np.linalg.norm(exact, axis=1, keepdims=True)
+        codes = self._codes.compress(exact / np.where(norms > 0, norms, 1), coins)
+
+        def message(row: int) -> bytes:
+            return NORM.pack(norms[row, 0]) + codes.message(row)
+
+        decoded = (norms * codes.values).astype(values.dtype)
+        return Compressed(decoded, 8 * NORM.size + codes.bits, message)
+
+    def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Multiply the codes by the norms; see `Compressor`."""
+        for row, message in enumerate(messages):
+            if len(message) < NORM.size:
+                fail("messages", "8 bytes of norm and the codes", f"{len(message)} in {row}")
+        norms = np.array([NORM.unpack_from(message) for message in messages])
+        codes = [message[NORM.size :] for message in messages]
+        decoded: Floats = (norms * self._codes.decode(codes, dim, np.float64)).astype(dtype)
+        return decoded
+
+    @property
+    def _codes(self) -> Quantizer:
+        return Quantizer(1 / self.levels)
+
+
+@dataclass(frozen=True)
+class RandomSparsifier:
+    """Each number is kept with probability `keep` and divided by it, or else becomes 0.
+
+    A message says in its first byte how the places of the kept numbers follow: as a bit for every
+    place, or as 4 bytes for every kept one, whichever is shorter. Then come these numbers as they
+    are. The variance of a number is ``(1 / keep - 1)`` times its square.
+
+    Parameters
+    ----------
+    keep
+        In (0, 1].
+    """
+
+    keep: float
+
+    def __post_init__(self) -> None:
+        probability("keep", self.keep, zero=False)
+
+    def compress(self, values: Floats, coins: Stream) -> Compressed:
+        """Keep some; see `Compressor`."""
+        if not np.isfinite(values).all():
+            fail("values", "finite values", "NaN or infinity")
+        kept = kernels.uniform(values.shape, coins) < self.keep
+        sparse = np.where(kept, values / values.dtype.type(self.keep), values.dtype.type(0))
+        counts = kept.sum(axis=1)
+        bitmap = -(-values.shape[1] // 8)
+        lengths = 1 + np.minimum(bitmap, 4 * counts) + values.itemsize * counts
+
+        def message(row: int) -> bytes:
+            if 4 * counts[row] < bitmap:
+                places: bytes = PLACES + np.flatnonzero(kept[row]).astype("<u4").tobytes()
+            else:
+                places = BITMAP + np.packbits(kept[row], bitorder="little").tobytes()
+            numbers: bytes = sparse[row, kept[row]].tobytes()
+            return places + numbers
+
+        return Compressed(sparse, 8 * lengths, message)
+
+    def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Put the numbers in their places; see `Compressor`."""
+        size, bitmap = np.dtype(dtype).itemsize, -(-dim // 8)
+        decoded = np.zeros((len(messages), dim), dtype)
+        for row, message in enumerate(messages):
+            kind, rest = message[:1], message[1:]
+            if kind == PLACES and len(rest) % (4 + size) == 0:
+                ends = 4 * (len(rest) // (4 + size))
+                places = np.frombuffer(rest[:ends], "<u4")
+            elif kind == BITMAP and len(rest) >= bitmap:
+                ends = bitmap
+                bits = np.frombuffer(rest[:bitmap], np.uint8)
+                places = np.flatnonzero(np.unpackbits(bits, count=dim, bitorder="little"))
+            else:
+                fail("messages", "a byte of kind, places and numbers", f"others in {row}")
+            if len(rest) - ends != size * len(places) or np.any(places >= dim):
+                fail("messages", f"a number for each of {len(places)} places", f"others in {row}")
+            decoded[row, places] = np.frombuffer(rest[ends:], dtype)
+        return decoded
