@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, special, stats
 
 from dpmesh.privacy.audit import one_run, sample_size, statistics
 from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim
@@ -140,6 +140,77 @@ def test_one_run_errs_no_more_often_than_it_says(
     assert chance[refuted].sum() <= 1 - confidence
 
 
+def largest_chance(mu: float, canaries: int, guesses: int, correct: int) -> float:
+    """The chance of `correct` and more right guesses that mu-GDP allows, by linear programming.
+
+    The constraints of `mu_is_refuted` are convex; here each is replaced by many tangents.
+    """
+    count = np.arange(guesses + 1)
+    at = special.ndtr(np.linspace(-7, 5, 300))
+    below = special.ndtr(special.ndtri(at) - mu)
+    slopes = np.exp(special.ndtri(at) * mu - mu**2 / 2)
+    rows, bounds = [], []
+    for i in range(guesses):
+        right = np.where(count > i, count / canaries, 0.0)
+        wrong = np.where(count >= i, (guesses - count) / canaries, 0.0)
+        rows.append(np.outer(slopes, right) - wrong)
+        bounds.append(slopes * at - below)
+    solved = optimize.linprog(
+        -(count >= correct).astype(float),
+        A_ub=np.concatenate(rows),
+        b_ub=np.concatenate(bounds),
+        A_eq=np.ones((1, guesses + 1)),
+        b_eq=[1.0],
+        bounds=(0, 1),
+    )
+    return float(-solved.fun)
+
+
+@pytest.mark.parametrize(
+    ("mu", "canaries", "guesses", "correct"),
+    [(1.0, 12, 12, 11), (1.0, 20, 12, 12), (0.5, 12, 8, 7), (2.0, 15, 10, 10), (0.3, 10, 10, 9)],
+)
+def test_one_run_of_gaussian_privacy_refutes_what_has_too_small_a_chance(
+    mu: float, canaries: int, guesses: int, correct: int
+) -> None:
+    chance = largest_chance(mu, canaries, guesses, correct)
+    for factor, refuted in ((1.01, True), (0.99, False)):
+        assert refuted == one_run.mu_is_refuted(
+            mu,
+            canaries=canaries,
+            guesses=guesses,
+            correct=correct,
+            confidence=1 - factor * chance,
+        )
+
+
+@given(LEVELS, st.integers(1, 100), CONFIDENCES)
+def test_one_run_of_gaussian_privacy_errs_no_more_often_than_it_says(
+    mu: float, guesses: int, confidence: float
+) -> None:
+    """Independent Gaussian canaries: every guess is right with Phi(mu / 2)."""
+    correct = np.arange(guesses + 1)
+    refuted = np.array(
+        [
+            one_run.mu_is_refuted(
+                mu, canaries=guesses, guesses=guesses, correct=int(v), confidence=confidence
+            )
+            for v in correct
+        ]
+    )
+    assert (np.diff(refuted.astype(int)) >= 0).all()
+    chance = stats.binom.pmf(correct, guesses, special.ndtr(mu / 2))
+    assert chance[refuted].sum() <= 1 - confidence
+
+
+def test_the_lower_bound_on_mu_is_where_refutation_ends() -> None:
+    seen = {"canaries": 1_000, "guesses": 200, "correct": 190}
+    bound = one_run.mu_lower_bound(**seen)
+    assert one_run.mu_is_refuted(bound - 1e-6, **seen)
+    assert not one_run.mu_is_refuted(bound + 1e-6, **seen)
+    assert one_run.mu_lower_bound(canaries=200, guesses=200, correct=100) == 0.0
+
+
 @given(st.integers(0, 200), st.integers(0, 200), st.floats(0, 1e-3))
 def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
     """More right guesses never prove less, and a delta never more."""
@@ -196,6 +267,14 @@ def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
         (
             lambda: one_run.p_value(1.0, canaries=5, guesses=5, correct=6),
             "correct: wanted an integer of at least 0 and below 6, got 6",
+        ),
+        (
+            lambda: one_run.mu_is_refuted(-1.0, canaries=1, guesses=1, correct=1),
+            "mu: wanted a finite number of at least 0, got -1",
+        ),
+        (
+            lambda: one_run.mu_lower_bound(canaries=1, guesses=1, correct=2),
+            "correct: wanted an integer of at least 0 and below 2, got 2",
         ),
         (lambda: one_run.p_value(-1.0, canaries=1, guesses=1, correct=1), "epsilon: wanted"),
         (

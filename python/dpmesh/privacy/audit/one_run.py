@@ -1,4 +1,10 @@
-"""What one run with many canaries proves (Steinke, Nasr, Jagielski 2023, Theorem 5.2)."""
+"""What one run with many canaries proves.
+
+Each canary is in one of two forms by a fair coin of its own; who sees the released messages guesses
+some of the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski (2023,
+Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, Melis and Chaudhuri
+(2025).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ from scipy import optimize, special, stats
 from dpmesh._validate import fail, integer, non_negative, probability
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.audit.claims import EpsilonClaim
+from dpmesh.privacy.audit.claims import GaussianClaim, claim_of
 from dpmesh.privacy.audit.keys import fresh_keys
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
@@ -27,10 +33,8 @@ def p_value(
 ) -> float:
     """Return the probability of guessing so well if the run were (epsilon, delta)-private.
 
-    Each canary is in one of two forms by a fair coin of its own; who sees the released messages
-    guesses some of the coins. Privacy lets a guess be right with probability e^epsilon / (1 +
-    e^epsilon), and the whole set of guesses be somewhat better than that with a probability of the
-    order of `canaries` x `delta`.
+    Privacy lets a guess be right with probability e^epsilon / (1 + e^epsilon), and the whole set of
+    guesses be somewhat better than that with a probability of the order of `canaries` x `delta`.
 
     Parameters
     ----------
@@ -97,6 +101,76 @@ def epsilon_lower_bound(
     return float(optimize.bisect(excess, 0.0, above, xtol=1e-12))
 
 
+def mu_is_refuted(
+    mu: float, *, canaries: int, guesses: int, correct: int, confidence: float = 0.95
+) -> bool:
+    """Return whether so many right guesses have a chance below 1 - `confidence` under mu-GDP.
+
+    Let the chance of i right guesses be p_i. Of a canary drawn at random, and with at least i other
+    guesses right, the guess is right with probability ``r_(i+1) = sum_(j > i) p_j j / canaries``,
+    and wrong with ``h_i = sum_(j >= i) p_j (guesses - j) / canaries``. Flipping the canary's coin
+    turns the one into the other, so Gaussian differential privacy asks that ``h_i >=
+    Phi(Phi^-1(r_(i+1)) - mu)`` for every i. Where all that i = `correct` and more right guesses
+    have is a chance of 1 - `confidence`, this leaves too little of the whole chance for fewer ones.
+
+    Parameters
+    ----------
+    mu
+        At least 0.
+    canaries, guesses, correct
+        See `p_value`.
+    confidence
+        In (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or not correct <= guesses <= canaries.
+    """
+    non_negative("mu", mu)
+    integer("canaries", canaries, at_least=1)
+    integer("guesses", guesses, below=canaries + 1)
+    integer("correct", correct, below=guesses + 1)
+    error = 1 - probability("confidence", confidence, zero=False, one=False)
+    whole = guesses / canaries
+    right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
+    for i in range(correct - 1, -1, -1):
+        at_least = float(special.ndtr(special.ndtri(right) - mu))
+        if at_least > wrong:
+            right += i / (guesses - i) * (at_least - wrong)
+            wrong = at_least
+        if right + wrong > whole:
+            return True
+    return False
+
+
+def mu_lower_bound(*, canaries: int, guesses: int, correct: int, confidence: float = 0.95) -> float:
+    """Return a lower confidence bound on mu from one run: the largest one that it refutes.
+
+    Parameters
+    ----------
+    canaries, guesses, correct, confidence
+        See `mu_is_refuted`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    def refuted(mu: float) -> bool:
+        return mu_is_refuted(
+            mu, canaries=canaries, guesses=guesses, correct=correct, confidence=confidence
+        )
+
+    if not refuted(0.0):
+        return 0.0
+    above = 1.0
+    while refuted(above):
+        above *= 2
+    return float(optimize.bisect(lambda mu: 0.5 - refuted(mu), 0.0, above, xtol=1e-9))
+
+
 def audit_one_run(
     algorithm: AnyAlgorithm,
     problem_of: Callable[[Coins], Any],
@@ -110,7 +184,7 @@ def audit_one_run(
     scores: Scores | None = None,
     key: Key | None = None,
 ) -> AuditResult:
-    """Return a lower confidence bound on epsilon from a single run with many canaries.
+    """Return a lower confidence bound on epsilon, or on mu, from one run with many canaries.
 
     A smoke test for the real training loop: it sees gross faults only, and never replaces coupling
     or many runs.
@@ -151,7 +225,7 @@ def audit_one_run(
     integer("rounds", rounds, at_least=1)
     guesses = max(2, canaries // 5) if guesses is None else guesses
     half = integer("guesses", guesses, at_least=2, below=canaries + 1) // 2
-    claim = EpsilonClaim(algorithm.plan(rounds).cost(delta).epsilon, delta)
+    claim = claim_of(algorithm.plan(rounds), delta)
     keys = fresh_keys(key)
     coins = generator(next(keys), Purpose.AUDIT).integers(2, size=canaries).astype(bool)
     run = record(algorithm, problem_of(coins), exchange, rounds=rounds, key=next(keys))
@@ -165,9 +239,11 @@ def audit_one_run(
         fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
     ranked = coins[np.argsort(score)]
     correct = int(ranked[-half:].sum() + (~ranked[:half]).sum())
-    bound = epsilon_lower_bound(
-        canaries=canaries, guesses=2 * half, correct=correct, delta=delta, confidence=confidence
-    )
+    seen: dict[str, Any] = {"canaries": canaries, "guesses": 2 * half, "correct": correct}
+    if isinstance(claim, GaussianClaim):
+        bound = mu_lower_bound(**seen, confidence=confidence)
+    else:
+        bound = epsilon_lower_bound(**seen, delta=delta, confidence=confidence)
     method = (
         f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}; "
         f"{correct} of {2 * half} guesses were right"
