@@ -211,6 +211,7 @@ def table_as_text(cells: list[Cell], source: str) -> str:
         "The paper's noiseless accuracies grow with the nodes like those of one model that is",
         "handed on. Equations 5 and 6 average it with old local models, and get at most about",
         "twice as far in a round as one node, however many there are.",
+        "always local: a node learns alone, from all of the data as every node here has them.",
         "Components or feature norms are fitted to the training data; no epsilon here covers that.",
         "",
         _row("nodes", [str(nodes) for nodes in NODES]),
