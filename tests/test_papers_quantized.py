@@ -13,8 +13,9 @@ import pytest
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.data import iid
-from dpmesh.papers import quantized, quantized_comparison
+from dpmesh.papers import quantized, quantized_comparison, quantized_grid
 from dpmesh.papers.quantized_comparison import GradientPerturbation, contenders
+from dpmesh.privacy.accounting import gdp_delta
 from dpmesh.privacy.audit import couple
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator.exchange import Gossip
@@ -98,6 +99,36 @@ def test_figure_4_writes_all_points(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     quantized_bits = float(by_name["quantized", 1.0]["bits"])
     assert quantized_bits < float(by_name["not quantized", 1.0]["bits"]) == 12 * 60 * 32
     assert "Theorem 1 charges" in text.read_text()
+    assert picture.stat().st_size > 10_000
+
+
+def test_the_law_of_quantized_numbers() -> None:
+    """The specification's values at x = 0.37, sigma = 1.3, step 1; it sums to 1."""
+    codes = np.arange(-20, 21)
+    law = quantized_grid.quantized_law(0.37 / 1.3, 1 / 1.3, codes)
+    assert law[codes == 1] == pytest.approx(0.2630054292, rel=1e-9)
+    assert law[codes == 0] == pytest.approx(0.2820323593, rel=1e-9)
+    assert law.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_quantization_adds_privacy_and_coarse_grids_cost_noise(tmp_path: Path) -> None:
+    """Section 2 of the specification: 0.96 of the variation at step 1, half of it at step 5."""
+    gaussian = gdp_delta(1e-12, 1.0)
+    assert quantized_grid.quantized_delta(0.0, 1.0, 1.0) / gaussian == pytest.approx(0.96, abs=0.01)
+    assert quantized_grid.quantized_delta(0.0, 1.0, 5.0) / gaussian == pytest.approx(0.5, abs=0.05)
+    for epsilon in (0.3, 2.0):
+        for step in (0.05, 0.7, 20.0):
+            delta = quantized_grid.quantized_delta(epsilon, 0.5, step)
+            assert delta <= gdp_delta(epsilon, 0.5) + 1e-11
+    table, text, picture = quantized_grid.grid(tmp_path)
+    rows = [{name: float(cell) for name, cell in row.items()} for row in rows_of(table)]
+    assert all(row["total_variation"] <= 1 + 1e-9 and row["delta"] <= 1 + 1e-9 for row in rows)
+    for row in rows:  # p (1 - p) is 1/6 on average; 400,000 errors have 1% at most as 5 deviations
+        assert row["error"] == pytest.approx(1 + row["step"] ** 2 / 6, rel=0.02)
+        assert row["error_fine_grid"] == pytest.approx(row["error"], rel=0.03)
+        own = (1 + row["step"] * 10) ** 2 + row["step"] ** 2 / 12  # rounding is to the nearest
+        assert row["error_own_grid"] == pytest.approx(own, rel=0.03)
+    assert "fine grid" in text.read_text()
     assert picture.stat().st_size > 10_000
 
 

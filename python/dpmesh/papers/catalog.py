@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "quantized-figure2": "quantized:figure2",
     "quantized-figure4": "quantized_comparison:figure4",
     "quantized-figure5": "quantized:figure5",
+    "quantized-grid": "quantized_grid:grid",
     "without-replacement-figure3": "without_replacement:figure3",
     "without-replacement-figure4": "without_replacement:figure4",
     "without-replacement-table1": "without_replacement:table1",
