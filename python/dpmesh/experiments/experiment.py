@@ -64,7 +64,7 @@ def load(
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RunSettings:
     """How long a run is, and what is measured.
 
     Parameters
@@ -101,7 +101,7 @@ class Experiment:
     """All of a run but its data."""
 
     settings: Settings
-    run: Schedule
+    run: RunSettings
     nodes: int
     key: Key
     algorithm: AnyAlgorithm
@@ -124,7 +124,7 @@ class Experiment:
         settings.arguments("data", settings.table("data"), entries(load))
         for name in ("partition", "problem"):  # made when the data are there
             settings.part(name, settings.table(name), SECTIONS[name])
-        run: Schedule = settings.make("run", settings.table("run"), {"run": Schedule})
+        run: RunSettings = settings.make("run", settings.table("run"), {"run": RunSettings})
         nodes = settings.table("partition").get("nodes")
         if type(nodes) is not int or nodes < 1:
             settings.fail("partition.nodes", f"wanted an integer of at least 1, got {nodes!r}")

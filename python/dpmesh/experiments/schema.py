@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpmesh.experiments.experiment import Schedule, load
+from dpmesh.experiments.experiment import RunSettings, load
 from dpmesh.experiments.parts import SECTIONS, VALUES, Entry, Maker, entries, schema_of
 
 _KEEP = {
@@ -29,7 +29,7 @@ def json_schema() -> dict[str, Any]:
         "title": "An experiment of dpmesh",
         "type": "object",
         "properties": {
-            "run": _table(entries(Schedule)),
+            "run": _table(entries(RunSettings)),
             "data": _table(entries(load)),
             **sections,
             "sweep": _SWEEP,
@@ -43,7 +43,7 @@ def json_schema() -> dict[str, Any]:
 def all_keys() -> str:
     """Return every key of a file with its meaning and its default, as text."""
     lines: list[str] = []
-    tables: dict[str, Maker] = {"[run]": Schedule, "[data]": load}
+    tables: dict[str, Maker] = {"[run]": RunSettings, "[data]": load}
     for section, kinds in SECTIONS.items():
         several = len(kinds) > 1
         tables |= {

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import re
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
@@ -23,7 +24,8 @@ Tell = Callable[[int], None]
 """Hears of so many more rounds."""
 
 _ticks: Any = None
-"""In a worker: where it tells of its rounds."""
+_stop: Any = None
+"""In a worker: where it tells of its rounds, and the event that stops it."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,14 @@ def _side_by_side(
     settings: Settings, missing: list[Cell], folder: Path, count: int, tell: Tell
 ) -> list[tuple[Cell, Exception]]:
     context = multiprocessing.get_context("spawn")
-    ticks = context.Queue()
+    ticks, stop = context.Queue(), context.Event()
     threads = max(1, (os.cpu_count() or 1) // count)
-    with ProcessPoolExecutor(count, context, _begin, (ticks, threads)) as pool:
+    with ProcessPoolExecutor(count, context, _begin, (ticks, stop, threads)) as pool:
         running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
         try:
             _follow(running, ticks, tell)
         except BaseException:
+            stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         return [
@@ -136,17 +139,24 @@ def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell) -> None:
             tell(ticks.get(timeout=0.2))
 
 
-def _begin(ticks: Any, threads: int) -> None:
+def _begin(ticks: Any, stop: Any, threads: int) -> None:
     """Set a worker up: several share the cores."""
-    global _ticks
+    global _ticks, _stop
     from dpmesh import kernels
 
-    _ticks = ticks
+    _ticks, _stop = ticks, stop
     kernels.set_threads(threads)
 
 
 def _work(settings: Settings, cell: Cell, folder: Path) -> None:
-    _run(settings, cell, folder, _ticks.put)
+    if not _stop.is_set():
+        _run(settings, cell, folder, _tell)
+
+
+def _tell(rounds: int) -> None:
+    _ticks.put(rounds)
+    if _stop.is_set():
+        signal.raise_signal(signal.SIGINT)  # the run saves its checkpoint and ends
 
 
 def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
