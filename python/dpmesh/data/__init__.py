@@ -1,8 +1,8 @@
 """Records to learn from: datasets, loaders of standard formats, partitions among nodes."""
 
 from dpmesh.data.dataset import Dataset
-from dpmesh.data.formats import read_csv, read_idx, read_libsvm
-from dpmesh.data.loaders import breast_cancer, covertype, digits, from_sklearn, mnist, rcv1
+from dpmesh.data.formats import read_csv, read_idx, read_libsvm, read_mat
+from dpmesh.data.loaders import breast_cancer, covertype, digits, from_sklearn, mnist, rcv1, svhn
 from dpmesh.data.partition import (
     Partition,
     by_user,
@@ -32,10 +32,12 @@ __all__ = [
     "read_csv",
     "read_idx",
     "read_libsvm",
+    "read_mat",
     "scaled",
     "shakespeare",
     "shards",
     "speeches",
+    "svhn",
     "train_test_split",
     "unit_norm",
     "with_constant",

@@ -46,6 +46,28 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
     )
 
 
+def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
+    """Return the arrays of these names in a MATLAB file (of versions 4 to 7).
+
+    Raises
+    ------
+    ValueError
+        If the file is no such file, or has no array of a name.
+    """
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, variable_names=names)
+    except (ValueError, TypeError, NotImplementedError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"path: wanted a MATLAB file, got {os.fspath(path)}") from error
+    missing = [name for name in names if name not in content]
+    if missing:
+        fail("path", f"arrays {', '.join(names)}", f"none {missing[0]} in {os.fspath(path)}")
+    return tuple(content[name] for name in names)
+
+
 def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     """Read a LIBSVM (SVMlight) text file: a label, then ``index:value`` pairs counted from 1.
 

@@ -16,16 +16,17 @@ import numpy as np
 from dpmesh._validate import fail, one_of
 from dpmesh.data._extra import scikit_learn
 from dpmesh.data.dataset import Dataset
-from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm
+from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm, read_mat
 from dpmesh.data.preprocessing import scaled
 
 FOLDER_VARIABLE = "DPMESH_DATA"
-"""Environment variable: the folder whose subfolders mnist, rcv1, covtype hold the files."""
+"""Environment variable: the folder whose subfolders mnist, svhn, rcv1, .. hold the files."""
 
 Part = Literal["train", "test"]
 
 LIBSVM_SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 MNIST_SOURCE = "the four .gz files of Y. LeCun's MNIST database of handwritten digits"
+SVHN_SOURCE = "the cropped digits (format 2) of Netzer's Street View House Numbers"
 RCV1_SOURCE = f"rcv1_train.binary.bz2 and rcv1_test.binary.bz2 of {LIBSVM_SITE}/binary.html"
 COVERTYPE_SOURCE = (
     f"covtype.libsvm.binary.bz2 of {LIBSVM_SITE}/binary.html for two classes, "
@@ -103,6 +104,40 @@ def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     )
     pixels = images.reshape(len(images), -1).astype(np.float32)
     return scaled(Dataset(pixels, labels, "mnist"), 255)
+
+
+def svhn(
+    part: Literal["train", "extra", "test"] = "train", *, folder: StrPath | None = None
+) -> Dataset:
+    """House numbers of 32 x 32 pixels and 3 colours in [0, 1] (float32), classes 0 to 9.
+
+    A record is row by row, pixel by pixel, colour by colour: ``record_shape=(32, 32, 3)``. There
+    are 73,257 to train on, 531,131 easier ones (``"extra"``), and 26,032 to test on.
+
+    Parameters
+    ----------
+    part
+        ``"train"``, ``"extra"`` or ``"test"``.
+    folder
+        Where ``train_32x32.mat`` and so on are; by default the subfolder svhn of the folder that
+        the environment variable DPMESH_DATA names.
+
+    Raises
+    ------
+    ValueError
+        If no folder is known, or a file is damaged.
+    FileNotFoundError
+        If the folder has no such file.
+    """
+    one_of("part", part, ("train", "extra", "test"))
+    path = find_file("svhn", folder, [f"{part}_32x32.mat"], SVHN_SOURCE)
+    images, labels = read_mat(path, "X", "y")
+    labels = labels.reshape(-1).astype(np.int64)
+    if images.shape != (32, 32, 3, len(labels)) or not ((labels >= 1) & (labels <= 10)).all():
+        got = f"{images.shape} in {os.fspath(path)}"
+        fail("path", f"images of shape (32, 32, 3, {len(labels)}) and labels 1 to 10", got)
+    pixels = np.moveaxis(images, 3, 0).reshape(len(labels), -1).astype(np.float32)
+    return scaled(Dataset(pixels, labels % 10, "svhn"), 255)  # 10 stands for the digit 0
 
 
 def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
