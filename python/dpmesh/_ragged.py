@@ -34,3 +34,13 @@ def rows(ragged: Ragged, chosen: Indices) -> Ragged:
     if np.array_equal(chosen, np.arange(len(indptr) - 1)):
         return ragged
     return slices(values, indptr[chosen], indptr[chosen + 1] - indptr[chosen])
+
+
+def rectangle(ragged: Ragged) -> tuple[Indices, npt.NDArray[np.float32]]:
+    """Return the rows as one array, filled up with 0 to the longest, and weights 1 or 0."""
+    indptr, values = ragged
+    lengths = np.diff(indptr)
+    used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
+    indices = np.zeros(used.shape, dtype=np.int64)
+    indices[used] = values
+    return indices, used.astype(np.float32)

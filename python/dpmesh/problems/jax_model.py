@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
-from dpmesh._ragged import Indices, Ragged, Walks, rows
+from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.keys import Key, Purpose, generator
@@ -169,7 +169,7 @@ class JaxProblem:
         ValueError
             If `clipping_norm` is not positive.
         """
-        indices, weights = _rectangle(batches)
+        indices, weights = rectangle(batches)
         batch = jnp.asarray(params, jnp.float32), indices, weights
         if clipping_norm is None:
             gradients = self._gradients(*batch, *self._on_device)
@@ -338,7 +338,7 @@ class JaxProblem:
         """
         first = walks.steps
         taken, batches = rows((first, np.arange(first[-1])), nodes)
-        records, used = _rectangle(rows(walks.batches, batches))
+        records, used = rectangle(rows(walks.batches, batches))
         steps = np.zeros(self.nodes_at_once, np.int64)
         steps[: len(nodes)] = np.diff(taken)
         most = 1 << int(steps.max() - 1).bit_length()
@@ -357,7 +357,7 @@ class JaxProblem:
 
     def _chunks(self, batches: Ragged) -> Iterator[tuple[slice, Indices, FloatArray]]:
         """Yield some rows with their batches as rectangles."""
-        indices, weights = _rectangle(batches)
+        indices, weights = rectangle(batches)
         for first in range(0, len(indices), self.nodes_at_once):
             some = slice(first, first + self.nodes_at_once)
             yield some, self._padded(indices[some]), self._padded(weights[some])
@@ -366,13 +366,3 @@ class JaxProblem:
         """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
         missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
         return np.concatenate([array, missing])
-
-
-def _rectangle(batches: Ragged) -> tuple[Indices, FloatArray]:
-    """Return batches of different lengths as one array of indices, with weights 1 or 0."""
-    indptr, values = batches
-    lengths = np.diff(indptr)
-    used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
-    indices = np.zeros(used.shape, dtype=np.int64)
-    indices[used] = values
-    return indices, used.astype(np.float32)

@@ -124,7 +124,7 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
         first, last, *keys = jax.random.split(key, layers + 2)
         widths = [embedding] + [hidden] * layers
         params: Params = {
-            "embedding": 0.1 * jax.random.normal(first, (characters, embedding)),
+            "embedding": jax.random.normal(first, (characters, embedding)),
             "output": _dense(last, (hidden, characters)),
         }
         for i, own in enumerate(keys):

@@ -1,0 +1,225 @@
+"""Any PyTorch module on records that are divided among nodes; needs the extra ``torch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import func
+
+from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
+from dpmesh._validate import fail, integer, non_negative
+from dpmesh.data import Dataset, Partition
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems.partition import flat_partition
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+TESTS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class TorchProblem:
+    """A module, the records of each node, and records to test on.
+
+    Parameters of nodes are rows of one float32 array: the module's parameters in their order,
+    flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must be
+    one that `torch.func.vmap` can take: no buffers that training changes, such as batch norm's.
+
+    Parameters
+    ----------
+    train
+        All records to learn from; dense features.
+    partition
+        Which of them each node has, as for a `LinearProblem`.
+    make_module
+        ``make_module()`` returns a new module; it is called after PyTorch's generator was seeded.
+        The module takes a batch of records and returns a row of scores for each.
+    test
+        Records for `accuracy`.
+    loss
+        ``loss(scores, labels)``, the mean over a batch with ``reduction="none"``: the loss of each
+        record; cross-entropy by default.
+    record_shape
+        Shape of a record's features for the module, such as (1, 28, 28); a vector by default.
+    regularization
+        Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
+    nodes_at_once
+        How many nodes go through the module together: bounds the memory.
+    device
+        Where the module runs, such as ``"cuda"``.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+
+    train: Dataset
+    partition: Partition
+    make_module: Callable[[], torch.nn.Module]
+    test: Dataset | None = None
+    loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy
+    record_shape: tuple[int, ...] | None = None
+    regularization: float = 0.0
+    nodes_at_once: int = 32
+    device: str = "cpu"
+    _records: Ragged = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        non_negative("regularization", self.regularization)
+        integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
+        for name, dataset in (("train", self.train), ("test", self.test)):
+            if dataset is None:
+                continue
+            if not isinstance(dataset.features, np.ndarray):
+                fail(name, "dense features", "sparse ones")
+            if dataset.dim != int(np.prod(self._shape)):
+                fail(name, f"records of shape {self._shape}", f"{dataset.dim} features")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.partition)
+
+    @property
+    def dim(self) -> int:
+        """Length of the parameters of a node."""
+        return sum(self.blocks)
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of the module's tensors in a row, for smoothing each on its own."""
+        return tuple(tensor.numel() for tensor in self._module.parameters())
+
+    def initial(self, key: Key) -> FloatArray:
+        """Parameters of one new module, shape (1, dim)."""
+        seed = int(generator(key, Purpose.INIT).integers(2**31))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.make_module()
+        flat = torch.nn.utils.parameters_to_vector(module.parameters())
+        start: FloatArray = flat.detach().cpu().numpy()[np.newaxis].astype(np.float32)
+        return start
+
+    def records_of(self, nodes: Indices) -> Ragged:
+        """Return the records of these nodes, as batches ``(indptr, indices)``."""
+        return rows(self._records, nodes)
+
+    def local_training(
+        self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
+    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+        """Train many nodes from one model within a ball around it, as `JaxProblem` does.
+
+        Parameters
+        ----------
+        start
+            The common model, shape (1, dim).
+        walks
+            The batches of each node in the order of its steps.
+        step_size, radius
+            Of all steps and nodes.
+
+        Returns
+        -------
+        The moves ``w - start``, shape (nodes, dim), and each node's objective on its first batch at
+        `start`, shape (nodes,), NaN for a node without steps.
+        """
+        steps = np.diff(walks.steps)
+        moves = np.zeros((len(steps), self.dim), np.float32)
+        losses = np.full(len(steps), np.nan)
+        common = torch.as_tensor(start[0], dtype=torch.float32, device=self.device)
+        for first in range(0, len(steps), self.nodes_at_once):
+            stack = torch.zeros(len(steps[first : first + self.nodes_at_once]), self.dim)
+            stack = stack.to(self.device)
+            own = slice(first, first + len(stack))
+            for i in range(int(steps[own].max())):
+                active = np.flatnonzero(steps[own] > i)
+                batches = rows(walks.batches, walks.steps[own][active] + i)
+                gradients, values = self._gradients(common + stack[active], *self._batch(batches))
+                stepped = stack[active] - step_size * gradients
+                norms = stepped.norm(dim=1, keepdim=True).clamp(min=1e-30)
+                stack[active] = stepped * (radius / norms).clamp(max=1)
+                if i == 0:
+                    losses[first + active] = values.cpu().numpy()
+            moves[own] = stack.cpu().numpy()
+        return moves, losses
+
+    def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Each row's objective on its batch, shape (rows,)."""
+        values = []
+        for first in range(0, len(params), self.nodes_at_once):
+            some = np.arange(first, min(first + self.nodes_at_once, len(params)))
+            stack = torch.as_tensor(params[some], dtype=torch.float32, device=self.device)
+            values.append(func.vmap(self._objective)(stack, *self._batch(rows(batches, some))))
+        return np.asarray(torch.cat(values).detach().cpu().numpy(), dtype=np.float64)
+
+    def accuracy(self, params: FloatArray) -> npt.NDArray[np.float64]:
+        """Fraction of the test records that each row of parameters classifies correctly.
+
+        Raises
+        ------
+        ValueError
+            If there are no test records.
+        """
+        if self.test is None:
+            fail("test", "records to measure the accuracy on", None)
+        x = torch.tensor(self._shaped(self.test), device=self.device)
+        rates = []
+        with torch.no_grad():
+            for row in torch.as_tensor(params, dtype=torch.float32, device=self.device):
+                scores = [self._scores(row, some) for some in x.split(TESTS_AT_ONCE)]
+                guesses = torch.cat(scores).argmax(dim=1).cpu().numpy()
+                rates.append((guesses == self.test.labels).mean())
+        return np.array(rates)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self.train.dim,) if self.record_shape is None else self.record_shape
+
+    def _shaped(self, dataset: Dataset) -> FloatArray:
+        return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
+
+    @cached_property
+    def _module(self) -> torch.nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            return self.make_module().to(self.device)
+
+    @cached_property
+    def _on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = self._shaped(self.train), self.train.labels
+        return torch.tensor(x, device=self.device), torch.tensor(y, device=self.device)
+
+    def _batch(self, batches: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the records of each batch as a rectangle of indices, with weights 1 or 0."""
+        indices, weights = rectangle(batches)
+        return (
+            torch.as_tensor(indices, device=self.device),
+            torch.as_tensor(weights, device=self.device),
+        )
+
+    def _scores(self, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        pieces = row.split(self.blocks)
+        named = zip(self._module.named_parameters(), pieces, strict=True)
+        params = {name: piece.view_as(tensor) for (name, tensor), piece in named}
+        scores: torch.Tensor = func.functional_call(self._module, params, (x,))
+        return scores
+
+    def _objective(
+        self, row: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        x, y = self._on_device
+        losses = self.loss(self._scores(row, x[indices]), y[indices], reduction="none")
+        mean = (weights * losses).sum() / weights.sum().clamp(min=1)
+        return mean + self.regularization / 2 * (row @ row)
+
+    @cached_property
+    def _gradients(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+        gradients: Callable[..., Any] = func.vmap(func.grad_and_value(self._objective))
+        return gradients

@@ -1,0 +1,116 @@
+"""PyTorch modules: the numbers of the Rust kernels where both can, and a network that learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpmesh._ragged import Walks
+from dpmesh.algorithms import FederatedLearning
+from dpmesh.data import Dataset, digits, iid, train_test_split
+from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.keys import Key
+from dpmesh.privacy.audit import alone
+from dpmesh.problems import LinearProblem
+
+torch = pytest.importorskip("torch", reason="needs the extra torch")
+from dpmesh.problems.torch_model import TorchProblem  # noqa: E402
+
+
+def make_pair():
+    """The same problem twice: on the kernels, and in PyTorch with chunks that do not divide."""
+    rng = np.random.default_rng(0)
+    train = Dataset(
+        rng.normal(size=(60, 5)).astype(np.float32), rng.integers(0, 3, 60), "synthetic"
+    )
+    parts = iid(train, 7, rng)
+    linear = LinearProblem(train, parts, "softmax", classes=3, test=train, regularization=0.1)
+
+    def make_module():
+        return torch.nn.Linear(5, 3, bias=False)
+
+    return linear, TorchProblem(
+        train, parts, make_module, train, regularization=0.1, nodes_at_once=3
+    )
+
+
+def test_equals_the_kernels() -> None:
+    linear, problem = make_pair()
+    assert (problem.nodes, problem.dim, problem.blocks) == (7, 15, (15,))
+    rng = np.random.default_rng(1)
+    params = rng.normal(size=(7, 15)).astype(np.float32)
+    lengths = [2, 0, 3, 1, 2, 3, 2]
+    batches = np.cumsum([0, *lengths]), np.arange(sum(lengths))
+    expected = linear.objective(params, batches)
+    np.testing.assert_allclose(problem.objective(params, batches), expected, rtol=1e-4)
+    np.testing.assert_array_equal(problem.accuracy(params), linear.accuracy(params))
+    steps = np.cumsum([0, 3, 0, 5, 1, 2, 4, 2])
+    indptr = np.cumsum([0, *rng.integers(1, 4, steps[-1])])
+    walks = Walks(steps, (indptr, rng.integers(60, size=indptr[-1])))
+    for radius in (0.2, 10.0):
+        moves, losses = problem.local_training(params[:1], walks, step_size=0.4, radius=radius)
+        expected, before = linear.local_training(params[:1], walks, step_size=0.4, radius=radius)
+        np.testing.assert_allclose(moves, expected, atol=1e-5)
+        np.testing.assert_allclose(losses, before, rtol=1e-4)
+    for found, wanted in zip(
+        problem.records_of(np.array([4, 1])), linear.records_of(np.array([4, 1])), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_convolutional_module_learns_digits() -> None:
+    train, test = train_test_split(digits(), 0.2, np.random.default_rng(0))
+
+    def make_module():
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(1, 8, 3, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Flatten(),
+            torch.nn.Linear(128, 10),
+        )
+
+    parts = iid(train, 40, np.random.default_rng(1))
+    problem = TorchProblem(train, parts, make_module, test, record_shape=(1, 8, 8))
+    assert problem.blocks == (72, 8, 1280, 10)
+    algorithm = FederatedLearning(
+        40,
+        0.5,
+        2.0,
+        0.1,
+        local_epochs=5,
+        estimator=LaplacianSmoothing(0.5, blocks=problem.blocks),
+    )
+    key = Key.seeded(0)
+    state = algorithm.init(problem, key)
+    for t in range(12):
+        state, _ = algorithm.step(state, t, problem, alone, key)
+    assert problem.accuracy(algorithm.parameters(state))[0] > 0.8
+
+
+def test_starts_differ_by_key_and_repeat() -> None:
+    _, problem = make_pair()
+    before = torch.random.get_rng_state()
+    one, again, other = (problem.initial(Key.seeded(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    train = Dataset(np.zeros((4, 6)), np.zeros(4, np.int64), "empty")
+
+    def make(**options):
+        arguments = {"train": train, "partition": (np.arange(4),)} | options
+        return TorchProblem(make_module=lambda: torch.nn.Linear(6, 2), **arguments)
+
+    for bad, message in (
+        ({"regularization": -1.0}, "regularization: wanted a finite number of at least 0"),
+        ({"nodes_at_once": 0}, "nodes_at_once: wanted an integer of at least 1"),
+        ({"record_shape": (2, 2)}, r"train: wanted records of shape \(2, 2\), got 6 features"),
+        ({"partition": ()}, "partition: wanted at least 1 node"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**bad)
+    with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
+        make().accuracy(np.zeros((1, 14), np.float32))
