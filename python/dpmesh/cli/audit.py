@@ -10,6 +10,7 @@ import typer
 from dpmesh._validate import one_of
 from dpmesh.algorithms import (
     FederatedLearning,
+    GradientDescent,
     OnlineLearning,
     QuantizedGossip,
     WithoutReplacement,
@@ -30,6 +31,11 @@ def _federated(canaries: int) -> tuple[Pair, Crowd]:
         clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
     )
     return worst_cases.federated(algorithm, canaries=canaries)
+
+
+def _gradient_descent(canaries: int) -> tuple[Pair, Crowd]:
+    algorithm = GradientDescent(records=4, noise_multiplier=1.5)
+    return worst_cases.gradient_descent(algorithm, canaries=canaries)
 
 
 def _quantized(canaries: int) -> tuple[Pair, Crowd]:
@@ -58,6 +64,7 @@ def _without_replacement(canaries: int) -> tuple[Pair, Crowd]:
 
 CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
     "federated": _federated,
+    "gradient_descent": _gradient_descent,
     "online": _online,
     "quantized": _quantized,
     "without_replacement": _without_replacement,

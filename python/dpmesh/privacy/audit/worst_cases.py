@@ -29,6 +29,7 @@ from dpmesh.problems import LinearProblem
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.federated import FederatedLearning
+    from dpmesh.algorithms.gradient_descent import GradientDescent
     from dpmesh.algorithms.online import OnlineLearning
     from dpmesh.algorithms.quantized import QuantizedGossip
     from dpmesh.algorithms.without_replacement import WithoutReplacement
@@ -143,6 +144,40 @@ def federated(
             delta=CROWD_DELTA,
             scores=projection(np.eye(canaries)),
         ),
+    )
+
+
+def gradient_descent(
+    algorithm: GradientDescent,
+    *,
+    rounds: int = 3,
+    dim: int = 1,
+    delta: float = 1e-5,
+    canaries: int = 1_000,
+) -> tuple[Pair, Crowd]:
+    """Return nodes whose first record is a canary, against all their others.
+
+    Parameters
+    ----------
+    algorithm
+        Its `records` are those of each node.
+    rounds
+        Of each run; from 2 on the canary is released, again and again.
+    dim
+        Of the model.
+    delta
+        Of the pair's claim.
+    canaries
+        Nodes of the crowd, each with a canary of its own.
+    """
+
+    def problem_of(coins: Coins) -> LinearProblem:
+        return canary_records(coins, records=algorithm.records, dim=dim)
+
+    one, other = (problem_of(np.array([coin])) for coin in (True, False))
+    return (
+        Pair(algorithm, one, other, rounds, delta=delta),
+        Crowd(algorithm, problem_of, canaries, rounds, delta=CROWD_DELTA),
     )
 
 
