@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -14,10 +15,11 @@ from test_simulate import make_problem
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import Info
 from dpmesh.privacy.types import Released
 from dpmesh.simulator import Exponential, LogNormal, Network, Uniform
-from dpmesh.simulator.exchange import FailingGossip, TimedBroadcast
+from dpmesh.simulator.exchange import FailingGossip, TimedServer, TimedToken
 from dpmesh.simulator.network import Conditions
 
 KEY = dm.Key.seeded(5)
@@ -28,7 +30,8 @@ def run(network: Network | None, rounds: int = 6, **options: Any) -> dm.Run:
     options = {"rounds": rounds, "key": KEY, "every": 1, **options}
     algorithm = options.pop("algorithm", dm.OnlineLearning(epsilon=2.0))
     ring = options.pop("topology", topology.ring(4))
-    return dm.simulate(algorithm, make_problem(4, rounds), ring, network=network, **options)
+    problem = replace(make_problem(4, rounds), feature_norm=10.0)
+    return dm.simulate(algorithm, problem, ring, network=network, **options)
 
 
 def gossip(network: Network, base: Any) -> FailingGossip:
@@ -198,7 +201,7 @@ def test_time_to_accuracy_is_in_the_history() -> None:
 
 def test_a_server_waits_for_its_slowest_client() -> None:
     network = Network(latency=1.0, bandwidth=100.0, compute=3.0)
-    exchange = TimedBroadcast("server", Conditions(network, 10, KEY))
+    exchange = TimedServer(Conditions(network, 10, KEY))
     assert exchange.traffic(0, info(200, 8)).messages == 8
     assert exchange.seconds == 3.0 + 2 * (1.0 + 2.0)
     exchange._conditions._slowness[:] = 10.0
@@ -208,12 +211,22 @@ def test_a_server_waits_for_its_slowest_client() -> None:
 
 
 def test_a_token_travels_while_all_compute() -> None:
-    network = Network(latency=1.0, bandwidth=100.0, compute=3.0)
-    exchange = TimedBroadcast("token", Conditions(network, 10, KEY))
-    exchange.traffic(0, info(200, 4))
-    assert exchange.seconds == 3.0 + 4 * 3.0
-    exchange.traffic(1, info(200, 25))  # more messages than nodes
-    assert exchange.seconds == 15.0 + 3.0 + 25 * 3.0
+    """A loop over the holders is the oracle."""
+    network = Network(Exponential(1.0), 100.0, Exponential(3.0), loss=0.2)
+    conditions = Conditions(network, 10, KEY)
+    exchange = TimedToken(conditions)
+    token, clock = 0.0, np.zeros(10)
+    for t, sent in enumerate([4, 0, 10, 1, 7]):
+        traffic = exchange.traffic(t, info(200, sent))
+        holders, tries = conditions.some_nodes(t, sent), conditions.attempts(t, sent)
+        times = tries * conditions.transfer(t, holders, 200)
+        clock = clock + conditions.compute(t)
+        for holder, time in zip(holders, times, strict=True):
+            token = clock[holder] = max(token, clock[holder]) + time
+        assert traffic == dm.simulator.Traffic(tries.sum(), 200 * tries.sum())
+        np.testing.assert_allclose(exchange._clock, clock)
+        assert exchange.seconds == pytest.approx(max(token, clock.max()))
+    exchange.traffic(5, info(200, 25))  # more messages than nodes
 
 
 def test_a_server_sends_again_until_it_arrives() -> None:
@@ -248,6 +261,23 @@ def test_a_fixed_delay_mixes_what_neighbours_sent_so_many_rounds_ago() -> None:
         got = exchange(t, Released(x[t]))
         expected = own * x[t] + weights @ x[max(t - 2, 0)] - own * x[max(t - 2, 0)]
         np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("travels", ["server", "token"])
+def test_time_goes_on_where_it_stopped(travels: str, tmp_path) -> None:
+    algorithm: Any = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)
+    if travels == "token":
+        algorithm = WithoutReplacement(epsilon=None, batch_size=1)
+    options: dict[str, Any] = {"algorithm": algorithm, "topology": None, "rounds": 6}
+    network, path = Network(Exponential(0.1), compute=0.2, loss=0.1), tmp_path / "run"
+
+    def stop(t: int, values: Any) -> None:
+        if t == 4:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run(network, checkpoint=path, checkpoint_every=1, callback=stop, **options)
+    assert_same(run(network, checkpoint=path, **options), run(network, **options))
 
 
 @pytest.mark.parametrize("max_delay", [0, 3])

@@ -41,6 +41,16 @@ def test_bands_show_mean_least_and_most() -> None:
     assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
 
 
+def test_bands_can_lie_over_virtual_time() -> None:
+    slow, fast = history(0.1, 0.5), history(0.3, 0.9)
+    for run, seconds in ((slow, (3.0, 6.0)), (fast, (1.0, 2.0))):
+        for t, value in enumerate(seconds, 1):
+            run.add(t, {"seconds": value})
+    ax = plots.bands({"a": [slow, fast]}, "accuracy", x="seconds")
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[2.0, 0.2], [4.0, 0.7]])
+    assert ax.get_xlabel() == "virtual time in seconds"
+
+
 def test_a_tradeoff_puts_runs_without_privacy_at_the_end() -> None:
     ax = plots.tradeoff([1.0, 8.0, np.inf], [0.5, 0.7, 0.9], [1.0, 2.0, 4.0])
     np.testing.assert_allclose(ax.collections[0].get_offsets(), [[1, 0.5], [8, 0.7], [80, 0.9]])

@@ -65,7 +65,13 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
     return bands({label: [history] for label, history in histories.items()}, metric, ax=ax)
 
 
-def bands(groups: Mapping[str, Sequence[Curves]], metric: str, *, ax: Axes | None = None) -> Axes:
+def bands(
+    groups: Mapping[str, Sequence[Curves]],
+    metric: str,
+    *,
+    x: str = "round",
+    ax: Axes | None = None,
+) -> Axes:
     """Draw one metric over the rounds: mean of each group's runs, and a band from least to most.
 
     Parameters
@@ -74,6 +80,9 @@ def bands(groups: Mapping[str, Sequence[Curves]], metric: str, *, ax: Axes | Non
         For each label the histories of runs that differ in their seed, measured in the same rounds.
     metric
         Name of the metric.
+    x
+        ``"round"``, or a metric measured along with it, such as ``"seconds"``: its mean over the
+        runs.
     ax
         Where to draw; by default a new figure.
 
@@ -95,11 +104,12 @@ def bands(groups: Mapping[str, Sequence[Curves]], metric: str, *, ax: Axes | Non
         if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
             fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
         values = np.array([history[metric] for history in histories])
-        ax.plot(rounds, values.mean(axis=0), label=label, **_look(i))
+        places = rounds if x == "round" else np.mean([h[x] for h in histories], axis=0)
+        ax.plot(places, values.mean(axis=0), label=label, **_look(i))
         if len(values) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
-            ax.fill_between(rounds, low, high, color=_look(i)["color"], alpha=0.18, linewidth=0)
-    return _finished(ax, "round", metric, legend=len(groups) > 1)
+            ax.fill_between(places, low, high, color=_look(i)["color"], alpha=0.18, linewidth=0)
+    return _finished(ax, _LABELS.get(x, x), metric, legend=len(groups) > 1)
 
 
 def tradeoff(

@@ -163,6 +163,10 @@ def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, st
         figure, ax = _figure()
         plots.bands(histories, metric, ax=ax)
         yield figure, f"{metric} over the rounds"
+    if {"accuracy", "seconds"} <= shared:
+        figure, ax = _figure()
+        plots.bands(histories, "accuracy", x="seconds", ax=ax)
+        yield figure, "accuracy over virtual time"
 
 
 def _tradeoffs(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:

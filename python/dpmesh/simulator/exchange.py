@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -195,21 +195,17 @@ class FailingGossip:
         return Released(kernels.mix(late, self._past.reshape(-1, dim)))
 
 
-class TimedBroadcast:
-    """A server, or a token, over a network that takes its time; a lost message is sent again.
+class TimedServer:
+    """A server whose messages take their time; a lost one is sent again until it arrives.
 
-    A round with a server ends when the slowest of its clients has received, computed and answered;
-    they are drawn anew, as many as the algorithm says, since who really took part is secret. In a
-    round with a token all nodes compute side by side, and the token's way adds up.
+    A round ends when the slowest client has received, computed and answered. The clients are drawn
+    anew, as many as the algorithm says, since who really took part is secret.
     """
 
-    def __init__(self, travels: Literal["server", "token"], conditions: Conditions) -> None:
-        network = conditions.network
-        if network.has_absences or network.max_delay:
-            got = "nodes that are offline or late, or messages that are"
-            fail("network", f"one where everybody is present, for messages by {travels}", got)
-        self._travels, self._conditions = travels, conditions
-        self.seconds: float = 0.0
+    def __init__(self, conditions: Conditions) -> None:
+        _all_present(conditions, "a server")
+        self._conditions = conditions
+        self.seconds = 0.0
 
     @property
     def memory(self) -> Any:
@@ -227,14 +223,70 @@ class TimedBroadcast:
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
         sent = info.messages or 0
+        clients = self._conditions.some_nodes(round, (sent + 1) // 2)
+        down_and_up = np.concatenate([clients, clients])[:sent]
         tries = self._conditions.attempts(round, sent)
-        nodes = self._conditions.some_nodes(round, (sent + 1) // 2)
-        senders = np.concatenate([nodes, nodes])[:sent]
-        times = tries * self._conditions.transfer(round, senders, info.bits_per_node)
-        compute = self._conditions.compute(round)
-        if self._travels == "server":
-            for_client = np.bincount(np.arange(sent) % max(1, len(nodes)), times, len(nodes))
-            self.seconds += float((compute[nodes] + for_client).max(initial=0.0))
-        else:
-            self.seconds += float(compute.max() + times.sum())
-        return Traffic(int(tries.sum()), int(tries.sum()) * int(info.bits_per_node))
+        times = tries * self._conditions.transfer(round, down_and_up, info.bits_per_node)
+        for_client = np.bincount(down_and_up, times, self._conditions.nodes)
+        busy = self._conditions.compute(round) + for_client
+        self.seconds += float(busy[clients].max(initial=0.0))
+        return _sent(tries, info)
+
+
+class TimedToken:
+    """A token that passes from node to node while all compute: no node waits for a common clock.
+
+    A node passes the token on when it has it and has computed. Who holds it is drawn anew, as many
+    nodes as the algorithm says; a lost message is sent again until it arrives.
+    """
+
+    def __init__(self, conditions: Conditions) -> None:
+        _all_present(conditions, "a token")
+        self._conditions = conditions
+        self._clock, self._token = np.zeros(conditions.nodes), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Virtual time so far: when the last node and the token are ready."""
+        return max(self._token, float(self._clock.max()))
+
+    @property
+    def memory(self) -> Any:
+        """The clocks of the nodes, and when the token arrived where it is."""
+        return [self._clock, self._token]
+
+    def recall(self, memory: Any) -> None:
+        """Go on from there."""
+        self._clock, self._token = memory
+
+    def __call__(self, round: int, messages: Released) -> Released:
+        """Return the messages as they are."""
+        return messages
+
+    def traffic(self, round: int, info: Info) -> Traffic:
+        """Return what was sent in this round, again included, and let time pass."""
+        sent = info.messages or 0
+        holders = self._conditions.some_nodes(round, sent)
+        tries = self._conditions.attempts(round, sent)
+        times = tries * self._conditions.transfer(round, holders, info.bits_per_node)
+        self._clock = self._clock + self._conditions.compute(round)
+        # The token leaves holder k at t_k = max(t_(k-1), ready_k) + times_k: t_k less the times
+        # up to k is the largest of what came before.
+        way = np.cumsum(times)
+        waited = np.maximum.accumulate(self._clock[holders] - (way - times))
+        left = np.maximum(self._token, waited) + way
+        if sent:
+            self._clock[holders], self._token = left, float(left[-1])
+        return _sent(tries, info)
+
+
+def _all_present(conditions: Conditions, wanted_by: str) -> None:
+    network = conditions.network
+    if network.has_absences or network.max_delay:
+        got = "nodes that are offline or late, or messages that are"
+        fail("network", f"one where everybody is present, for {wanted_by}", got)
+
+
+def _sent(tries: npt.NDArray[np.int64], info: Info) -> Traffic:
+    messages = int(tries.sum())
+    return Traffic(messages, messages * int(info.bits_per_node))

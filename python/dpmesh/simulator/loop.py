@@ -20,7 +20,8 @@ from dpmesh.simulator.exchange import (
     Carrier,
     FailingGossip,
     Gossip,
-    TimedBroadcast,
+    TimedServer,
+    TimedToken,
 )
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
@@ -200,7 +201,9 @@ def _exchange(
     if algorithm.travels != "gossip":
         if topology is not None:
             fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
-        return Broadcast() if conditions is None else TimedBroadcast(algorithm.travels, conditions)
+        if conditions is None:
+            return Broadcast()
+        return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)
     if topology is None:
         fail("topology", "a network for messages to travel over", None)
     if topology.nodes != problem.nodes:
