@@ -99,6 +99,17 @@ def test_a_code_that_needs_more_bits_is_escaped_and_never_clipped() -> None:
     assert Quantizer(1.0).compress(x, COINS).bits.tolist() == [8 * (1 + 3 + 8)]  # 4 bits a code
 
 
+@pytest.mark.parametrize("bits", [None, 4])
+def test_codes_around_the_range_of_32_bits(bits: int | None) -> None:
+    whole = [2.0**31 - 3, 2.0**31 - 2, 2.0**31 - 1, 2.0**31, 2.0**40]
+    for largest in whole:
+        for x in (np.array([[largest, 1.0]]), np.array([[-largest, 1.0]])):
+            compressed = Quantizer(1.0, bits).compress(x, COINS)
+            np.testing.assert_array_equal(compressed.values, x)
+            messages = [compressed.message(0)]
+            np.testing.assert_array_equal(Quantizer(1.0, bits).decode(messages, 2, x.dtype), x)
+
+
 def test_each_node_takes_the_shortest_message() -> None:
     x = np.array([[0.0] * 16, [100.0] * 16, [1.0] * 15 + [1e6]])
     bits = Quantizer(1.0).compress(x, COINS).bits

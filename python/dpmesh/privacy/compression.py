@@ -100,7 +100,9 @@ class Quantizer:
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Quantize and pack; see `Compressor`."""
-        codes = kernels.quantize(values, self.step, coins, dtype=np.int64)
+        largest = max(float(values.max()), -float(values.min())) / self.step
+        narrow = largest < 2**31 - 1  # half the memory to move
+        codes = kernels.quantize(values, self.step, coins, dtype=np.int32 if narrow else np.int64)
         if self.bits is None:
             choices = range(1, min(MOST_BITS, kernels.bits_needed(codes)) + 1)
         else:
