@@ -90,7 +90,7 @@ def reuters() -> tuple[Dataset, Dataset]:
 
 
 SOURCES = (
-    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560), runs=8),
+    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560), runs=4),
     Source("rcv1", reuters, 10.0, 0.01, (20, 60, 190)),
 )
 
