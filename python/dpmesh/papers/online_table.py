@@ -32,9 +32,9 @@ WHY = (
     "Without noise ours are better than the paper's: lambda and W may differ, and its text gives "
     "88.74% for the cell that its table has at 82.51%. Its private accuracies are out of reach of "
     "its mechanism: at epsilon = 1 a broadcast carries noise of scale 2 alpha sqrt(47236) = 435 "
-    "alpha in each coordinate, while an example moves it by alpha in all; and its rows for epsilon "
-    "= 1 and for no noise agree to the last digit, which runs with such noise do not. What better "
-    "mechanisms reach at the same epsilon: online-mechanisms."
+    "alpha in each coordinate, while an example moves it by at most alpha; and its rows for "
+    "epsilon = 1 and for no noise agree to the last digit, which runs with such noise do not. "
+    "What better mechanisms reach at the same epsilon: online-mechanisms."
 )
 
 
