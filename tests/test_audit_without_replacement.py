@@ -119,7 +119,6 @@ def test_coupling_flags_steps_that_expand() -> None:
 @pytest.mark.parametrize(
     ("kind", "controller", "violated"),
     [
-        (WithoutReplacement, AlwaysGlobal(), False),
         (WithoutReplacement, Periodic(2), False),
         (MissingFactor2, Periodic(2), True),
         (HalvedNoise, AlwaysGlobal(), True),
