@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -271,7 +272,7 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
         page.write_page(tmp_path / "nowhere")
 
 
-def test_the_command_line_runs_reports_and_explains(tmp_path) -> None:
+def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib").use("Agg")
     from dpmesh.cli import app
@@ -296,3 +297,8 @@ def test_the_command_line_runs_reports_and_explains(tmp_path) -> None:
     assert json.loads(call("run", "--schema").output)["$defs"]
     assert call("run").exit_code == 2
     assert call("report", tmp_path / "nowhere").exit_code == 2
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    lacking = call("report", folder)
+    assert lacking.exit_code == 2
+    assert 'pip install "dpmesh[plots]"' in lacking.output

@@ -22,4 +22,9 @@ def report(
     except (ValueError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("matplotlib"):
+            raise
+        typer.echo('Error: figures need their extra: pip install "dpmesh[plots]"', err=True)
+        raise typer.Exit(2) from error
     typer.echo(f"wrote {path}")
