@@ -309,10 +309,11 @@ def accuracy(algorithm: FederatedLearning, problem: JaxProblem, rounds: int, key
 
 def in_words(cell: Cell) -> str:
     """Return one cell as a line."""
+    spread = f" +- {cell.spread:.2f}" if cell.seeds > 1 else ""
     return (
         f"{cell.sampling:<8} z {cell.noise_multiplier:<4g} {cell.method:<19} "
         f"epsilon {cell.epsilon:.2f} (proved {cell.epsilon_proved:.2f})  "
-        f"accuracy {cell.accuracy:.2f} +- {cell.spread:.2f}, paper {cell.paper:.2f}"
+        f"accuracy {cell.accuracy:.2f}{spread}, paper {cell.paper:.2f}"
     )
 
 
