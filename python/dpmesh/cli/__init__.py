@@ -9,6 +9,7 @@ import typer
 from dpmesh import __version__
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
+from dpmesh.cli.doctor import doctor
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
@@ -34,6 +35,7 @@ def main(
 
 app.command()(audit)
 app.command()(demo)
+app.command()(doctor)
 app.command()(report)
 app.command()(reproduce)
 app.command()(run)

@@ -1,0 +1,69 @@
+"""``dpmesh doctor``: what this installation can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata, util
+from pathlib import Path
+
+import typer
+
+import dpmesh
+from dpmesh import kernels
+
+EXTRAS = {
+    "cli": ("typer",),
+    "data": ("sklearn",),
+    "plots": ("matplotlib",),
+    "progress": ("tqdm",),
+    "parquet": ("pandas", "pyarrow"),
+    "jax": ("jax",),
+    "torch": ("torch",),
+    "mpi": ("mpi4py",),
+    "flower": ("flwr",),
+}
+"""Extra, and the modules that it brings."""
+
+
+def doctor() -> None:
+    """Say which engines, extras and threads there are, and where data sets are looked for."""
+    typer.echo(f"dpmesh     {dpmesh.__version__}, Python {platform.python_version()}")
+    typer.echo(f"processor  {platform.machine()}, {os.cpu_count()} cores seen")
+    typer.echo(f"threads    {kernels.get_threads()}: kernels.set_threads or RAYON_NUM_THREADS")
+    folder = os.environ.get("DPMESH_DATA")
+    if folder is None:
+        typer.echo("data sets  none: DPMESH_DATA is not set")
+    else:
+        found = sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
+        typer.echo(f"data sets  {', '.join(found) or 'none'} in DPMESH_DATA")
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if util.find_spec(module) is None]
+        if missing:
+            typer.echo(f'missing    {extra}: pip install "dpmesh[{extra}]"')
+        else:
+            versions = ", ".join(f"{module} {_version(module)}" for module in modules)
+            typer.echo(f"extra      {extra}: {versions}")
+    typer.echo("engine     one process: always")
+    for engine, ready in (("MPI", _mpi()), ("Flower", _flower())):
+        typer.echo(f"engine     {engine}: {ready}")
+
+
+def _version(module: str) -> str:
+    """Return the version of the distribution that a module comes from."""
+    distributions = metadata.packages_distributions().get(module, [module])
+    return metadata.version(distributions[0])
+
+
+def _mpi() -> str:
+    launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    launcher = launcher or shutil.which("mpiexec")
+    if util.find_spec("mpi4py") is None:
+        return "no, it needs the extra mpi"
+    return "yes" if launcher else "no, there is no mpiexec: pip install mpich, or your system's"
+
+
+def _flower() -> str:
+    return "no, it needs the extra flower" if util.find_spec("flwr") is None else "yes"
