@@ -145,7 +145,10 @@ def test_figure_2_on_real_digits(
     said: list[str] = []
     table, _text, picture = quantized.figure2(tmp_path, rounds=2, tell=said.append)
     rows = rows_of(table)
-    assert len(rows) == len(said) == 2
-    fine, coarse = (float(row["bits"]) for row in rows)
+    assert len(rows) == len(said) == 3
+    fine, coarse, _ = (float(row["bits"]) for row in rows)
+    proved, unproved = (float(rows[-1][name]) for name in ("epsilon", "unproved_epsilon"))
+    assert proved == pytest.approx(unproved)
+    assert float(rows[0]["epsilon"]) >= float(rows[0]["unproved_epsilon"])
     assert coarse < fine < 32
     assert picture.stat().st_size > 10_000
