@@ -21,8 +21,9 @@ from dpmesh.privacy.accounting._arguments import (
 )
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.renyi import (
-    DEFAULT_ORDERS,
     RdpGuarantee,
+    best_order,
+    orders_beside,
     rdp_epsilon,
     rdp_fixed_size_gaussian,
     rdp_poisson_gaussian,
@@ -35,7 +36,6 @@ from dpmesh.privacy.accounting.sampled import (
 from dpmesh.privacy.types import NeighboringRelation
 
 _TOLERANCE = 5e-7
-_BESIDE = 8  # orders to either side in which a better one is looked for
 _RANGE = 1e12  # of noise scales, to either side of the first guess
 
 
@@ -295,26 +295,17 @@ def _noise_by_curve(
 ) -> float:
     """Calibrate one order, look for a better one at that noise, until there is none.
 
-    Each order alone proves the budget, so that each step can only lower the noise. Epsilon is
-    quasi-convex in the order, so that what is better lies beside; but for the least order, which
-    can also win because delta alone covers the release.
+    Each order alone proves the budget, so that each step can only lower the noise.
     """
 
     def cost(scale: float, order: float) -> float:
         return guarantee(scale, [order]).epsilon
 
-    def others(order: float) -> Sequence[float]:
-        middle = DEFAULT_ORDERS.index(order)
-        if middle == 0:
-            return DEFAULT_ORDERS
-        return DEFAULT_ORDERS[max(0, middle - _BESIDE) : middle + _BESIDE + 1]
-
-    while (best := guarantee(noise, DEFAULT_ORDERS[::_BESIDE])).epsilon > target_epsilon:
+    while (best := best_order(partial(guarantee, noise))).epsilon > target_epsilon:
         noise *= 2
-    best = guarantee(noise, others(best.order))
     tried: set[float] = set()
     while best.order not in tried and best.epsilon <= target_epsilon:
         tried.add(best.order)
         noise = calibrate_noise(partial(cost, order=best.order), target_epsilon, guess=noise)
-        best = guarantee(noise * (1 - 1e-9), others(best.order))
+        best = guarantee(noise * (1 - 1e-9), orders_beside(best.order))
     return noise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Literal
 
@@ -12,10 +14,12 @@ from dpmesh._validate import fail, one_of
 from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.accounting._arguments import (
     Floats,
+    only_relation,
     open_probability,
     sampled_rounds,
 )
 from dpmesh.privacy.accounting.renyi import (
+    best_order,
     rdp_epsilon,
     rdp_fixed_size_gaussian,
     rdp_poisson_gaussian,
@@ -68,10 +72,10 @@ def poisson_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
-    curve = rdp_poisson_gaussian(
-        rate, multiplier, neighboring_relation=neighboring_relation, count=times
-    )
-    return _epsilon(delta, curve, _loss.poisson_gaussian, rate, multiplier, times, accountant)
+    only_relation(neighboring_relation, "add_remove", "a Poisson sample has no fixed size")
+    curve = partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation)
+    rounds = (rate, multiplier, times)
+    return _epsilon(delta, curve, _loss.poisson_gaussian, rounds, accountant)
 
 
 def fixed_size_gaussian_epsilon(
@@ -107,21 +111,20 @@ def fixed_size_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
-    curve = rdp_fixed_size_gaussian(
-        rate, multiplier, neighboring_relation=neighboring_relation, count=times
-    )
-    return _epsilon(delta, curve, _loss.fixed_size_gaussian, rate, multiplier, times, accountant)
+    only_relation(neighboring_relation, "replace_one", "a sample of fixed size cannot lose a unit")
+    curve = partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation)
+    rounds = (rate, multiplier, times)
+    return _epsilon(delta, curve, _loss.fixed_size_gaussian, rounds, accountant)
 
 
 def _epsilon(
     delta: float,
-    curve: Floats,
+    curve: Callable[..., Floats],
     kind: _loss.Kind,
-    rate: Floats,
-    multiplier: Floats,
-    times: Floats,
+    rounds: tuple[Floats, ...],
     accountant: Accountant,
 ) -> float:
+    rate, multiplier, times = rounds
     open_probability("delta", delta)
     one_of("accountant", accountant, ("best", "pld", "rdp"))
     if accountant == "pld" and delta < _loss.SMALLEST_DELTA:
@@ -129,7 +132,13 @@ def _epsilon(
     distinct = len(np.unique(np.column_stack([rate, multiplier])[times > 0], axis=0))
     if distinct == 0:
         return 0.0
-    by_curve = inf if accountant == "pld" else rdp_epsilon(delta, curve).epsilon
+    by_curve = inf
+    if accountant != "pld":
+        by_curve = best_order(
+            lambda orders: rdp_epsilon(
+                delta, curve(rate, multiplier, count=times, orders=orders), orders=orders
+            )
+        ).epsilon
     applies = delta >= _loss.SMALLEST_DELTA and distinct <= MOST_DISTRIBUTIONS
     if accountant == "rdp" or (accountant == "best" and not applies):
         return by_curve

@@ -1,0 +1,117 @@
+"""At the corners of what may be asked nothing overflows, and every parameter works one way."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh.privacy import accounting
+
+EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)
+RATES, COUNTS = (1e-6, 0.01, 1.0), (1, 10**6)
+MULTIPLIERS = st.floats(math.log(0.05), math.log(1e4)).map(math.exp)
+
+SAMPLED = {
+    "poisson": (
+        accounting.poisson_gaussian_epsilon,
+        accounting.poisson_gaussian_noise_multiplier,
+        "add_remove",
+    ),
+    "fixed_size": (
+        accounting.fixed_size_gaussian_epsilon,
+        accounting.fixed_size_gaussian_noise_multiplier,
+        "replace_one",
+    ),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@pytest.mark.parametrize(("epsilon", "delta"), list(product(EPSILONS, DELTAS)))
+def test_noise_is_found_at_every_corner(sampling: str, epsilon: float, delta: float) -> None:
+    epsilon_of, noise_for, relation = SAMPLED[sampling]
+    for rate, count in product(RATES, COUNTS):
+        rounds = {"neighboring_relation": relation, "count": count, "accountant": "rdp"}
+        noise = noise_for(epsilon, delta, rate, **rounds)
+        spent = epsilon_of(delta, rate, noise, **rounds)
+        assert 0 <= spent <= epsilon
+        # the budget is used up, unless epsilon falls to 0 where delta alone covers the rounds
+        assert spent >= epsilon - 1e-6 * min(1, epsilon) or (
+            epsilon_of(delta, rate, noise * (1 - 1e-6), **rounds) > epsilon
+        )
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@given(data=st.data())
+def test_the_best_accountant_is_monotone(sampling: str, data: st.DataObject) -> None:
+    epsilon_of, _, relation = SAMPLED[sampling]
+    rate, delta = data.draw(st.sampled_from(RATES)), data.draw(st.sampled_from((*DELTAS, 1e-9)))
+    count, multiplier = data.draw(st.integers(1, 10**6)), data.draw(MULTIPLIERS)
+
+    def epsilon(q: float, s: float, d: float, n: int) -> float:
+        return epsilon_of(d, q, s, neighboring_relation=relation, count=n, accountant="rdp")
+
+    here = epsilon(rate, multiplier, delta, count)
+    slack = 1e-9 * here + 1e-300
+    assert math.isfinite(here)
+    assert epsilon(min(1.0, 2 * rate), multiplier, delta, count) >= here - slack
+    assert epsilon(rate, 2 * multiplier, delta, count) <= here + slack
+    assert epsilon(rate, multiplier, delta / 2, count) >= here - slack
+    assert epsilon(rate, multiplier, delta, 2 * count) >= here - slack
+
+
+@given(MULTIPLIERS, st.sampled_from(RATES), st.integers(1, 10**6), st.sampled_from(DELTAS))
+def test_few_orders_find_the_best_of_all(
+    multiplier: float, rate: float, count: int, delta: float
+) -> None:
+    for sampling, curve in (
+        ("poisson", accounting.rdp_poisson_gaussian),
+        ("fixed_size", accounting.rdp_fixed_size_gaussian),
+    ):
+        epsilon_of, _, relation = SAMPLED[sampling]
+        rounds = {"neighboring_relation": relation, "count": count}
+        found = epsilon_of(delta, rate, multiplier, accountant="rdp", **rounds)
+        everywhere = accounting.rdp_epsilon(delta, curve(rate, multiplier, **rounds)).epsilon
+        assert found == pytest.approx(everywhere, rel=1e-12, abs=1e-300)
+
+
+@given(MULTIPLIERS, st.integers(1, 10**6), st.sampled_from(DELTAS))
+def test_laplace_and_discrete_noise_are_monotone(
+    multiplier: float, count: int, delta: float
+) -> None:
+    def discrete(d: float, s: float, count: int) -> float:
+        return accounting.discrete_gaussian_epsilon(
+            d, s, neighboring_relation="add_remove", sampling_rate=0.01, count=count
+        )
+
+    def laplace(d: float, s: float, count: int) -> float:
+        curve = accounting.rdp_laplace(s, count=count)
+        return accounting.rdp_epsilon(d, curve).epsilon
+
+    for epsilon in (discrete, laplace):
+        here = epsilon(delta, multiplier, count)
+        slack = 1e-9 * here + 1e-300
+        assert 0 <= here < math.inf
+        assert epsilon(delta, 2 * multiplier, count) <= here + slack
+        assert epsilon(delta, multiplier, 2 * count) >= here - slack
+        assert epsilon(delta / 2, multiplier, count) >= here - slack
+
+
+def test_curves_keep_every_order_and_never_fall_with_it() -> None:
+    orders = np.array(accounting.DEFAULT_ORDERS)
+    for rate, multiplier in product(RATES, (0.05, 1.0, 1e4)):
+        for curve in (
+            accounting.rdp_poisson_gaussian(rate, multiplier, neighboring_relation="add_remove"),
+            accounting.rdp_fixed_size_gaussian(
+                rate, multiplier, neighboring_relation="replace_one"
+            ),
+            accounting.rdp_gaussian(multiplier),
+            accounting.rdp_laplace(multiplier),
+        ):
+            assert np.isfinite(curve).all()
+            assert len(curve) == len(orders)
+            assert (np.diff(curve) >= -1e-9 * curve[1:]).all()
