@@ -15,6 +15,8 @@ mod chacha20;
 mod double_double;
 mod error;
 mod parallel;
+#[cfg(test)]
+mod portability;
 mod real;
 mod sampling;
 mod transform;

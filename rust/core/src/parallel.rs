@@ -36,7 +36,35 @@ pub(crate) use vectorized;
 /// What [`vectorized!`] expands to.
 #[inline]
 pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
-    dispatch_on(Arch::new(), work)
+    dispatch_on(instruction_set(), work)
+}
+
+#[cfg(not(test))]
+#[inline]
+fn instruction_set() -> Arch {
+    Arch::new()
+}
+
+#[cfg(test)]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Option<Arch>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+fn instruction_set() -> Arch {
+    CHOSEN.get().unwrap_or_default()
+}
+
+/// What `work` gives with each of the [`instruction_sets`], the portable one first; on the calling thread only.
+#[cfg(test)]
+pub(crate) fn with_each_instruction_set<R>(work: impl Fn() -> R) -> Vec<R> {
+    let with = |set| {
+        CHOSEN.set(Some(set));
+        let result = work();
+        CHOSEN.set(None);
+        result
+    };
+    instruction_sets().into_iter().map(with).collect()
 }
 
 #[inline]

@@ -1,0 +1,121 @@
+//! Every kernel gives the same bits with every instruction set that this processor has, and without any. (Those of
+//! `qnet` and of the ciphers' blocks have tests of their own.)
+
+use std::fmt::Debug;
+
+use crate::linear::{Averaging, Batches, Clipping, Dense, LinearModel, Loss, Objective};
+use crate::mixing::{MixingMatrix, mix_into};
+use crate::noise::{Law, Noise, add_noise_in_place};
+use crate::packing::{pack, unpack_into};
+use crate::parallel::with_each_instruction_set;
+use crate::projection::{Norm, clip_rows_in_place, row_norms_into};
+use crate::quantize::{Overflow, Quantizer, quantize_noisy_into};
+use crate::smoothing::{Method, Smooth, smooth_rows_in_place};
+use crate::stream::{Cipher, Key};
+use crate::{Real, Sample};
+
+const ROWS: usize = 5;
+const DIM: usize = 1037;
+
+fn numbers<T: Real>() -> Vec<T> {
+    let value = |i: usize| T::from_f64((i as f64 * 0.7548776662).sin() * 3.0);
+    (0..ROWS * DIM).map(value).collect()
+}
+
+/// Results as printed, which is exact.
+fn check(work: impl Fn() -> Box<dyn Debug>) {
+    let results = with_each_instruction_set(|| format!("{:?}", work()));
+    for result in &results[1..] {
+        assert!(*result == results[0]);
+    }
+}
+
+fn check_all<T: Smooth + Sample>() {
+    check(|| {
+        let mut x = numbers::<T>();
+        smooth_rows_in_place(&mut x, &[DIM - 7, 7], 2.0, Method::Recursion).unwrap();
+        Box::new(x)
+    });
+    check(|| {
+        let (mut x, mut norms) = (numbers::<T>(), [0.0; ROWS]);
+        row_norms_into(&x, DIM, Norm::L1, &mut norms).unwrap();
+        clip_rows_in_place(&mut x, DIM, Norm::L2, 1.5).unwrap();
+        Box::new((x, norms))
+    });
+    check(|| {
+        let weights = [0.3, 0.1, 0.6, 1.0, 0.5, 0.5].map(T::from_f64);
+        let matrix = MixingMatrix::new(&[0, 3, 4, 6], &[0, 4, 1, 2, 3, 0], &weights, ROWS).unwrap();
+        let mut mixed = vec![T::ZERO; 3 * DIM];
+        mix_into(&matrix, &numbers::<T>(), DIM, &mut mixed).unwrap();
+        Box::new(mixed)
+    });
+    for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+        for law in [Law::Gaussian, Law::Laplace] {
+            check(|| noise_and_quantize::<T>(cipher, law));
+        }
+    }
+    check(|| gradient_and_losses::<T>(3));
+    check(|| gradient_and_losses::<T>(11));
+}
+
+fn noise_and_quantize<T: Sample + 'static>(cipher: Cipher, law: Law) -> Box<dyn Debug> {
+    let key = Key::new(cipher, &[7; 32]);
+    let (stream, coins) = (key.stream(1, 0).unwrap(), key.stream(2, 0).unwrap());
+    let noise = Noise {
+        law,
+        scales: &[2.0],
+        stream: &stream,
+        nodes: None,
+    };
+    let quantizer = Quantizer {
+        step: 0.25,
+        coins: &coins,
+        nodes: None,
+        overflow: Overflow::Saturate,
+    };
+    let mut noisy = numbers::<T>();
+    add_noise_in_place(&mut noisy, DIM, &noise).unwrap();
+    let mut codes = vec![0_i8; ROWS * DIM];
+    quantize_noisy_into(&numbers::<T>(), DIM, &noise, &quantizer, &mut codes).unwrap();
+    let packed = pack(&codes, 5).unwrap();
+    let mut unpacked = vec![0_i8; codes.len()];
+    unpack_into(&packed, 5, &mut unpacked).unwrap();
+    assert_eq!(unpacked, codes);
+    Box::new((noisy, packed))
+}
+
+fn gradient_and_losses<T: Real + 'static>(classes: usize) -> Box<dyn Debug> {
+    let (columns, features) = (17, numbers::<T>());
+    let features = Dense::new(&features[..ROWS * columns], columns).unwrap();
+    let labels: Vec<i64> = (0..ROWS as i64).map(|i| i % classes as i64).collect();
+    let objective = Objective::OneVsAll {
+        loss: Loss::Logistic,
+        classes,
+        labels: &labels,
+    };
+    let model = LinearModel::new(features, objective).unwrap();
+    let batches = Batches::new(&[0, 5], &[0, 3, 1, 4, 2]).unwrap();
+    let averaging = Averaging {
+        regularization: 0.1,
+        divide_by: None,
+    };
+    let clipping = Some(Clipping {
+        norm: Norm::L2,
+        bound: 1.0,
+    });
+    let params = &numbers::<T>()[..model.dim()];
+    let (mut gradient, mut losses) = (params.to_vec(), [0.0]);
+    model
+        .gradient_into(params, batches, averaging, clipping, &mut gradient)
+        .unwrap();
+    model
+        .losses_into(params, batches, averaging, &mut losses)
+        .unwrap();
+    Box::new((gradient, losses))
+}
+
+#[test]
+fn all_kernels_give_the_same_bits_on_every_instruction_set() {
+    check_all::<f32>();
+    check_all::<f64>();
+}
