@@ -237,9 +237,9 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
         "Privacy: a network has no known smoothness, so that what is proved for gradients taken at",
         "the state does not gain by sampling: in the first row it is epsilon =",
         f"{cells[0].epsilon:.4g} at delta = {DELTA:g}. The recursion of Lemma 2, which is wrong",
-        f"for nonconvex losses, would say {cells[0].unproved_epsilon:.4g}. It holds where gradients",
-        "are taken at the node's own message: with ten times the samples and gradients clipped to",
-        f"1/2, the last row has a proved epsilon = {proved.epsilon:.4g}.",
+        f"for nonconvex losses, would say {cells[0].unproved_epsilon:.4g}. It holds where",
+        "gradients are taken at the node's own message: with ten times the samples and gradients",
+        f"clipped to 1/2, the last row has a proved epsilon = {proved.epsilon:.4g}.",
     ]
     return "\n".join(lines)
 
