@@ -346,8 +346,8 @@ def _written(folder: Path, name: str, cells: list[Cell], what: str, x: str) -> l
     output.records(cells)
     reasons = {
         "images": (
-            "Ours: a network of about 13,000 parameters on every second pixel of MNIST, few rounds.",
-            "There smoothing pays where there is much noise (uniform sampling, large z); elsewhere it",
+            "Ours: a network of 13,000 parameters on every second pixel of MNIST, and 20 rounds.",
+            "There smoothing pays where noise is high (uniform sampling, large z); elsewhere it",
             "costs more in speed than it takes away in noise.",
         ),
         "texts": (
