@@ -1,8 +1,9 @@
 """Strong and weak scaling of gossip over MPI on this machine: `python -m benches.mpi_scaling`.
 
 A round is Laplace noise and mixing on a torus, one thread a rank. Strong: the same nodes dealt out
-to more ranks. Weak: as many nodes for each rank. Bytes are those that leave a rank in a round, beside
-what the best cut of the torus into strips would send. More ranks than idle cores say nothing.
+to more ranks. Weak: as many nodes for each rank. Bytes are those that leave a rank in a round,
+beside what the best cut of the torus into strips would send. More ranks than idle cores say
+nothing.
 """
 
 from __future__ import annotations
