@@ -171,7 +171,7 @@ def simulate(
         settings=settings,
         history=end.history,
         ledger=ledger.plan,
-        privacy=report(ledger.plan, delta, seeded=key.is_seeded),
+        privacy=report(ledger.plan, delta, seeded=key.is_seeded, nodes=problem.nodes),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=end.received,
