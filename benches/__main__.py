@@ -16,7 +16,7 @@ from benches.machine import description
 from benches.measure import as_line
 
 HERE = Path(__file__).parent
-REFERENCE = HERE / "reference.json"
+REFERENCE = HERE / "reference.jsonl"
 NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
@@ -62,14 +62,13 @@ def _results(name: str, threads: int) -> Iterator[dict[str, Any]]:
 
 
 def _record(name: str, results: list[dict[str, Any]]) -> None:
-    """Put the results of one benchmark into the reference file."""
-    reference = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
-    reference[name] = {
-        "date": date.today().isoformat(),
-        "machine": description(),
-        "results": results,
-    }
-    REFERENCE.write_text(json.dumps(dict(sorted(reference.items())), indent=1) + "\n")
+    """Put the results of one benchmark into the reference file, below a line about the machine."""
+    about = {"date": date.today().isoformat(), "machine": description()}
+    new = [json.dumps({"bench": name, **entry}) for entry in (about, *results)]
+    known = REFERENCE.read_text().splitlines() if REFERENCE.exists() else []
+    others = [line for line in known if json.loads(line)["bench"] != name]
+    lines = sorted(others + new, key=lambda line: json.loads(line)["bench"])
+    REFERENCE.write_text("\n".join(lines) + "\n")
 
 
 main()
