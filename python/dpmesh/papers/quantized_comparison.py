@@ -373,14 +373,15 @@ def _draw(points: list[Point], curves: dict[str, tuple[Floats, Floats]]) -> Figu
     for name, (share, accuracies) in curves.items():
         own = [p for p in points if p.algorithm == name]
         private = [p for p in own if p.epsilon < inf]
+        (shown,) = (p for p in own if p.epsilon == SHOWN_EPSILON)
         against_epsilon.semilogx(
             [p.epsilon for p in private], [p.accuracy for p in private], ".-", label=name
         )
-        against_bits.semilogx(share * own[0].bits / 8e6, accuracies)
-        against_samples.semilogx(share * own[0].samples, accuracies)
+        against_bits.semilogx(share * shown.bits / 8e6, accuracies)
+        against_samples.semilogx(share * shown.samples, accuracies)
     against_epsilon.set_xlabel("epsilon")
     against_bits.set_xlabel(f"MB from a node to a neighbour, epsilon = {SHOWN_EPSILON:g}")
     against_samples.set_xlabel(f"samples of a node, epsilon = {SHOWN_EPSILON:g}")
     against_epsilon.set_ylabel("test accuracy of what is released")
-    against_epsilon.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure
