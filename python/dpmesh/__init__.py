@@ -17,14 +17,21 @@ from dpmesh._core import __version__
 
 if TYPE_CHECKING:
     from dpmesh import (
+        algorithms,
+        attacks,
+        bounds,
+        controllers,
         data,
+        engines,
         estimators,
+        experiments,
         kernels,
         keys,
         plots,
         privacy,
         problems,
         schedules,
+        simulator,
         topology,
     )
     from dpmesh.algorithms import (
@@ -51,8 +58,14 @@ __all__ = [
     "Run",
     "WithoutReplacement",
     "__version__",
+    "algorithms",
+    "attacks",
+    "bounds",
+    "controllers",
     "data",
+    "engines",
     "estimators",
+    "experiments",
     "kernels",
     "keys",
     "plots",
@@ -60,6 +73,7 @@ __all__ = [
     "problems",
     "schedules",
     "simulate",
+    "simulator",
     "topology",
 ]
 
