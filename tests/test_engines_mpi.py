@@ -56,13 +56,14 @@ def test_boundaries_fit_each_other_and_give_the_bits_of_one_process(ranks: int) 
         assert sum(mine.receive) == len(needed)
 
 
-def launch(ranks: int, *arguments: object) -> None:
+def launch(ranks: int, *arguments: object, program: bool = True) -> None:
     pytest.importorskip("mpi4py")
     here = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
     if launcher is None:
         pytest.skip("needs mpiexec")
-    command = [launcher, "-n", str(ranks), sys.executable, "-m", "mpi4py", PROGRAM, *arguments]
+    python = [sys.executable, "-m", "mpi4py", PROGRAM] if program else [sys.executable]
+    command = [launcher, "-n", str(ranks), *python, *arguments]
     subprocess.run(list(map(str, command)), check=True, timeout=120)
 
 
@@ -96,3 +97,60 @@ def test_ranks_go_on_from_the_checkpoint_of_one_process(tmp_path: Path) -> None:
         mpi_program.run("online", "varying", **options)
     launch(3, "online", "varying", tmp_path)
     assert_same(tmp_path, mpi_program.run("online", "varying"))
+
+
+EXPERIMENT = """
+[run]
+rounds = 6
+seed = 1
+
+[data]
+source = "digits"
+positive = [5, 6, 7, 8, 9]
+
+[partition]
+kind = "iid"
+nodes = 8
+equal_sizes = true
+
+[problem]
+kind = "linear"
+loss = "logistic"
+
+[topology]
+kind = "ring"
+
+[algorithm]
+kind = "OnlineLearning"
+epsilon = 4.0
+
+[sweep]
+algorithm.batch_size = [1, 2]
+"""
+
+
+def test_an_experiment_from_a_file_runs_on_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--folder", tmp_path / "ranks"]
+    launch(3, *command, program=False)
+    here = [sys.executable, *command[:4], "--folder", tmp_path / "alone"]
+    subprocess.run(list(map(str, here)), check=True, timeout=120)
+    files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))
+    assert len(files) > 8
+    for name in files:
+        if name.suffix in (".json", ".csv", ".npy"):
+            assert (tmp_path / "ranks" / name).read_bytes() == (
+                tmp_path / "alone" / name
+            ).read_bytes()
+
+
+def test_a_rank_that_fails_ends_all(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT.replace("nodes = 8", "nodes = 2"))
+    with pytest.raises(subprocess.CalledProcessError):
+        launch(3, "-m", "dpmesh", "run", file, "--engine", "mpi", program=False)

@@ -44,7 +44,8 @@ FLOORS = [
     ],
     ["plots"],
     ["simulator"],
-    ["engines", "demo", "papers", "experiments"],
+    ["engines", "demo", "papers"],
+    ["experiments"],
     ["cli"],
     ["__main__"],
 ]

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dpmesh._validate import one_of
 from dpmesh.experiments import read, run_sweep
 from dpmesh.experiments.schema import all_keys, json_schema
 from dpmesh.experiments.sweep import rounds_left
@@ -25,6 +26,10 @@ def run(
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="How many runs at a time; by default one per core.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="mpi: each run on all ranks, under mpiexec. By default one process."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
@@ -41,6 +46,12 @@ def run(
     folder = Path(f"{file.stem}-results") if folder is None else folder
     try:
         settings = read(file)
+        if engine is not None:
+            one_of("engine", engine, ("mpi",))
+            from dpmesh.experiments.ranks import run_on_ranks
+
+            run_on_ranks(settings, folder)
+            return
         with _progress(rounds_left(settings, folder), not quiet) as tell:
             failed = run_sweep(settings, folder, processes=processes, tell=tell)
     except (ValueError, OSError) as error:

@@ -19,6 +19,7 @@ from dpmesh.experiments.settings import Settings
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator import History, Network, Run, simulate
+from dpmesh.simulator.engine import Engine
 from dpmesh.topology import Topology
 
 EDGES_SHOWN = 2000
@@ -158,6 +159,7 @@ class Experiment:
         checkpoint: Path | None = None,
         callback: Callable[[int, Any], None] | None = None,
         progress: bool | None = None,
+        engine: Engine | None = None,
     ) -> Run:
         """Run it; with a seed and a checkpoint it can be interrupted."""
         run: Run = self.settings.call(
@@ -175,6 +177,7 @@ class Experiment:
             checkpoint=checkpoint if self.key.is_seeded else None,
             callback=callback,
             progress=progress,
+            engine=engine,
         )
         return run
 
@@ -244,12 +247,19 @@ def run_into(
     changes: Mapping[str, Any],
     callback: Callable[[int, Any], None] | None = None,
     progress: bool | None = None,
+    make_engine: Callable[[Topology | None], Engine] | None = None,
 ) -> None:
-    """Run the experiment of these settings, and save what it released and how it went."""
+    """Run the experiment of these settings, and save what it released and how it went.
+
+    On an engine only the root saves.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     experiment = Experiment.of(settings)
     checkpoint = folder / "checkpoint"
-    run = experiment.simulate(checkpoint, callback, progress)
+    engine = None if make_engine is None else make_engine(experiment.topology)
+    run = experiment.simulate(checkpoint, callback, progress, engine)
+    if engine is not None and not engine.is_root:
+        return
     run.save(folder)
     run.history.to_csv(folder / "history.csv")
     new = folder / "result.json.new"  # the last file: where it is, the run is finished

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 from dpmesh import controllers, data, estimators, schedules, topology
 from dpmesh.algorithms import (
     FederatedLearning,
+    GradientDescent,
     OnlineLearning,
     QuantizedGossip,
     WithoutReplacement,
@@ -85,6 +86,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
             OnlineLearning,
             QuantizedGossip,
             FederatedLearning,
+            GradientDescent,
             WithoutReplacement,
             WithReplacement,
         )

@@ -84,7 +84,7 @@ def run_sweep(
     for cell in wanted:
         Experiment.of(settings.replaced(cell.changes))
     missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
-    _claim(folder, settings)
+    claim(folder, settings)
     tell = tell or _silent
     count = min(len(missing), os.cpu_count() or 1)
     if processes is not None:
@@ -171,7 +171,7 @@ def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
     run_into(folder / cell.name, changed, cell.changes, callback, progress=False)
 
 
-def _claim(folder: Path, settings: Settings) -> None:
+def claim(folder: Path, settings: Settings) -> None:
     """Note in the folder which settings its results are of, or make sure that they are these."""
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
     note, text = folder / "settings.json", json.dumps(base, indent=1)
