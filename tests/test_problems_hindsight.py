@@ -99,7 +99,8 @@ def test_scikit_learn_finds_the_same_predictor(loss: Loss, regularization: float
     if loss == "logistic":
         model = LogisticRegression(tol=1e-8, max_iter=10_000, **settings)
     else:
-        model = LinearSVC(loss="hinge", tol=1e-6, max_iter=10_000_000, random_state=0, **settings)
+        settings |= {"loss": "hinge", "dual": True, "random_state": 0}
+        model = LinearSVC(tol=1e-6, max_iter=10_000_000, **settings)
     theirs = model.fit(data.features, data.labels).coef_
     value = objective(p, theirs)[0]
     assert best.value - best.gap <= value <= best.value + 1e-6
