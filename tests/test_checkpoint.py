@@ -193,8 +193,9 @@ def test_kill_9_never_tears_a_file(tmp_path) -> None:
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
 import dpmesh as dm
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path.insert(0, sys.argv[1])
 from test_simulate import make_problem
 
