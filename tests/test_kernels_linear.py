@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse, special
 
 from dpmesh import kernels
-from dpmesh.kernels.linear import Loss
+from dpmesh.kernels.linear_model import Loss
 
 BINARY: list[Loss] = ["logistic", "hinge", "squared"]
 TASKS: list[tuple[Loss, bool]] = [*((loss, many) for loss in BINARY for many in (False, True))]

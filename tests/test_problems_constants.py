@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpmesh import kernels
-from dpmesh.kernels.linear import Loss
+from dpmesh.kernels.linear_model import Loss
 from dpmesh.problems import linear_constants
 
 BOUND, RADIUS, STRENGTH = 1.7, 2.3, 0.6

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from dpmesh.data import Dataset, breast_cancer
-from dpmesh.kernels.linear import Loss
+from dpmesh.kernels.linear_model import Loss
 from dpmesh.problems import LinearProblem, best_fixed_predictor
 
 TASKS: list[tuple[Loss, int | None]] = [

@@ -20,29 +20,24 @@ the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
-
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from dpmesh import _core
-from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh._validate import fail
 from dpmesh.kernels._arrays import FloatArray, buffer, floats
+from dpmesh.kernels.linear_model import (
+    Batches,
+    Features,
+    Loss,
+    averaging_parts,
+    batch_parts,
+    clipping_parts,
+    feature_parts,
+    model_parts,
+    step_sizes,
+)
 from dpmesh.kernels.projection import Norm
-
-Loss = Literal["logistic", "hinge", "squared", "softmax"]
-LOSSES: tuple[Loss, ...] = ("logistic", "hinge", "squared", "softmax")
-
-Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
-"""Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""
-
-Batches: TypeAlias = npt.NDArray[np.int64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Records of each node: an array (nodes, batch_size), or ``(indptr, indices)`` where node ``i`` has
-the records ``indices[indptr[i]:indptr[i + 1]]``, possibly none."""
-
-_FeatureParts: TypeAlias = FloatArray | tuple[npt.NDArray[Any], npt.NDArray[Any], FloatArray, int]
-_Model: TypeAlias = tuple[_FeatureParts, npt.NDArray[Any], str, int | None]
 
 
 def linear_gradient(
@@ -105,9 +100,9 @@ def linear_gradient(
     _core.linear_gradient(
         params,
         model,
-        _batches(batches, nodes=len(params)),
-        _averaging(regularization, divide_by),
-        _clipping(clipping_norm, norm),
+        batch_parts(batches, nodes=len(params)),
+        averaging_parts(regularization, divide_by),
+        clipping_parts(clipping_norm, norm),
         out,
     )
     return out
@@ -154,9 +149,12 @@ def linear_step(
         If an argument does not fit, as in `linear_gradient`.
     """
     params, model = model_parts(params, features, labels, loss, classes)
-    steps = _step_sizes(step_size, nodes=len(params))
-    averaging, clipping = _averaging(regularization, divide_by), _clipping(clipping_norm, norm)
-    indices = _batches(batches, nodes=len(params))
+    steps = step_sizes(step_size, nodes=len(params))
+    averaging, clipping = (
+        averaging_parts(regularization, divide_by),
+        clipping_parts(clipping_norm, norm),
+    )
+    indices = batch_parts(batches, nodes=len(params))
     if out is not params:
         out = buffer(out, params)
         out[...] = params
@@ -193,8 +191,8 @@ def linear_loss(
     """
     params, model = model_parts(params, features, labels, loss, classes)
     losses = np.empty(len(params))
-    indices = _batches(batches, nodes=len(params))
-    _core.linear_losses(params, model, indices, _averaging(regularization, divide_by), losses)
+    indices = batch_parts(batches, nodes=len(params))
+    _core.linear_losses(params, model, indices, averaging_parts(regularization, divide_by), losses)
     return losses
 
 
@@ -229,8 +227,10 @@ def linear_class_losses(
     if loss == "softmax" or classes is None:
         fail("loss", "a loss of one model for each class", f"{loss!r} with classes={classes}")
     losses = np.empty((len(params), classes))
-    indices = _batches(batches, nodes=len(params))
-    _core.linear_class_losses(params, model, indices, _averaging(regularization, divide_by), losses)
+    indices = batch_parts(batches, nodes=len(params))
+    _core.linear_class_losses(
+        params, model, indices, averaging_parts(regularization, divide_by), losses
+    )
     return losses
 
 
@@ -260,7 +260,7 @@ def linear_record_losses(
         If an argument does not fit, as in `linear_gradient`.
     """
     params, model = model_parts(params, features, labels, loss, classes)
-    indptr, indices = _batches(batches, nodes=len(params))
+    indptr, indices = batch_parts(batches, nodes=len(params))
     losses = np.empty(len(indices))
     _core.linear_record_losses(params, model, (indptr, indices), losses)
     return losses if isinstance(batches, tuple) else losses.reshape(len(params), -1)
@@ -286,7 +286,7 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
         If a shape or type does not fit.
     """
     params = floats("params", params, ndim=2)
-    parts, records, dim = _features(features, params)
+    parts, records, dim = feature_parts(features, params)
     if params.shape[1] != dim:
         fail("params", f"shape (models, {dim})", f"shape {params.shape}")
     scores = np.empty((records, len(params)), dtype=params.dtype)
@@ -329,100 +329,3 @@ def linear_accuracy(
     correct = np.empty(len(params), dtype=np.int64)
     _core.linear_count_correct(params, model, correct)
     return correct / len(model[1])
-
-
-def model_parts(
-    params: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    loss: Loss,
-    classes: int | None,
-    *,
-    argument: str = "params",
-) -> tuple[FloatArray, _Model]:
-    """The parameters as an array, and the model that fits them as the extension module takes it."""
-    params = floats(argument, params, ndim=2)
-    parts, records, dim = _features(features, params)
-    one_of("loss", loss, LOSSES)
-    if classes is not None:
-        classes = integer("classes", classes, at_least=2)
-    elif loss == "softmax":
-        fail("classes", "the number of classes for the loss 'softmax'", None)
-    outputs = classes or 1
-    if params.shape[1] != outputs * dim:
-        wanted = f"shape (nodes, {outputs * dim}), {outputs} x {dim} for each node"
-        fail(argument, wanted, f"shape {params.shape}")
-    return params, (parts, _labels(labels, records, classes), loss, classes)
-
-
-def _features(features: Any, params: FloatArray) -> tuple[_FeatureParts, int, int]:
-    """What the extension module takes, the number of records and the number of features."""
-    parts: _FeatureParts
-    if not sparse.issparse(features):
-        features = parts = floats("features", features, ndim=2)
-    elif features.format == "csr":
-        arrays = (features.indptr, features.indices, features.data)
-        indptr, indices, values = map(np.ascontiguousarray, arrays)
-        parts = (indptr, indices, values, features.shape[1])
-    else:
-        fail("features", "an array or a CSR matrix", f"a {features.format.upper()} matrix")
-    if features.dtype != params.dtype:
-        fail("features", f"{params.dtype}, the type of params", features.dtype)
-    records, dim = features.shape
-    return parts, records, dim
-
-
-def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDArray[Any]:
-    array = np.asarray(labels)
-    kinds, dtype = ("iufb", np.float64) if classes is None else ("iu", np.int64)
-    if array.dtype.kind not in kinds:
-        wanted = "real numbers" if classes is None else "integers"
-        fail("labels", wanted, f"dtype {array.dtype}")
-    if array.shape != (records,):
-        fail("labels", f"shape ({records},)", f"shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=dtype)
-
-
-def _batches(
-    batches: Batches, *, nodes: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    if isinstance(batches, tuple):
-        if len(batches) != 2:
-            fail("batches", "(indptr, indices)", f"{len(batches)} arrays")
-        indptr, indices = (integers("batches", array, ndim=1) for array in batches)
-        if len(indptr) != nodes + 1:
-            fail("batches", f"an indptr of {nodes + 1} elements, nodes + 1", len(indptr))
-        return indptr, indices
-    indices = integers("batches", batches, ndim=2)
-    if len(indices) != nodes:
-        fail("batches", f"shape ({nodes}, batch_size)", f"shape {indices.shape}")
-    return np.arange(nodes + 1, dtype=np.int64) * indices.shape[1], indices.reshape(-1)
-
-
-def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
-    """`value` as a C-contiguous array of int64 with `ndim` axes."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.ndim != ndim:
-        wanted = f"integers with {ndim} axes"
-        fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=np.int64)
-
-
-def _step_sizes(value: npt.ArrayLike, *, nodes: int) -> npt.NDArray[np.float64]:
-    steps = np.asarray(value)
-    if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
-        got = f"dtype {steps.dtype} and shape {steps.shape}"
-        fail("step_size", f"one number, or one for each of {nodes} nodes", got)
-    if not (np.isfinite(steps).all() and (steps >= 0).all()):
-        fail("step_size", "finite numbers of at least 0", steps)
-    return np.ascontiguousarray(np.broadcast_to(steps, (nodes,)), dtype=np.float64)
-
-
-def _averaging(regularization: float, divide_by: float | None) -> tuple[float, float | None]:
-    regularization = non_negative("regularization", regularization)
-    return regularization, None if divide_by is None else positive("divide_by", divide_by)
-
-
-def _clipping(clipping_norm: float | None, norm: Norm) -> tuple[float, str] | None:
-    one_of("norm", norm, ("l1", "l2"))
-    return None if clipping_norm is None else (positive("clipping_norm", clipping_norm), norm)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels.linear import LOSSES, Loss
+from dpmesh.kernels.linear_model import LOSSES, Loss
 
 
 @dataclass(frozen=True)

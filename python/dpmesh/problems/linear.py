@@ -13,7 +13,7 @@ from dpmesh import kernels
 from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition
-from dpmesh.kernels.linear import LOSSES, Batches, Loss
+from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
