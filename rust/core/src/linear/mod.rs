@@ -19,10 +19,12 @@ mod batches;
 mod dense;
 mod losses;
 mod model;
+mod scores;
 mod sparse;
 #[cfg(test)]
 mod tests;
 mod training;
+mod vectors;
 
 use crate::projection::Norm;
 use crate::{KernelError, Real};
@@ -30,7 +32,8 @@ use crate::{KernelError, Real};
 pub use batches::{Averaging, Batches, Clipping};
 pub use dense::Dense;
 pub use losses::{Loss, Objective};
-pub use model::{LinearModel, scores_into};
+pub use model::LinearModel;
+pub use scores::scores_into;
 pub use sparse::{Csr, Index};
 pub use training::{Form, Training, Walks};
 

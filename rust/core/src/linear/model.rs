@@ -2,14 +2,15 @@
 
 use rayon::prelude::*;
 
+use super::vectors::{add_all, scale_in_place, scale_into};
 use super::{Averaging, Batches, Clipping, Features, Objective};
 use crate::error::{non_negative, positive, rows, same_len};
-use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row, is_serial, vectorized};
+use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row, is_serial};
 use crate::projection::{Norm, norm};
 use crate::{KernelError, Real};
 
 /// Records of one task, unless a batch has more than [`MOST_BLOCKS`] times as many.
-const RECORDS_PER_BLOCK: usize = 256;
+pub(super) const RECORDS_PER_BLOCK: usize = 256;
 /// Largest number of partial gradients of one node: bounds their memory.
 const MOST_BLOCKS: usize = 32;
 /// Records whose features stay in the cache from their scores to their gradients.
@@ -385,63 +386,4 @@ impl<'a, F: Features> LinearModel<'a, F> {
 fn check_settings(averaging: Averaging, clipping: Option<Clipping>) -> Result<(), KernelError> {
     averaging.check()?;
     clipping.map_or(Ok(()), |clip| positive("clipping_norm", clip.bound))
-}
-
-/// Scores of all records under each row of `params` (one row of as many elements as there are features):
-/// element `r * rows + k` of `out` is that of record `r` and row `k`.
-///
-/// # Errors
-/// If `params` is no whole number of rows, `out` has not one element for each pair, or a record is not
-/// stored as it should be.
-pub fn scores_into<F: Features>(
-    features: &F,
-    params: &[F::Value],
-    out: &mut [F::Value],
-) -> Result<(), KernelError> {
-    let outputs = rows("params", params.len(), features.columns())?;
-    same_len("out", out.len(), outputs * features.records())?;
-    (0..features.records()).try_for_each(|record| features.check(record))?;
-    let cost = RECORDS_PER_BLOCK * outputs * features.cost();
-    for_each_row(out, RECORDS_PER_BLOCK * outputs, cost, |block, out| {
-        let first = block * RECORDS_PER_BLOCK;
-        let records: Vec<i64> = (first..first + out.len() / outputs)
-            .map(|r| r as i64)
-            .collect();
-        let mut scores = vec![0.0; out.len()];
-        features.scores(&records, params, &mut scores);
-        for (out, score) in out.iter_mut().zip(scores) {
-            *out = F::Value::from_f64(score);
-        }
-    });
-    Ok(())
-}
-
-/// `out = factor * x`; exactly 0 for the factor 0.
-pub(super) fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
-    if factor == 0.0 {
-        out.fill(T::ZERO);
-    } else {
-        out.copy_from_slice(x);
-        scale_in_place(out, factor);
-    }
-}
-
-pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
-    if factor != 1.0 {
-        let factor = T::from_f64(factor);
-        vectorized!(x.iter_mut().for_each(|v| *v *= factor));
-    }
-}
-
-/// Adds the parts to the target in their order.
-fn add_all<T: Real>(parts: &[Vec<T>], target: &mut [T]) {
-    target
-        .par_chunks_mut(BLOCK)
-        .enumerate()
-        .for_each(|(i, target)| {
-            for part in parts {
-                let part = &part[i * BLOCK..][..target.len()];
-                vectorized!(target.iter_mut().zip(part).for_each(|(t, &p)| *t += p));
-            }
-        });
 }

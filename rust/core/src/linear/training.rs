@@ -11,7 +11,7 @@
 
 use rayon::prelude::*;
 
-use super::model::{scale_in_place, scale_into};
+use super::vectors::{scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
 use crate::parallel::{is_serial, vectorized};

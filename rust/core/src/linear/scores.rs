@@ -1,0 +1,36 @@
+//! Scores of all records, without labels.
+
+use super::Features;
+use super::model::RECORDS_PER_BLOCK;
+use crate::error::{rows, same_len};
+use crate::parallel::for_each_row;
+use crate::{KernelError, Real};
+
+/// Scores of all records under each row of `params` (one row of as many elements as there are features):
+/// element `r * rows + k` of `out` is that of record `r` and row `k`.
+///
+/// # Errors
+/// If `params` is no whole number of rows, `out` has not one element for each pair, or a record is not
+/// stored as it should be.
+pub fn scores_into<F: Features>(
+    features: &F,
+    params: &[F::Value],
+    out: &mut [F::Value],
+) -> Result<(), KernelError> {
+    let outputs = rows("params", params.len(), features.columns())?;
+    same_len("out", out.len(), outputs * features.records())?;
+    (0..features.records()).try_for_each(|record| features.check(record))?;
+    let cost = RECORDS_PER_BLOCK * outputs * features.cost();
+    for_each_row(out, RECORDS_PER_BLOCK * outputs, cost, |block, out| {
+        let first = block * RECORDS_PER_BLOCK;
+        let records: Vec<i64> = (first..first + out.len() / outputs)
+            .map(|r| r as i64)
+            .collect();
+        let mut scores = vec![0.0; out.len()];
+        features.scores(&records, params, &mut scores);
+        for (out, score) in out.iter_mut().zip(scores) {
+            *out = F::Value::from_f64(score);
+        }
+    });
+    Ok(())
+}
