@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from dpmesh._validate import fail, one_of
+from dpmesh.papers._output import Tell
 
 EXPERIMENTS = {
     "federated-figure1": "federated_signals:figure1",
@@ -43,7 +43,7 @@ the environment variable ``DPMESH_DATA`` names.
 
 
 def reproduce(
-    name: str, folder: Path, *, seeds: int | None = None, tell: Callable[[str], None] = print
+    name: str, folder: Path, *, seeds: int | None = None, tell: Tell = print
 ) -> list[Path]:
     """Run an experiment and return the files written.
 

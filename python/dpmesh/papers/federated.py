@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +13,7 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.types import Released
@@ -99,7 +99,7 @@ def table2(
     folder: Path,
     *,
     seeds: int = 3,
-    tell: Callable[[str], None] = print,
+    tell: Tell = print,
 ) -> list[Path]:
     """Run Table 2: logistic regression on MNIST, DP-Fed against DP-Fed-LS, 32 cells.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import federated as claims
@@ -114,7 +113,7 @@ def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
     return float(slope), float(intercept)
 
 
-def figure_s9(folder: Path, *, tell: Callable[[str], None] = print) -> list[Path]:
+def figure_s9(folder: Path, *, tell: Tell = print) -> list[Path]:
     """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones.
 
     Parameters

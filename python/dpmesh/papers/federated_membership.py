@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from dpmesh.attacks import likelihood_ratio_attack, threshold_attack
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.federated import WEIGHT_DECAY, Sampling, broadcast, standardized
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
@@ -140,7 +140,7 @@ def shadows(
     return np.array(losses), np.array(memberships)
 
 
-def figure6(folder: Path, *, tell: Callable[[str], None] = print) -> list[Path]:
+def figure6(folder: Path, *, tell: Tell = print) -> list[Path]:
     """Draw the area under the threshold attack's curve over training, with and without noise.
 
     The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST, so

@@ -29,7 +29,7 @@ from dpmesh.estimators import (
     SoftThreshold,
 )
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.federated import WEIGHT_DECAY, Sampling, broadcast, standardized
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
@@ -150,7 +150,7 @@ TABLE6 = {
 }
 
 
-def table4(folder: Path, *, seeds: int = 1, tell: Callable[[str], None] = print) -> list[Path]:
+def table4(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
     """Compare smoothing with the James-Stein and the soft-thresholding estimator (Table 4).
 
     Parameters
@@ -187,7 +187,7 @@ def table4(folder: Path, *, seeds: int = 1, tell: Callable[[str], None] = print)
     return _written(folder, "federated-table4", cells, "images", "noise multiplier")
 
 
-def table5(folder: Path, *, seeds: int = 1, tell: Callable[[str], None] = print) -> list[Path]:
+def table5(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
     """Smooth convolution kernels that are laid out in four orders (Table 5).
 
     Parameters, files and errors are those of `table4`.
@@ -207,7 +207,7 @@ def table5(folder: Path, *, seeds: int = 1, tell: Callable[[str], None] = print)
     return _written(folder, "federated-table5", cells, "images", "method")
 
 
-def table6(folder: Path, *, seeds: int = 1, tell: Callable[[str], None] = print) -> list[Path]:
+def table6(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
     """Predict Shakespeare's next character with and without smoothing (Table 6).
 
     Parameters, files and errors are those of `table4`, with Shakespeare in place of MNIST.
@@ -278,7 +278,7 @@ def run(
     methods: dict[str, MakeEstimator],
     make_problem: Callable[[Key], JaxProblem],
     seeds: int,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> list[Cell]:
     """Return the cells with their accuracies; cells of a seed share data, cohorts and noise."""
     keys = [Key.seeded(seed) for seed in range(seeds)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.online_runs import (
     CONFIDENCE,
     MOST_NODES,
@@ -20,7 +20,6 @@ from dpmesh.papers.online_runs import (
     SOURCES,
     Copies,
     Point,
-    Tell,
     counted,
     label_axes,
     measure,

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     SOURCES,
     Copies,
     Source,
-    Tell,
     interval,
     label_axes,
     name_of,

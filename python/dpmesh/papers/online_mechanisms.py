@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpmesh.algorithms.online import OnlineLearning
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     SOURCES,
     Copies,
     Point,
     Source,
-    Tell,
     accuracies,
     counted,
     label_axes,

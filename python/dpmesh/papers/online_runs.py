@@ -18,6 +18,7 @@ from scipy import stats
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.papers._output import Tell
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 from dpmesh.simulator import Network, RepeatedRuns, Repeats
@@ -26,7 +27,6 @@ from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Tell = Callable[[str], None]
 Values = npt.NDArray[np.float64]
 
 NODES = (1, 4, 64)

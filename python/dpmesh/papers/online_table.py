@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.online_runs import (
     CONFIDENCE,
     NODES,
     OPEN,
     SOURCES,
     Copies,
-    Tell,
     accuracies,
     interval,
     name_of,

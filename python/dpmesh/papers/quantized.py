@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -16,7 +16,7 @@ from dpmesh.algorithms import QuantizedGossip
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import iid, mnist
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
 from dpmesh.schedules import PowerLaw
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dpmesh.problems.jax_model import JaxProblem
 
 Floats = npt.NDArray[np.float64]
-Tell = Callable[[str], None]
 
 NODES = 5
 DELTA = 1e-5

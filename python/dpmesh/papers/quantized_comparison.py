@@ -18,8 +18,8 @@ from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output
-from dpmesh.papers.quantized import CHOSEN, DELTA, NODES, Tell
+from dpmesh.papers._output import Output, Tell
+from dpmesh.papers.quantized import CHOSEN, DELTA, NODES
 from dpmesh.privacy import (
     Budget,
     FixedSizeSampling,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import numpy as np
 
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController
 from dpmesh.keys import Key
-from dpmesh.papers._output import Output
+from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.without_replacement_cells import (
     COLLABORATIVE,
     LEARNED,
@@ -66,7 +66,7 @@ PAPER_TABLE2: Paper = {
 """Percent, for 1, 3, 5, 10 and 20 nodes."""
 
 
-def table1(folder: Path, *, seeds: int = 3, tell: Callable[[str], None] = print) -> list[Path]:
+def table1(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     """Run Table I: Covertype, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
 
     The seven classes come from the sample of 50,000 records; each node holds the 40,000 that are
@@ -76,7 +76,7 @@ def table1(folder: Path, *, seeds: int = 3, tell: Callable[[str], None] = print)
     return _table(output, "Table I, Covertype", covertype_setting(), PAPER_TABLE1, seeds, tell)
 
 
-def table2(folder: Path, *, seeds: int = 3, tell: Callable[[str], None] = print) -> list[Path]:
+def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     """Run Table II: MNIST, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
 
     Every node holds all 60,000 images. Every method is run at the paper's noise, and at the noise
@@ -105,7 +105,7 @@ def table2(folder: Path, *, seeds: int = 3, tell: Callable[[str], None] = print)
     return _table(output, "Table II, MNIST", mnist_setting(), PAPER_TABLE2, seeds, tell)
 
 
-def figure3(folder: Path, *, seeds: int = 5, tell: Callable[[str], None] = print) -> list[Path]:
+def figure3(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     """Run Figure 3: MNIST, convex, accuracy over epsilon for 10 nodes that share the data.
 
     Arguments, results and errors are those of `table2`.
@@ -113,7 +113,7 @@ def figure3(folder: Path, *, seeds: int = 5, tell: Callable[[str], None] = print
     return _figure(Output(folder, "without-replacement-figure3"), "convex", seeds, tell)
 
 
-def figure4(folder: Path, *, seeds: int = 5, tell: Callable[[str], None] = print) -> list[Path]:
+def figure4(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     """Run Figure 4: as Figure 3, strongly convex."""
     return _figure(Output(folder, "without-replacement-figure4"), "strongly convex", seeds, tell)
 
@@ -124,7 +124,7 @@ def _table(
     setting: Setting,
     paper: Paper,
     seeds: int,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> list[Path]:
     cells = []
     for nodes in NODES:
@@ -162,7 +162,7 @@ def _cells(
             )
 
 
-def _figure(output: Output, case: Case, seeds: int, tell: Callable[[str], None]) -> list[Path]:
+def _figure(output: Output, case: Case, seeds: int, tell: Tell) -> list[Path]:
     setting = mnist_setting()
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
