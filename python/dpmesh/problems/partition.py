@@ -1,4 +1,4 @@
-"""A partition of records among nodes, checked and laid end to end."""
+"""Records and their partition among nodes, checked and laid end to end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail
-from dpmesh.data import Partition
+from dpmesh.data import Dataset, Partition
 
 
 def flat_partition(partition: Partition, records: int) -> Ragged:
@@ -34,3 +34,14 @@ def flat_partition(partition: Partition, records: int) -> Ragged:
     starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     order.flags.writeable = starts.flags.writeable = False
     return starts, order
+
+
+def check_shape(shape: tuple[int, ...], **datasets: Dataset | None) -> None:
+    """Fail unless the records of these data sets, by argument, are dense and of this shape."""
+    for name, dataset in datasets.items():
+        if dataset is None:
+            continue
+        if not isinstance(dataset.features, np.ndarray):
+            fail(name, "dense features", "sparse ones")
+        if dataset.dim != int(np.prod(shape)):
+            fail(name, f"records of shape {shape}", f"{dataset.dim} features")

@@ -16,7 +16,7 @@ from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, non_negative
 from dpmesh.data import Dataset, Partition
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import flat_partition
+from dpmesh.problems.partition import check_shape, flat_partition
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -75,13 +75,7 @@ class TorchProblem:
         non_negative("regularization", self.regularization)
         integer("nodes_at_once", self.nodes_at_once, at_least=1)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
-        for name, dataset in (("train", self.train), ("test", self.test)):
-            if dataset is None:
-                continue
-            if not isinstance(dataset.features, np.ndarray):
-                fail(name, "dense features", "sparse ones")
-            if dataset.dim != int(np.prod(self._shape)):
-                fail(name, f"records of shape {self._shape}", f"{dataset.dim} features")
+        check_shape(self._shape, train=self.train, test=self.test)
 
     @property
     def nodes(self) -> int:
