@@ -99,16 +99,30 @@ pub(crate) fn for_each_row<T: Send>(
     cost: usize,
     work: impl Fn(usize, &mut [T]) + Send + Sync,
 ) {
+    for_each_row_with(x, dim, cost, || (), |(), i, row| work(i, row));
+}
+
+/// As [`for_each_row`], for work that needs scratch memory: see [`for_each_block`].
+pub(crate) fn for_each_row_with<T: Send, S>(
+    x: &mut [T],
+    dim: usize,
+    cost: usize,
+    scratch: impl Fn() -> S + Send + Sync,
+    work: impl Fn(&mut S, usize, &mut [T]) + Send + Sync,
+) {
     let rows = x.len() / dim;
     if rows < 2 || is_serial(rows.saturating_mul(cost)) {
-        x.chunks_mut(dim).enumerate().for_each(|(i, r)| work(i, r));
+        let mut scratch = scratch();
+        x.chunks_mut(dim)
+            .enumerate()
+            .for_each(|(i, row)| work(&mut scratch, i, row));
     } else {
         let rows_per_task = TASK.div_ceil(cost.max(1));
         x.par_chunks_mut(rows_per_task * dim)
             .enumerate()
-            .for_each(|(task, rows)| {
+            .for_each_init(scratch, |scratch, (task, rows)| {
                 for (i, row) in rows.chunks_mut(dim).enumerate() {
-                    work(task * rows_per_task + i, row);
+                    work(scratch, task * rows_per_task + i, row);
                 }
             });
     }

@@ -20,6 +20,7 @@ mod dense;
 mod losses;
 mod model;
 mod scores;
+mod scratch;
 mod sparse;
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,11 @@
 
 use rayon::prelude::*;
 
+use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place, scale_into};
 use super::{Averaging, Batches, Clipping, Features, Objective};
 use crate::error::{non_negative, positive, rows, same_len};
-use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row, is_serial};
+use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row_with, is_serial};
 use crate::projection::{Norm, norm};
 use crate::{KernelError, Real};
 
@@ -68,13 +69,14 @@ impl<'a, F: Features> LinearModel<'a, F> {
         check_settings(averaging, clipping)?;
         self.check(params, batches)?;
         same_len("out", out.len(), params.len())?;
-        for_each_row(out, self.dim, self.cost(batches), |node, out| {
+        let cost = self.cost(batches);
+        for_each_row_with(out, self.dim, cost, Scratch::new, |scratch, node, out| {
             let params = &params[node * self.dim..][..self.dim];
             let batch = batches.of(node);
             scale_into(params, averaging.regularization, out);
             let weight = averaging.weight(batch);
             if batch.len() <= RECORDS_PER_BLOCK {
-                self.add_gradients(params, batch, clipping, weight, out);
+                self.add_gradients(params, batch, clipping, weight, out, scratch);
             } else {
                 add_all(
                     &self.partial_gradients(params, batch, clipping, weight),
@@ -106,15 +108,17 @@ impl<'a, F: Features> LinearModel<'a, F> {
         for &step in step_sizes {
             non_negative("step_sizes", step)?;
         }
-        for_each_row(params, self.dim, self.cost(batches), |node, params| {
-            self.step_one(
-                params,
-                step_sizes[node],
-                batches.of(node),
-                averaging,
-                clipping,
-            );
-        });
+        let cost = self.cost(batches);
+        for_each_row_with(
+            params,
+            self.dim,
+            cost,
+            Scratch::new,
+            |scratch, node, params| {
+                let (step, batch) = (step_sizes[node], batches.of(node));
+                self.step_one(params, step, batch, averaging, clipping, scratch);
+            },
+        );
         Ok(())
     }
 
@@ -126,13 +130,14 @@ impl<'a, F: Features> LinearModel<'a, F> {
         batch: &[i64],
         averaging: Averaging,
         clipping: Option<Clipping>,
+        scratch: &mut Scratch<F::Value>,
     ) {
         let weight = -step_size * averaging.weight(batch);
         let decay = 1.0 - step_size * averaging.regularization;
         if batch.len() <= RECORDS_PER_BLOCK {
-            let factors = self.factors(params, batch, clipping, weight);
+            let factors = self.factors(params, batch, clipping, weight, scratch);
             scale_in_place(params, decay);
-            self.features.add_scaled(batch, &factors, params);
+            self.features.add_scaled(batch, factors, params);
         } else {
             let partial = self.partial_gradients(params, batch, clipping, weight);
             scale_in_place(params, decay);
@@ -188,12 +193,13 @@ impl<'a, F: Features> LinearModel<'a, F> {
         averaging.check()?;
         self.check(params, batches)?;
         same_len("out", out.len(), batches.nodes() * classes)?;
-        for_each_row(out, classes, self.cost(batches), |node, out| {
+        let cost = self.cost(batches);
+        for_each_row_with(out, classes, cost, Vec::new, |memory, node, out| {
             let params = &params[node * self.dim..][..self.dim];
             let batch = batches.of(node);
             out.fill(0.0);
             for records in batch.chunks(RECORDS_AT_ONCE) {
-                self.for_each_scored(params, records, |_, record, scores| {
+                self.for_each_scored(params, records, memory, |_, record, scores| {
                     let losses = self.objective.values(record, scores);
                     out.iter_mut().zip(losses).for_each(|(sum, v)| *sum += v);
                 });
@@ -221,7 +227,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
     ) -> Result<(), KernelError> {
         self.check(params, batches)?;
         same_len("out", out.len(), batches.records().len())?;
-        let mut tasks = Vec::new();
+        let mut tasks = Vec::with_capacity(batches.nodes());
         for node in 0..batches.nodes() {
             for records in batches.of(node).chunks(RECORDS_PER_BLOCK) {
                 let (losses, rest) = out.split_at_mut(records.len());
@@ -229,17 +235,20 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 out = rest;
             }
         }
-        let work = |(node, records, losses): (usize, &[i64], &mut [f64])| {
+        let work = |memory: &mut _, (node, records, losses): (usize, &[i64], &mut [f64])| {
             let params = &params[node * self.dim..][..self.dim];
-            self.for_each_scored(params, records, |i, record, scores| {
+            self.for_each_scored(params, records, memory, |i, record, scores| {
                 losses[i] = self.objective.value(record, scores);
             });
         };
         let cost = batches.records().len() * self.objective.outputs() * self.features.cost();
         if is_serial(cost) {
-            tasks.into_iter().for_each(work);
+            let mut memory = Vec::new();
+            for task in tasks {
+                work(&mut memory, task);
+            }
         } else {
-            tasks.into_par_iter().for_each(work);
+            tasks.into_par_iter().for_each_init(Vec::new, work);
         }
         Ok(())
     }
@@ -260,7 +269,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         for (slot, params) in out.iter_mut().zip(params.chunks(self.dim)) {
             let blocks = records.par_chunks(RECORDS_PER_BLOCK).map(|records| {
                 let mut right = 0;
-                self.for_each_scored(params, records, |_, record, scores| {
+                self.for_each_scored(params, records, &mut Vec::new(), |_, record, scores| {
                     right += i64::from(self.objective.is_right(record, scores));
                 });
                 right
@@ -273,7 +282,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
     /// Sum of the records' losses at `params`.
     pub(super) fn sum_of_losses(&self, params: &[F::Value], records: &[i64]) -> f64 {
         let mut sum = 0.0;
-        self.for_each_scored(params, records, |_, record, scores| {
+        self.for_each_scored(params, records, &mut Vec::new(), |_, record, scores| {
             sum += self.objective.value(record, scores);
         });
         sum
@@ -287,10 +296,11 @@ impl<'a, F: Features> LinearModel<'a, F> {
         clipping: Option<Clipping>,
         weight: f64,
         target: &mut [F::Value],
+        scratch: &mut Scratch<F::Value>,
     ) {
         for records in records.chunks(RECORDS_AT_ONCE) {
-            let factors = self.factors(params, records, clipping, weight);
-            self.features.add_scaled(records, &factors, target);
+            let factors = self.factors(params, records, clipping, weight, scratch);
+            self.features.add_scaled(records, factors, target);
         }
     }
 
@@ -304,44 +314,48 @@ impl<'a, F: Features> LinearModel<'a, F> {
     ) -> Vec<Vec<F::Value>> {
         let block = RECORDS_PER_BLOCK.max(records.len().div_ceil(MOST_BLOCKS));
         let blocks = records.par_chunks(block).map(|records| {
-            let mut part = vec![F::Value::ZERO; self.dim];
-            self.add_gradients(params, records, clipping, weight, &mut part);
+            let (mut part, mut scratch) = (vec![F::Value::ZERO; self.dim], Scratch::new());
+            self.add_gradients(params, records, clipping, weight, &mut part, &mut scratch);
             part
         });
         blocks.collect()
     }
 
     /// Derivatives of the records' losses in their scores, clipped, times `weight`.
-    fn factors(
+    fn factors<'s>(
         &self,
         params: &[F::Value],
         records: &[i64],
         clipping: Option<Clipping>,
         weight: f64,
-    ) -> Vec<F::Value> {
-        let mut factors = Vec::with_capacity(records.len() * self.objective.outputs());
-        self.for_each_scored(params, records, |_, record, scores| {
+        scratch: &'s mut Scratch<F::Value>,
+    ) -> &'s [F::Value] {
+        let Scratch { scores, factors } = scratch;
+        factors.clear();
+        self.for_each_scored(params, records, scores, |_, record, scores| {
             self.objective.slopes_in_place(record, scores);
             let factor = weight
                 * clipping.map_or(1.0, |clip| {
-                    clip.factor(norm(scores, clip.norm) * self.features.norm(record, clip.norm))
+                    clip.factor(length(scores, clip.norm) * self.features.norm(record, clip.norm))
                 });
             factors.extend(scores.iter().map(|s| F::Value::from_f64(s * factor)));
         });
         factors
     }
 
-    /// Calls `work(position, record, scores)` for each of the records.
+    /// Calls `work(position, record, scores)` for each of the records; `memory` is for the scores.
     fn for_each_scored(
         &self,
         params: &[F::Value],
         records: &[i64],
+        memory: &mut Vec<f64>,
         mut work: impl FnMut(usize, usize, &mut [f64]),
     ) {
         let outputs = self.objective.outputs();
-        let mut scores = vec![0.0; records.len() * outputs];
-        self.features.scores(records, params, &mut scores);
-        for (i, (&record, scores)) in records.iter().zip(scores.chunks_mut(outputs)).enumerate() {
+        memory.clear();
+        memory.resize(records.len() * outputs, 0.0);
+        self.features.scores(records, params, memory);
+        for (i, (&record, scores)) in records.iter().zip(memory.chunks_mut(outputs)).enumerate() {
             work(i, record as usize, scores);
         }
     }
@@ -380,6 +394,14 @@ impl<'a, F: Features> LinearModel<'a, F> {
             .par_chunks(BLOCK)
             .find_map_first(|block| block.iter().try_for_each(check).err());
         error.map_or(Ok(()), Err)
+    }
+}
+
+/// The [`norm`] of a record's slopes, without its set-up where there is one output.
+fn length(slopes: &[f64], kind: Norm) -> f64 {
+    match (slopes, kind) {
+        ([slope], Norm::L2) => (slope * slope).sqrt(), // infinite where a longer row's would be
+        _ => norm(slopes, kind),
     }
 }
 

@@ -11,6 +11,7 @@
 
 use rayon::prelude::*;
 
+use super::scratch::Scratch;
 use super::vectors::{scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
@@ -152,9 +153,10 @@ impl<F: Features> LinearModel<'_, F> {
         out: &mut [F::Value],
     ) {
         let averaging = training.averaging;
-        let mut w = start.to_vec();
+        let (mut w, mut scratch) = (start.to_vec(), Scratch::new());
         for batch in batches {
-            self.step_one(&mut w, training.step_size, batch, averaging, None);
+            let step = training.step_size;
+            self.step_one(&mut w, step, batch, averaging, None, &mut scratch);
             let length = vectorized!(distance(&w, start));
             if length > training.radius {
                 let factor = F::Value::from_f64(training.radius / length);
