@@ -42,3 +42,8 @@ def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
     for code in table:
         squeezed = code.replace("(", "( ").replace(")", " )")
         assert code in source or squeezed in source, code
+
+
+def test_bounds_are_reached_from_the_packages_own_name() -> None:
+    for paper in dpmesh.bounds.__all__:
+        assert getattr(dpmesh.bounds, paper).__doc__

@@ -272,6 +272,17 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
         page.write_page(tmp_path / "nowhere")
 
 
+def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    rounds = next(line for line in TEXT.splitlines() if line.startswith("rounds"))
+    file = write(tmp_path, TEXT.replace(rounds, 'rounds = "x"'))
+    result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
+    assert result.exit_code == 2
+    assert "rounds: wanted" in result.output
+
+
 def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib").use("Agg")
@@ -283,7 +294,7 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     docs = Path(__file__).parent.parent / "docs" / "simulator.md"
     example = re.search(r"```toml\n(.*?)```", docs.read_text(), re.S)
     assert example is not None
-    text = example[1].replace("rounds = 200", "rounds = 3").replace("[1, 2, 3]", "[1]")
+    text = example[1].replace("[1, 2, 3]", "[1]")
     path, folder = write(tmp_path, text), tmp_path / "results"
     ran = call("run", path, "--folder", folder, "--processes", 1)
     assert ran.exit_code == 0, ran.output

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpmesh import algorithms
 from dpmesh import schedules as s
 
 POSITIVE = st.floats(1e-3, 1e3)
@@ -124,3 +125,24 @@ def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
 def test_bad_input_is_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("wrong", [0.1, "Constant", None])
+def test_algorithms_ask_for_schedules(wrong: object) -> None:
+    gossip = {
+        "step_size": s.Constant(0.1),
+        "consensus_step_size": s.Constant(0.1),
+        "sample_size": s.SampleSize(5.0, 0.0, 10),
+        "noise_std": s.Constant(1.0),
+    }
+    for name in ("step_size", "consensus_step_size", "sample_size"):
+        with pytest.raises(ValueError, match=f"{name}: wanted a schedule"):
+            algorithms.QuantizedGossip(**{**gossip, name: wrong})
+    if wrong is not None:
+        with pytest.raises(ValueError, match="noise_std: wanted a schedule"):
+            algorithms.QuantizedGossip(**{**gossip, "noise_std": wrong})
+    for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
+        with pytest.raises(ValueError, match="step_size: wanted a schedule"):
+            make(step_size=wrong)
+    with pytest.raises(ValueError, match="local_step_size: wanted a schedule"):
+        algorithms.FederatedLearning(10, 0.1, 1.0, 1.0, local_steps=1, local_step_size=wrong)

@@ -140,3 +140,17 @@ def test_a_server_needs_no_network() -> None:
         dm.simulate(algorithm, problem, topology.ring(4), rounds=5)
     with pytest.raises(ValueError, match="topology: wanted a network for messages to travel over"):
         dm.simulate(dm.OnlineLearning(), problem, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"topology": "ring"}, "topology: wanted a network such as .*, got 'ring'"),
+        ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
+        ({"key": 3}, "key: wanted a Key, such as .*, got 3"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(wrong: dict, message: str) -> None:
+    options = {"topology": topology.ring(4), "rounds": 2} | wrong
+    with pytest.raises(ValueError, match=message):
+        dm.simulate(dm.OnlineLearning(), make_problem(), **options)

@@ -211,6 +211,12 @@ class SampleSize:
         return max(1, nearest if whole else math.floor(size))
 
 
+def scheduled(argument: str, value: object) -> None:
+    """Fail unless an algorithm's setting is a schedule."""
+    if not callable(value):
+        fail(argument, "a schedule, such as Constant(0.5)", repr(value))
+
+
 def _keep(schedule: object, **fields: object) -> None:
     """Set fields of a frozen record to their checked values, in Python's own types."""
     for name, value in fields.items():

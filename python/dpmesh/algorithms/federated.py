@@ -36,7 +36,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.schedules import Constant, Schedule
+from dpmesh.schedules import Constant, Schedule, scheduled
 
 
 class ClientProblem(Protocol):
@@ -167,6 +167,7 @@ class FederatedLearning:
         for name in ("local_epochs", "local_steps"):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), at_least=1)
+        scheduled("local_step_size", self.local_step_size)
         positive("global_step_size", self.global_step_size)
         integer("clients_at_once", self.clients_at_once, at_least=1)
 

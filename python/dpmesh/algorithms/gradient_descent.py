@@ -23,7 +23,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Constant, Schedule
+from dpmesh.schedules import Constant, Schedule, scheduled
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class GradientDescent:
         integer("records", self.records, at_least=1)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
+        scheduled("step_size", self.step_size)
         positive("clipping_norm", self.clipping_norm)
 
     @property

@@ -35,7 +35,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, No
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import InverseSqrt, Schedule
+from dpmesh.schedules import InverseSqrt, Schedule, scheduled
 
 Projection = Literal["ball", "mixture", "box", "none"]
 
@@ -107,6 +107,7 @@ class OnlineLearning:
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)
+        scheduled("step_size", self.step_size)
         positive("radius", self.radius)
         positive("clipping_norm", self.clipping_norm)
         integer("batch_size", self.batch_size, at_least=1)

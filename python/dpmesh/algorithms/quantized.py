@@ -43,7 +43,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import SampleSize, Schedule
+from dpmesh.schedules import SampleSize, Schedule, scheduled
 
 
 class GossipProblem(Protocol):
@@ -157,6 +157,10 @@ class QuantizedGossip:
     grid: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("step_size", "consensus_step_size", "sample_size"):
+            scheduled(name, getattr(self, name))
+        if self.noise_std is not None:
+            scheduled("noise_std", self.noise_std)
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         if not self.smoothness > 0:

@@ -44,7 +44,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Constant, InverseTime, Schedule
+from dpmesh.schedules import Constant, InverseTime, Schedule, scheduled
 
 Calibration = Literal["analytic", "classical", "paper"]
 
@@ -142,6 +142,7 @@ class WithoutReplacement:
         probability("delta", self.delta, zero=False, one=False)
         for name in ("models", "batch_size", "copies"):
             integer(name, getattr(self, name), at_least=1)
+        scheduled("step_size", self.step_size)
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.model_radius is not None:
             positive("model_radius", self.model_radius)

@@ -15,7 +15,7 @@ from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
 from dpmesh.cli.run import run
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 def _show_version(wanted: bool) -> None:

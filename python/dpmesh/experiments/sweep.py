@@ -101,7 +101,7 @@ def _silent(rounds: int) -> None:
 def rounds_left(settings: Settings, folder: Path) -> int:
     """Return how many rounds the unfinished cells have together."""
     missing = [cell for cell in cells(settings) if not is_finished(folder / cell.name)]
-    return sum(settings.replaced(cell.changes).table("run").get("rounds", 0) for cell in missing)
+    return sum(Experiment.of(settings.replaced(cell.changes)).run.rounds for cell in missing)
 
 
 def _here(

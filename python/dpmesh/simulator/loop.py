@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TypeVar
 
 from dpmesh._validate import fail, integer, probability
@@ -114,6 +115,7 @@ def simulate(
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
     probability("delta", delta, one=False)
+    _kinds(topology, network, key)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     delta = budget.delta if budget is not None and delta == 0 else delta
     meters = build_metrics(metrics, algorithm, problem)
@@ -187,6 +189,16 @@ def _gathered(run: Rounds, engine: Engine | None) -> Progress:
 def _agreed(flag: bool, engine: Engine | None) -> bool:
     """Return whether the flag is up in some process."""
     return flag if engine is None else engine.any(flag)
+
+
+def _kinds(topology: object, network: object, key: object) -> None:
+    """Fail unless the arguments are what they are named after."""
+    if topology is not None and not hasattr(topology, "matrix"):
+        fail("topology", "a network such as dpmesh.topology.ring(16)", repr(topology))
+    if not isinstance(network, (Network, NoneType)):
+        fail("network", "a dpmesh.Network or None", repr(network))
+    if not isinstance(key, (Key, NoneType)):
+        fail("key", "a Key, such as Key.generate(), or None", repr(key))
 
 
 def _exchange(
