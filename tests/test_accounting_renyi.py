@@ -106,7 +106,7 @@ def test_fractional_orders_equal_high_precision(
     version("dp-accounting") != "0.6.0", reason="the differences of dp-accounting 0.6.0"
 )
 class TestDifferencesOfDpAccounting:
-    """What we do not copy. A newer version that no longer differs fails here, to be looked at."""
+    """What we do not copy of this version; of other versions nothing is said."""
 
     def test_fractional_orders_drop_a_sign(self) -> None:
         for rate, multiplier, order, theirs in [

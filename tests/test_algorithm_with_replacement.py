@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_algorithm_without_replacement import make_problem, neighbours
 from twins import subgradient
+from without_replacement_problems import make_problem, neighbours
 
 import dpmesh as dm
 from dpmesh import kernels

@@ -17,7 +17,7 @@ from faulty_without_replacement import (
 )
 
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.algorithms.without_replacement import theorem4_steps
+from dpmesh.bounds.without_replacement import theorem4_steps
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.keys import Key

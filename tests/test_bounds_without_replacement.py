@@ -11,13 +11,13 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.algorithms.without_replacement import theorem4_steps
 from dpmesh.bounds.without_replacement import (
     Training,
     generalization_gap,
     squared_distance,
     suboptimality,
     theorem3_as_printed,
+    theorem4_steps,
 )
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
 from dpmesh.keys import Purpose, generator

@@ -90,7 +90,7 @@ def test_figure_4_writes_all_points(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         quantized_comparison, "POWERS", type(small)(0.9, 0.7, 0.5, 0.0, 2.0, 1.5, 10.0)
     )
-    monkeypatch.setattr(quantized_comparison, "mnist_regression", lambda folder: five_nodes())
+    monkeypatch.setattr(quantized_comparison, "mnist_regression", five_nodes)
     said: list[str] = []
     table, text, picture = quantized_comparison.figure4(tmp_path, rounds=12, tell=said.append)
     rows = rows_of(table)
@@ -136,10 +136,10 @@ def test_figure_2_on_real_digits(
     tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax", reason="needs the extra jax")
-    problem = quantized.mnist_network(real_data / "mnist")
+    problem = quantized.mnist_network()
     assert (problem.nodes, problem.dim) == (5, 5994)
     small = replace(problem, test=problem.test.take(np.arange(100)))
-    monkeypatch.setattr(quantized, "mnist_network", lambda folder: small)
+    monkeypatch.setattr(quantized, "mnist_network", lambda: small)
     monkeypatch.setattr(quantized, "QUANTIZER_STEPS", (0.01, 0.5))
     monkeypatch.setattr(quantized, "NOISE_EXPONENTS", (0.05,))
     said: list[str] = []

@@ -15,7 +15,8 @@ with decisions of its own. Here and there the paper needs repair, and gets it:
 - The standard deviation that Theorem 2 gives is that of the product eta_t N_t.
 - A record enters K releases, not one, and more if several nodes hold it: the noise is for all.
 - Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
-  every step of the paper's runs; `theorem4_steps` starts the same schedule late enough.
+  every step of the paper's runs; `theorem4_steps` of `dpmesh.bounds.without_replacement` starts
+  the same schedule late enough.
 - Algorithm 1 does not project, and its constants need a bounded model: see `model_radius`.
 - Decisions that depend on private data are not covered by Theorem 2: the default controller's do
   not, and the report tells of those that do.
@@ -44,7 +45,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Constant, InverseTime, Schedule, scheduled
+from dpmesh.schedules import Constant, Schedule, scheduled
 
 Calibration = Literal["analytic", "classical", "paper"]
 
@@ -366,35 +367,6 @@ class WithoutReplacement:
             return kernels.linear_loss(*arguments, **settings)
         losses: Floats = kernels.linear_class_losses(*arguments, **settings)[0]
         return losses
-
-
-def theorem4_steps(
-    problem: LinearProblem, smallest_chance: float, *, smoothness: float | None = None
-) -> InverseTime:
-    """Return the step sizes of Theorem 4, delayed until Lemma 4 allows them.
-
-    ``1 / (a gamma (t + t0))`` with ``t0 = 2 mu / (a gamma)``: never above ``1 / (2 mu)``.
-
-    Parameters
-    ----------
-    problem
-        Regularized: gamma is its strong convexity.
-    smallest_chance
-        The paper's a in (0, 1]: of either decision. With exploration p it is at least p / 2.
-    smoothness
-        mu; by default the problem's own. The paper's, 1 + lambda for the logistic loss, is larger
-        and makes the first steps smaller.
-
-    Raises
-    ------
-    ValueError
-        If the problem is not regularized or has no feature norm, or an argument is out of range.
-    """
-    constants = problem.model_constants()
-    mu = constants.smoothness if smoothness is None else positive("smoothness", smoothness)
-    scale = 1 / probability("smallest_chance", smallest_chance, zero=False)
-    scale /= positive("problem.regularization", constants.strong_convexity)
-    return InverseTime(scale, 2 * mu * scale)
 
 
 def _flat(w: Floats) -> Floats:

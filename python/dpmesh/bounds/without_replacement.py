@@ -20,6 +20,8 @@ from math import log, sqrt
 
 from dpmesh import kernels
 from dpmesh._validate import fail, integer, non_negative, positive, probability
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import InverseTime
 
 
 @dataclass(frozen=True)
@@ -190,3 +192,32 @@ def squared_distance(
     scale = M / (a * positive("training.regularization", training.regularization)) ** 2
     B, noise = training.gradient_bound, training.lipschitz * training.noise_multiplier / b
     return scale * (B**2 + B**2 * log(t) / b + training.dim * noise**2) / t
+
+
+def theorem4_steps(
+    problem: LinearProblem, smallest_chance: float, *, smoothness: float | None = None
+) -> InverseTime:
+    """Return the step sizes of Theorem 4, delayed until Lemma 4 allows them.
+
+    ``1 / (a gamma (t + t0))`` with ``t0 = 2 mu / (a gamma)``: never above ``1 / (2 mu)``.
+
+    Parameters
+    ----------
+    problem
+        Regularized: gamma is its strong convexity.
+    smallest_chance
+        The paper's a in (0, 1]: of either decision. With exploration p it is at least p / 2.
+    smoothness
+        mu; by default the problem's own. The paper's, 1 + lambda for the logistic loss, is larger
+        and makes the first steps smaller.
+
+    Raises
+    ------
+    ValueError
+        If the problem is not regularized or has no feature norm, or an argument is out of range.
+    """
+    constants = problem.model_constants()
+    mu = constants.smoothness if smoothness is None else positive("smoothness", smoothness)
+    scale = 1 / probability("smallest_chance", smallest_chance, zero=False)
+    scale /= positive("problem.regularization", constants.strong_convexity)
+    return InverseTime(scale, 2 * mu * scale)

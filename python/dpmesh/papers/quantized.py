@@ -93,7 +93,6 @@ NOISE_EXPONENTS = (0.05, 0.2, 0.35)
 def figure2(
     folder: Path,
     *,
-    data_folder: Path | None = None,
     seeds: int = 1,
     rounds: int = 150,
     tell: Tell = print,
@@ -104,8 +103,6 @@ def figure2(
     ----------
     folder
         Where ``quantized-figure2.csv``, ``.txt`` and ``.png`` go.
-    data_folder
-        Where MNIST's files are; see `dpmesh.data.mnist`.
     seeds
         Runs of each pair.
     rounds
@@ -122,7 +119,7 @@ def figure2(
     FileNotFoundError
         If MNIST is not there.
     """
-    problem = mnist_network(data_folder)
+    problem = mnist_network()
     cells, curves = [], {}
     for algorithm in _algorithms(rounds):
         runs = [
@@ -180,12 +177,12 @@ def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, dim: int) ->
     )
 
 
-def mnist_network(data_folder: Path | None) -> JaxProblem:
+def mnist_network() -> JaxProblem:
     """Return MNIST dealt out to five nodes, and a small convolutional network; extra ``jax``."""
     from dpmesh.problems.jax_model import JaxProblem
     from dpmesh.problems.networks import strided_convolutional
 
-    train, test = (mnist(part, folder=data_folder) for part in ("train", "test"))
+    train, test = (mnist(part) for part in ("train", "test"))
     parts = iid(train, NODES, generator(Key.seeded(0), Purpose.SPLIT), equal_sizes=True)
     return JaxProblem(
         train,

@@ -182,7 +182,6 @@ class Point:
 def figure4(
     folder: Path,
     *,
-    data_folder: Path | None = None,
     seeds: int = 1,
     rounds: int = 200,
     tell: Tell = print,
@@ -193,8 +192,6 @@ def figure4(
     ----------
     folder
         Where ``quantized-figure4.csv``, ``.txt`` and ``.png`` go.
-    data_folder
-        Where MNIST's files are; see `dpmesh.data.mnist`.
     seeds
         Runs of each algorithm at each epsilon.
     rounds
@@ -211,7 +208,7 @@ def figure4(
     FileNotFoundError
         If MNIST is not there.
     """
-    problem = mnist_regression(data_folder)
+    problem = mnist_regression()
     points, curves = [], {}
     for name, (make, samples) in contenders(rounds).items():
         for epsilon in EPSILONS:
@@ -244,9 +241,9 @@ def figure4(
     return output.files
 
 
-def mnist_regression(data_folder: Path | None) -> LinearProblem:
+def mnist_regression() -> LinearProblem:
     """Return softmax regression on MNIST's images of norm 1, dealt out to five nodes."""
-    train, test = (_of_norm_1(mnist(part, folder=data_folder)) for part in ("train", "test"))
+    train, test = (_of_norm_1(mnist(part)) for part in ("train", "test"))
     parts = iid(train, NODES, generator(Key.seeded(0), Purpose.SPLIT), equal_sizes=True)
     return LinearProblem(train, parts, "softmax", test=test, classes=10, feature_norm=1.0)
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.without_replacement import theorem4_steps
+from dpmesh.bounds.without_replacement import theorem4_steps
 from dpmesh.controllers import AnyController
 from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
 from dpmesh.data.preprocessing import scaled, unit_norm, with_constant

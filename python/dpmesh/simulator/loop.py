@@ -160,8 +160,10 @@ def simulate(
                     raise
                 break
             ledger.add(*run.at.ledger[known:])
+            if saved is None:  # then Ctrl-C is not deferred
+                continue
             stop = _agreed(interrupt.requested, engine)
-            if saved and _agreed(stop or saved.is_due(run.at.rounds, rounds), engine):
+            if stop or _agreed(saved.is_due(run.at.rounds, rounds), engine):
                 interrupt.settle()
                 whole = _gathered(run, engine)
                 if is_root:
@@ -173,7 +175,7 @@ def simulate(
         settings=settings,
         history=end.history,
         ledger=ledger.plan,
-        privacy=report(ledger.plan, delta, seeded=key.is_seeded, nodes=problem.nodes),
+        privacy=report(ledger.plan, delta, seeded=key.is_seeded, nodes=nodes),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=end.received,

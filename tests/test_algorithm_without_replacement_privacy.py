@@ -1,0 +1,189 @@
+"""The privacy of SGD without replacement: plan, ledger, and what one record moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from without_replacement_problems import FIXED, make_problem, neighbours
+
+import dpmesh as dm
+from dpmesh.bounds.without_replacement import theorem4_steps
+from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
+from dpmesh.privacy.audit import alone, couple
+from dpmesh.privacy.audit.transcript import record
+from dpmesh.privacy.door import watched_by
+from dpmesh.schedules import Constant, InverseTime
+
+
+@pytest.mark.parametrize("controller", FIXED)
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_the_ledger_of_a_known_schedule_equals_its_plan(controller, epsilon) -> None:
+    problem = make_problem([40, 40, 40], 3, 4)
+    algorithm = dm.WithoutReplacement(epsilon, 1e-5, models=4, batch_size=4, controller=controller)
+    run = dm.simulate(algorithm, problem, rounds=10, delta=1e-5)
+    assert run.ledger == algorithm.plan(10)
+    nothing = controller == AlwaysLocal()
+    expected = 0.0 if nothing else inf if epsilon is None else 1.0
+    assert run.privacy.epsilon == pytest.approx(expected, rel=1e-9)
+    assert run.privacy.unit == "record"
+    assert run.privacy.neighboring_relation == "replace_one"
+    assert run.traffic.bits == 64 * 3 * run.traffic.messages
+    releases_a_node = {AlwaysGlobal(): 10, AlwaysLocal(): 0, Periodic(3): 3}[controller]
+    assert run.traffic.messages == 3 * 4 * releases_a_node
+
+
+@given(rate=st.floats(0, 1), arrival_rate=st.floats(0.05, 1), seed=st.integers(0, 2**32))
+def test_a_ledger_by_coins_is_the_plan_without_the_rounds_in_which_nobody_released(
+    rate: float, arrival_rate: float, seed: int
+) -> None:
+    problem = make_problem([12, 12], 2, 2)
+    algorithm = dm.WithoutReplacement(
+        models=2, batch_size=2, controller=RandomGlobal(rate), arrival_rate=arrival_rate
+    )
+    run = dm.simulate(algorithm, problem, rounds=6, key=dm.Key.seeded(seed), delta=1e-5)
+    plan = algorithm.plan(6)
+    planned = iter(plan.releases)
+    assert all(release in planned for release in run.ledger.releases)  # in the plan's order
+    assert bool(run.ledger.releases) == bool(run.traffic.messages)
+    if run.ledger.releases:
+        assert run.ledger.cost(1e-5) == plan.cost(1e-5)
+    else:
+        assert run.privacy.epsilon == 0
+
+
+def test_noise_is_for_all_releases_that_a_record_moves() -> None:
+    """The numbers of the paper: 10 models, and 20 nodes that hold the same images."""
+    delta = 1 / 60_000**2
+    paper = dm.WithoutReplacement(1.0, delta, 10, calibration="paper", controller=AlwaysGlobal())
+    assert paper.plan(1).cost(delta).epsilon == pytest.approx(2.8516081, rel=1e-7)
+    shared = replace(paper, copies=20)
+    assert shared.plan(1).cost(delta).epsilon == pytest.approx(14.939302, rel=1e-7)
+    assert "held by more than 20 nodes" in str(dm.privacy.report(shared.plan(1), delta))
+    single = replace(paper, models=1)
+    assert single.plan(1).cost(delta).epsilon == pytest.approx(0.84991906, rel=1e-7)
+    for calibration, of_one in (("analytic", 18.040913), ("classical", 6.6674348 * sqrt(10))):
+        algorithm = replace(paper, calibration=calibration)
+        std = algorithm.mechanism.noise_scale(algorithm.sensitivity, 50)
+        assert std == pytest.approx(of_one, rel=1e-7)
+        assert algorithm.plan(1).cost(delta).epsilon <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("controller", [AlwaysGlobal(), RandomGlobal(1.0)])
+def test_a_coupled_audit_finds_no_fault(controller) -> None:
+    problem = make_problem([30], 4)
+    algorithm = dm.WithoutReplacement(batch_size=3, controller=controller, step_size=Constant(1.0))
+    worlds = neighbours(problem, 0, 13)
+    shown = couple(algorithm, *worlds, alone, rounds=10, key=dm.Key.seeded(1))
+    assert not shown.violated, shown
+    assert [m.release.round for m in shown.movements if m.distance > 0] == [4]
+
+
+@given(
+    K=st.sampled_from([None, 3]),
+    controller=st.sampled_from([AlwaysGlobal(), Periodic(4), RandomGlobal(0.3)]),
+    schedule=st.sampled_from([Constant(2.0), InverseTime(2.0), InverseTime(8.0, 3.0)]),
+    radius=st.sampled_from([None, 0.2]),
+    regularization=st.sampled_from([0.0, 0.05]),
+    place=st.integers(0, 29),
+    seed=st.integers(0, 2**32),
+)
+def test_a_record_moves_one_release_of_each_model_within_lemma_4(
+    K, controller, schedule, radius, regularization, place, seed
+) -> None:
+    """Two runs on neighbouring data that hear the same releases, as in the guarantee's proof."""
+    problem = make_problem([30, 30], 3, K, seed=seed, regularization=regularization)
+    cap = 1 / (2 * problem.model_constants().smoothness)
+    algorithm = dm.WithoutReplacement(
+        1.0, 1e-5, K or 1, 3, _Capped(schedule, cap), controller, model_radius=radius
+    )
+    key = dm.Key.seeded(seed)
+    one, other = neighbours(problem, 1, place)
+    run = record(algorithm, one, alone, rounds=10, key=key)
+    again = record(algorithm, other, alone, rounds=10, key=key, replay=run)
+    moved = 0.0
+    for passage, twin in zip(run.passages, again.passages, strict=True):
+        moved += float(((passage.inside - twin.inside) ** 2).sum())
+    assert sqrt(moved) <= algorithm.sensitivity.bound * (1 + 1e-9)
+    for mine, theirs in zip(run.received, again.received, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@dataclass(frozen=True)
+class _Capped:
+    schedule: InverseTime | Constant
+    cap: float
+
+    def __call__(self, t: int) -> float:
+        return min(self.schedule(t), self.cap)
+
+
+def test_lemma_4_is_reached() -> None:
+    """Two records on nearly opposite sides, both far on the wrong side of the model."""
+    problem = make_problem([1], 2)
+    algorithm = dm.WithoutReplacement(batch_size=1, controller=AlwaysGlobal())
+    inside = []
+    for side in (0.995, -0.995):
+        train = replace(problem.train, features=np.array([[-0.0995, side]]), labels=np.array([1]))
+        world = replace(problem, train=train, test=None)
+        far = replace(algorithm.init(world, dm.Key.seeded(0)), released=np.array([[200.0, 0.0]]))
+        with watched_by(lambda passage: inside.append(passage.inside) or passage.emission):
+            algorithm.step(far, 0, world, alone, dm.Key.seeded(0))
+    assert 0.99 < np.linalg.norm(inside[0] - inside[1]) / algorithm.sensitivity.bound <= 1
+
+
+def test_public_controllers_see_nothing_private_and_others_are_reported() -> None:
+    problem = make_problem([40] * 3, 2, 3)
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watching(RandomGlobal):
+        def decide(self, state, observation, round, key):
+            seen.append(observation)
+            return super().decide(state, observation, round, key)
+
+    public = dm.WithoutReplacement(models=3, batch_size=4, controller=Watching(0.5))
+    run = dm.simulate(public, problem, rounds=10, delta=1e-5)
+    assert len(seen) == 10
+    for observation in seen:
+        for private in (observation.local_models, observation.losses, observation.last_losses):
+            assert np.isnan(private).all()
+    assert "no proof covers" not in str(run.privacy)
+
+    learned = replace(public, controller=DeepQ(5, hidden=16))
+    run = dm.simulate(learned, problem, rounds=10, delta=1e-5)
+    assert "no proof covers" in str(run.privacy)
+
+    released = replace(public, controller=DeepQ(5, hidden=16, sees="released"))
+    with pytest.raises(ValueError, match="public_losses: wanted losses on public data"):
+        dm.simulate(released, problem, rounds=10)
+    run = dm.simulate(replace(released, public_data=problem.train), problem, rounds=10, delta=1e-5)
+    assert "on which the controller scores released models is public" in str(run.privacy)
+
+
+def test_steps_of_theorem_4_keep_lemma_4() -> None:
+    problem = make_problem([20], 2, regularization=1e-4)
+    steps = theorem4_steps(problem, 0.5)
+    cap = 1 / (2 * problem.model_constants().smoothness)
+    assert 0.99 * cap < steps(1) < cap
+    assert steps(10**7) == pytest.approx(1 / (0.5 * 1e-4 * 1e7), rel=1e-2)
+    too_long = dm.WithoutReplacement(batch_size=2, step_size=InverseTime(1 / (0.5 * 1e-4)))
+    with pytest.raises(ValueError, match="Lemma 4 wants at most"):
+        dm.simulate(replace(too_long, controller=AlwaysGlobal()), problem, rounds=3)
+    with pytest.raises(ValueError, match=r"problem\.regularization: wanted .* greater than 0"):
+        theorem4_steps(make_problem([20], 2), 0.5)
+
+
+def test_a_budget_is_met_however_often_nodes_release() -> None:
+    problem = make_problem([40] * 3, 2, 3)
+    for controller in (AlwaysGlobal(), DeepQ(5, hidden=16), RandomGlobal(0.5)):
+        algorithm = dm.WithoutReplacement(models=3, batch_size=4, controller=controller)
+        run = dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(1.0, 1e-5))
+        assert run.privacy.epsilon <= 1.0
+        assert len(run.ledger.releases) > 1
+    with pytest.raises(ValueError, match="is too little"):
+        dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(0.9, 1e-5))
