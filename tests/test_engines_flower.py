@@ -66,7 +66,7 @@ class Clients:
     def train(self, message, context):
         node = message.metadata.dst_node_id - 100
         (arrays,) = message.content.array_records.values()
-        w = flat(arrays)
+        w = flat(arrays).astype(np.float64)
         batch = self.problem.records_of(np.array([node]))
         w = self.problem.step(w, STEP, batch, out=w.copy())
         content = flwr.RecordDict(
@@ -129,6 +129,38 @@ def test_the_server_clips_whatever_a_client_sends() -> None:
     quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
     w = flat(run(DPFedLS(quiet, delta=0.0), clients, 1).arrays)
     assert np.linalg.norm(w) == pytest.approx(L)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"weight": np.zeros(DIM, np.int64)},
+        {"weight": np.zeros(DIM - 1)},
+        {"weight": np.full(DIM, 1e300)},
+        {"weight": np.full(DIM, np.inf)},
+        {"weight": np.zeros(DIM - 1), "bias": np.zeros(1, np.float32)},
+    ],
+    ids=["integers", "too short", "too long for the type", "infinite", "of two types"],
+)
+def test_what_is_no_model_counts_as_missing(sent) -> None:
+    """Nothing that one client sends ends the run, or keeps the others out of the sum."""
+
+    class Spoiling(Clients):
+        def answer(self, message):
+            if message.metadata.dst_node_id != 103:
+                return super().answer(message)
+            arrays = {name: flwr.Array(part) for name, part in sent.items()}
+            content = flwr.RecordDict({"model": flwr.ArrayRecord(arrays)})
+            return flwr.Message(content, reply_to=message)
+
+    quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
+    start = model(np.zeros(DIM, np.float32))
+    missing = Clients(make_problem(), private_update(L))
+    missing.silent = {3}
+    spoiling = Spoiling(make_problem(), private_update(L))
+    results = [DPFedLS(quiet, delta=0.0).start(grid, start, 1) for grid in (spoiling, missing)]
+    np.testing.assert_array_equal(*(flat(result.arrays) for result in results))
+    assert flat(results[0].arrays).any()
 
 
 def test_cohorts_are_drawn_by_the_algorithm() -> None:

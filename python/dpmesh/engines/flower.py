@@ -161,10 +161,9 @@ class DPFedLS(Strategy):
         """
         assert self._state is not None
         t, w = server_round - 1, self._state.w
-        answers = [message for message in replies if self._is_usable(message, w)]
-        answers.sort(key=lambda message: self._cohort[message.metadata.src_node_id])
-        records = [next(iter(message.content.array_records.values())) for message in answers]
-        moves = np.vstack([np.empty((0, w.shape[1]), w.dtype), *(flat(r) - w for r in records)])
+        answers = sorted(replies, key=lambda answer: self._cohort[answer.metadata.src_node_id])
+        usable = [move for answer in answers if (move := _move(answer, w)) is not None]
+        moves = np.vstack([np.empty((0, w.shape[1]), w.dtype), *usable])
         if self._is_central:
             noisy, release = self._noisy_sum(moves, t)
         else:
@@ -235,13 +234,6 @@ class DPFedLS(Strategy):
             fail("clients", f"the number of connected SuperNodes, {len(nodes)}", wanted)
         return nodes
 
-    def _is_usable(self, message: Message, w: Floats) -> bool:
-        """Whether a reply brings a finite model of the right size; it counts as missing if not."""
-        if message.has_error() or len(message.content.array_records) != 1:
-            return False
-        model = flat(next(iter(message.content.array_records.values())))
-        return model.shape == w.shape and bool(np.isfinite(model).all())
-
     def _metrics(self) -> MetricRecord:
         return MetricRecord({"epsilon": self.report.epsilon, "delta": self.delta})
 
@@ -291,6 +283,21 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
         return reply
 
     return mod
+
+
+def _move(answer: Message, w: Floats) -> Floats | None:
+    """Return how far a client moved the model; None, as if it were missing, if it sent none."""
+    if answer.has_error() or len(answer.content.array_records) != 1:
+        return None
+    try:
+        model = flat(next(iter(answer.content.array_records.values())))
+    except ValueError:
+        return None
+    if model.shape != w.shape:
+        return None
+    with np.errstate(over="ignore"):
+        move: Floats = model.astype(w.dtype) - w
+    return move if np.isfinite(move).all() else None
 
 
 def client_sensitivity(clipping_norm: float) -> Sensitivity:
