@@ -49,7 +49,7 @@ class OwnStep(OnlineLearning):
             b, problem.batch(round, self.batch_size), clipping_norm=self.clipping_norm
         )
         w = self.start(state, b, emission, round) - self.step_size(round + 1) * g
-        info = Info((emission.release,), emission.bits_per_node, b, np.zeros(len(w)))
+        info = Info((emission.release,), emission.bits_per_node, b)
         return OnlineState(np.clip(w, -self.radius, self.radius)), info
 
     def message(self, state: OnlineState, emission: Emission):

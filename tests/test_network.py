@@ -39,7 +39,7 @@ def gossip(network: Network, base: Any) -> FailingGossip:
 
 
 def info(bits: Any = BITS, messages: int | None = None) -> Info:
-    return Info((), bits, Released(np.zeros((1, 1))), np.zeros(0), messages)
+    return Info((), bits, Released(np.zeros((1, 1))), messages=messages)
 
 
 failures = st.builds(

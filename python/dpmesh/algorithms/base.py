@@ -10,6 +10,7 @@ the nodes on the first axis; randomness comes in through `key`, and a state neve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
@@ -28,6 +29,9 @@ Travel: TypeAlias = Literal["gossip", "server", "token"]
 """How messages travel: to the neighbours of a network, to everybody from a server, or with a token
 that one node after another holds."""
 
+Losses: TypeAlias = Callable[[], npt.NDArray[np.float64]]
+"""Computes losses when it is called, which it is in rounds that are measured."""
+
 
 @dataclass(frozen=True)
 class Info:
@@ -42,8 +46,8 @@ class Info:
     received
         Shape (nodes, dim): the messages after the exchange. Made of releases only.
     losses
-        Shape (nodes,), of the nodes that learned in this round and therefore possibly empty: each
-        node's loss on the records that it used, before it learned from them.
+        Returns the loss of each node that learned in this round, on the records that it used,
+        before it learned from them; shape (nodes,). None if nobody learned.
     messages
         How many messages were sent, where the algorithm decides on it; None if one went over every
         link of the network.
@@ -54,7 +58,7 @@ class Info:
     releases: tuple[Release, ...]
     bits_per_node: int | npt.NDArray[np.int64]
     received: Released
-    losses: npt.NDArray[np.float64]
+    losses: Losses | None = None
     messages: int | None = None
     records: npt.NDArray[np.int64] | None = None
 

@@ -238,7 +238,8 @@ class FederatedLearning:
         (noisy, release, bits), losses = self.emit(state, round, problem, key)
         state = self.absorb(state, exchange(round, noisy), round)
         messages = 2 * ceil(self.expected_size)  # the model goes out, a move comes back
-        return state, Info((release,), bits, state.w, losses, messages)
+        told = (lambda: losses) if len(losses) else None
+        return state, Info((release,), bits, state.w, told, messages)
 
     def emit(
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key

@@ -11,6 +11,7 @@ point, each record's clipped:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -107,7 +108,7 @@ class GradientDescent:
         """Run round t: emit, exchange, absorb."""
         message, release, bits = self.emit(state, round, key)
         b = exchange(round, message)
-        losses = problem.objective(state.x, problem.everything)
+        losses = partial(problem.objective, state.x, problem.everything)
         return self.absorb(b, round, problem), Info((release,), bits, b, losses)
 
     def emit(self, state: GradientDescentState, t: int, key: Key) -> Emission:

@@ -17,7 +17,7 @@ mini-batch of h examples a round, which divides the noise by h.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
 from typing import ClassVar, Literal
 
@@ -192,7 +192,7 @@ class OnlineLearning:
         broadcast, release, bits = self.emit(state, round, key)
         b = exchange(round, broadcast)
         examples = problem.batch(round, self.batch_size)
-        losses = problem.objective(state.w, examples)
+        losses = partial(problem.objective, state.w, examples)
         state = self.absorb(state, b, round, problem, examples)
         return state, Info((release,), bits, b, losses, records=examples)
 

@@ -18,6 +18,7 @@ the sum, if it has one, is the z that it sent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import ClassVar, Protocol
 
@@ -248,7 +249,7 @@ class QuantizedGossip:
         z, release, bits = self.emit(state, round, key)
         received = exchange(round, z)
         batches = self.sample(round, problem, key)
-        losses = problem.objective(state.x, batches)
+        losses = partial(problem.objective, state.x, batches)
         state = self.absorb(state, z, received, round, problem, batches)
         return state, Info((release,), bits, received, losses)
 

@@ -167,7 +167,7 @@ class WithReplacement:
             releases=(release,),
             bits_per_node=8 * w[0].nbytes,
             received=Released(w.reshape(1, -1)),
-            losses=loss,
+            losses=lambda: loss,
             messages=self.models,
         )
 

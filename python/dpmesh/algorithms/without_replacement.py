@@ -222,7 +222,7 @@ class WithoutReplacement:
             releases=released if actions.any() else (),
             bits_per_node=8 * state.released[0].nbytes,
             received=Released(state.released.reshape(1, -1)),
-            losses=losses[acting].sum(axis=1),
+            losses=(lambda: losses[acting].sum(axis=1)) if len(turns) else None,
             messages=int(actions.sum()),
             records=batches[1].reshape(-1, self.batch_size),
         )

@@ -216,13 +216,19 @@ class _OnRoot:
         """Gather what they watch, and let them see it."""
         seen: dict[str, Any] = {}
         for name in self.watches:
-            mine = parameters if name == "parameters" else getattr(info, name)
-            shared = not isinstance(mine, np.ndarray)  # None, or one length for all messages
-            seen[name] = mine if shared else self.engine.rows(mine)
+            seen[name] = self._of_all(parameters if name == "parameters" else getattr(info, name))
         if self.engine.is_root:
             everybody = seen.pop("parameters", parameters)
             for meter in self.meters:
                 meter.observe(everybody, replace(info, **seen))
+
+    def _of_all(self, mine: Any) -> Any:
+        """Return the rows of all nodes, or what computes them, on rank 0."""
+        if callable(mine):  # losses
+            rows = self.engine.rows(mine())
+            return lambda: rows
+        shared = not isinstance(mine, np.ndarray)  # None, or one length for all messages
+        return mine if shared else self.engine.rows(mine)
 
     def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
         """Return what they say of all nodes; nothing on other ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -143,9 +144,9 @@ class GradientPerturbation:
             round=round,
             sampling=self.sampling,
         )
-        losses = problem.objective(state.x, batches)
         mixed = exchange(round, state.x)
         x = Released(mixed - self.step_size * noisy)
+        losses = partial(problem.objective, state.x, batches)
         return ReleasedModels(x), Info((release,), bits, x, losses)
 
     def parameters(self, state: ReleasedModels) -> Released:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, one_of
-from dpmesh.algorithms.base import AnyAlgorithm, Info
+from dpmesh.algorithms.base import AnyAlgorithm, Info, Losses
 from dpmesh.data import Dataset
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
@@ -94,21 +94,26 @@ class Stateless:
 class Loss:
     """Mean loss of the nodes on the records of the round."""
 
-    memory: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    _losses: Losses = lambda: np.zeros(1)
     watches = ("losses",)
 
     def observe(self, parameters: Floats, info: Info) -> None:
-        """Keep the losses of the round, unless nobody learned in it."""
-        if info.losses.size:
-            self.memory = info.losses
+        """Keep what computes the losses of the round, unless nobody learned in it."""
+        if info.losses is not None:
+            self._losses = info.losses
+
+    @property
+    def memory(self) -> npt.NDArray[np.float64]:
+        """The losses."""
+        return self._losses()
 
     def recall(self, memory: npt.NDArray[np.float64]) -> None:
         """Go on with these losses."""
-        self.memory = memory
+        self._losses = lambda: memory
 
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return the mean."""
-        return {"loss": float(self.memory.mean())}
+        return {"loss": float(self._losses().mean())}
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class OneRelease:
         values, release, bits = self.mechanism.release(
             Sensitive(problem), self.sensitivity, noise, round=round
         )
-        return None, Info((release,), bits, exchange(round, values), np.empty(0))
+        return None, Info((release,), bits, exchange(round, values))
 
     def parameters(self, state: None) -> Floats:
         """Return no parameters."""
