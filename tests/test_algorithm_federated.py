@@ -296,6 +296,7 @@ GOOD = {
         ({"local_epochs": None}, "local_epochs: wanted either this or local_steps"),
         ({"local_epochs": 1.5}, "local_epochs: wanted an integer"),
         ({"global_step_size": -1.0}, "global_step_size: wanted a finite number greater than 0"),
+        ({"estimator": 3}, "estimator: wanted an estimator, such as .*, got 3"),
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
     ],
 )

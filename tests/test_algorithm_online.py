@@ -347,5 +347,5 @@ def test_bad_parameters_are_named(call, message: str) -> None:
 
 def test_each_example_is_used_once() -> None:
     problem = make_problem("hinge", 3, 5, 2)
-    with pytest.raises(ValueError, match="round"):
+    with pytest.raises(ValueError, match="rounds: wanted at most 5"):
         dm.simulate(dm.OnlineLearning(1.0), problem, topology.ring(3), rounds=6)

@@ -220,6 +220,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             lambda: simulate(sample_size=SampleSize(10, 0, 5)),
             "sample_size: wanted at most [0-9], the records of the poorest node, got 10",
         ),
+        (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),
         (
             lambda: simulate(smoothness=0.1),
             "smoothness: wanted at least the problem's 0.25, got 0.1",

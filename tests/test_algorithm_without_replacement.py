@@ -140,8 +140,19 @@ def test_each_record_is_used_once() -> None:
         state, info = algorithm.step(state, t, problem, alone, key)
         seen += info.records.ravel().tolist()
     assert len(seen) == len(set(seen)) == 28
-    with pytest.raises(ValueError, match=r"round: wanted one for which a node has .* got 5"):
-        algorithm.step(state, 5, problem, alone, key)
+    _, info = algorithm.step(state, 5, problem, alone, key)
+    assert info.messages == 0
+    assert not info.records.size
+    assert not info.releases
+    with pytest.raises(ValueError, match="rounds: wanted at most 5, as many as the records last"):
+        dm.simulate(algorithm, problem, rounds=6)
+
+
+def test_nodes_that_seldom_act_may_have_used_all_records_before_the_end() -> None:
+    problem = make_problem([8, 9], 2)
+    algorithm = dm.WithoutReplacement(batch_size=4, arrival_rate=0.9, epsilon=None)
+    run = dm.simulate(algorithm, problem, rounds=60, key=dm.Key.seeded(0), metrics=["loss"])
+    assert np.isfinite(run.parameters).all()
 
 
 @pytest.mark.parametrize("threads", [2, 7])
@@ -172,9 +183,10 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         (lambda: dm.WithoutReplacement(arrival_rate=0), r"arrival_rate: wanted .* in \(0, 1\]"),
         (lambda: dm.WithoutReplacement().plan(0), "rounds: wanted an integer of at least 1, got 0"),
         (
-            lambda: dm.simulate(dm.WithoutReplacement(models=2), make_problem([9], 2), rounds=1),
+            lambda: dm.WithoutReplacement(models=2).init(make_problem([9], 2), dm.Key.seeded(0)),
             "models: wanted 1, as the problem has, got 2",
         ),
+        (lambda: dm.WithoutReplacement(controller="x"), "controller: wanted a controller, with"),
         (
             lambda: dm.simulate(
                 dm.WithoutReplacement(batch_size=2, controller=AlwaysGlobal()),

@@ -103,7 +103,7 @@ def test_plots_a_metric() -> None:
     ("options", "message"),
     [
         ({"rounds": 0}, "rounds: wanted an integer of at least 1, got 0"),
-        ({"rounds": 7}, "round: wanted below 6"),
+        ({"rounds": 7}, "rounds: wanted at most 6, as many as the records last, .*, got 7"),
         ({"every": 0}, "every: wanted an integer of at least 1, got 0"),
         ({"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
         ({"metrics": ["beauty"]}, "metrics: wanted one of 'loss', 'accuracy'"),
@@ -112,6 +112,18 @@ def test_plots_a_metric() -> None:
 def test_bad_options_are_named(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(make_problem(), **options)
+
+
+def test_the_report_is_at_the_delta_of_the_algorithm_unless_told() -> None:
+    problem, network = make_problem(), topology.ring(4)
+    gaussian = dm.OnlineLearning(epsilon=2.0, delta=1e-5)
+    own = dm.simulate(gaussian, problem, network, rounds=6).privacy
+    assert own.delta == 1e-5
+    assert own.epsilon == pytest.approx(2.0)
+    told = dm.simulate(gaussian, problem, network, rounds=6, delta=0.0).privacy
+    assert not told.is_private
+    assert "none: Gaussian noise needs a delta above 0" in str(told)
+    assert run(problem).privacy.delta == 0
 
 
 def test_a_network_of_another_size_is_refused() -> None:

@@ -15,6 +15,12 @@ def fail(argument: str, wanted: str, got: object) -> NoReturn:
     raise ValueError(f"{argument}: wanted {wanted}, got {got}")
 
 
+def able(argument: str, value: object, wanted: str, *methods: str) -> None:
+    """Fail unless a part that a user may write has all the methods that it is asked for."""
+    if not all(callable(getattr(value, method, None)) for method in methods):
+        fail(argument, f"{wanted}, with {', '.join(methods)}", repr(value))
+
+
 def number(argument: str, value: float) -> float:
     """A finite real number, as float."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):

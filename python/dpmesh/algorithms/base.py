@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,15 @@ class Algorithm(Protocol[StateT, ProblemT]):
 
     def parameters(self, state: StateT) -> Floats:
         """Return each node's current model, shape (nodes, dim), for evaluation."""
+        ...
+
+
+@runtime_checkable
+class UsesRecordsOnce(Protocol):
+    """An algorithm that uses each record in one round only, so that records run out."""
+
+    def most_rounds(self, problem: Any) -> int | None:
+        """Return how many rounds the problem's records last; None if that is left to chance."""
         ...
 
 

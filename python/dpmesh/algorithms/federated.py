@@ -169,6 +169,8 @@ class FederatedLearning:
                 integer(name, getattr(self, name), at_least=1)
         scheduled("local_step_size", self.local_step_size)
         positive("global_step_size", self.global_step_size)
+        if not callable(self.estimator):
+            fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
         integer("clients_at_once", self.clients_at_once, at_least=1)
 
     @property

@@ -181,6 +181,10 @@ class OnlineLearning:
         )
         return Plan(tuple(releases), "replace_one", "record")
 
+    def most_rounds(self, problem: LinearProblem) -> int:
+        """Return how many rounds the poorest learner's examples last."""
+        return problem.rounds(self.batch_size)
+
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at 0."""
         return OnlineState(Sensitive(problem.zeros()))

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._ragged import Indices, Ragged
-from dpmesh._validate import fail, integer, one_of, positive
+from dpmesh._validate import able, fail, integer, one_of, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
@@ -162,6 +162,8 @@ class QuantizedGossip:
             scheduled(name, getattr(self, name))
         if self.noise_std is not None:
             scheduled("noise_std", self.noise_std)
+        if self.compressor is not None:
+            able("compressor", self.compressor, "a compressor", "compress", "decode")
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         if not self.smoothness > 0:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, slices
-from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh._validate import able, fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.data import Dataset
@@ -144,6 +144,7 @@ class WithoutReplacement:
         for name in ("models", "batch_size", "copies"):
             integer(name, getattr(self, name), at_least=1)
         scheduled("step_size", self.step_size)
+        able("controller", self.controller, "a controller", "init", "learn", "decide")
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.model_radius is not None:
             positive("model_radius", self.model_radius)
@@ -186,6 +187,12 @@ class WithoutReplacement:
         copies = f"no record is held by more than {self.copies} nodes"
         assumptions = self.controller.assumptions + ((copies,) if self.copies > 1 else ())
         return Plan(releases, "replace_one", "record", assumptions)
+
+    def most_rounds(self, problem: LinearProblem) -> int | None:
+        """Return how many steps the richest node's mini-batches last, if all nodes always act."""
+        if self.arrival_rate < 1:
+            return None
+        return int(problem.records.max()) // self.batch_size
 
     def init(self, problem: LinearProblem, key: Key) -> WithoutReplacementState:
         """Start all models at 0."""
@@ -232,8 +239,6 @@ class WithoutReplacement:
     ) -> Indices:
         """Return the nodes that act in step t, in their order: by public coins."""
         has_records = state.used < problem.records // self.batch_size
-        if not has_records.any():
-            fail("round", "one for which a node has a full mini-batch left", t)
         arrives, place = kernels.uniform((problem.nodes, 2), key.stream(Purpose.SAMPLE, t)).T
         acts = has_records & (arrives < self.arrival_rate)
         order = np.argsort(place)

@@ -76,7 +76,7 @@ class RunSettings:
         Makes the run reproducible, and thereby not private; by default its key comes from the
         operating system.
     delta
-        For the privacy report.
+        For the privacy report; by default the algorithm's own, if it has one, or 0.
     metrics
         Names of what is measured: loss, accuracy, regret, consensus, compression, node_accuracy; by
         default all but the last that the problem and the algorithm allow.
@@ -86,7 +86,7 @@ class RunSettings:
 
     rounds: int
     seed: int | None = None
-    delta: float = 0.0
+    delta: float | None = None
     metrics: tuple[str, ...] | None = None
     every: int | None = None
 
@@ -94,7 +94,8 @@ class RunSettings:
         integer("rounds", self.rounds, at_least=1)
         if self.seed is not None:
             integer("seed", self.seed)
-        probability("delta", self.delta, one=False)
+        if self.delta is not None:
+            probability("delta", self.delta, one=False)
 
 
 @dataclass(frozen=True)

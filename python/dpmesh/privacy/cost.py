@@ -19,6 +19,8 @@ from dpmesh.privacy.types import NeighboringRelation
 MOST_LOSS_DISTRIBUTIONS = 8
 """Of more distinct parts than this, sampled releases are accounted by their Rényi curves alone."""
 
+NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
+
 
 class Cost(NamedTuple):
     """An epsilon, and the argument that proves it."""
@@ -111,23 +113,21 @@ def _gaussian(
         which[index] = numbers.setdefault(kind, len(numbers))
     if not numbers:
         return np.zeros(len(parts.owners)), lambda _: ""
+    if delta == 0:
+        touched = parts.totals(chosen.astype(np.float64)) > 0
+        return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
     kinds = list(numbers)
     if all(kind.sampling is None and not kind.discrete for kind in kinds):
         squares = np.array([kind.noise_multiplier**-2.0 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
-        return _exact(values, delta)[part], lambda index: _exact_text(mu[index])
+        return accounting.gdp_epsilon(delta, values)[part], lambda index: _exact_text(mu[index])
     counts = parts.counts(which, len(kinds))
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
     accountant: Accountant = "best" if len(distinct) <= MOST_LOSS_DISTRIBUTIONS else "rdp"
     found = [_composed(kinds, times, delta, relation, accountant) for times in distinct]
     epsilons = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
     return epsilons, lambda index: found[part.flat[index]].accountant
-
-
-def _exact(mu: Numbers, delta: float) -> Numbers:
-    """Return the epsilon of Gaussian releases of all data, which compose to these mu."""
-    return accounting.gdp_epsilon(delta, mu) if delta > 0 else np.where(mu > 0, inf, 0.0)
 
 
 def _exact_text(mu: float) -> str:
@@ -153,7 +153,7 @@ def _composed(
     discrete = any(kind.discrete for kind in used)
     if not amplified and not discrete:
         mu = accounting.gdp_mu(multiplier, count=count)
-        return Cost(float(_exact(np.array([mu]), delta)[0]), _exact_text(mu))
+        return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
     what, compose = "all data", accounting.poisson_gaussian_epsilon
     if PoissonSampling in samplings and amplified:
         what = "Poisson samples"
@@ -167,8 +167,6 @@ def _composed(
         text = f"Rényi curve of {what}"
     else:
         text = f"privacy loss distribution or Rényi curve of {what}"
-    if delta == 0:
-        return Cost(inf, text)
     if discrete:
         epsilon = accounting.discrete_gaussian_epsilon(
             delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, positive
+from dpmesh._validate import able, fail, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import Passage, ask_keeper, let_out
@@ -83,6 +83,8 @@ class Mechanism(ABC):
         positive("noise_multiplier", self.noise_multiplier)
         if self.clipping_norm is not None:
             positive("clipping_norm", self.clipping_norm)
+        if self.compressor is not None:
+            able("compressor", self.compressor, "a compressor", "compress", "decode")
         if self.grid is not None:
             power_of_two("grid", self.grid)
 

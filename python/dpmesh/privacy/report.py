@@ -70,7 +70,7 @@ class Report:
             f"neighbours  {_NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
             f"unit        one {self.unit}",
             f"accountant  {self.accountant}",
-            f"releases    {self.releases} rounds",
+            f"releases    {self.releases} round{'' if self.releases == 1 else 's'}",
         ]
         if self.by_node is not None:
             lines.append(

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TypeVar
 
 from dpmesh._validate import fail, integer, probability
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.door import kept_by
@@ -42,7 +42,7 @@ def simulate(
     *,
     rounds: int,
     key: Key | None = None,
-    delta: float = 0.0,
+    delta: float | None = None,
     budget: Budget | None = None,
     metrics: Sequence[str | UserMetric] | None = None,
     every: int | None = None,
@@ -70,7 +70,8 @@ def simulate(
         Source of all randomness; by default a new one from the operating system. A seeded key makes
         the run reproducible, and its report says that it is no private release.
     delta
-        For the privacy report, in [0, 1); by default that of the budget, or 0.
+        For the privacy report, in [0, 1); by default that of the budget, or of the algorithm if it
+        has a `delta` of its own, or 0, at which Gaussian noise has no epsilon.
     budget
         What must not be exceeded: a plan that costs more is refused before the first round, and a
         run that departs from its plan ends before the first release that would cost more.
@@ -114,10 +115,12 @@ def simulate(
     """
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
+    if delta is None:
+        delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     probability("delta", delta, one=False)
     _kinds(topology, network, key)
+    _enough_records(algorithm, problem, rounds)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
-    delta = budget.delta if budget is not None and delta == 0 else delta
     meters = build_metrics(metrics, algorithm, problem)
     settings: dict[str, str | int] = {
         "algorithm": str(algorithm),
@@ -201,6 +204,13 @@ def _kinds(topology: object, network: object, key: object) -> None:
         fail("network", "a dpmesh.Network or None", repr(network))
     if not isinstance(key, (Key, NoneType)):
         fail("key", "a Key, such as Key.generate(), or None", repr(key))
+
+
+def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
+    """Fail if records that are used once run out before the run is over."""
+    most = algorithm.most_rounds(problem) if isinstance(algorithm, UsesRecordsOnce) else None
+    if most is not None and rounds > most:
+        fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
 
 
 def _exchange(

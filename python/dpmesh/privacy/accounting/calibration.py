@@ -78,7 +78,8 @@ def calibrate_noise(
     while not (cost := epsilon_of(enough)) <= target_epsilon:
         enough *= 2
         if enough > guess * _RANGE:
-            fail("target_epsilon", f"an epsilon that noise attains, such as {cost}", target_epsilon)
+            some = f"such as {cost}" if cost < inf else "at a delta above 0 if it is Gaussian"
+            fail("target_epsilon", f"an epsilon that noise attains, {some}", target_epsilon)
     short, short_cost = enough / 2, epsilon_of(enough / 2)
     while short_cost <= target_epsilon:
         enough, cost, short = short, short_cost, short / 2
