@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail
+from dpmesh.kernels._memory import empty
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 """An array of float32 or float64."""
@@ -79,7 +80,7 @@ def filled(
 ) -> npt.NDArray[Any]:
     """The array that a kernel fills: `out` if it has this shape and type, or a new one."""
     if out is None:
-        return np.empty(shape, dtype)
+        return empty(shape, dtype)
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
         got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         fail("out", f"an array of {dtype} and shape {shape}", got)

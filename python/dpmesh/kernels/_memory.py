@@ -1,0 +1,84 @@
+"""Memory of arrays that are gone, kept for the next ones.
+
+A kernel's result is a new array. New memory comes from the operating system page by page, cleared,
+and goes back as soon as the array is gone: at megabytes that takes longer than a kernel. The next
+result of the same size therefore takes the memory of one that nobody refers to any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALLEST = 2**17
+"""Bytes of an array from which on its memory is kept."""
+
+MOST = 2**27
+"""Bytes that are kept at most; the longest unused go first."""
+
+LINE = 64
+"""Where arrays begin: at multiples of the bytes of a cache line, the longest vector's too."""
+
+
+class _Memory:
+    """So many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._bytes = np.empty(size + LINE, np.uint8)
+        address = self._bytes.ctypes.data
+        self.start = address + -address % LINE
+
+
+class _Loan:
+    """What an array refers to as long as it uses the memory, as all views of it do."""
+
+    def __init__(self, memory: _Memory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._memory, self._give_back = memory, _give_back
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (memory.start, False),
+        }
+
+    def __del__(self) -> None:
+        self._give_back(self._memory)
+
+
+_kept: deque[_Memory] = deque()
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return a new array of undefined values, as `numpy.empty` does."""
+    size = prod(shape) * dtype.itemsize
+    if size < SMALLEST:
+        return np.empty(shape, dtype)
+    loan: Any = _Loan(_take(size), shape, dtype)
+    return np.asarray(loan)
+
+
+# Other threads, and arrays that go at any time, change `_kept`: each use of it is one operation.
+
+
+def _take(size: int) -> _Memory:
+    for memory in reversed(list(_kept)):
+        if memory.size == size:
+            try:
+                _kept.remove(memory)
+            except ValueError:  # another thread has taken it
+                continue
+            return memory
+    return _Memory(size)
+
+
+def _give_back(memory: _Memory) -> None:
+    _kept.append(memory)
+    while sum(kept.size for kept in list(_kept)) > MOST:
+        with suppress(IndexError):  # another thread has thrown the last away
+            _kept.popleft()

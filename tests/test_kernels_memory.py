@@ -1,0 +1,76 @@
+"""Results of kernels: memory of their own, taken over from arrays that are gone."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dpmesh import kernels
+from dpmesh.kernels import _memory
+
+WIDE = _memory.SMALLEST // 4
+
+
+def address(array):
+    return array.ctypes.data
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    _memory._kept.clear()
+
+
+def test_memory_of_an_array_that_is_gone_is_used_again():
+    first = kernels.clip_rows(np.ones((2, WIDE), np.float32), 1.0)
+    where = address(first)
+    del first
+    assert address(kernels.clip_rows(np.ones((2, WIDE), np.float32), 1.0)) == where
+
+
+def test_memory_is_not_used_again_while_a_view_refers_to_it():
+    x = np.ones((2, WIDE), np.float32)
+    view = kernels.clip_rows(x, 1.0)[1:].view(np.int32)
+    kept = view.copy()
+    others = [kernels.clip_rows(2 * x, 2.0) for _ in range(3)]
+    assert len({address(other) for other in others}) == 3
+    np.testing.assert_array_equal(view, kept)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
+def test_an_array_is_as_numpy_makes_it(dtype):
+    array = _memory.empty((3, WIDE, 2), np.dtype(dtype))
+    assert (array.shape, array.dtype) == ((3, WIDE, 2), dtype)
+    assert array.flags.carray
+    assert address(array) % _memory.LINE == 0
+    array[:] = 1
+    assert array.all()
+
+
+def test_small_arrays_are_numpys_own():
+    assert kernels.clip_rows(np.ones(8), 1.0).base is None
+
+
+def test_what_is_kept_has_a_bound(monkeypatch):
+    monkeypatch.setattr(_memory, "MOST", 3 * _memory.SMALLEST)
+    arrays = [_memory.empty((_memory.SMALLEST + 64 * i,), np.dtype(np.int8)) for i in range(8)]
+    newest = [array.size for array in arrays[-2:]]
+    while arrays:
+        del arrays[0]
+    gc.collect()
+    assert [memory.size for memory in _memory._kept] == newest
+    _memory.empty((4 * _memory.SMALLEST,), np.dtype(np.int8))
+    assert sum(memory.size for memory in _memory._kept) <= _memory.MOST
+
+
+def test_threads_never_share_memory():
+    def work(number):
+        for _ in range(200):
+            array = _memory.empty((_memory.SMALLEST,), np.dtype(np.int8))
+            array[:] = number
+            if not (array == number).all():
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
