@@ -2,7 +2,13 @@
 
 from dpmesh.controllers.base import Actions, AnyController, Controller, Observation
 from dpmesh.controllers.deep_q import DeepQ, DeepQState
-from dpmesh.controllers.fixed import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal
+from dpmesh.controllers.fixed import (
+    AlwaysGlobal,
+    AlwaysLocal,
+    FixedController,
+    Periodic,
+    RandomGlobal,
+)
 
 __all__ = [
     "Actions",
@@ -12,6 +18,7 @@ __all__ = [
     "Controller",
     "DeepQ",
     "DeepQState",
+    "FixedController",
     "Observation",
     "Periodic",
     "RandomGlobal",

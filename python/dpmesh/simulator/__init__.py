@@ -1,5 +1,6 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
+from dpmesh.simulator.engine import Engine
 from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
@@ -7,6 +8,7 @@ from dpmesh.simulator.repeats import RepeatedRuns, Repeats
 from dpmesh.simulator.run import Run, Traffic
 
 __all__ = [
+    "Engine",
     "Exponential",
     "History",
     "LogNormal",
