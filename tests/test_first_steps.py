@@ -69,7 +69,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path) -> None:
         result = testing.CliRunner().invoke(app, ["reproduce", *arguments])
         return result.exit_code, result.output
 
-    assert "federated-table2\n" in reproduce()[1]
+    assert "federated-table2             MNIST        logistic regression" in reproduce()[1]
     code, output = reproduce("federated-figureS15", "--folder", str(tmp_path))
     assert code == 0, output
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".png"}

@@ -26,7 +26,8 @@ def reproduce(
 ) -> None:
     """Run a paper's table or figure; write it beside the paper's own numbers."""
     if name is None:
-        typer.echo("\n".join(catalog.EXPERIMENTS))
+        for known, experiment in catalog.EXPERIMENTS.items():
+            typer.echo(f"{known:<29}{experiment.data:<13}{experiment.shows}")
         return
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)

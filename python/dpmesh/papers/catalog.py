@@ -5,41 +5,86 @@ from __future__ import annotations
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpmesh._validate import fail, one_of
 from dpmesh.papers._output import Tell
 
-EXPERIMENTS = {
-    "federated-figure1": "federated_signals:figure1",
-    "federated-figure6": "federated_membership:figure6",
-    "federated-figureS9": "federated_accountants:figure_s9",
-    "federated-figureS15": "federated_signals:figure_s15",
-    "federated-table2": "federated:table2",
-    "federated-table4": "federated_networks:table4",
-    "federated-table5": "federated_networks:table5",
-    "federated-table6": "federated_networks:table6",
-    "online-delay": "online_delay:delay",
-    "online-figure1": "online:figure1",
-    "online-figure2": "online:figure2",
-    "online-mechanisms": "online_mechanisms:mechanisms",
-    "online-table1": "online_table:table1",
-    "quantized-figure2": "quantized:figure2",
-    "quantized-figure4": "quantized_comparison:figure4",
-    "quantized-figure5": "quantized:figure5",
-    "quantized-grid": "quantized_grid:grid",
-    "without-replacement-figure3": "without_replacement:figure3",
-    "without-replacement-figure4": "without_replacement:figure4",
-    "without-replacement-table1": "without_replacement:table1",
-    "without-replacement-table2": "without_replacement:table2",
-}
-"""Name on the command line, and the function of a module of `dpmesh.papers` that runs it.
 
-Each is called with a folder, and with ``seeds`` (number of repetitions) and ``tell`` (shows a line
-of text for each finished step) if it has such parameters; it returns the files that it wrote: a
-figure, a CSV, and a text with the paper's numbers beside ours. Data sets come from the folder that
-the environment variable ``DPMESH_DATA`` names.
-"""
+class Experiment(NamedTuple):
+    """One table or figure.
+
+    Parameters
+    ----------
+    run
+        The function of a module of `dpmesh.papers` that runs it. It is called with a folder, and
+        with ``seeds`` (number of repetitions) and ``tell`` (shows a line of text for each finished
+        step) if it has such parameters; it returns the files that it wrote: a figure, a CSV, and a
+        text with the paper's numbers beside ours.
+    shows
+        What it is about.
+    data
+        The data set that it needs, in the folder that the environment variable ``DPMESH_DATA``
+        names.
+    """
+
+    run: str
+    shows: str
+    data: str = ""
+
+
+EXPERIMENTS = {
+    "federated-figure1": Experiment(
+        "federated_signals:figure1", "spectrum of the federated average", "MNIST"
+    ),
+    "federated-figure6": Experiment(
+        "federated_membership:figure6", "membership inference over training", "MNIST"
+    ),
+    "federated-figureS9": Experiment(
+        "federated_accountants:figure_s9", "noise by the theorems and by accountants"
+    ),
+    "federated-figureS15": Experiment(
+        "federated_signals:figure_s15", "error that smoothing a noisy sine takes away"
+    ),
+    "federated-table2": Experiment(
+        "federated:table2", "logistic regression, with and without smoothing", "MNIST"
+    ),
+    "federated-table4": Experiment("federated_networks:table4", "smoothing or shrinking", "MNIST"),
+    "federated-table5": Experiment(
+        "federated_networks:table5", "convolution kernels smoothed in four orders", "MNIST"
+    ),
+    "federated-table6": Experiment(
+        "federated_networks:table6", "the next character", "Shakespeare"
+    ),
+    "online-delay": Experiment("online_delay:delay", "regret over delay and absence"),
+    "online-figure1": Experiment("online:figure1", "regret over epsilon and over nodes", "RCV1"),
+    "online-figure2": Experiment("online:figure2", "regret with mini-batches", "RCV1"),
+    "online-mechanisms": Experiment(
+        "online_mechanisms:mechanisms", "the paper's noise and better ones", "RCV1"
+    ),
+    "online-table1": Experiment("online_table:table1", "accuracy of a private SVM", "RCV1"),
+    "quantized-figure2": Experiment(
+        "quantized:figure2", "a network by quantizer steps and noise exponents", "MNIST"
+    ),
+    "quantized-figure4": Experiment(
+        "quantized_comparison:figure4", "accuracy over epsilon, bits and samples", "MNIST"
+    ),
+    "quantized-figure5": Experiment("quantized:figure5", "the budget over the exponents"),
+    "quantized-grid": Experiment("quantized_grid:grid", "noise on a grid, and its price"),
+    "without-replacement-figure3": Experiment(
+        "without_replacement:figure3", "accuracy over epsilon, convex", "MNIST"
+    ),
+    "without-replacement-figure4": Experiment(
+        "without_replacement:figure4", "accuracy over epsilon, strongly convex", "MNIST"
+    ),
+    "without-replacement-table1": Experiment(
+        "without_replacement:table1", "controllers by number of nodes", "Covertype"
+    ),
+    "without-replacement-table2": Experiment(
+        "without_replacement:table2", "controllers by number of nodes", "MNIST"
+    ),
+}
+"""All of them, by their names on the command line."""
 
 
 def reproduce(
@@ -65,7 +110,7 @@ def reproduce(
     FileNotFoundError
         If its data set is not there.
     """
-    module, function = EXPERIMENTS[one_of("name", name, tuple(EXPERIMENTS))].split(":")
+    module, function = EXPERIMENTS[one_of("name", name, tuple(EXPERIMENTS))].run.split(":")
     run = getattr(import_module(f"dpmesh.papers.{module}"), function)
     known = signature(run).parameters
     options: dict[str, Any] = {"tell": tell} if "tell" in known else {}
