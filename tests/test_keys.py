@@ -87,8 +87,17 @@ def test_a_key_for_some_nodes_draws_their_rows_of_the_whole(dim: int) -> None:
     whole = kernels.gaussian((8, dim), 1.0, key.stream(Purpose.NOISE, 2))
     part = kernels.gaussian((3, dim), 1.0, mine.stream(Purpose.NOISE, 2))
     np.testing.assert_array_equal(part, whole[nodes])
-    named = kernels.gaussian((2, dim), 1.0, mine.stream(Purpose.NOISE, 2), nodes=[1, 7])
-    np.testing.assert_array_equal(named, whole[[1, 7]])
+    named = kernels.gaussian((2, dim), 1.0, mine.stream(Purpose.NOISE, 2), nodes=[2, 0])
+    np.testing.assert_array_equal(named, whole[[6, 3]])
+    fewer = mine.for_nodes(np.array([2, 0], dtype=np.uint32)).stream(Purpose.NOISE, 2)
+    np.testing.assert_array_equal(kernels.gaussian((2, dim), 1.0, fewer), named)
+    integers = kernels.discrete_gaussian((8, dim), 9.0, key.stream(Purpose.NOISE, 2))
+    part = kernels.discrete_gaussian((3, dim), 9.0, mine.stream(Purpose.NOISE, 2))
+    np.testing.assert_array_equal(part, integers[nodes])
+    with pytest.raises(ValueError, match=r"nodes: wanted nodes below 3, .* the key is for, got 3"):
+        kernels.gaussian((1, dim), 1.0, mine.stream(Purpose.NOISE, 2), nodes=[3])
+    with pytest.raises(ValueError, match=r"nodes: wanted nodes below 3, .* the key is for, got 7"):
+        mine.for_nodes(np.array([7], dtype=np.uint32))
     with pytest.raises(ValueError, match="nodes: wanted one for each of 4 rows, got 3"):
         kernels.gaussian((4, dim), 1.0, mine.stream(Purpose.NOISE, 2))
     with pytest.raises(ValueError, match="nodes: wanted distinct nodes, got 3 twice"):

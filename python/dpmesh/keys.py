@@ -18,7 +18,8 @@ pickle gets to see the key.
   repeat. Who knows the seed can subtract the noise: a seeded run is no private release, and
   ``is_seeded`` says so of the key and of its streams.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some nodes of many: row r of
-  what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all.
+  what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all, and nodes that it is
+  then told are counted among these.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
   read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Keep the file as you keep
   the data, and delete it when the run is over: who has it can subtract the noise.

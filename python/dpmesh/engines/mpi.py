@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 from dpmesh import kernels
-from dpmesh._validate import fail
+from dpmesh._validate import fail, integer
 from dpmesh.algorithms.base import AnyAlgorithm, Info
 from dpmesh.engines.blocks import Boundary, Nodes, blocks, boundary
 from dpmesh.keys import Key
@@ -57,7 +57,9 @@ class MpiEngine:
 
     def __init__(self, topology: Topology, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         self.communicator = communicator
-        self.parts = blocks(topology.matrix(0).weights, communicator.size)
+        integer("ranks", communicator.size, at_least=1, below=topology.nodes + 1)
+        cut = blocks(topology.matrix(0).weights, communicator.size) if self.is_root else None
+        self.parts: list[Nodes] = communicator.bcast(cut)
 
     @property
     def is_root(self) -> bool:

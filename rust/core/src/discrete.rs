@@ -71,7 +71,7 @@ pub fn discrete_noise_into(
     dim: usize,
     out: &mut [i64],
 ) -> Result<(), KernelError> {
-    let nodes = Nodes::new(nodes, rows("out", out.len(), dim)?)?;
+    let nodes = Nodes::new(nodes, stream, rows("out", out.len(), dim)?)?;
     if !(0.0..=LARGEST_SCALE).contains(&scale) {
         let wanted = format!("a number of at least 0 and at most {LARGEST_SCALE}");
         return Err(KernelError::new("scale", wanted, scale));

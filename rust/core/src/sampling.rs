@@ -41,42 +41,57 @@ pub(crate) trait Sampler: Sync {
 
 /// Which node each row belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nodes<'a>(Option<&'a [u32]>);
+pub(crate) struct Nodes<'a> {
+    named: Option<&'a [u32]>,
+    held: Option<&'a [u32]>,
+}
 
 impl<'a> Nodes<'a> {
-    /// The given nodes, or 0, 1, .. for `None`. Fails unless they are distinct, one for each row: two rows with
-    /// the noise of one node would give it away.
-    pub fn new(nodes: Option<&'a [u32]>, rows: usize) -> Result<Nodes<'a>, KernelError> {
-        let Some(ids) = nodes else {
+    /// The `named` of the nodes that the stream is for, or all of them in their order for `None`. Fails unless they
+    /// are distinct, one for each row: two rows with the noise of one node would give it away.
+    pub fn new(
+        named: Option<&'a [u32]>,
+        stream: &'a Stream,
+        rows: usize,
+    ) -> Result<Nodes<'a>, KernelError> {
+        let held = stream.nodes();
+        let Some(ids) = named.or(held) else {
             return match u32::try_from(rows) {
-                Ok(_) => Ok(Nodes(None)),
+                Ok(_) => Ok(Nodes { named, held }),
                 Err(_) => Err(KernelError::new("x", "less than 2^32 rows", rows)),
             };
         };
         if ids.len() != rows {
-            return Err(KernelError::new(
-                "nodes",
-                format!("one for each of {rows} rows"),
-                ids.len(),
-            ));
+            let wanted = format!("one for each of {rows} rows");
+            return Err(KernelError::new("nodes", wanted, ids.len()));
         }
-        if !ids.is_sorted_by(|a, b| a < b) {
-            let mut sorted = ids.to_vec();
-            sorted.sort_unstable();
-            if let Some([node, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(KernelError::new(
-                    "nodes",
-                    "distinct nodes",
-                    format!("{node} twice"),
-                ));
+        distinct(ids)?;
+        if let (Some(named), Some(held)) = (named, held) {
+            distinct(held)?;
+            if let Some(node) = named.iter().find(|node| **node as usize >= held.len()) {
+                let wanted = format!("nodes below {}, as many as the key is for", held.len());
+                return Err(KernelError::new("nodes", wanted, node));
             }
         }
-        Ok(Nodes(nodes))
+        Ok(Nodes { named, held })
     }
 
     pub fn of(self, row: usize) -> u32 {
-        self.0.map_or(row as u32, |nodes| nodes[row])
+        let node = self.named.map_or(row as u32, |named| named[row]);
+        self.held.map_or(node, |held| held[node as usize])
     }
+}
+
+fn distinct(nodes: &[u32]) -> Result<(), KernelError> {
+    if !nodes.is_sorted_by(|a, b| a < b) {
+        let mut sorted = nodes.to_vec();
+        sorted.sort_unstable();
+        if let Some([node, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            let got = format!("{node} twice");
+            return Err(KernelError::new("nodes", "distinct nodes", got));
+        }
+    }
+    Ok(())
 }
 
 /// Where a part of a matrix begins.
@@ -107,7 +122,7 @@ impl<'a, S: Sampler> Source<'a, S> {
         let Unit { samples, words } = sampler.unit();
         let row_bytes = 4 * dim.div_ceil(samples) * words;
         Stream::holds("dim", row_bytes.div_ceil(BLOCK_BYTES) as u64)?;
-        let nodes = Nodes::new(nodes.or(stream.nodes()), rows)?;
+        let nodes = Nodes::new(nodes, stream, rows)?;
         Ok(Source {
             sampler,
             stream,

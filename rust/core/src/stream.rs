@@ -155,7 +155,7 @@ pub struct Stream {
 
 impl Stream {
     /// The same words, for matrices whose rows belong to these nodes: where a process holds some nodes of many,
-    /// its rows are drawn as they would be among all. A kernel that is told its nodes goes by those.
+    /// its rows are drawn as they would be among all. A kernel that is told its nodes takes them from among these.
     #[must_use]
     pub fn for_nodes(self, nodes: Arc<[u32]>) -> Stream {
         Stream {

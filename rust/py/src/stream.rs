@@ -119,13 +119,22 @@ impl Key {
         })
     }
 
-    /// The same key for a process that holds only these nodes: row r of what it draws is that of node nodes[r].
+    /// The same key for a process that holds only these of its nodes: row r of what it draws is that of node nodes[r].
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Key> {
         let nodes = read::<u32>("nodes", nodes)?;
+        let nodes = match &self.nodes {
+            None => nodes.as_slice()?.into(),
+            Some(held) => {
+                let of = |node: &u32| held.get(*node as usize).copied().ok_or(*node);
+                let chosen: Result<_, u32> = nodes.as_slice()?.iter().map(of).collect();
+                let wanted = format!("nodes below {}, as many as the key is for", held.len());
+                chosen.map_err(|node| unfit("nodes", &wanted, node))?
+            }
+        };
         Ok(Key {
             secret: self.secret.clone(),
             is_seeded: self.is_seeded,
-            nodes: Some(nodes.as_slice()?.into()),
+            nodes: Some(nodes),
         })
     }
 
