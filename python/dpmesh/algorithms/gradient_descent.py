@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
-
+from dpmesh import kernels
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
@@ -119,8 +118,8 @@ class GradientDescent:
     def absorb(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
         """Step from the mixed point along all records' mean gradient."""
         g = problem.gradient(b, problem.everything, clipping_norm=self.clipping_norm)
-        x = b - b.dtype.type(self.step_size(t + 1)) * g
-        return GradientDescentState(Sensitive(np.asarray(x)))
+        x = kernels.weighted_sum((1.0, b), (-self.step_size(t + 1), g))
+        return GradientDescentState(Sensitive(x))
 
     def parameters(self, state: GradientDescentState) -> Floats:
         """Return the nodes' own models."""

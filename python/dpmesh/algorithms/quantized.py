@@ -25,6 +25,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import able, fail, integer, one_of, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel
@@ -290,10 +291,8 @@ class QuantizedGossip:
                 wanted = f"at most 2 (1 - consensus_step_size) / step_size = {largest:g}"
                 fail("regularization", wanted, problem.regularization)
         bound = None if self.mode == "paper" else self.clipping_norm
-        x = problem.gradient(point, batches, clipping_norm=bound)
-        x *= -alpha  # in place: at many coordinates each new array costs as much as the arithmetic
-        x += (1 - beta) * state.x
-        x += beta * received
+        g = problem.gradient(point, batches, clipping_norm=bound)
+        x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
         return QuantizedState(Sensitive(x), self.next_sensitivity(state.sensitivity, k))
 
     def parameters(self, state: QuantizedState) -> Floats:

@@ -53,6 +53,7 @@ from dpmesh.kernels.smoothing import (
     smooth,
     smoothing_spectrum,
 )
+from dpmesh.kernels.sums import weighted_sum
 from dpmesh.kernels.threads import get_threads, set_threads
 from dpmesh.kernels.training import linear_training
 
@@ -105,4 +106,5 @@ __all__ = [
     "smoothing_spectrum",
     "uniform",
     "unpack",
+    "weighted_sum",
 ]

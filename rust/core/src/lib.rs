@@ -33,6 +33,7 @@ pub mod qnet;
 pub mod quantize;
 pub mod smoothing;
 pub mod stream;
+pub mod sums;
 
 pub use error::KernelError;
 pub use real::Real;

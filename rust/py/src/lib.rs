@@ -15,6 +15,7 @@ mod qnet;
 mod quantize;
 mod smoothing;
 mod stream;
+mod sums;
 mod threads;
 
 use pyo3::prelude::*;
@@ -34,5 +35,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     qnet::register(module)?;
     quantize::register(module)?;
     smoothing::register(module)?;
-    stream::register(module)
+    stream::register(module)?;
+    sums::register(module)
 }

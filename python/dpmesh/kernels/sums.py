@@ -1,0 +1,45 @@
+"""Weighted sums of arrays in one pass: no array for a product, none for a part of the sum."""
+
+from __future__ import annotations
+
+import numpy.typing as npt
+
+from dpmesh import _core
+from dpmesh._validate import fail, number
+from dpmesh.kernels._arrays import FloatArray, buffer, floats
+
+
+def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = None) -> FloatArray:
+    """Weighted sum of arrays, ``w_1 * x_1 + w_2 * x_2 + ...``.
+
+    Each element is summed in the order of the terms, in the type of the arrays, with the rounding
+    of numpy's ``+`` and ``*``.
+
+    Parameters
+    ----------
+    terms
+        One or more pairs of a weight and an array: all of one shape and type, float32 or float64.
+    out
+        Where to put the result: an array like the terms that overlaps none of them.
+
+    Returns
+    -------
+    An array of the shape and type of the terms; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        If there is no term, a weight is not finite, or an array does not fit. NaN and infinity in
+        arrays are passed on, as numpy does.
+    """
+    if not terms:
+        fail("terms", "at least 1", 0)
+    arrays = [(number("weights", weight), floats("terms", x)) for weight, x in terms]
+    like = arrays[0][1]
+    for _, array in arrays:
+        if (array.shape, array.dtype) != (like.shape, like.dtype):
+            wanted = f"arrays of {like.dtype} and shape {like.shape}, as the first"
+            fail("terms", wanted, f"{array.dtype} {array.shape}")
+    out = buffer(out, like)
+    _core.weighted_sum(arrays, out)
+    return out

@@ -1,0 +1,77 @@
+//! Weighted sums of arrays, element by element.
+
+use crate::error::same_len;
+use crate::parallel::{BLOCK, for_each_block, vectorized};
+use crate::{KernelError, Real};
+
+/// `out = sum_k weights[k] * terms[k]`, each element summed in the order of the terms.
+///
+/// # Errors
+/// If there is no term, or not one weight for each, or a term is not as long as `out`.
+pub fn weighted_sum_into<T: Real>(
+    weights: &[T],
+    terms: &[&[T]],
+    out: &mut [T],
+) -> Result<(), KernelError> {
+    same_len("weights", weights.len(), terms.len())?;
+    for term in terms {
+        same_len("terms", term.len(), out.len())?;
+    }
+    let ((&first_weight, weights), (first, terms)) = weights
+        .split_first()
+        .zip(terms.split_first())
+        .ok_or_else(|| KernelError::new("terms", "at least 1", 0))?;
+    for_each_block(
+        out,
+        BLOCK,
+        || (),
+        |(), block, out| {
+            let part = block * BLOCK..block * BLOCK + out.len();
+            vectorized!({
+                for (sum, &x) in out.iter_mut().zip(&first[part.clone()]) {
+                    *sum = first_weight * x;
+                }
+                for (&weight, term) in weights.iter().zip(terms) {
+                    for (sum, &x) in out.iter_mut().zip(&term[part.clone()]) {
+                        *sum += weight * x;
+                    }
+                }
+            });
+        },
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn elements_are_summed_in_order(len in 0_usize..3 * BLOCK, count in 1_usize..5) {
+            let number = |i: usize| ((i as f32) * 0.7548).sin();
+            let numbers: Vec<f32> = (0..count * len).map(number).collect();
+            let weights: Vec<f32> = (0..count).map(|k| number(k + 7)).collect();
+            let terms: Vec<&[f32]> = (0..count).map(|k| &numbers[k * len..][..len]).collect();
+            let mut sums = vec![f32::NAN; len];
+            weighted_sum_into(&weights, &terms, &mut sums).unwrap();
+            for (j, sum) in sums.into_iter().enumerate() {
+                let products = (0..count).map(|k| weights[k] * terms[k][j]);
+                prop_assert_eq!(sum, products.reduce(|a, b| a + b).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn bad_input_is_an_error() {
+        let error = |weights: &[f64], terms: &[&[f64]]| {
+            let result = weighted_sum_into(weights, terms, &mut [0.0; 2]);
+            result.unwrap_err().to_string()
+        };
+        let x = [1.0, 2.0];
+        assert_eq!(error(&[], &[]), "terms: wanted at least 1, got 0");
+        assert_eq!(error(&[1.0], &[]), "weights: wanted 0 elements, got 1");
+        assert_eq!(error(&[1.0], &[&x[1..]]), "terms: wanted 2 elements, got 1");
+    }
+}

@@ -1,0 +1,50 @@
+"""Weighted sums of arrays."""
+
+import numpy as np
+import pytest
+
+from dpmesh import kernels
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(5,), (3, 70_001)])
+def test_rounded_as_numpy_does(dtype, shape):
+    rng = np.random.default_rng(1)
+    x, y, z = (rng.standard_normal(shape).astype(dtype) for _ in range(3))
+    expected = dtype(0.3) * x + dtype(-2.5) * y + dtype(1 / 3) * z
+    terms = (0.3, x), (-2.5, y), (1 / 3, z)
+    np.testing.assert_array_equal(kernels.weighted_sum(*terms), expected)
+    out = np.empty(shape, dtype)
+    assert kernels.weighted_sum(*terms, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(kernels.weighted_sum((2, x[..., ::2])), 2 * x[..., ::2])
+
+
+def test_bits_do_not_depend_on_threads():
+    x, y = np.random.default_rng(2).standard_normal((2, 300_000))
+    before, results = kernels.get_threads(), []
+    for threads in (1, 3):
+        kernels.set_threads(threads)
+        results.append(kernels.weighted_sum((0.1, x), (0.7, y)))
+    kernels.set_threads(before)
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: kernels.weighted_sum(), "terms: wanted at least 1, got 0"),
+        (lambda x: kernels.weighted_sum((1.0, x), (1.0, x[:2])), r"terms: .* shape \(3,\), as the"),
+        (lambda x: kernels.weighted_sum((1.0, x), (1.0, np.float32(x))), "terms: .* got float32"),
+        (lambda x: kernels.weighted_sum((1.0, x.astype(str))), "terms: wanted an array of float32"),
+        (lambda x: kernels.weighted_sum((np.nan, x)), "weights: wanted a finite number, got nan"),
+        (lambda x: kernels.weighted_sum((1.0, x), out=x[:2]), "out: wanted an array of float64"),
+        (
+            lambda x: kernels.weighted_sum((1.0, x), out=x),
+            "terms: wanted an array that nothing else writes",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.ones(3))
