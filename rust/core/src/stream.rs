@@ -236,11 +236,10 @@ impl Stream {
                 let rows = out.chunks_mut(row_bytes).enumerate();
                 chacha20::key_stream(
                     key,
-                    rows.flat_map(|(row, out)| {
+                    rows.map(|(row, out)| {
                         // The cipher reads its nonce as little-endian words.
                         let [purpose, round, node] = nonce_of(row).map(u32::swap_bytes);
-                        let blocks = (first..).zip(out.chunks_mut(BLOCK_BYTES));
-                        blocks.map(move |(block, bytes)| ([block, purpose, round, node], bytes))
+                        ([first, purpose, round, node], out)
                     }),
                 );
             }
