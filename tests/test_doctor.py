@@ -24,7 +24,8 @@ def say() -> str:
 def test_extras_are_there_or_named_as_missing() -> None:
     said = say()
     assert dpmesh.__version__ in said
-    for extra, modules in EXTRAS.items():
+    for extra, distributions in EXTRAS.items():
+        modules = [{"scikit-learn": "sklearn"}.get(name, name) for name in distributions]
         there = all(util.find_spec(module) is not None for module in modules)
         assert (f"extra      {extra}: " in said) is there
         assert (f'missing    {extra}: pip install "dpmesh[{extra}]"' in said) is not there

@@ -77,3 +77,25 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path) -> None:
     assert (code, "seeds: wanted none" in output) == (2, True)
     code, output = reproduce("nonsense")
     assert (code, "name: wanted one of" in output) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["--help", "doctor", "--version"])
+def test_the_command_line_loads_nothing_heavy_to_answer(command: str) -> None:
+    pytest.importorskip("typer")
+    code = (
+        "import atexit, sys; sys.argv = ['dpmesh', sys.argv[1]]\n"
+        "heavy = {'numpy', 'scipy', 'networkx', 'sklearn', 'matplotlib', 'jax'}\n"
+        "atexit.register(lambda: print('heavy:', *(heavy & set(sys.modules))))\n"
+        "from dpmesh.__main__ import main; main()"
+    )
+    asked = [sys.executable, "-c", code, command]
+    found = subprocess.run(asked, capture_output=True, check=True, text=True)
+    assert found.stdout.splitlines()[-1].strip() == "heavy:"
+
+
+def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
+    code = "import dpmesh as dm; print(dm.privacy.audit.couple, dm.engines.blocks.blocks)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    for module in (dm.privacy, dm.engines):
+        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+            module.nonsense  # noqa: B018

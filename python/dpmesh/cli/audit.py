@@ -3,63 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dpmesh as dm
 from dpmesh._validate import one_of
-from dpmesh.algorithms import (
-    FederatedLearning,
-    GradientDescent,
-    OnlineLearning,
-    QuantizedGossip,
-    WithoutReplacement,
-)
-from dpmesh.controllers import Periodic
-from dpmesh.keys import Key
-from dpmesh.privacy.audit import Crowd, Pair, audit_layers, worst_cases
-from dpmesh.privacy.compression import Quantizer
-from dpmesh.schedules import Constant, SampleSize
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.audit import Crowd, Pair
 
 
 def _online(canaries: int) -> tuple[Pair, Crowd]:
-    return worst_cases.online(OnlineLearning(epsilon=1.0), canaries=canaries)
+    return dm.privacy.audit.worst_cases.online(dm.OnlineLearning(epsilon=1.0), canaries=canaries)
 
 
 def _federated(canaries: int) -> tuple[Pair, Crowd]:
-    algorithm = FederatedLearning(
+    algorithm = dm.FederatedLearning(
         clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
     )
-    return worst_cases.federated(algorithm, canaries=canaries)
+    return dm.privacy.audit.worst_cases.federated(algorithm, canaries=canaries)
 
 
 def _gradient_descent(canaries: int) -> tuple[Pair, Crowd]:
-    algorithm = GradientDescent(records=4, noise_multiplier=1.5)
-    return worst_cases.gradient_descent(algorithm, canaries=canaries)
+    algorithm = dm.GradientDescent(records=4, noise_multiplier=1.5)
+    return dm.privacy.audit.worst_cases.gradient_descent(algorithm, canaries=canaries)
 
 
 def _quantized(canaries: int) -> tuple[Pair, Crowd]:
     rounds = 6
-    algorithm = QuantizedGossip(
-        step_size=Constant(0.5),
-        consensus_step_size=Constant(0.2),
-        sample_size=SampleSize(10, 0, rounds),
-        noise_std=Constant(1.0),
-        compressor=Quantizer(0.001, bits=16),
+    algorithm = dm.QuantizedGossip(
+        step_size=dm.schedules.Constant(0.5),
+        consensus_step_size=dm.schedules.Constant(0.2),
+        sample_size=dm.schedules.SampleSize(10, 0, rounds),
+        noise_std=dm.schedules.Constant(1.0),
+        compressor=dm.privacy.Quantizer(0.001, bits=16),
         smoothness=1.0,
     )
-    return worst_cases.quantized(algorithm, rounds=rounds, canaries=canaries)
+    return dm.privacy.audit.worst_cases.quantized(algorithm, rounds=rounds, canaries=canaries)
 
 
 def _without_replacement(canaries: int) -> tuple[Pair, Crowd]:
-    algorithm = WithoutReplacement(
+    algorithm = dm.WithoutReplacement(
         epsilon=4.0,
         batch_size=2,
-        step_size=Constant(0.001),
-        controller=Periodic(2),
+        step_size=dm.schedules.Constant(0.001),
+        controller=dm.controllers.Periodic(2),
         model_radius=1.0,
     )
-    return worst_cases.without_replacement(algorithm, canaries=canaries)
+    return dm.privacy.audit.worst_cases.without_replacement(algorithm, canaries=canaries)
 
 
 CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
@@ -84,13 +76,15 @@ def audit(
 
     Three layers: two runs that hear the same releases, many short runs, one run with many canaries.
     """
-    keys = None if seed is None else Key.seeded(seed)
+    keys = None if seed is None else dm.Key.seeded(seed)
     faults = []
     try:
         for name in CASES if algorithm is None else [one_of("algorithm", algorithm, CASES)]:
             pair, crowd = CASES[name](canaries)
             typer.echo(f"{name}: {pair.algorithm}\n")
-            for result in audit_layers(pair, crowd, runs=runs, confidence=confidence, key=keys):
+            for result in dm.privacy.audit.audit_layers(
+                pair, crowd, runs=runs, confidence=confidence, key=keys
+            ):
                 typer.echo(f"{result}\n")
                 faults += [name] if result.violated else []
     except ValueError as error:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpmesh.demo import run_demo, save
-from dpmesh.keys import Key
-from dpmesh.simulator import Run
+import dpmesh as dm
 
 
 def demo(
@@ -21,16 +19,18 @@ def demo(
     ] = None,
 ) -> None:
     """Learn digits on 16 nodes over a changing network, with and without privacy."""
+    from dpmesh.demo import run_demo, save
+
     columns = ("accuracy", "released_accuracy", "regret")
 
-    def show(name: str, run: Run) -> None:
+    def show(name: str, run: dm.Run) -> None:
         cells = "".join(f"{run.history.last(column):>12.3f}" for column in columns)
         typer.echo(f"{name:<14}{cells}{run.traffic.megabytes:>8.2f}")
 
     typer.echo("Online learning on scikit-learn's digits, even against odd, 16 nodes, a network")
     typer.echo("that changes every round. 'released' is the accuracy of what may be published.\n")
     typer.echo(f"{'':<14}{'accuracy':>12}{'released':>12}{'regret':>12}{'MB':>8}")
-    key = Key.generate() if seed is None else Key.seeded(seed)
+    key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
     runs = run_demo(key, show)
     name, last = list(runs.items())[-1]
     typer.echo(f"\nThe privacy report of {name}:\n\n{last.privacy}\n")

@@ -12,11 +12,11 @@ from pathlib import Path
 import typer
 
 import dpmesh
-from dpmesh import kernels
+from dpmesh import _core
 
 EXTRAS = {
     "cli": ("typer",),
-    "data": ("sklearn",),
+    "data": ("scikit-learn",),
     "plots": ("matplotlib",),
     "progress": ("tqdm",),
     "parquet": ("pandas", "pyarrow"),
@@ -25,36 +25,37 @@ EXTRAS = {
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
 }
-"""Extra, and the modules that it brings."""
+"""Extra, and the distributions that it brings."""
 
 
 def doctor() -> None:
     """Say which engines, extras and threads there are, and where data sets are looked for."""
     typer.echo(f"dpmesh     {dpmesh.__version__}, Python {platform.python_version()}")
     typer.echo(f"processor  {platform.machine()}, {os.cpu_count()} cores seen")
-    typer.echo(f"threads    {kernels.get_threads()}: kernels.set_threads or RAYON_NUM_THREADS")
+    typer.echo(f"threads    {_core.get_threads()}: kernels.set_threads or RAYON_NUM_THREADS")
     folder = os.environ.get("DPMESH_DATA")
     if folder is None:
         typer.echo("data sets  none: DPMESH_DATA is not set")
     else:
         found = sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
         typer.echo(f"data sets  {', '.join(found) or 'none'} in DPMESH_DATA")
-    for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if util.find_spec(module) is None]
-        if missing:
+    for extra, distributions in EXTRAS.items():
+        versions = _versions(distributions)
+        if versions is None:
             typer.echo(f'missing    {extra}: pip install "dpmesh[{extra}]"')
         else:
-            versions = ", ".join(f"{module} {_version(module)}" for module in modules)
             typer.echo(f"extra      {extra}: {versions}")
     typer.echo("engine     one process: always")
     for engine, ready in (("MPI", _mpi()), ("Flower", _flower())):
         typer.echo(f"engine     {engine}: {ready}")
 
 
-def _version(module: str) -> str:
-    """Return the version of the distribution that a module comes from."""
-    distributions = metadata.packages_distributions().get(module, [module])
-    return metadata.version(distributions[0])
+def _versions(distributions: tuple[str, ...]) -> str | None:
+    """Return name and version of each, or None if one is missing."""
+    try:
+        return ", ".join(f"{name} {metadata.version(name)}" for name in distributions)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _mpi() -> str:

@@ -6,21 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from math import inf
-from typing import Annotated, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar, cast
 
 import typer
 
+import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
-from dpmesh.algorithms import (
-    FederatedLearning,
-    OnlineLearning,
-    QuantizedGossip,
-    WithoutReplacement,
-)
-from dpmesh.privacy import Budget, accounting, report
-from dpmesh.privacy.accounting.papers.quantized import Mode
-from dpmesh.privacy.budget import Planned
-from dpmesh.schedules import Constant, PowerLaw, SampleSize
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.accounting.papers.quantized import Mode
+    from dpmesh.privacy.budget import Planned
 
 privacy = typer.Typer(
     no_args_is_help=True,
@@ -31,7 +26,7 @@ privacy = typer.Typer(
 MOST_ROUNDS = 100_000
 FOREVER = 2**62
 
-AlgorithmT = TypeVar("AlgorithmT", bound=Planned)
+AlgorithmT = TypeVar("AlgorithmT", bound="Planned")
 P = ParamSpec("P")
 
 Epsilon = Annotated[float | None, typer.Option(help="What may be spent.")]
@@ -70,8 +65,8 @@ def federated(
 ) -> None:
     """Federated learning, for adding (poisson) or replacing (uniform) a client."""
 
-    def make(multiplier: float) -> FederatedLearning:
-        return FederatedLearning(
+    def make(multiplier: float) -> dm.FederatedLearning:
+        return dm.FederatedLearning(
             clients,
             rate,
             clipping_norm,
@@ -99,10 +94,10 @@ def online(
 
     Give --epsilon or --noise: the other is told.
     """
-    algorithm = OnlineLearning(
+    algorithm = dm.OnlineLearning(
         _single_epsilon(epsilon, noise, delta),
         delta,
-        Constant(step_size),
+        dm.schedules.Constant(step_size),
         clipping_norm=clipping_norm,
         batch_size=batch_size,
     )
@@ -126,18 +121,18 @@ def quantized(
     smoothness: Annotated[float, typer.Option(help="L, of every record's gradient.")] = inf,
 ) -> None:
     """Quantized gossip, for replacing a record: with these sizes in all rounds."""
-    gossip = QuantizedGossip(
-        Constant(step_size),
-        Constant(consensus_step_size),
-        SampleSize(integer("sample_size", sample_size, at_least=1), 0.0, FOREVER),
-        PowerLaw(1.0, noise_exponent),
+    gossip = dm.QuantizedGossip(
+        dm.schedules.Constant(step_size),
+        dm.schedules.Constant(consensus_step_size),
+        dm.schedules.SampleSize(integer("sample_size", sample_size, at_least=1), 0.0, FOREVER),
+        dm.schedules.PowerLaw(1.0, noise_exponent),
         clipping_norm=clipping_norm,
         mode=cast("Mode", mode),
         smoothness=smoothness,
     )
 
-    def make(std: float) -> QuantizedGossip:
-        return replace(gossip, noise_std=PowerLaw(std, noise_exponent))
+    def make(std: float) -> dm.QuantizedGossip:
+        return replace(gossip, noise_std=dm.schedules.PowerLaw(std, noise_exponent))
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
     _tell(
@@ -165,7 +160,7 @@ def without_replacement(
     Give --epsilon or --noise: the other is told.
     """
     budget = _single_epsilon(epsilon, noise, delta)
-    algorithm = WithoutReplacement(budget, delta, models, batch_size, copies=copies)
+    algorithm = dm.WithoutReplacement(budget, delta, models, batch_size, copies=copies)
     mechanism = algorithm.mechanism
     release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
     std = mechanism.noise_scale(algorithm.sensitivity, dim=1) * release
@@ -187,13 +182,13 @@ def _solve(
         fail("options", "two of --epsilon, --noise and --rounds", ", ".join(names) or "none")
     if rounds is None and epsilon is not None and noise is not None:
         algorithm = make(positive("noise", noise))
-        rounds = Budget(epsilon, delta).affordable_rounds(algorithm, at_most=MOST_ROUNDS)
+        rounds = dm.privacy.Budget(epsilon, delta).affordable_rounds(algorithm, at_most=MOST_ROUNDS)
         if rounds == 0:
-            Budget(epsilon, delta).require(algorithm, 1)
+            dm.privacy.Budget(epsilon, delta).require(algorithm, 1)
         return algorithm, noise, rounds
     rounds = integer("rounds", rounds or 0, at_least=1)
     if noise is None:
-        noise = Budget(epsilon or 0.0, delta).calibrate(make, rounds)
+        noise = dm.privacy.Budget(epsilon or 0.0, delta).calibrate(make, rounds)
     return make(positive("noise", noise)), noise, rounds
 
 
@@ -205,7 +200,7 @@ def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) ->
     if noise is None:
         return positive("epsilon", epsilon or 0.0)
     mu = 1 / positive("noise", noise)
-    return mu if delta == 0 else accounting.gdp_epsilon(delta, mu)
+    return mu if delta == 0 else dm.privacy.accounting.gdp_epsilon(delta, mu)
 
 
 def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:
@@ -213,4 +208,4 @@ def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, me
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
     typer.echo(f"noise       {noise:.8g} ({meaning})")
     typer.echo(f"rounds      {number}")
-    typer.echo(str(report(algorithm.plan(rounds or 2), delta)))
+    typer.echo(str(dm.privacy.report(algorithm.plan(rounds or 2), delta)))

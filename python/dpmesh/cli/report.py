@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dpmesh.experiments.page import write_page
-
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Where dpmesh run put its results.")],
@@ -17,6 +15,8 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about the finished runs in a folder."""
+    from dpmesh.experiments.page import write_page
+
     try:
         path = write_page(folder, output)
     except (ValueError, OSError) as error:

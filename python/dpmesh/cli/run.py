@@ -12,9 +12,6 @@ from typing import Annotated
 import typer
 
 from dpmesh._validate import one_of
-from dpmesh.experiments import read, run_sweep
-from dpmesh.experiments.schema import all_keys, json_schema
-from dpmesh.experiments.sweep import rounds_left
 
 
 def run(
@@ -38,6 +35,10 @@ def run(
     ] = False,
 ) -> None:
     """Run an experiment from a file: all cells of its sweep that are not finished yet."""
+    from dpmesh.experiments import read, run_sweep
+    from dpmesh.experiments.schema import all_keys, json_schema
+    from dpmesh.experiments.sweep import rounds_left
+
     if keys or schema:
         typer.echo(all_keys() if keys else json.dumps(json_schema(), indent=1))
         return

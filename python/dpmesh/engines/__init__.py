@@ -1,1 +1,18 @@
-"""Existing distributed engines under the same algorithms: what replaces the exchange in process."""
+"""Existing distributed engines under the same algorithms: what replaces the exchange in process.
+
+Each is imported when it is first used, since each needs its extra: `mpi`, `flower`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpmesh.engines import blocks, flower, mpi
+
+__all__ = ["blocks", "flower", "mpi"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return import_module(f"dpmesh.engines.{name}")
+    raise AttributeError(f"module 'dpmesh.engines' has no attribute {name!r}")

@@ -5,6 +5,8 @@ Rules that all of them keep:
 - Arrays of float32 and float64 come in without a copy where they are C-contiguous.
 - ``out=`` receives the result; the input itself means in place. Without it a new array is made.
 - Results do not depend on the number of threads (`set_threads`).
+- Python threads may call them at once, with and without an interpreter lock. An ``out=`` that
+  another call uses is refused; arrays that a call reads must not be changed meanwhile by others.
 - A `ValueError` names the argument, what was wanted and what came. Kernels that would turn NaN or
   infinity into a plausible number (clipping, quantization) refuse it; linear ones pass it on, as
   numpy does.

@@ -1,5 +1,9 @@
-"""Privacy that is true: mechanisms, plans and ledgers, accountants, reports."""
+"""Privacy that is true: mechanisms, plans and ledgers, accountants, reports, audits."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dpmesh.privacy import accounting
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.cost import Cost
@@ -9,6 +13,9 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report, Spread, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Released, Sensitive
+
+if TYPE_CHECKING:
+    from dpmesh.privacy import audit
 
 __all__ = [
     "Budget",
@@ -33,5 +40,13 @@ __all__ = [
     "Sensitive",
     "Sensitivity",
     "Spread",
+    "accounting",
+    "audit",
     "report",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "audit":  # a higher floor: it runs algorithms
+        return import_module("dpmesh.privacy.audit")
+    raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}")

@@ -1,6 +1,9 @@
 //! The extension module `dpmesh._core`. Its functions take arrays that the Python face has already made
 //! C-contiguous, check what only they can see, release the interpreter lock, call a kernel and give the
 //! result. They hold no arithmetic.
+//!
+//! A free-threaded interpreter stays free: classes are frozen, the one static (the pool of threads) is
+//! behind a lock, and an array that a kernel writes is borrowed by nobody else.
 
 mod accounting;
 mod complexity;
@@ -20,7 +23,7 @@ mod threads;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+#[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import fft
-from scipy.signal import lfilter
 from scipy.special import log_ndtr, logsumexp
 
 from dpmesh.privacy.accounting._arguments import Floats
@@ -98,6 +97,8 @@ def _window(losses: Sequence[Loss], counts: Sequence[int]) -> tuple[int, int]:
 
 def epsilon_at(delta: float, loss: Loss, interval: float) -> float:
     """The smallest epsilon of at least 0 at which the profile of a loss is at most `delta`."""
+    from scipy.signal import lfilter  # takes longer to import than all else here
+
     if loss.infinite > delta:
         return inf
     # of what lies beyond each point: its mass, and its mass times exp(point - loss)

@@ -1,0 +1,164 @@
+"""Python threads that use the package at once, with and without an interpreter lock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpmesh as dm
+from dpmesh import kernels
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.door import Passage, watched_by
+
+THREADS, TURNS = 8, 20
+NODES, DIM = 16, 700
+
+
+def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
+    """Return what `work(thread)` gives, all threads having started together."""
+    start = Barrier(threads)
+
+    def begin(thread: int) -> Any:
+        start.wait()
+        return work(thread)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(begin, range(threads)))
+
+
+def calls() -> dict[str, Callable[[], Any]]:
+    """Return one call of each family of kernels, all of them on the same arrays and streams."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(NODES, DIM))
+    weights = sp.csr_array(np.full((NODES, NODES), 1 / NODES))
+    labels = rng.integers(0, 3, NODES)
+    batches = [np.array([node]) for node in range(3)]
+    params = np.zeros((3, 3 * DIM))
+    key = Key.seeded(1)
+    stream, coins = key.stream(Purpose.NOISE), key.stream(Purpose.QUANTIZE)
+    chacha = Key.seeded(1, "chacha20").stream(Purpose.NOISE)
+    codes = kernels.quantize(x, 0.1, coins)
+    networks = kernels.q_init(3, 4, stream, hidden=16)
+    states = np.ones((3, 2, 4), np.float32)
+    return {
+        "noise": lambda: kernels.add_gaussian(x, 1.0, stream),
+        "noise of chacha": lambda: kernels.laplace((NODES, DIM), 2.0, chacha),
+        "discrete noise": lambda: kernels.discrete_gaussian((NODES, 20), 3.0, stream),
+        "coins": lambda: kernels.bernoulli((NODES, DIM), 0.3, coins),
+        "clipping": lambda: kernels.clip_rows(x, 1.0),
+        "smoothing": lambda: kernels.smooth(x, 3.0, method="fft"),
+        "mixing": lambda: kernels.mix_noisy(weights, x, "gaussian", 0.1, stream),
+        "quantization": lambda: kernels.quantize_noisy(x, 0.5, 0.1, stream, coins),
+        "packing": lambda: kernels.unpack(kernels.pack(codes, kernels.bits_needed(codes))),
+        "linear": lambda: kernels.linear_gradient(
+            params, x, labels, batches, "logistic", classes=3
+        ),
+        "networks": lambda: kernels.q_values(networks, states),
+        "complexity": lambda: kernels.rademacher_complexity(x, 8, 50, stream),
+    }
+
+
+def test_kernels_give_the_same_bits_when_threads_call_them_at_once() -> None:
+    every = calls()
+    alone = {name: call() for name, call in every.items()}
+    names = list(every)
+
+    def work(thread: int) -> None:
+        for turn in range(TURNS * len(names)):
+            name = names[(turn + thread) % len(names)]
+            np.testing.assert_array_equal(every[name](), alone[name], err_msg=name)
+
+    at_once(work)
+
+
+def test_the_number_of_threads_may_change_while_kernels_run() -> None:
+    x, stream = np.zeros((NODES, 40_000)), Key.seeded(1).stream(Purpose.NOISE)
+    alone, before = kernels.add_gaussian(x, 1.0, stream), kernels.get_threads()
+
+    def work(thread: int) -> None:
+        for turn in range(TURNS):
+            if thread == 0:
+                kernels.set_threads(1 + turn % 3)
+            else:
+                np.testing.assert_array_equal(kernels.add_gaussian(x, 1.0, stream), alone)
+
+    try:
+        at_once(work)
+    finally:
+        kernels.set_threads(before)
+
+
+def test_two_threads_that_write_into_one_array_are_refused_or_take_turns() -> None:
+    """Never a result made of both: the second is told that the array is not its own."""
+    out = np.empty((NODES, 40_000))
+    streams = [Key.seeded(seed).stream(Purpose.NOISE) for seed in range(THREADS)]
+
+    def refusal(thread: int) -> str | None:
+        try:
+            kernels.gaussian(out.shape, 1.0, streams[thread], out=out)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    said = {message for _ in range(TURNS) for message in at_once(refusal)}
+    assert None in said
+    said.discard(None)
+    assert all(message.startswith("out: wanted a writeable array of its own") for message in said)
+    results = [kernels.gaussian(out.shape, 1.0, stream) for stream in streams]
+    assert any(np.array_equal(out, result) for result in results)
+
+
+def problem_and_network() -> tuple[dm.LinearProblem, dm.topology.Topology]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8 * 12, 5))
+    train = dm.Dataset(x, np.where(x[:, 0] < 0, -1, 1), "synthetic")
+    problem = dm.LinearProblem(train, tuple(np.split(np.arange(96), 8)), "logistic")
+    network = dm.topology.edge_dropping(dm.topology.ring(8), keep=0.5, key=Key.seeded(9))
+    return problem, network
+
+
+def test_runs_on_one_problem_at_once_are_the_runs_alone() -> None:
+    """They share the problem and the network; memory, and who watches the door, are their own."""
+    algorithm = dm.OnlineLearning(epsilon=2.0)
+
+    def run(seed: int, problem: dm.LinearProblem, network: dm.topology.Topology) -> Any:
+        seen = []
+
+        def watch(passage: Passage) -> Any:
+            seen.append(passage.emission.values.sum())
+            return passage.emission
+
+        with watched_by(watch):
+            result = dm.simulate(algorithm, problem, network, rounds=12, key=Key.seeded(seed))
+        return result.parameters, np.array(seen), result.history.last("loss")
+
+    alone = [run(seed, *problem_and_network()) for seed in range(THREADS)]
+    shared = problem_and_network()
+    for one, other in zip(alone, at_once(lambda seed: run(seed, *shared)), strict=True):
+        for mine, same in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine, same)
+
+
+@pytest.mark.skipif(
+    not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="needs a free-threaded CPython"
+)
+def test_importing_everything_leaves_the_interpreter_without_its_lock() -> None:
+    """The extension says of itself that it needs none; the names are first used by many threads."""
+    code = f"""
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import dpmesh as dm
+with ThreadPoolExecutor({THREADS}) as pool:
+    list(pool.map(lambda name: getattr(dm, name), sorted(dm.__all__) * {THREADS}))
+sys.exit(sys._is_gil_enabled())
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
