@@ -67,7 +67,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _take(size: int) -> _Memory:
-    for memory in reversed(list(_kept)):
+    for memory in reversed(_kept.copy()):
         if memory.size == size:
             try:
                 _kept.remove(memory)
@@ -79,6 +79,6 @@ def _take(size: int) -> _Memory:
 
 def _give_back(memory: _Memory) -> None:
     _kept.append(memory)
-    while sum(kept.size for kept in list(_kept)) > MOST:
+    while sum(kept.size for kept in _kept.copy()) > MOST:
         with suppress(IndexError):  # another thread has thrown the last away
             _kept.popleft()
