@@ -28,14 +28,15 @@ def one_rank(rows: int, columns: int) -> None:
     from mpi4py import MPI
 
     import dpmesh as dm
+    from dpmesh.engines.gossip import MpiGossip
     from dpmesh.engines.mpi import MpiEngine
     from dpmesh.keys import Purpose
     from dpmesh.privacy.types import Released
 
     network = dm.topology.torus(rows, columns)
     engine, ranks = MpiEngine(network), MPI.COMM_WORLD
-    exchange = engine.carrier(dm.OnlineLearning(), network)
-    key = engine.key(dm.Key.seeded(0))
+    exchange = MpiGossip(engine, network)
+    key = dm.Key.seeded(0).for_nodes(engine.nodes.astype(np.uint32))
     x = np.zeros((len(engine.nodes), DIM), np.float32)
     seconds = []
     for t in range(ROUNDS):

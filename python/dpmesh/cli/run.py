@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpmesh._validate import one_of
+
+if TYPE_CHECKING:
+    from dpmesh.experiments.settings import Settings
 
 
 def run(
@@ -49,9 +53,7 @@ def run(
         settings = read(file)
         if engine is not None:
             one_of("engine", engine, ("mpi",))
-            from dpmesh.experiments.ranks import run_on_ranks
-
-            run_on_ranks(settings, folder)
+            _on_ranks(settings, folder)
             return
         with _progress(rounds_left(settings, folder), not quiet) as tell:
             failed = run_sweep(settings, folder, processes=processes, tell=tell)
@@ -66,6 +68,35 @@ def run(
     if failed:
         raise typer.Exit(1)
     typer.echo(f"results in {folder}; a page of them: dpmesh report {folder}")
+
+
+def _on_ranks(settings: Settings, folder: Path) -> None:
+    """Run under mpiexec; what ends a run is told by one rank for all."""
+    from mpi4py import MPI
+
+    from dpmesh.experiments.ranks import RankFailed, command, run_on_ranks
+
+    ranks = MPI.COMM_WORLD
+    try:
+        run_on_ranks(settings, folder)
+        return
+    except RankFailed as error:
+        if error.__cause__ is not None:  # on the rank that failed
+            traceback.print_exception(error.__cause__)
+        message, code = f"Error: {error}\nto go on: {command(ranks)}", 1
+    except ValueError as error:
+        message, code = f"Error: {error}", 2
+    except KeyboardInterrupt:
+        message, code = f"interrupted; to go on: {command(ranks)}", 130
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        ranks.Abort(1)
+    sys.stderr.flush()
+    if ranks.rank == 0:
+        typer.echo(message, err=True)
+    ranks.Barrier()  # a launcher ends all ranks when the first one ends with an error
+    raise typer.Exit(code)
 
 
 @contextmanager

@@ -1,51 +1,85 @@
-"""Gossip over MPI: each rank holds some nodes, and only rows on the boundary travel.
+"""Ranks of MPI, each with some of the nodes.
 
-Needs the extra ``mpi``. Every rank knows the public network, so that both ends of a message know it
-is due, and no rank asks another. All ranks make the same call:
+Needs the extra ``mpi``. All ranks make the same call:
 
     engine = MpiEngine(topology)
     run = dm.simulate(algorithm, problem, topology, rounds=100, key=key, engine=engine)
     if engine.is_root:
         run.save("results")
 
-Run it by ``mpiexec -n 4 python -m mpi4py program.py``: should one rank fail, all end.
+Run it by ``mpiexec -n 4 python -m mpi4py program.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from dpmesh import kernels
 from dpmesh._validate import fail, integer
-from dpmesh.algorithms.base import AnyAlgorithm, Info
-from dpmesh.engines.blocks import Boundary, Nodes, blocks, boundary
-from dpmesh.keys import Key
+from dpmesh.algorithms.base import Info, Losses
+from dpmesh.algorithms.without_replacement import WithoutReplacement
+from dpmesh.engines.blocks import Nodes, blocks
+from dpmesh.engines.gossip import MpiGossip
+from dpmesh.engines.releases import assembled
+from dpmesh.engines.token import MpiToken, TokenOnRanks
+from dpmesh.privacy.budget import OverBudget
+from dpmesh.privacy.door import Keeper, kept_by, packed_for
+from dpmesh.privacy.events import Release
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.codec import Arrays, classes_in, decode, encode
+from dpmesh.simulator.engine import Share, Sign
 from dpmesh.simulator.history import Value
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.rounds import Progress
-from dpmesh.simulator.run import Traffic
 from dpmesh.topology import Topology
-from dpmesh.topology.matrix import MixingMatrix
+
+T = TypeVar("T")
+
+
+class RankFailed(RuntimeError):  # noqa: N818
+    """A run on ranks ended because one of them failed: it says which, and what is saved."""
+
+
+class _Elsewhere(Exception):  # noqa: N818
+    """Another rank has failed."""
+
+
+class Sent(NamedTuple):
+    """Messages of one rank to others.
+
+    Parameters
+    ----------
+    bytes
+        Their length as they went.
+    least
+        That of the nodes' own messages, each once to every rank that needs it.
+    """
+
+    bytes: int
+    least: int
 
 
 class MpiEngine:
     """The ranks of an MPI communicator, each with an equal share of the nodes.
 
-    The nodes are dealt out by the network of round 0, so that few of its links cross between ranks.
-    The bits of a run are those of one process with the same key, whatever the number of ranks, and
-    a checkpoint can be resumed on any number of them.
+    For gossip the nodes are dealt out by the network of round 0, so that few rows travel between
+    ranks. The bits of a run are those of one process with the same key, whatever the number of
+    ranks, and a checkpoint can be resumed on any number of them.
+
+    A rank whose round fails tells the others. All go back to the last round that is whole, rank 0
+    saves it if there is a checkpoint, and every rank raises `RankFailed`. Ctrl-C and SIGTERM, to
+    whichever rank, end the run after the round and save as well. A rank that is killed takes its
+    nodes' state along: the launcher ends the others, and the last checkpoint stays.
 
     Parameters
     ----------
-    topology
-        The whole network, the same on every rank.
+    network
+        The whole topology, the same on every rank; for messages that travel with a token, the
+        number of nodes.
     communicator
         By default all ranks.
 
@@ -55,11 +89,19 @@ class MpiEngine:
         If there are more ranks than nodes.
     """
 
-    def __init__(self, topology: Topology, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
+    stops_together = True
+
+    def __init__(self, network: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         self.communicator = communicator
-        integer("ranks", communicator.size, at_least=1, below=topology.nodes + 1)
-        cut = blocks(topology.matrix(0).weights, communicator.size) if self.is_root else None
-        self.parts: list[Nodes] = communicator.bcast(cut)
+        nodes = network if isinstance(network, int) else network.nodes
+        integer("ranks", communicator.size, at_least=1, below=nodes + 1)
+        if isinstance(network, int):
+            self.parts = np.array_split(np.arange(nodes), communicator.size)
+        else:
+            cut = blocks(network.matrix(0).weights, communicator.size) if self.is_root else None
+            self.parts = communicator.bcast(cut)
+        self._ended = False
+        self._exchange: MpiGossip | MpiToken | None = None
 
     @property
     def is_root(self) -> bool:
@@ -71,125 +113,140 @@ class MpiEngine:
         """The nodes of this rank, ascending."""
         return self.parts[self.communicator.rank]
 
-    def part(self, problem: Any) -> Any:
-        """Return the problem of this rank's nodes."""
-        return problem.for_nodes(self.nodes)
+    @property
+    def exchange(self) -> MpiGossip | MpiToken:
+        """The exchange of the run."""
+        assert self._exchange is not None
+        return self._exchange
 
-    def key(self, key: Key) -> Key:
-        """Return the key that draws the rows of this rank's nodes."""
-        return key.for_nodes(self.nodes.astype(np.uint32))
-
-    def carrier(self, algorithm: AnyAlgorithm, topology: Topology | None) -> MpiGossip:
-        """Return the exchange of this rank."""
+    def share(self, whole: Share, topology: Topology | None) -> Share:
+        """Return what this rank runs of it."""
+        self._ended = False
+        algorithm, problem = whole.algorithm, whole.problem
+        if sum(map(len, self.parts)) != problem.nodes:
+            fail("engine", f"one for {problem.nodes} nodes", sum(map(len, self.parts)))
+        part = problem.for_nodes(self.nodes)
+        if isinstance(algorithm, WithoutReplacement):
+            self._exchange = token = MpiToken(self)
+            ranks = TokenOnRanks(algorithm, problem, token)
+            return Share(ranks, part, token, whole.key, rewinds=not ranks.learns)
         if topology is None:
-            fail("engine", "an algorithm whose messages travel by gossip", algorithm.travels)
-        return MpiGossip(topology, self.parts, self.communicator)
+            fail("engine", "an algorithm of gossip, or WithoutReplacement", algorithm)
+        self._exchange = MpiGossip(self, topology)
+        key = whole.key.for_nodes(self.nodes.astype(np.uint32))
+        return Share(algorithm, part, self.exchange, key)
 
     def meters(self, meters: list[Metric]) -> list[Metric]:
         """Return one metric that gathers what all of these look at."""
         return [_OnRoot(self, meters)]
 
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is up on some rank."""
-        return bool(self.communicator.allreduce(flag, MPI.LOR))
+    @contextmanager
+    def at_door(self, keeper: Keeper) -> Iterator[None]:
+        """Ask `keeper` before every release, and let the exchange see how it is packed."""
+        with kept_by(lambda release: keeper(self._named(release))), self._packed():
+            yield
+
+    def _packed(self) -> AbstractContextManager[None]:
+        return packed_for(self.exchange.note)
+
+    @contextmanager
+    def together(self, keep: Callable[[], str | None]) -> Iterator[None]:
+        """Fail on all ranks if the block fails on one, and say who did and what is saved."""
+        try:
+            yield
+        except OverBudget:
+            self._tell(Sign.OVER_BUDGET)
+            raise
+        except Exception as error:
+            self._tell(Sign.FAILED)
+            here = None if isinstance(error, _Elsewhere) else error
+            raise RankFailed(self._story(here, keep)) from here
+
+    def agree(self, signs: Sign = Sign.NONE) -> Sign:
+        """Return the signs of all ranks; fail if one of them did."""
+        said = self._all(signs)
+        self._ended = bool(said & (Sign.FAILED | Sign.OVER_BUDGET))
+        if said & Sign.FAILED:
+            raise _Elsewhere
+        if said & Sign.OVER_BUDGET:
+            raise OverBudget("release: wanted what the budget has room for, on every rank")
+        return said
+
+    def on_root(self, work: Callable[[], T]) -> T | None:
+        """Let rank 0 do something; should it fail, all do."""
+        done = work() if self.is_root else None
+        self.agree()
+        return done
+
+    def releases(self, mine: tuple[Release, ...], planned: list[Release]) -> tuple[Release, ...]:
+        """Return the releases of all ranks."""
+        return assembled(self.communicator.allgather(list(map(self._named, mine))), planned)
 
     def gather(self, progress: Progress) -> Progress:
         """Return the progress of all nodes on rank 0, and the given one elsewhere."""
-        arrays: Arrays = {}
-        rows = progress.state, progress.received
-        tree = encode(rows, arrays)
+        state, received = self.exchange.whole(progress.state, progress.received)
         traffic = self.communicator.gather(progress.traffic)
-        together = {
-            name: self.rows(array) if array.ndim else array for name, array in arrays.items()
-        }
         if traffic is None:
             return progress
-        state, received = decode(tree, together, classes_in(rows))
         (metrics,) = progress.metrics
-        total = sum(traffic, Traffic(0, 0))
+        total = sum(traffic[1:], traffic[0])
         return replace(progress, state=state, received=received, traffic=total, metrics=metrics)
 
-    def scatter(self, progress: Progress) -> Progress:
+    def scatter(self, progress: Progress | None) -> Progress:
         """Return this rank's part of rank 0's progress."""
-        arrays: Arrays = {}
-        rows = progress.state, progress.received
-        if self.is_root:
-            tree = encode(rows, arrays)
-            records = progress.rounds, progress.ledger, tree, arrays
-        else:
-            records = None
-        rounds, ledger, tree, arrays = self.communicator.bcast(records)
-        mine = {name: array[self.nodes] if array.ndim else array for name, array in arrays.items()}
-        state, received = decode(tree, mine, classes_in(rows))
-        if self.is_root:
+        known = None if progress is None else (progress.rounds, progress.ledger)
+        rounds, ledger = self.communicator.bcast(known)
+        whole = (None, None) if progress is None else (progress.state, progress.received)
+        state, received = self.exchange.part(*whole)
+        if progress is not None:
             return replace(progress, state=state, received=received, metrics=[progress.metrics])
         return Progress(state, received, rounds, ledger=ledger, metrics=[None])
 
     def rows(self, mine: Any) -> Any:
-        """Return the rows of all nodes on rank 0, and None elsewhere."""
+        """Return the rows of all nodes on rank 0, and None elsewhere.
+
+        Where not every node has one, they come rank by rank.
+        """
         gathered = self.communicator.gather(mine)
-        return None if gathered is None else np.concatenate(gathered)[self._back]
+        if gathered is None:
+            return None
+        rows, order = np.concatenate(gathered), np.concatenate(self.parts)
+        return rows[np.argsort(order)] if len(rows) == len(order) else rows
 
-    @cached_property
-    def _back(self) -> Nodes:
-        """Where each node is in the ranks' rows, one rank after the other."""
-        return np.argsort(np.concatenate(self.parts))
+    def sent(self) -> list[Sent]:
+        """Return what each rank has sent in its rounds of the last run; all ranks ask together."""
+        mine = Sent(self.exchange.bytes_sent, self.exchange.bytes_least)
+        return [Sent(*sent) for sent in self.communicator.allgather(tuple(mine))]
 
+    def _named(self, release: Release) -> Release:
+        """Return a release with the numbers that its nodes have in the whole network."""
+        if release.nodes is None:
+            return release
+        return replace(release, nodes=tuple(self.nodes[list(release.nodes)].tolist()))
 
-class MpiGossip:
-    """The exchange of one rank: its nodes' messages go to neighbours wherever these are.
+    def _all(self, signs: Sign) -> Sign:
+        said = np.empty(1, np.int64)
+        self.communicator.Allreduce(np.array([signs], np.int64), said, op=MPI.BOR)
+        return Sign(int(said[0]))
 
-    Parameters
-    ----------
-    topology
-        The whole network, the same on every rank.
-    parts
-        The nodes of each rank, the same on every rank; see `blocks`.
-    communicator
-        Of these ranks.
-    """
+    def _tell(self, sign: Sign) -> None:
+        """Say so where the others `agree` next, unless all know it."""
+        if not self._ended:
+            self._all(sign)
+            self._ended = True
 
-    seconds = None
-    memory = None
-
-    def __init__(self, topology: Topology, parts: list[Nodes], communicator: MPI.Comm) -> None:
-        self._communicator, self._nodes = communicator, parts[communicator.rank]
-
-        @lru_cache(maxsize=16)
-        def boundary_of(matrix: MixingMatrix) -> Boundary:
-            return boundary(matrix.weights, parts, communicator.rank)
-
-        self._boundary_of = boundary_of
-        self._matrix = lru_cache(maxsize=1)(topology.matrix)
-        self.bytes_sent = 0
-        """To other ranks so far."""
-
-    def recall(self, memory: None) -> None:
-        """Need nothing of the past."""
-
-    def __call__(self, round: int, messages: Released) -> Released:
-        """Return what this rank's nodes receive, given what they send; shape (own nodes, dim)."""
-        across = self._boundary_of(self._matrix(round))
-        own, dim = messages.shape
-        rows = np.empty((across.weights.shape[1], dim), dtype=messages.dtype)
-        rows[:own] = messages
-        requests, first = [], own
-        for rank, count in enumerate(across.receive):
-            if count:
-                requests.append(self._communicator.Irecv(rows[first : first + count], source=rank))
-            first += count
-        for rank, needed in enumerate(across.send):
-            if len(needed):
-                packet = messages[needed]
-                requests.append(self._communicator.Isend(packet, dest=rank))
-                self.bytes_sent += packet.nbytes
-        MPI.Request.Waitall(requests)
-        return Released(kernels.mix(across.weights, rows))
-
-    def traffic(self, round: int, info: Info) -> Traffic:
-        """Return what this rank's nodes sent over links in this round, to whichever rank."""
-        listeners = self._matrix(round).listeners[self._nodes]
-        return Traffic(int(listeners.sum()), int(np.sum(listeners * info.bits_per_node)))
+    def _story(self, error: Exception | None, keep: Callable[[], str | None]) -> str:
+        """Return who failed and what is saved; all ranks ask together."""
+        mine = None if error is None else f"{type(error).__name__}: {error}"
+        told = enumerate(self.communicator.allgather(mine))
+        size = self.communicator.size
+        failed = "; ".join(f"rank {r} of {size} failed: {said}" for r, said in told if said)
+        try:
+            kept = keep()
+        except Exception as second:
+            kept = f"nothing more could be saved: {second or type(second).__name__}"
+            self._tell(Sign.FAILED)
+        return f"{failed} ({kept})" if kept else failed
 
 
 @dataclass
@@ -198,6 +255,8 @@ class _OnRoot:
 
     engine: MpiEngine
     meters: list[Metric]
+    _losses: Losses | None = None
+    _rows: Any = None
 
     @property
     def watches(self) -> tuple[str, ...]:
@@ -206,7 +265,10 @@ class _OnRoot:
 
     @property
     def memory(self) -> Any:
-        """What they remember."""
+        """What they remember; all ranks ask together."""
+        self._settle()
+        if not self.engine.is_root:
+            return None
         return [meter.memory for meter in self.meters]
 
     def recall(self, memory: Any) -> None:
@@ -215,28 +277,40 @@ class _OnRoot:
             meter.recall(own)
 
     def observe(self, parameters: Floats, info: Info) -> None:
-        """Gather what they watch, and let them see it."""
+        """Gather what they watch, and let them see it; losses only when somebody asks."""
         seen: dict[str, Any] = {}
         for name in self.watches:
-            seen[name] = self._of_all(parameters if name == "parameters" else getattr(info, name))
-        if self.engine.is_root:
-            everybody = seen.pop("parameters", parameters)
+            mine = parameters if name == "parameters" else getattr(info, name)
+            if callable(mine):
+                self._losses = mine
+                seen[name] = lambda: self._rows
+            else:  # None and one length for all messages are the same everywhere
+                seen[name] = self.engine.rows(mine) if isinstance(mine, np.ndarray) else mine
+        everybody = seen.pop("parameters", parameters)
+
+        def tell_all() -> None:
             for meter in self.meters:
                 meter.observe(everybody, replace(info, **seen))
 
-    def _of_all(self, mine: Any) -> Any:
-        """Return the rows of all nodes, or what computes them, on rank 0."""
-        if callable(mine):  # losses
-            rows = self.engine.rows(mine())
-            return lambda: rows
-        shared = not isinstance(mine, np.ndarray)  # None, or one length for all messages
-        return mine if shared else self.engine.rows(mine)
+        if "parameters" in self.watches:  # what costs much can fail
+            self.engine.on_root(tell_all)
+        elif self.engine.is_root:
+            tell_all()
+
+    def _settle(self) -> None:
+        """Gather the losses of the last round in which nodes learned."""
+        if self._losses is not None:
+            self._rows, self._losses = self.engine.rows(self._losses()), None
 
     def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
         """Return what they say of all nodes; nothing on other ranks."""
-        everybody, heard = self.engine.rows(parameters), self.engine.rows(received)
-        values: dict[str, Value] = {}
-        if self.engine.is_root:
+        self._settle()
+        everybody, heard = self.engine.rows(parameters), self.engine.exchange.heard(received)
+
+        def measure() -> dict[str, Value]:
+            values: dict[str, Value] = {}
             for meter in self.meters:
                 values |= meter.values(everybody, heard)
-        return values
+            return values
+
+        return self.engine.on_root(measure) or {}

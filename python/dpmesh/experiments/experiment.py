@@ -248,7 +248,7 @@ def run_into(
     changes: Mapping[str, Any],
     callback: Callable[[int, Any], None] | None = None,
     progress: bool | None = None,
-    make_engine: Callable[[Topology | None], Engine] | None = None,
+    make_engine: Callable[[Experiment], Engine] | None = None,
 ) -> None:
     """Run the experiment of these settings, and save what it released and how it went.
 
@@ -257,7 +257,7 @@ def run_into(
     folder.mkdir(parents=True, exist_ok=True)
     experiment = Experiment.of(settings)
     checkpoint = folder / "checkpoint"
-    engine = None if make_engine is None else make_engine(experiment.topology)
+    engine = None if make_engine is None else make_engine(experiment)
     run = experiment.simulate(checkpoint, callback, progress, engine)
     if engine is not None and not engine.is_root:
         return

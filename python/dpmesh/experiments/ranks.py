@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-import traceback
 from pathlib import Path
 
 from mpi4py import MPI
 
-from dpmesh.engines.mpi import MpiEngine
+from dpmesh.engines.mpi import MpiEngine, RankFailed
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, claim
 from dpmesh.simulator.engine import Engine
-from dpmesh.topology import Topology
 
 
 def run_on_ranks(settings: Settings, folder: Path, ranks: MPI.Comm = MPI.COMM_WORLD) -> None:
     """Run all cells that are not finished; every rank makes this call.
 
-    A rank that fails ends all others. The same command then goes on from the last checkpoint, on
-    any number of ranks.
+    However it ends, the same command goes on from the last checkpoint, on any number of ranks: rank
+    0 says so at the beginning, since who is killed says nothing.
 
     Parameters
     ----------
@@ -32,30 +31,66 @@ def run_on_ranks(settings: Settings, folder: Path, ranks: MPI.Comm = MPI.COMM_WO
     Raises
     ------
     ValueError
-        If a setting does not fit, a cell has no seed, or the folder holds results of others.
+        On all ranks, if a setting does not fit, a cell has no seed, or the folder holds results of
+        others.
+    RankFailed
+        On all ranks, if one fails in a round.
     """
     wanted = cells(settings)
     for cell in wanted:
         settled = settings.replaced(cell.changes)
-        Experiment.of(settled)
+        experiment = Experiment.of(settled)
         if settled.table("run").get("seed") is None:
             settled.fail("run.seed", "wanted a seed, by which all ranks deal out the same records")
-
-    def engine(topology: Topology | None) -> Engine:
-        if topology is None:
-            settings.fail("topology", "wanted a table [topology]: only gossip runs on MPI")
-        return MpiEngine(topology, ranks)
-
+        if experiment.algorithm.travels == "server":
+            settled.fail("algorithm", "wanted one of gossip, or WithoutReplacement, on MPI")
+        if experiment.nodes < ranks.size:
+            settled.fail("partition.nodes", f"wanted at least {ranks.size}, one for each rank")
     missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
+    ranks.Barrier()  # all have looked before one is finished
+    _claimed(folder, settings, ranks)
+    for cell in missing:
+        changed = settings.replaced(cell.changes)
+        made: list[MpiEngine] = []
+
+        def engine(experiment: Experiment, made: list[MpiEngine] = made) -> Engine:
+            made.append(MpiEngine(experiment.topology or experiment.nodes, ranks))
+            return made[0]
+
+        run_into(folder / cell.name, changed, cell.changes, None, None, engine)
+        sent = made[0].sent()
+        if ranks.rank == 0:
+            most = max(sent)
+            _say(
+                f"{cell.name}: at most {most.bytes / 1e6:.6g} MB from a rank to others, "
+                f"{most.least / 1e6:.6g} MB by the nodes' own messages"
+            )
+
+
+def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
+    """Let rank 0 claim the folder; should it fail, all do."""
+    failure = None
     if ranks.rank == 0:
-        claim(folder, settings)
-    try:
-        for cell in missing:
-            changed = settings.replaced(cell.changes)
-            run_into(folder / cell.name, changed, cell.changes, None, None, engine)
-    except BaseException as error:
-        if ranks.size == 1 or isinstance(error, KeyboardInterrupt):  # which all ranks get
-            raise
-        traceback.print_exc()
-        sys.stderr.flush()
-        ranks.Abort(1)
+        try:
+            claim(folder, settings)
+        except (ValueError, OSError) as error:
+            failure = error
+    failure = ranks.bcast(failure)
+    if failure is not None:
+        raise ValueError(str(failure)) from failure
+    if ranks.rank == 0:
+        _say(
+            f"{ranks.size} ranks; checkpoints in {folder}; to go on after an end: {command(ranks)}"
+        )
+
+
+def command(ranks: MPI.Comm) -> str:
+    """Return the command that started this program."""
+    return shlex.join(["mpiexec", "-n", str(ranks.size), "dpmesh", *sys.argv[1:]])
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+__all__ = ["RankFailed", "command", "run_on_ranks"]

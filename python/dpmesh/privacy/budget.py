@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from dpmesh._validate import integer, positive, probability
@@ -182,6 +183,17 @@ class Ledger:
     def plan(self) -> Plan:
         """The releases so far, as a plan that can say what they cost."""
         return self._with(())
+
+    def planned(self, round: int) -> list[Release]:
+        """Return what is planned for a round."""
+        return self._planned_by_round.get(round, [])
+
+    @cached_property
+    def _planned_by_round(self) -> dict[int, list[Release]]:
+        by_round: dict[int, list[Release]] = {}
+        for release in self._plan.releases:
+            by_round.setdefault(release.round, []).append(release)
+        return by_round
 
     def allows(self, *releases: Release) -> bool:
         """Whether the budget has room for these, after all that has left."""

@@ -1,8 +1,8 @@
-"""Who stands at the door: a keeper of the budget, and an audit that watches.
+"""Who stands at the door: a keeper of the budget, an audit that watches, a carrier.
 
 A keeper is asked before a release gets its noise, and may refuse it. A watcher sees it before and
-after its noise. Either holds for the `with` block of its own thread or task only, so that no other
-run is touched.
+after its noise. A carrier gets to know how it is packed. Each holds for the `with` block of its own
+thread or task only, so that no other run is touched.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dpmesh.privacy.types import Sensitive
 
 if TYPE_CHECKING:
+    from dpmesh.privacy.compression import Compressed
     from dpmesh.privacy.events import Release
     from dpmesh.privacy.mechanisms import Emission, Mechanism
 
@@ -29,11 +30,11 @@ class Passage(NamedTuple):
 
 Watcher = Callable[[Passage], "Emission"]
 Keeper = Callable[["Release"], None]
+Carrier = Callable[["Compressed"], None]
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
-
-
 _keeper: ContextVar[Keeper | None] = ContextVar("keeper", default=None)
+_carrier: ContextVar[Carrier | None] = ContextVar("carrier", default=None)
 
 
 @contextmanager
@@ -51,6 +52,23 @@ def ask_keeper(release: Release) -> None:
     keeper = _keeper.get()
     if keeper is not None:
         keeper(release)
+
+
+@contextmanager
+def packed_for(carrier: Carrier) -> Iterator[None]:
+    """Show `carrier` how each release within the block is compressed."""
+    token = _carrier.set(carrier)
+    try:
+        yield
+    finally:
+        _carrier.reset(token)
+
+
+def show_carrier(compressed: Compressed) -> None:
+    """Show how a release is compressed, if there is somebody to carry it."""
+    carrier = _carrier.get()
+    if carrier is not None:
+        carrier(compressed)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from dpmesh import kernels
 from dpmesh._validate import able, fail, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import Passage, ask_keeper, let_out
+from dpmesh.privacy.door import Passage, ask_keeper, let_out, show_carrier
 from dpmesh.privacy.events import (
     MechanismName,
     Norm,
@@ -200,6 +200,7 @@ class Mechanism(ABC):
             if coins is None:
                 fail("coins", "a stream for the compressor", None)
             compressed = self.compressor.compress(out, coins)
+            show_carrier(compressed)
             out, bits_per_node = compressed.values, compressed.bits
         emission = Emission(Released(out), record, bits_per_node)
         return let_out(Passage(self, Sensitive(inside), emission))

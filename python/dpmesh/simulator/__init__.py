@@ -1,6 +1,6 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
-from dpmesh.simulator.engine import Engine
+from dpmesh.simulator.engine import Engine, OneProcess, Share
 from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
@@ -13,10 +13,12 @@ __all__ = [
     "History",
     "LogNormal",
     "Network",
+    "OneProcess",
     "Record",
     "RepeatedRuns",
     "Repeats",
     "Run",
+    "Share",
     "Traffic",
     "Uniform",
     "simulate",

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from enum import IntFlag
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
+from dpmesh.privacy.door import Keeper, kept_by
+from dpmesh.privacy.events import Release
 from dpmesh.simulator.exchange import Carrier
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.rounds import Progress
 from dpmesh.topology import Topology
+
+T = TypeVar("T")
+
+
+class Sign(IntFlag):
+    """What a process tells the others in a round; what one says holds for all."""
+
+    NONE = 0
+    FAILED = 1
+    OVER_BUDGET = 2
+    STOP = 4
+    SAVE = 8
+    NAMED = 16
+    """A release names its nodes."""
+
+
+class Share(NamedTuple):
+    """What a process runs: the whole, or its own nodes' part of it."""
+
+    algorithm: AnyAlgorithm
+    problem: Any
+    exchange: Carrier
+    key: Key
+    rewinds: bool = True
+    """Whether a step that fails leaves the state before it as it was."""
 
 
 class Engine(Protocol):
@@ -23,30 +53,91 @@ class Engine(Protocol):
         """Whether this process is the one that measures and saves."""
         ...
 
-    def part(self, problem: Any) -> Any:
-        """Return the problem of this process's nodes."""
+    @property
+    def stops_together(self) -> bool:
+        """Whether Ctrl-C waits for the end of a round, at which all processes stop."""
         ...
 
-    def key(self, key: Key) -> Key:
-        """Return the key that draws the rows of this process's nodes as they are among all."""
-        ...
-
-    def carrier(self, algorithm: AnyAlgorithm, topology: Topology | None) -> Carrier:
-        """Return the exchange between all nodes, for this process's messages."""
+    def share(self, whole: Share, topology: Topology | None) -> Share:
+        """Return this process's part of a run."""
         ...
 
     def meters(self, meters: list[Metric]) -> list[Metric]:
         """Return metrics for this process by which `meters` measure all nodes on the root."""
         ...
 
+    def at_door(self, keeper: Keeper) -> AbstractContextManager[None]:
+        """Ask `keeper` before every release within the block."""
+        ...
+
+    def together(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
+        """Fail on all processes if the block fails on one, after `keep` has saved what it can.
+
+        All call `keep`, which returns what the error says of that.
+        """
+        ...
+
+    def agree(self, signs: Sign = Sign.NONE) -> Sign:
+        """Return the signs of all processes; fail if one of them did."""
+        ...
+
+    def on_root(self, work: Callable[[], T]) -> T | None:
+        """Let the root do something; return None elsewhere."""
+        ...
+
+    def releases(self, mine: tuple[Release, ...], planned: list[Release]) -> tuple[Release, ...]:
+        """Return the releases of all nodes in a round, given what was planned for it."""
+        ...
+
     def gather(self, progress: Progress) -> Progress:
         """Return the progress of all nodes on the root, and the given one elsewhere."""
         ...
 
-    def scatter(self, progress: Progress) -> Progress:
+    def scatter(self, progress: Progress | None) -> Progress:
         """Return this process's part of the root's progress of all nodes."""
         ...
 
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is up in some process."""
-        ...
+
+class OneProcess:
+    """All nodes in this process."""
+
+    is_root = True
+    stops_together = False
+
+    def share(self, whole: Share, topology: Topology | None) -> Share:
+        """Return the whole."""
+        return whole
+
+    def meters(self, meters: list[Metric]) -> list[Metric]:
+        """Return the metrics as they are."""
+        return meters
+
+    def at_door(self, keeper: Keeper) -> AbstractContextManager[None]:
+        """Ask the keeper."""
+        return kept_by(keeper)
+
+    @contextmanager
+    def together(self, keep: Callable[[], str | None]) -> Iterator[None]:
+        """Let an error through: there is nobody to tell."""
+        yield
+
+    def agree(self, signs: Sign = Sign.NONE) -> Sign:
+        """Return the signs."""
+        return signs
+
+    def on_root(self, work: Callable[[], T]) -> T | None:
+        """Do it."""
+        return work()
+
+    def releases(self, mine: tuple[Release, ...], planned: list[Release]) -> tuple[Release, ...]:
+        """Return the releases as they are."""
+        return mine
+
+    def gather(self, progress: Progress) -> Progress:
+        """Return the progress as it is."""
+        return progress
+
+    def scatter(self, progress: Progress | None) -> Progress:
+        """Return the progress as it is."""
+        assert progress is not None
+        return progress

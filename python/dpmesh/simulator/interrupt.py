@@ -23,19 +23,23 @@ class Interrupt:
     ----------
     deferred
         Whether to do so at all.
+    patient
+        Whether to wait for the end of the round however long it takes, and to take SIGTERM, by
+        which launchers and batch systems end processes, for Ctrl-C.
     """
 
-    def __init__(self, *, deferred: bool) -> None:
+    def __init__(self, *, deferred: bool, patient: bool = False) -> None:
         self.requested = False
-        self._deferred = deferred
+        self._deferred, self._patient = deferred, patient
         self._timer: threading.Timer | None = None
-        self._previous: Any = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        ours = self._deferred and in_main_thread
-        if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._previous = signal.signal(signal.SIGINT, self._note)
+        if self._deferred and threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
+            if self._patient and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
         return self
 
     def __exit__(
@@ -45,8 +49,8 @@ class Interrupt:
         traceback: TracebackType | None,
     ) -> None:
         self.settle()
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def settle(self) -> None:
         """Stop the clock: the round has ended, and what is still to do may take its time."""
@@ -57,6 +61,8 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        if self._patient:
+            return
         self._timer = threading.Timer(PATIENCE, _ask_again)
         self._timer.daemon = True
         self._timer.start()

@@ -12,10 +12,10 @@ from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
-from dpmesh.privacy.door import kept_by
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import report
 from dpmesh.simulator.checkpoint import Checkpoint
-from dpmesh.simulator.engine import Engine
+from dpmesh.simulator.engine import Engine, OneProcess, Share, Sign
 from dpmesh.simulator.exchange import (
     Broadcast,
     Carrier,
@@ -27,7 +27,7 @@ from dpmesh.simulator.exchange import (
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
 from dpmesh.simulator.network import Conditions, Network
-from dpmesh.simulator.rounds import Callback, Progress, Rounds
+from dpmesh.simulator.rounds import Callback, Progress, Rounds, Step
 from dpmesh.simulator.run import Run
 from dpmesh.topology import Topology
 
@@ -97,7 +97,8 @@ def simulate(
     checkpoint
         A file in which the run keeps its progress. If it is there, the run goes on from it, to the
         same bits as if it had not been interrupted; if not, it is made. Ctrl-C saves before it
-        stops the run, unless the round takes longer than a second. The file holds the nodes' own
+        stops the run, unless the round takes longer than a second (with an engine, all stop after
+        the round, at SIGTERM too). The file holds the nodes' own
         parameters and must be kept as they are. It holds no key: give the run's own, seeded or
         from a file that you keep (`Key.save`).
     checkpoint_every
@@ -131,69 +132,94 @@ def simulate(
     if checkpoint is not None and key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     key = Key.generate() if key is None else key
-    exchange = _exchange(algorithm, problem, topology, network, key)
-    nodes, is_root = problem.nodes, engine is None or engine.is_root
-    if engine is not None:
-        if network is not None:
-            fail("network", "None, since an engine's network is a real one", network)
-        exchange = engine.carrier(algorithm, topology)
-        problem, key, meters = engine.part(problem), engine.key(key), engine.meters(meters)
-    start = Progress(algorithm.init(problem, key))
-    told = callback if is_root else None
-    run = Rounds(algorithm, problem, exchange, key, meters, every, rounds, told, start)
+    if engine is not None and network is not None:
+        fail("network", "None, since an engine's network is a real one", network)
+    ranks: Engine = OneProcess() if engine is None else engine
+    whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
+    own = ranks.share(whole, topology)
     saved = None
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
-        identity = {**settings, "nodes": nodes, "every": every, "metrics": names}
+        identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
         saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
-        whole = _gathered(run, engine)
-        if is_root:
-            whole = saved.resume(whole, plan)
-        run.recall(whole if engine is None else engine.scatter(whole))
+    with ranks.together(lambda: None):
+        told = callback if ranks.is_root else None
+        start = Progress(own.algorithm.init(own.problem, own.key))
+        ranks.agree()
+        run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, start)
+        if saved is not None:
+            run.recall(_resumed(saved, plan, run, ranks))
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
 
-    with Interrupt(deferred=saved is not None) as interrupt, kept_by(ledger.admit):
-        for _ in _with_progress(range(run.at.rounds, rounds), progress if is_root else False):
-            known = len(run.at.ledger)
+    def save() -> str | None:
+        """Write down the rounds that all have run."""
+        if saved is None:
+            return None
+        everybody = ranks.gather(run.remembered())
+        ranks.on_root(lambda: saved.save(everybody))
+        return f"{run.at.rounds} rounds are in {saved.path}"
+
+    def recall() -> str | None:
+        """Name the last checkpoint."""
+        return None if saved is None else f"the last checkpoint is {saved.path}"
+
+    deferred = saved is not None or ranks.stops_together
+    bar = _with_progress(range(run.at.rounds, rounds), progress if ranks.is_root else False)
+    with (
+        Interrupt(deferred=deferred, patient=ranks.stops_together) as interrupt,
+        ranks.at_door(ledger.admit),
+    ):
+        for t in bar:
             try:
-                run.advance()
+                with ranks.together(save if own.rewinds else recall):
+                    step = run.attempt()
+                    signs = ranks.agree(_signs(step, interrupt, saved, t + 1, rounds))
             except OverBudget:
-                if run.at.rounds == 0:
+                if t == 0:
                     raise
                 break
-            ledger.add(*run.at.ledger[known:])
-            if saved is None:  # then Ctrl-C is not deferred
-                continue
-            stop = _agreed(interrupt.requested, engine)
-            if stop or _agreed(saved.is_due(run.at.rounds, rounds), engine):
-                interrupt.settle()
-                whole = _gathered(run, engine)
-                if is_root:
-                    saved.save(whole)
-            if stop:
+            with ranks.together(recall):
+                releases = step.info.releases
+                if signs & Sign.NAMED:
+                    releases = ranks.releases(releases, ledger.planned(t))
+                run.accept(step, releases)
+                ledger.add(*releases)
+                if interrupt.requested and not ranks.stops_together:
+                    signs |= Sign.STOP  # while it was written down
+                if signs & (Sign.SAVE | Sign.STOP):
+                    interrupt.settle()
+                    save()
+            if signs & Sign.STOP:
                 raise KeyboardInterrupt
-    end = _gathered(run, engine)
+    end = ranks.gather(run.remembered())
     return Run(
         settings=settings,
         history=end.history,
         ledger=ledger.plan,
-        privacy=report(ledger.plan, delta, seeded=key.is_seeded, nodes=nodes),
+        privacy=report(ledger.plan, delta, seeded=key.is_seeded, nodes=problem.nodes),
         traffic=end.traffic,
-        parameters=algorithm.parameters(end.state),
+        parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
         released=end.received,
     )
 
 
-def _gathered(run: Rounds, engine: Engine | None) -> Progress:
-    """Return what is to be remembered: of all nodes on the root, of its own elsewhere."""
-    remembered = run.remembered()
-    return remembered if engine is None else engine.gather(remembered)
+def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progress:
+    """Return this process's part of the progress in the file, which is made if it is not there."""
+    start = ranks.gather(run.remembered())
+    return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
 
 
-def _agreed(flag: bool, engine: Engine | None) -> bool:
-    """Return whether the flag is up in some process."""
-    return flag if engine is None else engine.any(flag)
+def _signs(
+    step: Step, interrupt: Interrupt, saved: Checkpoint | None, done: int, rounds: int
+) -> Sign:
+    """Return what this process has to tell the others after a round."""
+    signs = Sign.STOP if interrupt.requested else Sign.NONE
+    if saved is not None and saved.is_due(done, rounds):
+        signs |= Sign.SAVE
+    if any(release.nodes is not None for release in step.info.releases):
+        signs |= Sign.NAMED
+    return signs
 
 
 def _kinds(topology: object, network: object, key: object) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.base import AnyAlgorithm, Info
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.simulator.exchange import Carrier
@@ -45,6 +45,13 @@ class Progress:
     exchange: Any = None
 
 
+class Step(NamedTuple):
+    """A round that has been run."""
+
+    state: Any
+    info: Info
+
+
 @dataclass
 class Rounds:
     """One round after another, measured every so many rounds and in the last."""
@@ -59,17 +66,23 @@ class Rounds:
     callback: Callback | None
     at: Progress
 
-    def advance(self) -> None:
-        """Run the next round."""
-        at, t = self.at, self.at.rounds
+    def attempt(self) -> Step:
+        """Run the next round, and write nothing down yet."""
+        state, info = self.algorithm.step(
+            self.at.state, self.at.rounds, self.problem, self.exchange, self.key
+        )
+        return Step(state, info)
+
+    def accept(self, step: Step, releases: tuple[Release, ...]) -> None:
+        """Write down what happened, with the releases of all nodes."""
+        at, info, t = self.at, step.info, self.at.rounds
         before = self.algorithm.parameters(at.state)
-        at.state, info = self.algorithm.step(at.state, t, self.problem, self.exchange, self.key)
-        at.received = info.received
-        at.ledger += info.releases
+        at.state, at.received = step.state, info.received
+        at.ledger += releases
         at.traffic += self.exchange.traffic(t, info)
+        at.rounds = t + 1
         for meter in self.meters:
             meter.observe(before, info)
-        at.rounds = t + 1
         if at.rounds % self.every == 0 or at.rounds == self.last:
             self._measure()
 
