@@ -1,4 +1,4 @@
-"""Uniform, Bernoulli and Rademacher draws from Python: their laws, addresses and errors."""
+"""Uniform, Bernoulli, Rademacher draws and samples: their laws, addresses and errors."""
 
 from __future__ import annotations
 
@@ -60,6 +60,27 @@ def test_rows_are_those_of_their_nodes(draw: Callable[..., np.ndarray]) -> None:
         draw((2, 3), out=np.zeros((2, 2)))
 
 
+@pytest.mark.parametrize("size", [1, 2, 40, 500])
+def test_samples_are_the_places_of_the_smallest_uniform_numbers(size: int) -> None:
+    counts, nodes = np.array([500, 513, 1500, 700, 501]), [4, 0, 2, 9, 7]
+    found = kernels.sample(counts, size, stream(), nodes=nodes)
+    for row, count, node in zip(found, counts, nodes, strict=True):
+        coins = kernels.uniform(count, stream(), nodes=node)
+        np.testing.assert_array_equal(row, np.sort(np.argsort(coins)[:size]))
+    default = kernels.sample(counts, size, stream())
+    np.testing.assert_array_equal(default, kernels.sample(counts, size, stream(), nodes=range(5)))
+
+
+def test_all_sets_are_equally_likely() -> None:
+    rows = 20_000
+    drawn = kernels.sample(np.full(rows, 5), 2, stream())
+    assert (drawn[:, 0] < drawn[:, 1]).all()
+    counts = np.unique(5 * drawn[:, 0] + drawn[:, 1], return_counts=True)[1]
+    assert len(counts) == 10
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
+    assert stats.chisquare(counts, rows / 10 * np.r_[1.1, 0.9, np.ones(8)]).pvalue < FALSE_ALARM
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -68,6 +89,11 @@ def test_rows_are_those_of_their_nodes(draw: Callable[..., np.ndarray]) -> None:
         (lambda: kernels.rademacher(3, 0.6, stream()), r"p: wanted a number in \[0, 0.5\], got"),
         (lambda: kernels.rademacher(3, -0.1, stream()), r"p: wanted a number in \[0, 1\], got"),
         (lambda: kernels.uniform(3, stream(), dtype=int), "dtype: wanted float32 or float64"),
+        (lambda: kernels.sample([3, 2], 3, stream()), "counts: wanted at least 3, the size of a"),
+        (lambda: kernels.sample([-1], 1, stream()), "counts: wanted at least 1, the size .* -1"),
+        (lambda: kernels.sample([[3]], 1, stream()), "counts: wanted 1 axes, got shape"),
+        (lambda: kernels.sample([3.0], 1, stream()), "counts: wanted an array of int8"),
+        (lambda: kernels.sample([3], 0, stream()), "size: wanted an integer of at least 1, got 0"),
         (lambda: kernels.uniform(3, Key.seeded(1)), "stream: wanted a Stream"),  # type: ignore[arg-type]
     ],
 )

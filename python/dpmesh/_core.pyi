@@ -109,6 +109,12 @@ def rademacher(
     nodes: npt.NDArray[np.uint32] | None,
     out: npt.NDArray[np.int8],
 ) -> None: ...
+def sample(
+    counts: npt.NDArray[np.int64],
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: npt.NDArray[np.int64],
+) -> None: ...
 
 # noise
 def add_noise(

@@ -271,8 +271,7 @@ class FederatedLearning:
             case PoissonSampling(rate):
                 return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
             case FixedSizeSampling(size, population):
-                order = np.argpartition(kernels.uniform(population, coins), size - 1)
-                return np.sort(order[:size])
+                return kernels.sample([population], size, coins).ravel()
 
     def client_updates(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key

@@ -82,9 +82,6 @@ def _shuffled_passes(records: Ragged, passes: Indices, clients: Indices, stream:
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
     """Draw `size` different records of each node, uniformly; a node has at least so many."""
     indptr, indices = records
-    counts = np.diff(indptr)
-    coins = kernels.uniform((len(counts), int(counts.max())), stream)
-    coins[np.arange(coins.shape[1]) >= counts[:, np.newaxis]] = 1.0  # above every coin
-    places = np.sort(np.argpartition(coins, size - 1, axis=1)[:, :size], axis=1)
+    places = kernels.sample(np.diff(indptr), size, stream)
     chosen = indices[indptr[:-1, np.newaxis] + places]
-    return np.arange(len(counts) + 1) * size, chosen.reshape(-1)
+    return np.arange(len(indptr)) * size, chosen.reshape(-1)

@@ -178,10 +178,9 @@ class WithReplacement:
 
     def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> npt.NDArray[np.int64]:
         """Draw the mini-batch of node m, shape (1, b): secret."""
-        coins = kernels.uniform(self.records, key.stream(Purpose.BATCHES, t))
-        chosen = np.argpartition(coins, self.batch_size - 1)[: self.batch_size]
+        places = kernels.sample([self.records], self.batch_size, key.stream(Purpose.BATCHES, t))
         _, own = problem.records_of(np.array([m]))
-        return own[np.newaxis, np.sort(chosen)]
+        return own[places]
 
     def parameters(self, state: WithReplacementState) -> Floats:
         """Return the global models, shape (1, K d)."""

@@ -19,7 +19,7 @@ from dpmesh.kernels.complexity import (
     rademacher_complexity,
 )
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
-from dpmesh.kernels.draws import bernoulli, rademacher, uniform
+from dpmesh.kernels.draws import bernoulli, rademacher, sample, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
     linear_class_losses,
@@ -103,6 +103,7 @@ __all__ = [
     "rademacher_bound_linear",
     "rademacher_complexity",
     "row_norms",
+    "sample",
     "set_threads",
     "smooth",
     "smoothing_spectrum",

@@ -1,4 +1,4 @@
-"""Uniform, Bernoulli and Rademacher draws from cryptographic streams, one row for each node.
+"""Uniform, Bernoulli, Rademacher draws and samples from cryptographic streams, a row for each node.
 
 Element ``j`` of a row is a function of (key, purpose, round, node, ``j``) alone. A draw takes 64
 bits of the stream, and its probabilities are exact to 2**-63.
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._core import Stream
-from dpmesh._validate import fail, probability
-from dpmesh.kernels._arrays import FloatArray, filled, float_type
+from dpmesh._validate import fail, integer, probability
+from dpmesh.kernels._arrays import FloatArray, code_array, filled, float_type, shaped
 from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
 
 
@@ -90,4 +90,40 @@ def rademacher(
     sizes = row_shape(shape)
     out = filled(out, sizes, np.dtype(np.int8))
     _core.rademacher(float(p), a_stream(stream), node_ids(nodes, row_count(sizes)), out)
+    return out
+
+
+def sample(
+    counts: npt.ArrayLike,
+    size: int,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+) -> npt.NDArray[np.int64]:
+    """Draw `size` different numbers below each row's count, all such sets equally likely.
+
+    They are the places of the smallest of as many numbers that `uniform` draws for the row.
+
+    Parameters
+    ----------
+    counts
+        Shape (rows,), integers of at least `size`: each row draws from 0, .., count - 1.
+    size
+        At least 1.
+    stream, nodes
+        As in `uniform`.
+
+    Returns
+    -------
+    Shape (rows, size), ascending in each row.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    numbers = code_array("counts", counts).astype(np.int64, copy=False)
+    shaped("counts", numbers, ndim=1)
+    out = np.empty((len(numbers), integer("size", size, at_least=1)), np.int64)
+    _core.sample(numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)
     return out

@@ -1,7 +1,9 @@
-//! Uniform, Bernoulli and Rademacher draws for the rows of a matrix, each row from the stream of its own node.
+//! Uniform, Bernoulli and Rademacher draws for the rows of a matrix, and samples without replacement, each row from
+//! the stream of its own node.
 //! A draw takes 64 bits of the stream, and its probabilities are exact to 2^-63.
 
-use crate::error::rows;
+use crate::error::{rows, same_len};
+use crate::parallel::for_each_row_with;
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
@@ -67,6 +69,62 @@ pub fn rademacher_into(
         },
     );
     fill(draw, stream, nodes, dim, out)
+}
+
+/// Fills each row of `size` elements of `out` with a sample without replacement of the numbers below its count,
+/// ascending: the places of the smallest of as many uniform numbers, which are those of [`uniform_into`] in `f64`.
+///
+/// # Errors
+/// As [`uniform_into`], and if there is not one count for each row or one of them is less than `size`.
+pub fn sample_into(
+    counts: &[i64],
+    stream: &Stream,
+    nodes: Option<&[u32]>,
+    size: usize,
+    out: &mut [i64],
+) -> Result<(), KernelError> {
+    let rows = rows("out", out.len(), size)?;
+    same_len("counts", counts.len(), rows)?;
+    if let Some(few) = counts.iter().find(|&&count| count < size as i64) {
+        let wanted = format!("at least {size}, the size of a sample");
+        return Err(KernelError::new("counts", wanted, few));
+    }
+    let longest = counts.iter().max().map_or(0, |&count| count as usize);
+    let source = Source::new(Draw(f64::uniform), stream, nodes, rows, longest)?;
+    let memory = || (vec![0.0; longest], Vec::new());
+    for_each_row_with(out, size, longest, memory, |(coins, low), row, out| {
+        let count = counts[row] as usize;
+        let coins = &mut coins[..count];
+        source.draw(coins, count, Place { row, column: 0 });
+        smallest(coins, low, out);
+    });
+    Ok(())
+}
+
+/// Writes the places of the smallest numbers, ascending, as many as `out` has; of equal ones the first. `low` is memory
+/// for those numbers below a bound, about as many.
+fn smallest(numbers: &[f64], low: &mut Vec<(f64, i64)>, out: &mut [i64]) {
+    let size = out.len() as f64;
+    let mut bound = (size + 4.0 * size.sqrt() + 4.0) / numbers.len() as f64;
+    loop {
+        low.clear();
+        for (place, &number) in numbers.iter().enumerate() {
+            if number < bound {
+                low.push((number, place as i64));
+            }
+        }
+        if low.len() >= out.len() {
+            break;
+        }
+        bound *= 2.0; // at 1 it is above every number
+    }
+    low.select_nth_unstable_by(out.len() - 1, |(a, i), (b, j)| {
+        a.total_cmp(b).then(i.cmp(j))
+    });
+    for (out, (_, place)) in out.iter_mut().zip(low) {
+        *out = *place;
+    }
+    out.sort_unstable();
 }
 
 /// `p * 2^63`; fails unless `p` is between 0 and `largest`.

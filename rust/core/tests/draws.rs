@@ -3,7 +3,7 @@
 mod statistics;
 
 use dpmesh_core::Sample;
-use dpmesh_core::draws::{bernoulli_into, rademacher_into, uniform_into};
+use dpmesh_core::draws::{bernoulli_into, rademacher_into, sample_into, uniform_into};
 use dpmesh_core::stream::{Cipher, Stream};
 use statistics::{TWO_SIDED, follows, stream, z_score};
 
@@ -137,4 +137,29 @@ fn what_does_not_fit_is_named() {
     assert_eq!(error.argument, "nodes");
     let error = uniform_into(&stream, None, 2, &mut [0.0_f32; 3]).unwrap_err();
     assert_eq!(error.argument, "out");
+}
+
+#[test]
+fn samples_are_the_places_of_the_smallest_numbers() {
+    let stream = stream(Cipher::Aes);
+    let counts = [700, 512, 5000];
+    for size in [1, 3, 300, 512] {
+        let mut samples = vec![0; counts.len() * size];
+        sample_into(&counts, &stream, Some(&[3, 1, 2]), size, &mut samples).unwrap();
+        for (i, node) in [3, 1, 2].into_iter().enumerate() {
+            let mut coins = vec![0.0_f64; counts[i] as usize];
+            uniform_into(&stream, Some(&[node]), coins.len(), &mut coins).unwrap();
+            let mut places: Vec<i64> = (0..counts[i]).collect();
+            places.sort_by(|&a, &b| coins[a as usize].total_cmp(&coins[b as usize]));
+            places.truncate(size);
+            places.sort_unstable();
+            assert_eq!(samples[i * size..][..size], places);
+        }
+    }
+    let error = sample_into(&[2, 1], &stream, None, 2, &mut [0; 4]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "counts: wanted at least 2, the size of a sample, got 1"
+    );
+    assert!(sample_into(&[2], &stream, None, 2, &mut [0; 4]).is_err());
 }

@@ -67,8 +67,24 @@ fn rademacher<'py>(
     with_nodes!(nodes => run_native(py, || draws::rademacher_into(p, stream, nodes, dim, out)))
 }
 
+#[pyfunction]
+#[pyo3(signature = (counts, stream, nodes, out))]
+fn sample<'py>(
+    py: Python<'py>,
+    counts: &Bound<'py, PyUntypedArray>,
+    stream: &Bound<'py, Stream>,
+    nodes: Nodes<'_, 'py>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let (stream, size) = (&stream.get().kernel, row_len(out));
+    let (counts, mut out) = (read::<i64>("counts", counts)?, write::<i64>("out", out)?);
+    let (counts, out) = (counts.as_slice()?, out.as_slice_mut()?);
+    with_nodes!(nodes => run_native(py, || draws::sample_into(counts, stream, nodes, size, out)))
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(uniform, module)?)?;
     module.add_function(wrap_pyfunction!(bernoulli, module)?)?;
-    module.add_function(wrap_pyfunction!(rademacher, module)?)
+    module.add_function(wrap_pyfunction!(rademacher, module)?)?;
+    module.add_function(wrap_pyfunction!(sample, module)?)
 }
