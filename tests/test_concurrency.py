@@ -16,11 +16,12 @@ import scipy.sparse as sp
 
 import dpmesh as dm
 from dpmesh import kernels
+from dpmesh.kernels import _memory
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.door import Passage, watched_by
 
 THREADS, TURNS = 8, 20
-NODES, DIM = 16, 700
+NODES, DIM = 16, 1_100  # results so large that the memory of one may serve for the next
 
 
 def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
@@ -115,6 +116,19 @@ def test_two_threads_that_write_into_one_array_are_refused_or_take_turns() -> No
     assert all(message.startswith("out: wanted a writeable array of its own") for message in said)
     results = [kernels.gaussian(out.shape, 1.0, stream) for stream in streams]
     assert any(np.array_equal(out, result) for result in results)
+
+
+def test_memory_of_results_that_are_gone_goes_to_one_thread_alone() -> None:
+    shape = (_memory.SMALLEST // 8,)
+
+    def work(thread: int) -> None:
+        for turn in range(500):
+            mine = [_memory.empty(shape, np.dtype(np.float64)) for _ in range(1 + turn % 4)]
+            for array in mine:
+                array[:] = thread
+            assert all((array == thread).all() for array in mine)
+
+    at_once(work)
 
 
 def problem_and_network() -> tuple[dm.LinearProblem, dm.topology.Topology]:
