@@ -63,8 +63,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.asarray(loan)
 
 
-# Other threads, and arrays that go at any time, change `_kept`: each use of it is one operation. To go through
-# it is not one where there is no interpreter lock, a copy is.
+# Other threads, and arrays that go at any time, change `_kept`: each use of it is one operation.
+# Where there is no interpreter lock, to go through it is not one, but a copy is.
 
 
 def _take(size: int) -> _Memory:
