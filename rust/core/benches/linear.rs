@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dpmesh_core::Real;
 use dpmesh_core::linear::{Averaging, Batches, Csr, Dense, LinearModel, Loss, Objective};
+use dpmesh_core::{Real, Wide};
 
 const NODES: usize = 64;
 const RECORDS: usize = 4096;
@@ -24,7 +24,7 @@ fn batches(size: usize) -> (Vec<i64>, Vec<i64>) {
     (indptr, indices)
 }
 
-fn dense<T: Real>(criterion: &mut Criterion, name: &str) {
+fn dense<T: Wide>(criterion: &mut Criterion, name: &str) {
     let (columns, classes) = (785, 10);
     let features: Vec<T> = numbers(RECORDS * columns);
     let labels: Vec<i64> = (0..RECORDS as i64).map(|r| r % classes).collect();

@@ -20,6 +20,7 @@ mod portability;
 mod real;
 mod sampling;
 mod transform;
+mod wide;
 
 pub mod complexity;
 pub mod discrete;
@@ -38,3 +39,4 @@ pub mod sums;
 pub use error::KernelError;
 pub use real::Real;
 pub use transform::Sample;
+pub use wide::Wide;

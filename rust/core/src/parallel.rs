@@ -39,9 +39,10 @@ pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
     dispatch_on(instruction_set(), work)
 }
 
+/// The widest vector instructions that this processor has.
 #[cfg(not(test))]
 #[inline]
-fn instruction_set() -> Arch {
+pub(crate) fn instruction_set() -> Arch {
     Arch::new()
 }
 
@@ -51,7 +52,7 @@ thread_local! {
 }
 
 #[cfg(test)]
-fn instruction_set() -> Arch {
+pub(crate) fn instruction_set() -> Arch {
     CHOSEN.get().unwrap_or_default()
 }
 

@@ -3,7 +3,9 @@
 
 use std::fmt::Debug;
 
-use crate::linear::{Averaging, Batches, Clipping, Dense, LinearModel, Loss, Objective};
+use crate::linear::{
+    Averaging, Batches, Clipping, Dense, Form, LinearModel, Loss, Objective, Training, Walks,
+};
 use crate::mixing::{MixingMatrix, mix_into};
 use crate::noise::{Law, Noise, add_noise_in_place};
 use crate::packing::{pack, unpack_into};
@@ -12,7 +14,7 @@ use crate::projection::{Norm, clip_rows_in_place, row_norms_into};
 use crate::quantize::{Overflow, Quantizer, quantize_noisy_into};
 use crate::smoothing::{Method, Smooth, smooth_rows_in_place};
 use crate::stream::{Cipher, Key};
-use crate::{Real, Sample};
+use crate::{Real, Sample, Wide};
 
 const ROWS: usize = 5;
 const DIM: usize = 1037;
@@ -30,7 +32,7 @@ fn check(work: impl Fn() -> Box<dyn Debug>) {
     }
 }
 
-fn check_all<T: Smooth + Sample>() {
+fn check_all<T: Smooth + Sample + Wide>() {
     check(|| {
         let mut x = numbers::<T>();
         smooth_rows_in_place(&mut x, &[DIM - 7, 7], 2.0, Method::Recursion).unwrap();
@@ -54,8 +56,8 @@ fn check_all<T: Smooth + Sample>() {
             check(|| noise_and_quantize::<T>(cipher, law));
         }
     }
-    check(|| gradient_and_losses::<T>(3));
-    check(|| gradient_and_losses::<T>(11));
+    check(|| linear_model::<T>(3));
+    check(|| linear_model::<T>(11));
 }
 
 fn noise_and_quantize<T: Sample + 'static>(cipher: Cipher, law: Law) -> Box<dyn Debug> {
@@ -84,17 +86,18 @@ fn noise_and_quantize<T: Sample + 'static>(cipher: Cipher, law: Law) -> Box<dyn 
     Box::new((noisy, packed))
 }
 
-fn gradient_and_losses<T: Real + 'static>(classes: usize) -> Box<dyn Debug> {
-    let (columns, features) = (17, numbers::<T>());
-    let features = Dense::new(&features[..ROWS * columns], columns).unwrap();
-    let labels: Vec<i64> = (0..ROWS as i64).map(|i| i % classes as i64).collect();
+fn linear_model<T: Wide>(classes: usize) -> Box<dyn Debug> {
+    let (columns, records) = (37, 7);
+    let features = numbers::<T>();
+    let features = Dense::new(&features[..records * columns], columns).unwrap();
+    let labels: Vec<i64> = (0..records as i64).map(|i| i % classes as i64).collect();
     let objective = Objective::OneVsAll {
         loss: Loss::Logistic,
         classes,
         labels: &labels,
     };
     let model = LinearModel::new(features, objective).unwrap();
-    let batches = Batches::new(&[0, 5], &[0, 3, 1, 4, 2]).unwrap();
+    let batches = Batches::new(&[0, 7], &[0, 3, 1, 4, 2, 6, 5]).unwrap();
     let averaging = Averaging {
         regularization: 0.1,
         divide_by: None,
@@ -111,7 +114,22 @@ fn gradient_and_losses<T: Real + 'static>(classes: usize) -> Box<dyn Debug> {
     model
         .losses_into(params, batches, averaging, &mut losses)
         .unwrap();
-    Box::new((gradient, losses))
+    let moves = [Form::Direct, Form::Span].map(|form| {
+        let training = Training {
+            step_size: 0.3,
+            radius: 0.5,
+            averaging,
+            form: Some(form),
+        };
+        let batches = Batches::new(&[0, 7, 9], &[0, 3, 1, 4, 2, 6, 5, 3, 2]).unwrap();
+        let walks = Walks::new(&[0, 2], batches).unwrap();
+        let (mut moves, mut losses) = (params.to_vec(), [0.0]);
+        model
+            .train_into(params, walks, training, &mut moves, &mut losses)
+            .unwrap();
+        (moves, losses)
+    });
+    Box::new((gradient, losses, moves))
 }
 
 #[test]

@@ -24,11 +24,13 @@ mod scratch;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod training;
 mod vectors;
 
+use crate::KernelError;
 use crate::projection::Norm;
-use crate::{KernelError, Real};
+use crate::wide::Wide;
 
 pub use batches::{Averaging, Batches, Clipping};
 pub use dense::Dense;
@@ -43,7 +45,7 @@ pub use training::{Form, Training, Walks};
 /// The methods that take records expect them in range and checked.
 pub trait Features: Sync {
     /// Type of the features, and of the parameters of a model of them.
-    type Value: Real;
+    type Value: Wide;
     /// Number of records.
     fn records(&self) -> usize;
     /// Number of features of a record.

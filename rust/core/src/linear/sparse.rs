@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Features;
 use crate::error::same_len;
 use crate::projection::{Norm, norm};
+use crate::wide::Wide;
 use crate::{KernelError, Real};
 
 /// The integers that index a sparse matrix: `i32` and `i64`.
@@ -73,7 +74,7 @@ impl<'a, T: Real, I: Index> Csr<'a, T, I> {
     }
 }
 
-impl<T: Real, I: Index> Features for Csr<'_, T, I> {
+impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
     type Value = T;
 
     fn records(&self) -> usize {

@@ -24,7 +24,7 @@ const MOST_RECORDS_IN_SPAN: usize = 1024;
 /// The rows of a Gram matrix are filled up to a multiple of so many elements, or loops would end in single ones.
 const PADDING: usize = 32;
 /// Rows of a Gram matrix that are computed together.
-const ROWS_AT_ONCE: usize = 4;
+const ROWS_AT_ONCE: usize = 5;
 
 /// The mini-batches of all nodes in the order of their steps: node `i` takes the steps
 /// `steps[i]..steps[i + 1]`, one for each of these batches.

@@ -1,0 +1,238 @@
+//! Products of a few records with a few rows of parameters, held in registers together, so that each number that is
+//! read is used several times. Which of them share a tile does not show in the bits.
+
+use std::array;
+
+use pulp::{Simd, WithSimd};
+
+use super::Dense;
+use crate::wide::Wide;
+
+/// Rows of a tile, and its records where there are registers for that.
+const SIDE: usize = 5;
+
+#[inline(always)]
+fn many_registers<S: Simd>() -> bool {
+    S::REGISTER_COUNT >= 32
+}
+
+/// Inner products of all pairs of a record and a row of parameters.
+pub(super) struct Scores<'a, T> {
+    pub(super) x: Dense<'a, T>,
+    pub(super) records: &'a [i64],
+    pub(super) params: &'a [T],
+    /// An element for each row of parameters, for each record.
+    pub(super) out: &'a mut [f64],
+}
+
+impl<T: Wide> WithSimd for Scores<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let outputs = self.params.len() / self.x.columns;
+        let tiled = outputs - outputs % SIDE;
+        for k in (0..tiled).step_by(SIDE) {
+            if many_registers::<S>() {
+                self.rows::<S, SIDE, SIDE>(simd, k);
+            } else {
+                self.rows::<S, 1, SIDE>(simd, k);
+            }
+        }
+        for k in tiled..outputs {
+            self.rows::<S, SIDE, 1>(simd, k);
+        }
+    }
+}
+
+impl<T: Wide> Scores<'_, T> {
+    /// Products of all records with the `K` rows from `k` on, `R` records at a time.
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, k: usize) {
+        let (groups, rest) = self.records.as_chunks::<R>();
+        for (i, &group) in groups.iter().enumerate() {
+            self.tile::<S, R, K>(simd, i * R, group, k);
+        }
+        for (i, &record) in rest.iter().enumerate() {
+            self.tile::<S, 1, K>(simd, groups.len() * R + i, [record], k);
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const K: usize>(
+        &mut self,
+        simd: S,
+        first: usize,
+        records: [i64; R],
+        k: usize,
+    ) {
+        let columns = self.x.columns;
+        let outputs = self.params.len() / columns;
+        let mut rows = [self.params; K];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = &self.params[(k + i) * columns..][..columns];
+        }
+        let sums = products(simd, self.x.rows(records), rows);
+        for (r, sums) in sums.into_iter().enumerate() {
+            let scores = &mut self.out[(first + r) * outputs + k..][..K];
+            for (score, sum) in scores.iter_mut().zip(sums) {
+                *score = sum.to_f64();
+            }
+        }
+    }
+}
+
+/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over.
+#[inline(always)]
+fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
+    simd: S,
+    a: [&[T]; A],
+    b: [&[T]; B],
+) -> [[T; B]; A] {
+    let (a, b) = (split::<T, S, A>(a), split::<T, S, B>(b));
+    let mut lanes = [[T::splat(simd, T::ZERO); B]; A];
+    for c in 0..a[0].whole.len().min(b[0].whole.len()) {
+        for i in 0..A {
+            for j in 0..B {
+                lanes[i][j] = T::multiply_add(simd, a[i].whole[c], b[j].whole[c], lanes[i][j]);
+            }
+        }
+    }
+    let mut sums = [[T::ZERO; B]; A];
+    for i in 0..A {
+        for j in 0..B {
+            sums[i][j] = T::lane_sum(simd, lanes[i][j]);
+            for (&a, &b) in a[i].rest.iter().zip(b[j].rest) {
+                sums[i][j] = a.mul_add(b, sums[i][j]);
+            }
+        }
+    }
+    sums
+}
+
+/// A row's vectors, and what is left over.
+#[derive(Clone, Copy)]
+struct Split<'a, T: Wide, S: Simd> {
+    whole: &'a [T::Vector<S>],
+    rest: &'a [T],
+}
+
+/// Splits rows that are equally long.
+#[inline(always)]
+fn split<T: Wide, S: Simd, const N: usize>(rows: [&[T]; N]) -> [Split<'_, T, S>; N] {
+    let (whole, rest) = T::vectors(rows[0]);
+    let mut all = [Split { whole, rest }; N];
+    for (split, row) in all.iter_mut().zip(rows) {
+        let (vectors, rest) = T::vectors(row);
+        let whole = &vectors[..whole.len()]; // a length that the compiler knows to be equal
+        *split = Split { whole, rest };
+    }
+    all
+}
+
+/// Adds to each row of a target the records times their factors for that row, in their order.
+pub(super) struct Sums<'a, T> {
+    pub(super) x: Dense<'a, T>,
+    pub(super) records: &'a [i64],
+    /// An element for each row of the target, for each record.
+    pub(super) factors: &'a [T],
+    pub(super) target: &'a mut [T],
+}
+
+impl<T: Wide> WithSimd for Sums<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let outputs = self.target.len() / self.x.columns;
+        let tiled = outputs - outputs % SIDE;
+        for k in (0..tiled).step_by(SIDE) {
+            if many_registers::<S>() {
+                self.rows::<S, SIDE, SIDE>(simd, k);
+            } else {
+                self.rows::<S, 2, SIDE>(simd, k);
+            }
+        }
+        for k in tiled..outputs {
+            self.rows::<S, SIDE, 1>(simd, k);
+        }
+    }
+}
+
+impl<T: Wide> Sums<'_, T> {
+    /// Adds all records to the `K` rows from `k` on, `R` records at a time.
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, k: usize) {
+        let (groups, rest) = self.records.as_chunks::<R>();
+        for (i, &group) in groups.iter().enumerate() {
+            self.tile::<S, R, K>(simd, i * R, group, k);
+        }
+        for (i, &record) in rest.iter().enumerate() {
+            self.tile::<S, 1, K>(simd, groups.len() * R + i, [record], k);
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const K: usize>(
+        &mut self,
+        simd: S,
+        first: usize,
+        records: [i64; R],
+        k: usize,
+    ) {
+        let columns = self.x.columns;
+        let outputs = self.target.len() / columns;
+        let mut factors = [[T::ZERO; K]; R];
+        for (r, factors) in factors.iter_mut().enumerate() {
+            factors.copy_from_slice(&self.factors[(first + r) * outputs + k..][..K]);
+        }
+        if factors == [[T::ZERO; K]; R] {
+            return;
+        }
+        let mut rows = self.target[k * columns..].chunks_exact_mut(columns);
+        let rows = array::from_fn(|_| rows.next().expect("as many rows as outputs"));
+        add_products(simd, self.x.rows(records), factors, rows);
+    }
+}
+
+/// Adds `factors[r][k] * x[r]` to row `k`, for one record after the other.
+#[inline(always)]
+fn add_products<T: Wide, S: Simd, const R: usize, const K: usize>(
+    simd: S,
+    x: [&[T]; R],
+    factors: [[T; K]; R],
+    rows: [&mut [T]; K],
+) {
+    let mut wide = [[T::splat(simd, T::ZERO); K]; R];
+    for r in 0..R {
+        for k in 0..K {
+            wide[r][k] = T::splat(simd, factors[r][k]);
+        }
+    }
+    let x = split::<T, S, R>(x);
+    let count = x[0].whole.len();
+    let rows = rows.map(|row| {
+        let (whole, rest) = T::vectors_mut::<S>(row);
+        (&mut whole[..count], rest)
+    });
+    for c in 0..count {
+        let mut values = [wide[0][0]; R];
+        for r in 0..R {
+            values[r] = x[r].whole[c];
+        }
+        for k in 0..K {
+            let mut sum = rows[k].0[c];
+            for r in 0..R {
+                sum = T::multiply_add(simd, values[r], wide[r][k], sum);
+            }
+            rows[k].0[c] = sum;
+        }
+    }
+    for k in 0..K {
+        for (j, slot) in rows[k].1.iter_mut().enumerate() {
+            for r in 0..R {
+                *slot = x[r].rest[j].mul_add(factors[r][k], *slot);
+            }
+        }
+    }
+}
