@@ -2,8 +2,7 @@
 
 1,000 nodes with 10 models of 50 weights each, mini-batches of 50. With deep Q-learning these are
 10,000 networks of 128 hidden units, each trained in every round, in one process. The peer, a numpy
-loop over the nodes, takes the local steps of a round; our round also tells the losses, which is as
-much work again.
+loop over the nodes, takes the local steps of a round.
 """
 
 from __future__ import annotations
@@ -69,10 +68,9 @@ def loop_of_steps(learned: dm.LinearProblem) -> Callable[[], object]:
 def cases() -> Iterator[Case]:
     """Yield a round under each controller."""
     learned = problem()
-    loop = "numpy loop of local steps"
-    peers = {loop: loop_of_steps(learned)}
+    peers = {"numpy loop of local steps": loop_of_steps(learned)}
     for controller in (AlwaysLocal(), RandomGlobal(0.05), AlwaysGlobal(), DeepQ(ROUNDS)):
         name = f"{NODES:,} nodes x {MODELS}, {type(controller).__name__}"
         local = isinstance(controller, AlwaysLocal)
         run = rounds_of(learned, controller)
-        yield Case(name, run, peers if local else {}, part={loop: 0.5}, rounds=5)
+        yield Case(name, run, peers if local else {}, rounds=5)

@@ -14,6 +14,7 @@ secret samples of fixed size, which amplify privacy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import ClassVar
 
@@ -147,7 +148,7 @@ class WithReplacement:
         m = self.node(state, round, key)
         batch = self.sample(m, round, problem, key)
         w = state.released
-        loss = problem.objective(w.reshape(1, -1), batch)
+        losses = partial(problem.objective, w.reshape(1, -1), batch)
         g = problem.gradient(w.reshape(1, -1), batch).reshape(w.shape)
         eta = self.step_size(round + 1)
         unit = 1.0
@@ -167,7 +168,7 @@ class WithReplacement:
             releases=(release,),
             bits_per_node=8 * w[0].nbytes,
             received=Released(w.reshape(1, -1)),
-            losses=lambda: loss,
+            losses=losses,
             messages=self.models,
         )
 

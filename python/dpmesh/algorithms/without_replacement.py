@@ -25,6 +25,7 @@ with decisions of its own. Here and there the paper needs repair, and gets it:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from math import sqrt
 from typing import Any, ClassVar, Literal
 
@@ -34,7 +35,7 @@ import numpy.typing as npt
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Exchange, Info, Losses, Travel
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
@@ -220,7 +221,7 @@ class WithoutReplacement:
         acting = np.zeros(problem.nodes, dtype=np.bool_)
         acting[turns] = True
         batches = self._batches(problem, state.used, acting)
-        losses = Sensitive(problem.class_objectives(_flat(state.local), batches))
+        losses = cache(partial(problem.class_objectives, _flat(state.local), batches))
         actions, state = self.decide(state, round, problem, acting, losses, key)
         state = self.update_local(state, round, problem, acting[:, np.newaxis] & ~actions, batches)
         state = self.update_global(state, round, problem, turns, actions, batches, exchange, key)
@@ -229,7 +230,7 @@ class WithoutReplacement:
             releases=released if actions.any() else (),
             bits_per_node=8 * state.released[0].nbytes,
             received=Released(state.released.reshape(1, -1)),
-            losses=(lambda: losses[acting].sum(axis=1)) if len(turns) else None,
+            losses=(lambda: losses()[acting].sum(axis=1)) if len(turns) else None,
             messages=int(actions.sum()),
             records=batches[1].reshape(-1, self.batch_size),
         )
@@ -251,12 +252,12 @@ class WithoutReplacement:
         t: int,
         problem: LinearProblem,
         acting: npt.NDArray[np.bool_],
-        losses: Sensitive,
+        losses: Losses,
         key: Key,
     ) -> tuple[Actions, WithoutReplacementState]:
         """Let the controller learn and decide; a public one sees nothing private (line 4)."""
         w = state.local
-        unseen = np.full_like(w, np.nan)
+        unseen = np.broadcast_to(w.dtype.type(np.nan), w.shape)
         seen = Observation(
             acting=acting,
             local_models=Sensitive(unseen),
@@ -270,7 +271,7 @@ class WithoutReplacement:
             seen = replace(
                 seen,
                 local_models=w,
-                losses=losses,
+                losses=Sensitive(losses()),
                 last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
             )
         learned = self.controller.learn(state.controller, seen, t, key)
@@ -290,10 +291,11 @@ class WithoutReplacement:
             return state
         w, eta = state.local, self.step_size(t + 1)
         g = problem.gradient(_flat(w), batches).reshape(w.shape)
-        moved = self._projected(w - 2 * eta * g)
+        moved = self._projected(kernels.weighted_sum((1.0, w), (-2 * eta, g)))
+        np.copyto(moved, w, where=~chosen[:, :, np.newaxis])
         return replace(
             state,
-            local=Sensitive(np.where(chosen[:, :, np.newaxis], moved, w)),
+            local=Sensitive(moved),
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
@@ -309,6 +311,8 @@ class WithoutReplacement:
         key: Key,
     ) -> WithoutReplacementState:
         """Update the global models in turn: each node starts where the last one ended."""
+        if not actions.any():
+            return state
         mechanism, sensitivity = self.mechanism, self.sensitivity
         w_l, w_g, eta = state.local.copy(), state.released.copy(), self.step_size(t + 1)
         delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)

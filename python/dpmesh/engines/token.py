@@ -9,6 +9,7 @@ get them once a step.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -210,7 +211,7 @@ class TokenOnRanks:
         acting[turns] = True
         mine = acting[self._nodes]
         batches = algorithm._batches(problem, own.used, mine)
-        losses = Sensitive(problem.class_objectives(algorithm.parameters(own), batches))
+        losses = cache(partial(problem.class_objectives, algorithm.parameters(own), batches))
         if self.learns:
             own = replace(own, released=self._token.to_all(own.released))
         keys = self._controllers_key(key)
@@ -223,7 +224,7 @@ class TokenOnRanks:
             releases=(planned,) if everybody.any() else (),
             bits_per_node=8 * own.released[0].nbytes,
             received=Released(own.released.reshape(1, -1)),
-            losses=(lambda: losses[mine].sum(axis=1)) if len(turns) else None,
+            losses=(lambda: losses()[mine].sum(axis=1)) if len(turns) else None,
             messages=int(actions.sum()),
             records=batches[1].reshape(-1, algorithm.batch_size),
         )
