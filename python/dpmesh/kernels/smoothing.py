@@ -57,7 +57,8 @@ def smooth(
     method
         ``"recursion"`` (power 1 only, and its default): exact, a few operations for each element
         whatever the length and the smoothing; float32 is computed in float32 up to
-        ``smoothing = 100``, in float64 beyond. ``"fft"``: by real Fourier transforms in float64.
+        ``smoothing = 100``, in float64 beyond. ``"fft"``: by real Fourier transforms in float64;
+        the last bits depend on the kind of processor.
     out
         Where to put the result: an array like `x`, or `x` itself to work in place.
 
