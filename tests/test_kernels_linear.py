@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,9 +146,31 @@ def test_all_equal_loops(
     moved = kernels.linear_step(case.params, steps, *case.model, **settings)
     expected = case.params - steps[:, None] * gradient
     np.testing.assert_allclose(moved, expected, **tolerance(case))
+    longest = np.sqrt((moved**2).sum(axis=1)).max() + 0.1
+    inside = kernels.linear_step(case.params, steps, *case.model, **settings, radius=longest / 2)
+    np.testing.assert_array_equal(inside, kernels.clip_rows(moved, longest / 2))
     own = kernels.linear_step(case.params, steps, *case.model, **settings, out=case.params)
     assert own is case.params
     np.testing.assert_array_equal(case.params, moved)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_batches_of_one_length_are_as_good_in_rows(size: int) -> None:
+    rng = np.random.default_rng(size)
+    x, y = rng.standard_normal((20, 11)), rng.choice([-1, 1], 20)
+    w, rows = rng.standard_normal((5, 11)), rng.integers(0, 20, (5, size))
+    ragged = np.arange(6) * size, rows.ravel()
+    for kernel in (kernels.linear_gradient, partial(kernels.linear_step, step_size=0.3)):
+        one, other = (
+            kernel(w, features=x, labels=y, batches=batches, loss="hinge")
+            for batches in (rows, ragged)
+        )
+        np.testing.assert_array_equal(one, other)
+    of_rows = kernels.linear_record_losses(w, x, y, rows, "hinge")
+    assert of_rows.shape == (5, size)
+    np.testing.assert_array_equal(
+        of_rows.ravel(), kernels.linear_record_losses(w, x, y, ragged, "hinge")
+    )
 
 
 @given(cases())
@@ -362,6 +385,14 @@ def test_bad_input_is_named(arguments: Any, settings: Any, message: str) -> None
             "step_size: wanted finite numbers of at least 0, got -1",
         ),
         (lambda: kernels.linear_step(W, np.nan, X, Y, B, "hinge"), "step_size: wanted finite"),
+        (
+            lambda: kernels.linear_step(W, 0.1, X, Y, B, "hinge", radius=0),
+            "radius: wanted a finite number greater than 0, got 0",
+        ),
+        (
+            lambda: kernels.linear_step(W + np.nan, 0.1, X, Y, B, "hinge", radius=1),
+            "params: wanted finite values after the step, to project, got NaN or infinity",
+        ),
         (
             lambda: kernels.linear_record_losses(W, X, Y, B + 3, "hinge"),
             "batches: wanted records from 0 to 2, got 3",

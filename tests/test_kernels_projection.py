@@ -29,6 +29,15 @@ def test_norms_equal_numpy(x: np.ndarray, norm: kernels.projection.Norm) -> None
     np.testing.assert_allclose(kernels.row_norms(x, norm=norm), expected, rtol=1e-14)
 
 
+@given(MATRICES, st.sampled_from([np.nan, np.inf, -np.inf]), st.data())
+def test_one_number_that_is_not_finite_is_found(
+    x: np.ndarray, bad: float, data: st.DataObject
+) -> None:
+    assert kernels.all_finite(x)
+    x.flat[data.draw(st.integers(0, x.size - 1))] = bad
+    assert not kernels.all_finite(x)
+
+
 @given(MATRICES, BOUNDS, st.sampled_from(["l1", "l2"]))
 def test_clipping_scales_only_long_rows(
     x: np.ndarray, bound: float, norm: kernels.projection.Norm

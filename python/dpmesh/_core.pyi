@@ -143,9 +143,11 @@ def noise(
 # linear
 _Features: TypeAlias = _Floats | tuple[_Integers, _Integers, _Floats, int]  # dense or CSR
 _Model: TypeAlias = tuple[_Features, npt.NDArray[Any], str, int | None]  # labels, loss, classes
-_Batches: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # indptr, indices
+_Ragged: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # indptr, indices
+_Batches: TypeAlias = _Ragged | npt.NDArray[np.int64]
 _Averaging: TypeAlias = tuple[float, float | None]  # regularization, divide_by
 _Clipping: TypeAlias = tuple[float, str]  # bound, norm
+_Step: TypeAlias = tuple[npt.NDArray[np.float64], float | None]  # sizes, radius
 
 def linear_gradient(
     params: _Floats,
@@ -155,9 +157,18 @@ def linear_gradient(
     clipping: _Clipping | None,
     out: _Floats,
 ) -> None: ...
+def linear_step(
+    params: _Floats,
+    step: _Step,
+    model: _Model,
+    batches: _Batches,
+    averaging: _Averaging,
+    clipping: _Clipping | None,
+    out: _Floats,
+) -> None: ...
 def linear_step_in_place(
     params: _Floats,
-    step_sizes: npt.NDArray[np.float64],
+    step: _Step,
     model: _Model,
     batches: _Batches,
     averaging: _Averaging,
@@ -166,7 +177,7 @@ def linear_step_in_place(
 def linear_training(
     start: _Floats,
     model: _Model,
-    walks: tuple[npt.NDArray[np.int64], _Batches],
+    walks: tuple[npt.NDArray[np.int64], _Ragged],
     step_size: float,
     radius: float,
     regularization: float,
@@ -195,6 +206,7 @@ def linear_count_correct(params: _Floats, model: _Model, out: npt.NDArray[np.int
 def linear_scores(params: _Floats, features: _Features, out: _Floats) -> None: ...
 
 # projection
+def all_finite(x: _Floats) -> bool: ...
 def row_norms(x: _Floats, kind: str, out: npt.NDArray[np.float64]) -> None: ...
 def clip_rows(x: _Floats, bound: float, kind: str, out: _Floats) -> None: ...
 def clip_rows_in_place(x: _Floats, bound: float, kind: str) -> None: ...

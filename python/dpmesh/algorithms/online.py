@@ -219,10 +219,9 @@ class OnlineLearning:
         alpha = self.step_size(t + 1)
         if self.projection == "mixture":
             b = Released(kernels.clip_rows(b, self.radius))
-        w = self._stepped(state, b, alpha, problem, examples)
-        if self.projection == "ball":
-            kernels.clip_rows(w, self.radius, out=w)
-        elif self.projection == "box":
+        radius = self.radius if self.projection == "ball" else None
+        w = self._stepped(state, b, alpha, problem, examples, radius)
+        if self.projection == "box":
             np.clip(w, -self.radius, self.radius, out=w)
         return OnlineState(Sensitive(w))
 
@@ -233,10 +232,11 @@ class OnlineLearning:
         alpha: float,
         problem: LinearProblem,
         examples: npt.NDArray[np.int64],
+        radius: float | None,
     ) -> Floats:
-        """b_t - alpha_(t+1) g_t, the regularizer's gradient being that at b_t."""
+        """Pro[b_t - alpha_(t+1) g_t], the regularizer's gradient being that at b_t."""
         L, norm = self.clipping_norm, self.norm
-        return problem.step(b, alpha, examples, clipping_norm=L, norm=norm)
+        return problem.step(b, alpha, examples, clipping_norm=L, norm=norm, radius=radius)
 
     def parameters(self, state: OnlineState) -> Floats:
         """Return w_t, with which the learners predict."""
@@ -304,11 +304,12 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         alpha: float,
         problem: LinearProblem,
         examples: npt.NDArray[np.int64],
+        radius: float | None,
     ) -> Floats:
         """Step 6 as printed: the regularizer's gradient is phi w_t instead of phi b_t."""
-        w = super()._stepped(state, b, alpha, problem, examples)
+        w = super()._stepped(state, b, alpha, problem, examples, None)
         w += alpha * self.phi * (b - state.w)
-        return w
+        return w if radius is None else kernels.clip_rows(w, radius, out=w)
 
 
 def _examples_in(t: int) -> int | None:

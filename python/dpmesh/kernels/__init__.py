@@ -32,7 +32,7 @@ from dpmesh.kernels.linear import (
 from dpmesh.kernels.mixing import mix, mix_noisy
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
-from dpmesh.kernels.projection import clip_rows, row_norms
+from dpmesh.kernels.projection import all_finite, clip_rows, row_norms
 from dpmesh.kernels.qnet import (
     QReplay,
     QTrained,
@@ -68,6 +68,7 @@ __all__ = [
     "RademacherComplexity",
     "add_gaussian",
     "add_laplace",
+    "all_finite",
     "bernoulli",
     "bits_needed",
     "clip_rows",

@@ -35,7 +35,7 @@ from dpmesh.kernels.linear_model import (
     clipping_parts,
     feature_parts,
     model_parts,
-    step_sizes,
+    step_parts,
 )
 from dpmesh.kernels.projection import Norm
 
@@ -121,6 +121,7 @@ def linear_step(
     clipping_norm: float | None = None,
     norm: Norm = "l2",
     divide_by: float | None = None,
+    radius: float | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
     """One gradient step of each node: ``params - step_size * linear_gradient(params, ...)``.
@@ -136,6 +137,9 @@ def linear_step(
         As in `linear_gradient`.
     classes, regularization, clipping_norm, norm, divide_by
         As in `linear_gradient`.
+    radius
+        If given, parameters are projected onto the ball of this radius around 0 after the step, as
+        `clip_rows` does.
     out
         Where to put the result: an array like `params`, or `params` itself to work in place.
 
@@ -146,19 +150,21 @@ def linear_step(
     Raises
     ------
     ValueError
-        If an argument does not fit, as in `linear_gradient`.
+        If an argument does not fit, as in `linear_gradient`, or parameters that are to be projected
+        are NaN or infinite after the step; `out` is then undefined.
     """
     params, model = model_parts(params, features, labels, loss, classes)
-    steps = step_sizes(step_size, nodes=len(params))
+    step = step_parts(step_size, radius, nodes=len(params))
     averaging, clipping = (
         averaging_parts(regularization, divide_by),
         clipping_parts(clipping_norm, norm),
     )
     indices = batch_parts(batches, nodes=len(params))
-    if out is not params:
-        out = buffer(out, params)
-        out[...] = params
-    _core.linear_step_in_place(out, steps, model, indices, averaging, clipping)
+    if out is not None and out is params:
+        _core.linear_step_in_place(out, step, model, indices, averaging, clipping)
+        return out
+    out = buffer(out, params)
+    _core.linear_step(params, step, model, indices, averaging, clipping, out)
     return out
 
 
@@ -260,10 +266,10 @@ def linear_record_losses(
         If an argument does not fit, as in `linear_gradient`.
     """
     params, model = model_parts(params, features, labels, loss, classes)
-    indptr, indices = batch_parts(batches, nodes=len(params))
-    losses = np.empty(len(indices))
-    _core.linear_record_losses(params, model, (indptr, indices), losses)
-    return losses if isinstance(batches, tuple) else losses.reshape(len(params), -1)
+    parts = batch_parts(batches, nodes=len(params))
+    losses = np.empty(parts[1].shape if isinstance(parts, tuple) else parts.shape)
+    _core.linear_record_losses(params, model, parts, losses)
+    return losses
 
 
 def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:

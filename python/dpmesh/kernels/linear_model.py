@@ -78,10 +78,8 @@ def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDA
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def batch_parts(
-    batches: Batches, *, nodes: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The batches as ``(indptr, indices)``, one row for each node."""
+def batch_parts(batches: Batches, *, nodes: int) -> Batches:
+    """The batches as the extension module takes them, one for each node."""
     if isinstance(batches, tuple):
         if len(batches) != 2:
             fail("batches", "(indptr, indices)", f"{len(batches)} arrays")
@@ -92,7 +90,7 @@ def batch_parts(
     indices = integers("batches", batches, ndim=2)
     if len(indices) != nodes:
         fail("batches", f"shape ({nodes}, batch_size)", f"shape {indices.shape}")
-    return np.arange(nodes + 1, dtype=np.int64) * indices.shape[1], indices.reshape(-1)
+    return indices
 
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
@@ -104,15 +102,18 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def step_sizes(value: npt.ArrayLike, *, nodes: int) -> npt.NDArray[np.float64]:
-    """One finite, non-negative step size for each node."""
-    steps = np.asarray(value)
+def step_parts(
+    step_size: npt.ArrayLike, radius: float | None, *, nodes: int
+) -> tuple[npt.NDArray[np.float64], float | None]:
+    """One finite, non-negative step size for all nodes or one for each, and the ball's radius."""
+    steps = np.asarray(step_size)
     if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
         got = f"dtype {steps.dtype} and shape {steps.shape}"
         fail("step_size", f"one number, or one for each of {nodes} nodes", got)
     if not (np.isfinite(steps).all() and (steps >= 0).all()):
         fail("step_size", "finite numbers of at least 0", steps)
-    return np.ascontiguousarray(np.broadcast_to(steps, (nodes,)), dtype=np.float64)
+    sizes = np.ascontiguousarray(steps.reshape(-1), dtype=np.float64)
+    return sizes, None if radius is None else positive("radius", radius)
 
 
 def averaging_parts(regularization: float, divide_by: float | None) -> tuple[float, float | None]:

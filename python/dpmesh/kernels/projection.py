@@ -14,6 +14,22 @@ from dpmesh.kernels._arrays import FloatArray, buffer, floats
 Norm = Literal["l1", "l2"]
 
 
+def all_finite(x: npt.ArrayLike) -> bool:
+    """Whether no element is NaN or infinite.
+
+    Parameters
+    ----------
+    x
+        Any shape, float32 or float64.
+
+    Raises
+    ------
+    ValueError
+        If `x` is empty or not of floating-point type.
+    """
+    return _core.all_finite(floats("x", x))
+
+
 def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]:
     """Norm of each row of the last axis, summed in float64.
 

@@ -182,7 +182,7 @@ class Mechanism(ABC):
             If a value is NaN or infinite, a compressor gets no coins, the noise exceeds 2**25 times
             the grid, or the release is over the run's budget.
         """
-        if not np.isfinite(values).all():
+        if not kernels.all_finite(values):
             fail("values", "finite values at the door", "NaN or infinity")
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         ask_keeper(record)

@@ -196,6 +196,7 @@ class LinearProblem:
         clipping_norm: float | None = None,
         norm: Norm = "l2",
         divide_by: float | None = None,
+        radius: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
         """Parameters after one gradient step of each node, see `kernels.linear_step`."""
@@ -208,6 +209,7 @@ class LinearProblem:
             clipping_norm=clipping_norm,
             norm=norm,
             divide_by=divide_by,
+            radius=radius,
             out=out,
         )
 

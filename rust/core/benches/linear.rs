@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dpmesh_core::linear::{Averaging, Batches, Csr, Dense, LinearModel, Loss, Objective};
+use dpmesh_core::linear::{Averaging, Batches, Csr, Dense, LinearModel, Loss, Objective, Step};
 use dpmesh_core::{Real, Wide};
 
 const NODES: usize = 64;
@@ -77,7 +77,16 @@ fn sparse(criterion: &mut Criterion) {
     group.bench_function("step", |bench| {
         bench.iter(|| {
             let steps = [1e-3; NODES];
-            model.step_in_place(&mut params, &steps, batches, Averaging::default(), None)
+            model.step_in_place(
+                &mut params,
+                Step {
+                    sizes: &steps,
+                    radius: None,
+                },
+                batches,
+                Averaging::default(),
+                None,
+            )
         });
     });
 }

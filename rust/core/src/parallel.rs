@@ -111,21 +111,30 @@ pub(crate) fn for_each_row_with<T: Send, S>(
     scratch: impl Fn() -> S + Send + Sync,
     work: impl Fn(&mut S, usize, &mut [T]) + Send + Sync,
 ) {
+    for_each_group(x, dim, cost, |first, rows| {
+        let mut scratch = scratch();
+        for (i, row) in rows.chunks_mut(dim).enumerate() {
+            work(&mut scratch, first + i, row);
+        }
+    });
+}
+
+/// As [`for_each_row`], calling `work(first_row, rows)` for several rows at once: where rows are short, what it sets up
+/// for them costs more than what it does with each.
+pub(crate) fn for_each_group<T: Send>(
+    x: &mut [T],
+    dim: usize,
+    cost: usize,
+    work: impl Fn(usize, &mut [T]) + Send + Sync,
+) {
     let rows = x.len() / dim;
     if rows < 2 || is_serial(rows.saturating_mul(cost)) {
-        let mut scratch = scratch();
-        x.chunks_mut(dim)
-            .enumerate()
-            .for_each(|(i, row)| work(&mut scratch, i, row));
+        work(0, x);
     } else {
         let rows_per_task = TASK.div_ceil(cost.max(1));
         x.par_chunks_mut(rows_per_task * dim)
             .enumerate()
-            .for_each_init(scratch, |scratch, (task, rows)| {
-                for (i, row) in rows.chunks_mut(dim).enumerate() {
-                    work(scratch, task * rows_per_task + i, row);
-                }
-            });
+            .for_each(|(task, rows)| work(task * rows_per_task, rows));
     }
 }
 

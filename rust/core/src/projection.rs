@@ -5,7 +5,7 @@
 //! row (it keeps the direction), which bounds the L1 norm but is not the nearest point of the L1 ball.
 
 use crate::error::{positive, rows, same_len};
-use crate::parallel::{for_each_row, sum_blocks, vectorized};
+use crate::parallel::{BLOCK, for_each_group, map_blocks, sum_blocks, vectorized};
 use crate::{KernelError, Real};
 
 /// Which norm a row is measured in.
@@ -20,10 +20,39 @@ pub enum Norm {
 /// The norm of one row, summed in `f64`; NaN or infinite exactly if the row is not finite or the sum
 /// overflows.
 pub fn norm<T: Real>(row: &[T], norm: Norm) -> f64 {
+    if row.len() <= BLOCK {
+        return vectorized!(short_norm(row, norm));
+    }
     match norm {
         Norm::L1 => sum_blocks(row, |block| vectorized!(lane_sum(block, f64::abs))),
         Norm::L2 => sum_blocks(row, |block| vectorized!(lane_sum(block, |v| v * v))).sqrt(),
     }
+}
+
+/// The [`norm`] of a row, short or long, for loops over rows inside `vectorized!`.
+#[inline(always)]
+pub(crate) fn inlined_norm<T: Real>(row: &[T], kind: Norm) -> f64 {
+    if row.len() <= BLOCK {
+        short_norm(row, kind)
+    } else {
+        norm(row, kind)
+    }
+}
+
+#[inline(always)]
+fn short_norm<T: Real>(row: &[T], norm: Norm) -> f64 {
+    match norm {
+        Norm::L1 => lane_sum(row, f64::abs),
+        Norm::L2 => lane_sum(row, |v| v * v).sqrt(),
+    }
+}
+
+/// Whether no element is NaN or infinite.
+pub fn all_finite<T: Real>(x: &[T]) -> bool {
+    let finite = map_blocks(x, BLOCK, |block| {
+        vectorized!(block.iter().fold(true, |all, v| all & v.is_finite()))
+    });
+    finite.iter().all(|&block| block)
 }
 
 /// The norm of each row of `dim` elements.
@@ -37,8 +66,11 @@ pub fn row_norms_into<T: Real>(
     out: &mut [f64],
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), rows("x", x.len(), dim)?)?;
-    for_each_row(out, 1, dim, |i, slot| {
-        slot[0] = norm(&x[i * dim..(i + 1) * dim], kind);
+    for_each_group(out, 1, dim, |first, norms| {
+        let rows = x[first * dim..].chunks_exact(dim);
+        vectorized!(for (norm, row) in norms.iter_mut().zip(rows.clone()) {
+            *norm = inlined_norm(row, kind);
+        });
     });
     Ok(())
 }
@@ -57,10 +89,12 @@ pub fn clip_rows_in_place<T: Real>(
     bound: f64,
 ) -> Result<(), KernelError> {
     let norms = finite_norms(x, dim, kind, bound)?;
-    for_each_row(x, dim, dim, |i, row| {
-        if norms[i] > bound {
-            scale(row, bound / norms[i]);
-        }
+    for_each_group(x, dim, dim, |first, rows| {
+        vectorized!(
+            for (row, &norm) in rows.chunks_exact_mut(dim).zip(&norms[first..]) {
+                clip(row, norm, bound);
+            }
+        );
     });
     Ok(())
 }
@@ -78,11 +112,14 @@ pub fn clip_rows_into<T: Real>(
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), x.len())?;
     let norms = finite_norms(x, dim, kind, bound)?;
-    for_each_row(out, dim, dim, |i, row| {
-        row.copy_from_slice(&x[i * dim..(i + 1) * dim]);
-        if norms[i] > bound {
-            scale(row, bound / norms[i]);
-        }
+    for_each_group(out, dim, dim, |first, rows| {
+        let from = x[first * dim..].chunks_exact(dim).zip(&norms[first..]);
+        vectorized!(
+            for (row, (from, &norm)) in rows.chunks_exact_mut(dim).zip(from.clone()) {
+                row.copy_from_slice(from);
+                clip(row, norm, bound);
+            }
+        );
     });
     Ok(())
 }
@@ -106,12 +143,19 @@ fn finite_norms<T: Real>(
     }
 }
 
-fn scale<T: Real>(row: &mut [T], factor: f64) {
-    let factor = T::from_f64(factor);
-    vectorized!(row.iter_mut().for_each(|v| *v *= factor));
+/// Scales a row of this norm down to the bound.
+#[inline(always)]
+pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
+    if norm > bound {
+        let factor = T::from_f64(bound / norm);
+        for v in row {
+            *v *= factor;
+        }
+    }
 }
 
-/// Sum of `f(v)` in eight independent lanes, which the compiler keeps in vector registers.
+/// Sum of `f(v)` in eight independent lanes, which the compiler keeps in vector registers as long as the elements
+/// that fill no vector are added apart from them.
 #[inline(always)]
 fn lane_sum<T: Real>(block: &[T], f: impl Fn(f64) -> f64) -> f64 {
     const LANES: usize = 8;
@@ -122,10 +166,12 @@ fn lane_sum<T: Real>(block: &[T], f: impl Fn(f64) -> f64) -> f64 {
             *lane += f(v.to_f64());
         }
     }
-    for (lane, v) in lanes.iter_mut().zip(rest) {
-        *lane += f(v.to_f64());
+    let [a, b, c, d, e, g, h, i] = lanes;
+    let mut sum = ((a + e) + (c + h)) + ((b + g) + (d + i));
+    for v in rest {
+        sum += f(v.to_f64());
     }
-    lanes.iter().sum()
+    sum
 }
 
 #[cfg(test)]

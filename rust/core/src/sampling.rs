@@ -2,11 +2,14 @@
 //! begins at a fixed place of the stream, so that rows may be cut anywhere and drawn by any thread.
 
 use crate::KernelError;
-use crate::parallel::{for_each_block, for_each_part, vectorized};
+use crate::parallel::{for_each_group, for_each_part, vectorized};
 use crate::stream::{BLOCK_BYTES, Stream};
 
 /// Samples of one chunk.
 pub(crate) const CHUNK: usize = 512;
+
+/// Elements that take as long elsewhere as one sample.
+const SAMPLE: usize = 2;
 
 /// Words and samples are laid out in groups of this many, for vector instructions.
 pub(crate) const LANES: usize = 8;
@@ -137,9 +140,13 @@ impl<'a, S: Sampler> Source<'a, S> {
             column: first.column + column,
         };
         if dim <= CHUNK {
-            let rows = CHUNK / dim.next_multiple_of(self.sampler.unit().samples);
-            for_each_block(x, rows * dim, Chunk::default, |chunk, block, x| {
-                self.draw_short_rows(chunk, place(block * rows, 0), dim, x);
+            let padded = dim.next_multiple_of(self.sampler.unit().samples);
+            let rows = CHUNK / padded;
+            for_each_group(x, dim, SAMPLE * padded, |first, x| {
+                let mut chunk = Chunk::default();
+                for (block, x) in x.chunks_mut(rows * dim).enumerate() {
+                    self.draw_short_rows(&mut chunk, place(first + block * rows, 0), dim, x);
+                }
             });
         } else {
             for_each_part(x, dim, Chunk::default, |chunk, row, column, x| {

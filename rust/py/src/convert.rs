@@ -21,11 +21,16 @@ pub fn run_native<R: Send>(
     let result = py.detach(|| catch_unwind(AssertUnwindSafe(|| threads::install(work))));
     match result {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(PyValueError::new_err(error.to_string())),
+        Ok(Err(error)) => Err(refused(error)),
         Err(_) => Err(PyRuntimeError::new_err(
             "a dpmesh kernel panicked; please report it",
         )),
     }
+}
+
+/// The `ValueError` of a kernel that refused its arguments.
+pub fn refused(error: KernelError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// The `ValueError` for `argument` when `wanted` was not met by `got`.

@@ -2,13 +2,13 @@
 
 use dpmesh_core::KernelError;
 use dpmesh_core::linear::{
-    Averaging, Batches, Clipping, Csr, Dense, Form, LinearModel, Loss, Objective, Training, Walks,
-    scores_into,
+    Averaging, Batches, Clipping, Csr, Dense, Form, LinearModel, Loss, Objective, Step, Training,
+    Walks, scores_into,
 };
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use crate::convert::{read, row_len, run_native, write};
+use crate::convert::{read, refused, row_len, run_native, write};
 use crate::projection::norm;
 use crate::with_real;
 
@@ -24,6 +24,33 @@ enum Features<'py> {
 /// Features, labels (float64; int64 if there are classes), loss, classes.
 #[derive(FromPyObject)]
 struct Model<'py>(Features<'py>, Array<'py>, String, Option<usize>);
+
+/// The records of each node: `(indptr, indices)`, or as many for each in a row of its own.
+#[derive(FromPyObject)]
+enum BatchArguments<'py> {
+    Ragged(Array<'py>, Array<'py>),
+    Equal(Array<'py>),
+}
+
+/// Runs the body with `$batches` bound to the batches that it named.
+macro_rules! with_batches {
+    ($batches:ident => $body:expr) => {
+        match &$batches {
+            BatchArguments::Ragged(indptr, indices) => {
+                let (indptr, indices) = (read("batches", indptr)?, read("batches", indices)?);
+                let $batches = Batches::new(indptr.as_slice()?, indices.as_slice()?);
+                let $batches = $batches.map_err(refused)?;
+                $body
+            }
+            BatchArguments::Equal(indices) => {
+                let nodes = indices.shape().first().copied().unwrap_or(0);
+                let indices = read("batches", indices)?;
+                let $batches = Batches::equal(nodes, indices.as_slice()?).map_err(refused)?;
+                $body
+            }
+        }
+    };
+}
 
 /// The regularization and the divisor.
 type AveragingArguments = (f64, Option<f64>);
@@ -158,47 +185,76 @@ fn linear_gradient<'py>(
     py: Python<'py>,
     params: &Array<'py>,
     model: Model<'py>,
-    batches: (Array<'py>, Array<'py>),
+    batches: BatchArguments<'py>,
     averaging: AveragingArguments,
     clipping: Option<ClippingArguments>,
     out: &Array<'py>,
 ) -> PyResult<()> {
-    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
-    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
     let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
     let model = &model;
-    with_real!(params, T => {
+    with_batches!(batches => with_real!(params, T => {
         let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
         let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
         with_model!(py, model, T, m => {
-            m.gradient_into(params, Batches::new(indptr, indices)?, averaging, clipping, out)
+            m.gradient_into(params, batches, averaging, clipping, out)
         })
-    })
+    }))
+}
+
+/// The sizes and the radius.
+type StepArguments<'py> = (Array<'py>, Option<f64>);
+
+#[pyfunction]
+fn linear_step<'py>(
+    py: Python<'py>,
+    params: &Array<'py>,
+    step: StepArguments<'py>,
+    model: Model<'py>,
+    batches: BatchArguments<'py>,
+    averaging: AveragingArguments,
+    clipping: Option<ClippingArguments>,
+    out: &Array<'py>,
+) -> PyResult<()> {
+    let sizes = read("step_size", &step.0)?;
+    let step = Step {
+        sizes: sizes.as_slice()?,
+        radius: step.1,
+    };
+    let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
+    let model = &model;
+    with_batches!(batches => with_real!(params, T => {
+        let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
+        let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
+        with_model!(py, model, T, m => {
+            m.step_into(params, step, batches, averaging, clipping, out)
+        })
+    }))
 }
 
 #[pyfunction]
 fn linear_step_in_place<'py>(
     py: Python<'py>,
     params: &Array<'py>,
-    step_sizes: &Array<'py>,
+    step: StepArguments<'py>,
     model: Model<'py>,
-    batches: (Array<'py>, Array<'py>),
+    batches: BatchArguments<'py>,
     averaging: AveragingArguments,
     clipping: Option<ClippingArguments>,
 ) -> PyResult<()> {
-    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
-    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
-    let steps = read("step_size", step_sizes)?;
-    let steps = steps.as_slice()?;
+    let sizes = read("step_size", &step.0)?;
+    let step = Step {
+        sizes: sizes.as_slice()?,
+        radius: step.1,
+    };
     let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
     let model = &model;
-    with_real!(params, T => {
+    with_batches!(batches => with_real!(params, T => {
         let mut params = write::<T>("params", params)?;
         let params = params.as_slice_mut()?;
         with_model!(py, model, T, m => {
-            m.step_in_place(params, steps, Batches::new(indptr, indices)?, averaging, clipping)
+            m.step_in_place(params, step, batches, averaging, clipping)
         })
-    })
+    }))
 }
 
 fn to_form(name: Option<&str>) -> Result<Option<Form>, KernelError> {
@@ -256,23 +312,21 @@ fn linear_losses<'py>(
     py: Python<'py>,
     params: &Array<'py>,
     model: Model<'py>,
-    batches: (Array<'py>, Array<'py>),
+    batches: BatchArguments<'py>,
     averaging: AveragingArguments,
     out: &Array<'py>,
 ) -> PyResult<()> {
-    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
-    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
     let averaging = to_averaging(averaging);
     let mut out = write("out", out)?;
     let out = out.as_slice_mut()?;
     let model = &model;
-    with_real!(params, T => {
+    with_batches!(batches => with_real!(params, T => {
         let params = read::<T>("params", params)?;
         let params = params.as_slice()?;
         with_model!(py, model, T, m => {
-            m.losses_into(params, Batches::new(indptr, indices)?, averaging, out)
+            m.losses_into(params, batches, averaging, out)
         })
-    })
+    }))
 }
 
 #[pyfunction]
@@ -280,23 +334,21 @@ fn linear_class_losses<'py>(
     py: Python<'py>,
     params: &Array<'py>,
     model: Model<'py>,
-    batches: (Array<'py>, Array<'py>),
+    batches: BatchArguments<'py>,
     averaging: AveragingArguments,
     out: &Array<'py>,
 ) -> PyResult<()> {
-    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
-    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
     let averaging = to_averaging(averaging);
     let mut out = write("out", out)?;
     let out = out.as_slice_mut()?;
     let model = &model;
-    with_real!(params, T => {
+    with_batches!(batches => with_real!(params, T => {
         let params = read::<T>("params", params)?;
         let params = params.as_slice()?;
         with_model!(py, model, T, m => {
-            m.class_losses_into(params, Batches::new(indptr, indices)?, averaging, out)
+            m.class_losses_into(params, batches, averaging, out)
         })
-    })
+    }))
 }
 
 #[pyfunction]
@@ -304,21 +356,19 @@ fn linear_record_losses<'py>(
     py: Python<'py>,
     params: &Array<'py>,
     model: Model<'py>,
-    batches: (Array<'py>, Array<'py>),
+    batches: BatchArguments<'py>,
     out: &Array<'py>,
 ) -> PyResult<()> {
-    let (indptr, indices) = (read("batches", &batches.0)?, read("batches", &batches.1)?);
-    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
     let mut out = write("out", out)?;
     let out = out.as_slice_mut()?;
     let model = &model;
-    with_real!(params, T => {
+    with_batches!(batches => with_real!(params, T => {
         let params = read::<T>("params", params)?;
         let params = params.as_slice()?;
         with_model!(py, model, T, m => {
-            m.record_losses_into(params, Batches::new(indptr, indices)?, out)
+            m.record_losses_into(params, batches, out)
         })
-    })
+    }))
 }
 
 #[pyfunction]
@@ -355,6 +405,7 @@ fn linear_scores<'py>(
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(linear_gradient, module)?)?;
+    module.add_function(wrap_pyfunction!(linear_step, module)?)?;
     module.add_function(wrap_pyfunction!(linear_step_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(linear_training, module)?)?;
     module.add_function(wrap_pyfunction!(linear_losses, module)?)?;

@@ -47,6 +47,15 @@ fn clip_rows_in_place<'py>(
 }
 
 #[pyfunction]
+fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyUntypedArray>) -> PyResult<bool> {
+    with_real!(x, T => {
+        let x = read::<T>("x", x)?;
+        let x = x.as_slice()?;
+        run_native(py, || Ok(projection::all_finite(x)))
+    })
+}
+
+#[pyfunction]
 fn row_norms<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
@@ -64,6 +73,7 @@ fn row_norms<'py>(
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(all_finite, module)?)?;
     module.add_function(wrap_pyfunction!(clip_rows, module)?)?;
     module.add_function(wrap_pyfunction!(clip_rows_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(row_norms, module)?)

@@ -4,34 +4,66 @@ use crate::KernelError;
 use crate::error::{non_negative, positive};
 use crate::projection::Norm;
 
-/// The mini-batch of each node: the records `indices[indptr[i]..indptr[i + 1]]` for node `i`.
+/// The mini-batch of each node.
 #[derive(Debug, Clone, Copy)]
 pub struct Batches<'a> {
-    indptr: &'a [i64],
+    starts: Starts<'a>,
+    nodes: usize,
     indices: &'a [i64],
 }
 
+/// Where the batches begin among the indices, and the last one ends.
+#[derive(Debug, Clone, Copy)]
+enum Starts<'a> {
+    At(&'a [i64]),
+    Every(usize),
+}
+
 impl<'a> Batches<'a> {
-    /// The batches with these parts.
+    /// Batches of any length: the records `indices[indptr[i]..indptr[i + 1]]` for node `i`.
     ///
     /// # Errors
     /// If `indptr` does not rise from 0 to the length of `indices`.
     pub fn new(indptr: &'a [i64], indices: &'a [i64]) -> Result<Batches<'a>, KernelError> {
         let ends = (indptr.first(), indptr.last());
         if ends == (Some(&0), Some(&(indices.len() as i64))) && indptr.is_sorted() {
-            Ok(Batches { indptr, indices })
+            Ok(Batches {
+                starts: Starts::At(indptr),
+                nodes: indptr.len() - 1,
+                indices,
+            })
         } else {
             let wanted = format!("an indptr that rises from 0 to {}", indices.len());
             Err(KernelError::new("batches", wanted, "another"))
         }
     }
 
-    pub(super) fn nodes(&self) -> usize {
-        self.indptr.len() - 1
+    /// Batches of the same length, one after the other.
+    ///
+    /// # Errors
+    /// If the indices cannot be divided equally.
+    pub fn equal(nodes: usize, indices: &'a [i64]) -> Result<Batches<'a>, KernelError> {
+        if nodes == 0 || !indices.len().is_multiple_of(nodes) {
+            let wanted = format!("as many records for each of {nodes} nodes");
+            return Err(KernelError::new("batches", wanted, indices.len()));
+        }
+        Ok(Batches {
+            starts: Starts::Every(indices.len() / nodes),
+            nodes,
+            indices,
+        })
     }
 
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    #[inline(always)]
     pub(super) fn of(&self, node: usize) -> &'a [i64] {
-        &self.indices[self.indptr[node] as usize..self.indptr[node + 1] as usize]
+        match self.starts {
+            Starts::At(indptr) => &self.indices[indptr[node] as usize..indptr[node + 1] as usize],
+            Starts::Every(size) => &self.indices[node * size..][..size],
+        }
     }
 
     pub(super) fn records(&self) -> &'a [i64] {
@@ -55,6 +87,7 @@ impl Averaging {
         self.divide_by.map_or(Ok(()), |m| positive("divide_by", m))
     }
 
+    #[inline(always)]
     pub(super) fn weight(&self, batch: &[i64]) -> f64 {
         1.0 / self.divide_by.unwrap_or(batch.len().max(1) as f64)
     }
@@ -70,7 +103,12 @@ pub struct Clipping {
 }
 
 impl Clipping {
+    pub(super) fn check(&self) -> Result<(), KernelError> {
+        positive("clipping_norm", self.bound)
+    }
+
     /// What a gradient of this norm is multiplied with; NaN for a norm that is not finite.
+    #[inline(always)]
     pub(super) fn factor(&self, norm: f64) -> f64 {
         if norm <= self.bound {
             1.0

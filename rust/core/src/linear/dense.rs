@@ -4,8 +4,11 @@ use super::Features;
 use super::tiles::{Scores, Sums};
 use crate::KernelError;
 use crate::error::rows;
-use crate::projection::{Norm, norm};
+use crate::projection::{Norm, inlined_norm};
 use crate::wide::{Wide, in_wide_vectors};
+
+/// Sums of the inner product of one record: few, so that short ones fill them.
+const LANES: usize = 8;
 
 /// A row-major matrix of features: one row for each record.
 #[derive(Debug, Clone, Copy)]
@@ -62,12 +65,42 @@ impl<T: Wide> Features for Dense<'_, T> {
         self.columns
     }
 
+    #[inline(always)]
     fn check(&self, _: usize) -> Result<(), KernelError> {
         Ok(())
     }
 
+    #[inline(always)]
     fn norm(&self, record: usize, kind: Norm) -> f64 {
-        norm(self.row(record), kind)
+        inlined_norm(self.row(record), kind)
+    }
+
+    #[inline(always)]
+    fn score(&self, record: usize, params: &[T]) -> f64 {
+        let (x, rest_x) = self.row(record).as_chunks::<LANES>();
+        let (w, rest_w) = params.as_chunks();
+        let mut lanes = [T::ZERO; LANES];
+        for (x, w) in x.iter().zip(w) {
+            multiply_add(x, w, &mut lanes);
+        }
+        let [a, b, c, d, e, f, g, h] = lanes;
+        let mut sum = ((a + e) + (c + g)) + ((b + f) + (d + h));
+        for (&x, &w) in rest_x.iter().zip(rest_w) {
+            sum = x.mul_add(w, sum);
+        }
+        sum.to_f64()
+    }
+
+    #[inline(always)]
+    fn add(&self, record: usize, factor: T, target: &mut [T]) {
+        let (x, rest_x) = self.row(record).as_chunks();
+        let (slots, rest) = target.as_chunks_mut();
+        for (slots, x) in slots.iter_mut().zip(x) {
+            multiply_add(x, &[factor; LANES], slots);
+        }
+        for (slot, &x) in rest.iter_mut().zip(rest_x) {
+            *slot = x.mul_add(factor, *slot);
+        }
     }
 
     fn scores(&self, records: &[i64], params: &[T], scores: &mut [f64]) {
@@ -86,5 +119,13 @@ impl<T: Wide> Features for Dense<'_, T> {
             factors,
             target,
         });
+    }
+}
+
+#[inline(always)]
+fn multiply_add<T: Wide>(a: &[T; LANES], b: &[T; LANES], lanes: &mut [T; LANES]) {
+    // Zipped iterators would keep LLVM from putting the lanes into vector registers.
+    for l in 0..LANES {
+        lanes[l] = a[l].mul_add(b[l], lanes[l]);
     }
 }

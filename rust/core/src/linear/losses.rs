@@ -16,6 +16,7 @@ pub enum Loss {
 }
 
 impl Loss {
+    #[inline(always)]
     fn value(self, score: f64, target: f64) -> f64 {
         match self {
             Loss::Logistic => {
@@ -28,6 +29,7 @@ impl Loss {
     }
 
     /// Derivative in the score.
+    #[inline(always)]
     fn slope(self, score: f64, target: f64) -> f64 {
         match self {
             Loss::Logistic => {
@@ -42,6 +44,7 @@ impl Loss {
         }
     }
 
+    #[inline]
     fn check(self, target: f64) -> Result<(), KernelError> {
         let (fits, wanted) = match self {
             Loss::Logistic | Loss::Hinge => (target.abs() == 1.0, "labels of -1 or +1"),
@@ -56,6 +59,7 @@ impl Loss {
 }
 
 /// `max(0, -x)`, NaN for NaN.
+#[inline(always)]
 fn negative_part(x: f64) -> f64 {
     if x >= 0.0 { 0.0 } else { -x }
 }
@@ -91,6 +95,7 @@ pub enum Objective<'a> {
 
 impl Objective<'_> {
     /// Number of scores of one record, and of rows of one node's parameters.
+    #[inline(always)]
     pub fn outputs(&self) -> usize {
         match *self {
             Objective::Single { .. } => 1,
@@ -107,6 +112,7 @@ impl Objective<'_> {
     }
 
     /// Fails unless the record has a label that the loss can work with.
+    #[inline]
     pub(crate) fn check(&self, record: usize) -> Result<(), KernelError> {
         match *self {
             Objective::Single { loss, labels } => loss.check(labels[record]),
@@ -126,6 +132,7 @@ impl Objective<'_> {
     }
 
     /// Loss of one record.
+    #[inline(always)]
     pub(crate) fn value(&self, record: usize, scores: &[f64]) -> f64 {
         match *self {
             Objective::Single { loss, labels } => loss.value(scores[0], labels[record]),
@@ -143,6 +150,7 @@ impl Objective<'_> {
     ///
     /// # Panics
     /// For any other objective.
+    #[inline(always)]
     pub(crate) fn values(&self, record: usize, scores: &[f64]) -> impl Iterator<Item = f64> {
         let Objective::OneVsAll { loss, labels, .. } = *self else {
             unreachable!("one loss for each model: only one-vs-all has models");
@@ -152,6 +160,7 @@ impl Objective<'_> {
     }
 
     /// Overwrites the scores of one record with the derivatives of its loss in them.
+    #[inline(always)]
     pub(crate) fn slopes_in_place(&self, record: usize, scores: &mut [f64]) {
         match *self {
             Objective::Single { loss, labels } => scores[0] = loss.slope(scores[0], labels[record]),
@@ -179,6 +188,7 @@ impl Objective<'_> {
 
     /// Whether the scores point to the record's label: the sign for one score (0 counts as -1), the
     /// largest of several (the first of equals).
+    #[inline(always)]
     pub(crate) fn is_right(&self, record: usize, scores: &[f64]) -> bool {
         match *self {
             Objective::Single { labels, .. } => (scores[0] > 0.0) == (labels[record] > 0.0),
@@ -190,10 +200,12 @@ impl Objective<'_> {
 }
 
 /// The targets of the one-vs-all models for a record of class `label`.
+#[inline(always)]
 fn targets(label: i64) -> impl Iterator<Item = f64> {
     (0_i64..).map(move |k| if k == label { 1.0 } else { -1.0 })
 }
 
+#[inline(always)]
 fn first_largest(scores: &[f64]) -> usize {
     (1..scores.len()).fold(0, |top, k| if scores[k] > scores[top] { k } else { top })
 }

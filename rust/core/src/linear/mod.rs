@@ -22,6 +22,7 @@ mod model;
 mod scores;
 mod scratch;
 mod sparse;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tiles;
@@ -38,11 +39,13 @@ pub use losses::{Loss, Objective};
 pub use model::LinearModel;
 pub use scores::scores_into;
 pub use sparse::{Csr, Index};
+pub use steps::Step;
 pub use training::{Form, Training, Walks};
 
 /// A matrix of features with one row for each record.
 ///
-/// The methods that take records expect them in range and checked.
+/// The methods that take records expect them in range and checked. Those for one record are `#[inline(always)]`, for
+/// callers inside `vectorized!`: it may be so short that a call counts.
 pub trait Features: Sync {
     /// Type of the features, and of the parameters of a model of them.
     type Value: Wide;
@@ -59,6 +62,10 @@ pub trait Features: Sync {
     fn check(&self, record: usize) -> Result<(), KernelError>;
     /// Norm of one record.
     fn norm(&self, record: usize, norm: Norm) -> f64;
+    /// Score of one record under one row of parameters.
+    fn score(&self, record: usize, params: &[Self::Value]) -> f64;
+    /// Adds to one row of parameters one record times a factor.
+    fn add(&self, record: usize, factor: Self::Value, target: &mut [Self::Value]);
     /// Writes the scores of the records one after the other, one for each row of `params`.
     fn scores(&self, records: &[i64], params: &[Self::Value], scores: &mut [f64]);
     /// Adds to each row of `target` the records times their factors for that row, in their order.

@@ -3,11 +3,13 @@
 use rayon::prelude::*;
 
 use super::scratch::Scratch;
-use super::vectors::{add_all, scale_in_place, scale_into};
+use super::vectors::{add_all, scale_into};
 use super::{Averaging, Batches, Clipping, Features, Objective};
-use crate::error::{non_negative, positive, rows, same_len};
-use crate::parallel::{BLOCK, SERIAL_BELOW, for_each_row_with, is_serial};
-use crate::projection::{Norm, norm};
+use crate::error::{rows, same_len};
+use crate::parallel::{
+    BLOCK, SERIAL_BELOW, for_each_group, for_each_row_with, is_serial, vectorized,
+};
+use crate::projection::{Norm, inlined_norm, norm};
 use crate::{KernelError, Real};
 
 /// Records of one task, unless a batch has more than [`MOST_BLOCKS`] times as many.
@@ -16,6 +18,8 @@ pub(super) const RECORDS_PER_BLOCK: usize = 256;
 const MOST_BLOCKS: usize = 32;
 /// Records whose features stay in the cache from their scores to their gradients.
 const RECORDS_AT_ONCE: usize = 32;
+/// Elements that take as long as what there is to do for any node, however short its parameters.
+const NODE: usize = 32;
 
 /// Features, and the objective of their records.
 #[derive(Debug)]
@@ -66,83 +70,29 @@ impl<'a, F: Features> LinearModel<'a, F> {
         clipping: Option<Clipping>,
         out: &mut [F::Value],
     ) -> Result<(), KernelError> {
-        check_settings(averaging, clipping)?;
+        averaging.check()?;
+        clipping.as_ref().map_or(Ok(()), Clipping::check)?;
         self.check(params, batches)?;
         same_len("out", out.len(), params.len())?;
         let cost = self.cost(batches);
-        for_each_row_with(out, self.dim, cost, Scratch::new, |scratch, node, out| {
-            let params = &params[node * self.dim..][..self.dim];
-            let batch = batches.of(node);
-            scale_into(params, averaging.regularization, out);
-            let weight = averaging.weight(batch);
-            if batch.len() <= RECORDS_PER_BLOCK {
-                self.add_gradients(params, batch, clipping, weight, out, scratch);
-            } else {
-                add_all(
-                    &self.partial_gradients(params, batch, clipping, weight),
-                    out,
-                );
-            }
+        for_each_group(out, self.dim, cost, |first, rows| {
+            let mut scratch = Scratch::new();
+            vectorized!(
+                for (node, out) in (first..).zip(rows.chunks_exact_mut(self.dim)) {
+                    let params = &params[node * self.dim..][..self.dim];
+                    let batch = batches.of(node);
+                    scale_into(params, averaging.regularization, out);
+                    let weight = averaging.weight(batch);
+                    if batch.len() <= RECORDS_PER_BLOCK {
+                        self.add_gradients(params, batch, clipping, weight, out, &mut scratch);
+                    } else {
+                        let partial = self.partial_gradients(params, batch, clipping, weight);
+                        add_all(&partial, out);
+                    }
+                }
+            );
         });
         Ok(())
-    }
-
-    /// Moves each node's parameters by its step size against its gradient, which
-    /// [`gradient_into`](Self::gradient_into) describes. Without regularization a step touches only the
-    /// features that its batch holds.
-    ///
-    /// # Errors
-    /// As [`gradient_into`](Self::gradient_into), and if there is not one finite, non-negative step size
-    /// for each node.
-    pub fn step_in_place(
-        &self,
-        params: &mut [F::Value],
-        step_sizes: &[f64],
-        batches: Batches<'_>,
-        averaging: Averaging,
-        clipping: Option<Clipping>,
-    ) -> Result<(), KernelError> {
-        check_settings(averaging, clipping)?;
-        self.check(params, batches)?;
-        same_len("step_sizes", step_sizes.len(), batches.nodes())?;
-        for &step in step_sizes {
-            non_negative("step_sizes", step)?;
-        }
-        let cost = self.cost(batches);
-        for_each_row_with(
-            params,
-            self.dim,
-            cost,
-            Scratch::new,
-            |scratch, node, params| {
-                let (step, batch) = (step_sizes[node], batches.of(node));
-                self.step_one(params, step, batch, averaging, clipping, scratch);
-            },
-        );
-        Ok(())
-    }
-
-    /// Moves one node's parameters by a step on its batch.
-    pub(super) fn step_one(
-        &self,
-        params: &mut [F::Value],
-        step_size: f64,
-        batch: &[i64],
-        averaging: Averaging,
-        clipping: Option<Clipping>,
-        scratch: &mut Scratch<F::Value>,
-    ) {
-        let weight = -step_size * averaging.weight(batch);
-        let decay = 1.0 - step_size * averaging.regularization;
-        if batch.len() <= RECORDS_PER_BLOCK {
-            let factors = self.factors(params, batch, clipping, weight, scratch);
-            scale_in_place(params, decay);
-            self.features.add_scaled(batch, factors, params);
-        } else {
-            let partial = self.partial_gradients(params, batch, clipping, weight);
-            scale_in_place(params, decay);
-            add_all(&partial, params);
-        }
     }
 
     /// Each node's objective at its row of `params`.
@@ -198,12 +148,12 @@ impl<'a, F: Features> LinearModel<'a, F> {
             let params = &params[node * self.dim..][..self.dim];
             let batch = batches.of(node);
             out.fill(0.0);
-            for records in batch.chunks(RECORDS_AT_ONCE) {
+            vectorized!(for records in batch.chunks(RECORDS_AT_ONCE) {
                 self.for_each_scored(params, records, memory, |_, record, scores| {
                     let losses = self.objective.values(record, scores);
                     out.iter_mut().zip(losses).for_each(|(sum, v)| *sum += v);
                 });
-            }
+            });
             let models = params.chunks(self.features.columns());
             for (slot, model) in out.iter_mut().zip(models) {
                 *slot *= averaging.weight(batch);
@@ -237,9 +187,11 @@ impl<'a, F: Features> LinearModel<'a, F> {
         }
         let work = |memory: &mut _, (node, records, losses): (usize, &[i64], &mut [f64])| {
             let params = &params[node * self.dim..][..self.dim];
-            self.for_each_scored(params, records, memory, |i, record, scores| {
-                losses[i] = self.objective.value(record, scores);
-            });
+            vectorized!(
+                self.for_each_scored(params, records, memory, |i, record, scores| {
+                    losses[i] = self.objective.value(record, scores);
+                })
+            );
         };
         let cost = batches.records().len() * self.objective.outputs() * self.features.cost();
         if is_serial(cost) {
@@ -269,9 +221,15 @@ impl<'a, F: Features> LinearModel<'a, F> {
         for (slot, params) in out.iter_mut().zip(params.chunks(self.dim)) {
             let blocks = records.par_chunks(RECORDS_PER_BLOCK).map(|records| {
                 let mut right = 0;
-                self.for_each_scored(params, records, &mut Vec::new(), |_, record, scores| {
-                    right += i64::from(self.objective.is_right(record, scores));
-                });
+                let mut memory = Vec::new();
+                vectorized!(self.for_each_scored(
+                    params,
+                    records,
+                    &mut memory,
+                    |_, record, scores| {
+                        right += i64::from(self.objective.is_right(record, scores));
+                    }
+                ));
                 right
             });
             *slot = blocks.sum();
@@ -281,14 +239,17 @@ impl<'a, F: Features> LinearModel<'a, F> {
 
     /// Sum of the records' losses at `params`.
     pub(super) fn sum_of_losses(&self, params: &[F::Value], records: &[i64]) -> f64 {
-        let mut sum = 0.0;
-        self.for_each_scored(params, records, &mut Vec::new(), |_, record, scores| {
-            sum += self.objective.value(record, scores);
-        });
+        let (mut sum, mut memory) = (0.0, Vec::new());
+        vectorized!(
+            self.for_each_scored(params, records, &mut memory, |_, record, scores| {
+                sum += self.objective.value(record, scores);
+            })
+        );
         sum
     }
 
     /// Adds `weight` times the clipped gradients of the records to `target`.
+    #[inline(always)]
     fn add_gradients(
         &self,
         params: &[F::Value],
@@ -305,7 +266,8 @@ impl<'a, F: Features> LinearModel<'a, F> {
     }
 
     /// What [`add_gradients`](Self::add_gradients) adds, in parts that depend on the data alone.
-    fn partial_gradients(
+    #[inline(never)]
+    pub(super) fn partial_gradients(
         &self,
         params: &[F::Value],
         records: &[i64],
@@ -315,14 +277,22 @@ impl<'a, F: Features> LinearModel<'a, F> {
         let block = RECORDS_PER_BLOCK.max(records.len().div_ceil(MOST_BLOCKS));
         let blocks = records.par_chunks(block).map(|records| {
             let (mut part, mut scratch) = (vec![F::Value::ZERO; self.dim], Scratch::new());
-            self.add_gradients(params, records, clipping, weight, &mut part, &mut scratch);
+            vectorized!(self.add_gradients(
+                params,
+                records,
+                clipping,
+                weight,
+                &mut part,
+                &mut scratch
+            ));
             part
         });
         blocks.collect()
     }
 
     /// Derivatives of the records' losses in their scores, clipped, times `weight`.
-    fn factors<'s>(
+    #[inline(always)]
+    pub(super) fn factors<'s>(
         &self,
         params: &[F::Value],
         records: &[i64],
@@ -332,18 +302,41 @@ impl<'a, F: Features> LinearModel<'a, F> {
     ) -> &'s [F::Value] {
         let Scratch { scores, factors } = scratch;
         factors.clear();
-        self.for_each_scored(params, records, scores, |_, record, scores| {
-            self.objective.slopes_in_place(record, scores);
-            let factor = weight
-                * clipping.map_or(1.0, |clip| {
-                    clip.factor(length(scores, clip.norm) * self.features.norm(record, clip.norm))
-                });
-            factors.extend(scores.iter().map(|s| F::Value::from_f64(s * factor)));
-        });
+        self.for_each_scored(
+            params,
+            records,
+            scores,
+            #[inline(always)]
+            |_, record, slopes| {
+                self.slopes_in_place(record, slopes, clipping, weight);
+                factors.extend(slopes.iter().map(|&s| F::Value::from_f64(s)));
+            },
+        );
         factors
     }
 
+    /// Overwrites the scores of a record with the derivatives of its loss in them, clipped, times `weight`.
+    #[inline(always)]
+    pub(super) fn slopes_in_place(
+        &self,
+        record: usize,
+        scores: &mut [f64],
+        clipping: Option<Clipping>,
+        weight: f64,
+    ) {
+        self.objective.slopes_in_place(record, scores);
+        let mut factor = weight;
+        if let Some(clip) = clipping {
+            let length = inlined_norm(scores, clip.norm);
+            factor *= clip.factor(length * self.features.norm(record, clip.norm));
+        }
+        for slope in scores {
+            *slope *= factor;
+        }
+    }
+
     /// Calls `work(position, record, scores)` for each of the records; `memory` is for the scores.
+    #[inline(always)]
     fn for_each_scored(
         &self,
         params: &[F::Value],
@@ -361,13 +354,17 @@ impl<'a, F: Features> LinearModel<'a, F> {
     }
 
     /// About how many elements the work for one node touches.
-    fn cost(&self, batches: Batches<'_>) -> usize {
+    pub(super) fn cost(&self, batches: Batches<'_>) -> usize {
         let records = batches.records().len() / batches.nodes().max(1);
-        self.dim + records * self.objective.outputs() * self.features.cost()
+        NODE + self.dim + records * self.objective.outputs() * self.features.cost()
     }
 
     /// Fails unless the parameters, the batches and the records that they name fit the model.
-    fn check(&self, params: &[F::Value], batches: Batches<'_>) -> Result<(), KernelError> {
+    pub(super) fn check(
+        &self,
+        params: &[F::Value],
+        batches: Batches<'_>,
+    ) -> Result<(), KernelError> {
         let nodes = rows("params", params.len(), self.dim)?;
         if nodes != batches.nodes() {
             let wanted = format!("one batch for each of {nodes} nodes");
@@ -395,17 +392,4 @@ impl<'a, F: Features> LinearModel<'a, F> {
             .find_map_first(|block| block.iter().try_for_each(check).err());
         error.map_or(Ok(()), Err)
     }
-}
-
-/// The [`norm`] of a record's slopes, without its set-up where there is one output.
-fn length(slopes: &[f64], kind: Norm) -> f64 {
-    match (slopes, kind) {
-        ([slope], Norm::L2) => (slope * slope).sqrt(), // infinite where a longer row's would be
-        _ => norm(slopes, kind),
-    }
-}
-
-fn check_settings(averaging: Averaging, clipping: Option<Clipping>) -> Result<(), KernelError> {
-    averaging.check()?;
-    clipping.map_or(Ok(()), |clip| positive("clipping_norm", clip.bound))
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Features;
 use crate::error::same_len;
-use crate::projection::{Norm, norm};
+use crate::projection::{Norm, inlined_norm};
 use crate::wide::Wide;
 use crate::{KernelError, Real};
 
@@ -89,6 +89,7 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
         self.values.len() / self.records() + 1
     }
 
+    #[inline]
     fn check(&self, record: usize) -> Result<(), KernelError> {
         let range = self.range(record);
         let sound = range.start <= range.end && range.end <= self.indices.len() && {
@@ -105,16 +106,32 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
         }
     }
 
+    #[inline(always)]
     fn norm(&self, record: usize, kind: Norm) -> f64 {
-        norm(self.row(record).1, kind)
+        inlined_norm(self.row(record).1, kind)
+    }
+
+    #[inline(always)]
+    fn score(&self, record: usize, params: &[T]) -> f64 {
+        let (columns, values) = self.row(record);
+        gathered_dot(columns, values, params).to_f64()
+    }
+
+    #[inline(always)]
+    fn add(&self, record: usize, factor: T, target: &mut [T]) {
+        if factor != T::ZERO {
+            let (columns, values) = self.row(record);
+            for (column, &value) in columns.iter().zip(values) {
+                target[column.position()] += value * factor;
+            }
+        }
     }
 
     fn scores(&self, records: &[i64], params: &[T], scores: &mut [f64]) {
         let outputs = params.len() / self.columns;
         for (&record, scores) in records.iter().zip(scores.chunks_mut(outputs)) {
-            let (columns, values) = self.row(record as usize);
             for (score, row) in scores.iter_mut().zip(params.chunks(self.columns)) {
-                *score = gathered_dot(columns, values, row).to_f64();
+                *score = self.score(record as usize, row);
             }
         }
     }
@@ -122,19 +139,15 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
     fn add_scaled(&self, records: &[i64], factors: &[T], target: &mut [T]) {
         let outputs = target.len() / self.columns;
         for (&record, factors) in records.iter().zip(factors.chunks(outputs)) {
-            let (columns, values) = self.row(record as usize);
             for (&factor, row) in factors.iter().zip(target.chunks_mut(self.columns)) {
-                if factor != T::ZERO {
-                    for (column, &value) in columns.iter().zip(values) {
-                        row[column.position()] += value * factor;
-                    }
-                }
+                self.add(record as usize, factor, row);
             }
         }
     }
 }
 
 /// Inner product of a sparse row with a dense one, in four independent sums.
+#[inline(always)]
 fn gathered_dot<T: Real, I: Index>(columns: &[I], values: &[T], row: &[T]) -> T {
     const LANES: usize = 4;
     let at = |column: I| row[column.position()];

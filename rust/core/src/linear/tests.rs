@@ -159,7 +159,16 @@ fn check<F: Features<Value = f64>>(
     let steps: Vec<f64> = (0..batches.nodes()).map(|i| 0.1 * i as f64).collect();
     let mut moved = params.to_vec();
     model
-        .step_in_place(&mut moved, &steps, batches, averaging, clipping)
+        .step_in_place(
+            &mut moved,
+            Step {
+                sizes: &steps,
+                radius: None,
+            },
+            batches,
+            averaging,
+            clipping,
+        )
         .unwrap();
     let expected: Vec<f64> = (0..params.len())
         .map(|j| params[j] - steps[j / model.dim()] * gradient[j])
@@ -262,7 +271,16 @@ fn results_have_the_same_bits_on_any_number_of_threads() {
             .unwrap();
         let mut moved = params.clone();
         model
-            .step_in_place(&mut moved, &[0.1; 61], batches, averaging, None)
+            .step_in_place(
+                &mut moved,
+                Step {
+                    sizes: &[0.1; 61],
+                    radius: None,
+                },
+                batches,
+                averaging,
+                None,
+            )
             .unwrap();
         let mut losses = vec![0.0; 61];
         model

@@ -156,7 +156,7 @@ impl<F: Features> LinearModel<'_, F> {
         let (mut w, mut scratch) = (start.to_vec(), Scratch::new());
         for batch in batches {
             let step = training.step_size;
-            self.step_one(&mut w, step, batch, averaging, None, &mut scratch);
+            vectorized!(self.step_one(&mut w, step, batch, averaging, None, &mut scratch));
             let length = vectorized!(distance(&w, start));
             if length > training.radius {
                 let factor = F::Value::from_f64(training.radius / length);
@@ -203,8 +203,8 @@ impl<F: Features> LinearModel<'_, F> {
                 factors.extend(scores.iter().map(|s| F::Value::from_f64(weight * s)));
             }
             b = decay * b - eta * averaging.regularization;
-            scale_in_place(&mut c, decay);
-            scale_in_place(&mut z, decay);
+            vectorized!(scale_in_place(&mut c, decay));
+            vectorized!(scale_in_place(&mut z, decay));
             for (&i, factors) in places.iter().zip(factors.chunks(outputs)) {
                 let row = &mut c[i as usize * outputs..][..outputs];
                 row.iter_mut().zip(factors).for_each(|(c, &f)| *c += f);
@@ -224,11 +224,11 @@ impl<F: Features> LinearModel<'_, F> {
             if length > training.radius {
                 let factor = training.radius / length;
                 b *= factor;
-                scale_in_place(&mut c, factor);
-                scale_in_place(&mut z, factor);
+                vectorized!(scale_in_place(&mut c, factor));
+                vectorized!(scale_in_place(&mut z, factor));
             }
         }
-        scale_into(start, b, out);
+        vectorized!(scale_into(start, b, out));
         self.features.add_scaled(own, &c, out);
     }
 

@@ -6,6 +6,7 @@ use crate::Real;
 use crate::parallel::{BLOCK, vectorized};
 
 /// `out = factor * x`; exactly 0 for the factor 0.
+#[inline(always)]
 pub(super) fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
     if factor == 0.0 {
         out.fill(T::ZERO);
@@ -15,10 +16,13 @@ pub(super) fn scale_into<T: Real>(x: &[T], factor: f64, out: &mut [T]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
     if factor != 1.0 {
         let factor = T::from_f64(factor);
-        vectorized!(x.iter_mut().for_each(|v| *v *= factor));
+        for v in x {
+            *v *= factor;
+        }
     }
 }
 
