@@ -382,9 +382,12 @@ def test_bad_input_is_named(arguments: Any, settings: Any, message: str) -> None
         ),
         (
             lambda: kernels.linear_step(W, -1, X, Y, B, "hinge"),
-            "step_size: wanted finite numbers of at least 0, got -1",
+            "step_size: wanted a finite number of at least 0, got -1",
         ),
-        (lambda: kernels.linear_step(W, np.nan, X, Y, B, "hinge"), "step_size: wanted finite"),
+        (
+            lambda: kernels.linear_step(W, np.nan, X, Y, B, "hinge"),
+            "step_size: wanted a finite number",
+        ),
         (
             lambda: kernels.linear_step(W, 0.1, X, Y, B, "hinge", radius=0),
             "radius: wanted a finite number greater than 0, got 0",

@@ -116,7 +116,7 @@ class OnlineLearning:
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1', which the ball expands", "'ball'")
 
-    @property
+    @cached_property
     def mechanism(self) -> Mechanism:
         """The door: Laplace noise of scale mu = S(t) / epsilon (11), or Gaussian noise."""
         if self.epsilon is None:
@@ -276,7 +276,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         steps = [self.step_size(t) for t in range(1, max(2, self.rounds))]
         return float(unnoised_regularizer_factors(steps, self.phi).max())
 
-    @property
+    @cached_property
     def mechanism(self) -> Mechanism:
         """The paper's noise of scale S(t) / epsilon, in proportion to the true sensitivity."""
         if self.epsilon is None:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from dpmesh._validate import fail
 from dpmesh.kernels._memory import empty
 
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 """An array of float32 or float64."""
 
@@ -24,6 +26,9 @@ def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> F
     is copied.
     """
     array = np.asarray(value)
+    if array.dtype is _FLOAT32 or array.dtype is _FLOAT64:
+        shaped(argument, array, ndim=ndim)
+        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
     if array.dtype.type not in (np.float32, np.float64):

@@ -39,6 +39,8 @@ def row_count(shape: tuple[int, ...]) -> int:
 
 def per_row(argument: str, value: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:
     """`value`, a number or one for each row, as a float64 array of length 1 or `rows`."""
+    if isinstance(value, float):
+        return np.array([value])
     values = np.ascontiguousarray(floats(argument, np.atleast_1d(value)), dtype=np.float64)
     if values.shape not in ((1,), (rows,)):
         fail(argument, f"a number or one for each of {rows} rows", f"shape {values.shape}")

@@ -105,13 +105,11 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
 def step_parts(
     step_size: npt.ArrayLike, radius: float | None, *, nodes: int
 ) -> tuple[npt.NDArray[np.float64], float | None]:
-    """One finite, non-negative step size for all nodes or one for each, and the ball's radius."""
+    """One step size for all nodes or one for each, and the radius of the ball."""
     steps = np.asarray(step_size)
     if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
         got = f"dtype {steps.dtype} and shape {steps.shape}"
         fail("step_size", f"one number, or one for each of {nodes} nodes", got)
-    if not (np.isfinite(steps).all() and (steps >= 0).all()):
-        fail("step_size", "finite numbers of at least 0", steps)
     sizes = np.ascontiguousarray(steps.reshape(-1), dtype=np.float64)
     return sizes, None if radius is None else positive("radius", radius)
 

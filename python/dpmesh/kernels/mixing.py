@@ -100,7 +100,8 @@ def _compressed_rows(
     matrix: Any, x: FloatArray
 ) -> tuple[npt.NDArray[np.uintp], npt.NDArray[np.uintp], FloatArray]:
     """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
-    if not sp.issparse(matrix):
+    is_sparse = sp.issparse(matrix)
+    if not is_sparse:
         matrix = np.asarray(matrix)
     if len(matrix.shape) != 2 or 0 in matrix.shape:
         fail("matrix", "at least 1 row and 1 column", f"shape {matrix.shape}")
@@ -109,6 +110,6 @@ def _compressed_rows(
     if matrix.shape[1] != x.shape[0]:
         wanted = f"a column for each of the {x.shape[0]} rows of x"
         fail("matrix", wanted, f"shape {matrix.shape}")
-    rows = matrix if sp.issparse(matrix) and matrix.format == "csr" else sp.csr_array(matrix)
+    rows = matrix if is_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
     return rows.indptr.astype(np.uintp), rows.indices.astype(np.uintp), weights

@@ -175,9 +175,12 @@ class Ledger:
         self._plan, self._budget = plan, budget
         self._releases: list[Release] = []
         self._leaving: list[Release] = []
-        self._planned = Counter(plan.releases)
-        self._left = self._planned.copy()
+        self._left = Counter(() if budget is None else plan.releases)
         self._as_planned = budget is None or budget.allows(plan)
+
+    @cached_property
+    def _planned(self) -> Counter[Release]:
+        return Counter(self._plan.releases)
 
     @property
     def plan(self) -> Plan:
@@ -212,7 +215,7 @@ class Ledger:
         OverBudget
             A `ValueError`, if the budget has no room for it.
         """
-        if release in self._planned and self._leaving.count(release) == self._planned[release]:
+        if self._leaving and 0 < self._planned[release] == self._leaving.count(release):
             return
         if self._budget is not None and not self.allows(release):
             cost = self._with((release,)).cost(self._budget.delta).epsilon
@@ -223,8 +226,9 @@ class Ledger:
         """Write down what a finished round released, in place of what was seen to leave."""
         self._leaving.clear()
         self._releases += releases
-        self._left.subtract(releases)
-        self._as_planned &= all(self._left[release] >= 0 for release in releases)
+        if self._budget is not None:
+            self._left.subtract(releases)
+            self._as_planned &= all(self._left[release] >= 0 for release in releases)
 
     def _with(self, releases: Iterable[Release]) -> Plan:
         return self._plan.with_releases((*self._releases, *self._leaving, *releases))

@@ -49,6 +49,12 @@ class Source(NamedTuple):
     nodes: tuple[int, ...] | None
 
 
+_ON_GRID: dict[str, MechanismName] = {
+    "laplace": "discrete_laplace",
+    "gaussian": "discrete_gaussian",
+}
+
+
 @dataclass(frozen=True)
 class Mechanism(ABC):
     """Noise added to every coordinate of every node's row, in proportion to the sensitivity.
@@ -91,11 +97,7 @@ class Mechanism(ABC):
     @property
     def name(self) -> MechanismName:
         """The law of the noise, and whether it is on a grid."""
-        names: dict[str, MechanismName] = {
-            "laplace": "discrete_laplace",
-            "gaussian": "discrete_gaussian",
-        }
-        return self.law if self.grid is None else names[self.law]
+        return self.law if self.grid is None else _ON_GRID[self.law]
 
     @abstractmethod
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats: ...

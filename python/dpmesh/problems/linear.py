@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -134,9 +135,14 @@ class LinearProblem:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
         return rows(self.everything, nodes)
 
+    @cached_property
+    def fewest_records(self) -> int:
+        """Number of records of the poorest node."""
+        return int(self.records.min())
+
     def rounds(self, size: int) -> int:
         """Number of rounds that the records of the poorest node last, `size` of them a round."""
-        return int(self.records.min()) // integer("size", size, at_least=1)
+        return self.fewest_records // integer("size", size, at_least=1)
 
     def batch(self, round: int, size: int) -> npt.NDArray[np.int64]:
         """Records that arrive in a round: each record is used once.
@@ -161,7 +167,7 @@ class LinearProblem:
         if round >= self.rounds(size):
             wanted = f"below {self.rounds(size)}, where the records of a node run out"
             fail("round", wanted, round)
-        places = self._starts[:-1, None] + np.arange(start, start + size)
+        places = self._starts[:-1, np.newaxis] + np.arange(start, start + size)
         indices: npt.NDArray[np.int64] = self._order[places]
         return indices
 

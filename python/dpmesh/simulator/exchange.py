@@ -67,8 +67,10 @@ class Gossip(_Instant):
 
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what crossed links in this round."""
-        listeners = self._matrix(round).listeners
-        return Traffic(int(listeners.sum()), int(np.sum(listeners * info.bits_per_node)))
+        matrix, bits = self._matrix(round), info.bits_per_node
+        if isinstance(bits, int):
+            return Traffic(matrix.links, matrix.links * bits)
+        return Traffic(matrix.links, int(matrix.listeners @ bits))
 
 
 class Broadcast(_Instant):

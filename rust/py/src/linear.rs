@@ -14,11 +14,14 @@ use crate::with_real;
 
 type Array<'py> = Bound<'py, PyUntypedArray>;
 
+// Variants are tried in their order, and one that does not fit costs microseconds: arrays, the usual case, come first.
+
 /// A dense matrix, or the `(indptr, indices, values, columns)` of a sparse one.
 #[derive(FromPyObject)]
 enum Features<'py> {
-    Sparse(Array<'py>, Array<'py>, Array<'py>, usize),
+    #[pyo3(transparent)]
     Dense(Array<'py>),
+    Sparse(Array<'py>, Array<'py>, Array<'py>, usize),
 }
 
 /// Features, labels (float64; int64 if there are classes), loss, classes.
@@ -28,8 +31,9 @@ struct Model<'py>(Features<'py>, Array<'py>, String, Option<usize>);
 /// The records of each node: `(indptr, indices)`, or as many for each in a row of its own.
 #[derive(FromPyObject)]
 enum BatchArguments<'py> {
-    Ragged(Array<'py>, Array<'py>),
+    #[pyo3(transparent)]
     Equal(Array<'py>),
+    Ragged(Array<'py>, Array<'py>),
 }
 
 /// Runs the body with `$batches` bound to the batches that it named.

@@ -23,10 +23,10 @@ pub struct Step<'a> {
 impl Step<'_> {
     fn check(&self, nodes: usize) -> Result<(), KernelError> {
         if self.sizes.len() != 1 {
-            same_len("step_sizes", self.sizes.len(), nodes)?;
+            same_len("step_size", self.sizes.len(), nodes)?;
         }
         for &size in self.sizes {
-            non_negative("step_sizes", size)?;
+            non_negative("step_size", size)?;
         }
         self.radius
             .map_or(Ok(()), |radius| positive("radius", radius))
