@@ -130,6 +130,18 @@ def test_safe_mode_is_never_below_the_paper(
     assert unknown[-1] <= step * 2.0 / consensus * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("mode", "smoothness"), [("safe", math.inf), ("safe", 2.0), ("public_point", 2.0), ("paper", 2)]
+)
+def test_a_state_at_a_time_is_as_all_together(mode: quantized.Mode, smoothness: float) -> None:
+    constants = {**QUANTIZED, "mode": mode, "smoothness": smoothness}
+    one, many = 0.0, []
+    for _ in range(30):
+        one = quantized.next_sensitivity(one, **constants)
+        many.append(one)
+    np.testing.assert_array_equal(quantized.sensitivities(30, **constants), many)
+
+
 # The federated paper
 
 
@@ -287,6 +299,14 @@ QUANTIZED = {
         ),
         (
             lambda: quantized.sensitivities(9, **{**QUANTIZED, "mode": "paper"}),
+            "smoothness: Lemma 2 leaves out",
+        ),
+        (
+            lambda: quantized.next_sensitivity(0.1, **{**QUANTIZED, "sample_size": 0}),
+            "sample_size: wanted an integer of at least 1, got 0",
+        ),
+        (
+            lambda: quantized.next_sensitivity(0.1, **{**QUANTIZED, "mode": "paper"}),
             "smoothness: Lemma 2 leaves out",
         ),
         (lambda: quantized.theorem_1(1e-5, [1.0], [1.0, 2.0]), "noise_stds: wanted one for each"),

@@ -101,11 +101,16 @@ def next_sensitivity(
 
     Everything else, errors included, is as in `sensitivities`, at iteration k.
     """
-    state = np.asarray(non_negative("sensitivity", sensitivity))
-    alpha, beta, fresh, spread = _checked(
-        step_size, consensus_step_size, gradient_bound, sample_size, mode, smoothness
+    state, bound = (
+        non_negative("sensitivity", sensitivity),
+        positive("gradient_bound", gradient_bound),
     )
-    return float(_next(state, alpha, beta, fresh, spread, gradient_bound))
+    alpha = positive("step_size", step_size)
+    beta = positive("consensus_step_size", consensus_step_size)
+    fresh = bound / integer("sample_size", sample_size, at_least=1)
+    spread = _spread(mode, smoothness, alpha, beta)
+    carried = spread * state if state > 0 else 0.0  # infinity times 0 is no number
+    return abs(1 - beta) * state + alpha * min(fresh + carried, bound)
 
 
 def _checked(
@@ -123,6 +128,11 @@ def _checked(
     sizes = counts("sample_size", sample_size)
     if np.any(sizes < 1):
         fail("sample_size", "integers of at least 1", np.min(sizes))
+    return alpha, beta, gradient_bound / sizes, _spread(mode, smoothness, alpha, beta)
+
+
+def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats | float) -> float:
+    """Return the Lipschitz constant that the mode counts."""
     one_of("mode", mode, MODES)
     if not smoothness > 0:
         fail("smoothness", "a number greater than 0, or infinity", smoothness)
@@ -133,7 +143,7 @@ def _checked(
             f" 2 (1 - consensus_step_size) = {np.min(2 * (1 - beta)):.4g}; got"
             f" {np.max(alpha * smoothness):.4g}"
         )
-    return alpha, beta, gradient_bound / sizes, smoothness if mode == "safe" else 0.0
+    return smoothness if mode == "safe" else 0.0
 
 
 def _next(
