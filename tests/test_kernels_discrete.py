@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -47,6 +48,56 @@ def test_counts_fit_the_exact_law(
 
     assert fits(scale)
     assert not fits(1.05 * scale)
+
+
+def by_definition(draw: object, dim: int, scale: float, source: Stream) -> list[int]:
+    """Draw from node 5, slowly, in exact arithmetic, where the first random bits decide."""
+    gaussian, group = draw is kernels.discrete_gaussian, 1024
+    unit_bytes = 16 * (12 if gaussian else 8)
+    words = np.empty(-(-dim // group) * 2 * group // 16 * unit_bytes // 4, dtype=np.uint32)
+    source.words(5, words)
+    units = words.view(np.uint8).reshape(-1, unit_bytes)
+    magnitudes = units[:, :128].copy().view(np.uint64).ravel().tolist()
+    coins = units[:, 128:].copy().view(np.uint32).ravel().tolist()
+    sigma, mode = mpmath.mpf(scale), round(scale)
+    shift = mpmath.log((1 + mpmath.exp(-1 / sigma)) / 2)
+
+    def candidate(word: int) -> int:
+        uniform = mpmath.mpf(word % 2**63)
+        low, high = (
+            int(-sigma * (mpmath.log((uniform + step) / 2**63) + shift)) for step in (1, 1e-30)
+        )
+        assert low == high
+        return -low if word >> 63 else low
+
+    def accepted(value: int, coin: int) -> bool:
+        gamma = ((abs(value) - sigma) ** 2 - (mode - sigma) ** 2) / (2 * sigma**2)
+        low, high = (coin + step < 2**32 * mpmath.exp(-gamma) for step in (0, 1 - 1e-12))
+        assert low == high
+        return bool(low)
+
+    samples: list[int] = []
+    for first in range(0, len(magnitudes), 2 * group):
+        kept: list[int] = []
+        for number in range(first, first + 2 * group):
+            if len(kept) < min(group, dim - len(samples)):
+                value = candidate(magnitudes[number])
+                if not gaussian or accepted(value, coins[number]):
+                    kept.append(value)
+        samples += kept
+    return samples
+
+
+@pytest.mark.parametrize("draw", LAWS)
+@pytest.mark.parametrize("scale", [0.4, 10.0, 1e6])
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_values_are_those_of_the_definition(
+    draw: Callable[..., np.ndarray], scale: float, cipher: str
+) -> None:
+    with mpmath.workdps(60):
+        expected = by_definition(draw, 1100, scale, stream(cipher))
+    for dim in [10, 128, 129, 1100]:
+        assert draw(dim, scale, stream(cipher), nodes=5).tolist() == expected[:dim]
 
 
 @pytest.mark.parametrize("draw", LAWS)

@@ -6,9 +6,10 @@ floating-point noise are there. Element ``j`` of a row is a function of (key, pu
 
 Guarantee
 ---------
-The law of a sample is within 2**-73 of the textbook's in total variation: comparisons of random
-bits with constants, exact to 2**-80 each. For ``n`` samples of a mechanism that would be
-(epsilon, delta) private, ``(1 + exp(epsilon)) * n * 2**-73`` belongs in delta.
+The law of a sample is within 2**-73 of the textbook's in total variation: floating point finds it
+only where it is certain, and elsewhere random bits are compared with constants that are right to
+101 bits. For ``n`` samples of a mechanism that would be (epsilon, delta) private,
+``(1 + exp(epsilon)) * n * 2**-73`` belongs in delta.
 """
 
 from __future__ import annotations

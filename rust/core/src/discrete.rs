@@ -2,51 +2,55 @@
 //! floating point. Each row comes from the stream of its own node.
 //!
 //! # How
-//! The binary digits of a geometric variable G, P(G = g) ~ exp(-g / scale), are independent, and digit `k` is 1 with
-//! probability 1 / (1 + exp(2^k / scale)): a comparison of random bits with a constant. The difference of two such
-//! variables follows the discrete Laplace law. Gaussian samples are chosen among Laplace ones by rejection (Canonne,
-//! Kamath and Steinke, 2020). Comparisons are exact, lazily: 16 bits decide nearly always, and 64 more where they are
-//! equal to the constant's, which is computed to 90 bits.
+//! The magnitude of a discrete Laplace variable is at least `k` with probability `2 exp(-k / scale) / (1 + exp(-1 /
+//! scale))`, which is whether a uniform number is below that. So it is the whole part of the magnitude of a continuous
+//! Laplace sample, scaled and shifted. Floating point finds it, but for the few samples that lie within its error of an
+//! integer: there 64 more random bits are drawn, and the uniform number of 127 bits is compared with the threshold,
+//! which is computed to 100 bits. Gaussian samples are chosen among Laplace ones by rejection (Canonne, Kamath and
+//! Steinke, 2020).
 //!
 //! # Guarantee
-//! The law of a sample is within 2^-73 of the textbook's in total variation: 2^-80 for each of at most 62 digits, 2^-80
-//! for each tail, and for Gaussian samples 2^-80 for the coin, three times all that because of the rejection; running
-//! out of what decides equal bits has 2^-100 a group. For n samples of a mechanism that would be (epsilon, delta)
-//! private, `(1 + exp(epsilon)) n 2^-73` belongs in delta.
+//! The law of a sample is within 2^-73 of the textbook's in total variation: `scale * 2^-101`, 2^-76 at most, for all
+//! thresholds together, 2^-85 for the tail and, of Gaussian samples, 2^-94 for the coin; three times all that because
+//! of the rejection. For n samples of a mechanism that would be (epsilon, delta) private, `(1 + exp(epsilon)) n 2^-73`
+//! belongs in delta.
 
 mod acceptance;
+mod laplace;
 
 use acceptance::Acceptance;
+use laplace::Laplace;
 
 use crate::KernelError;
-use crate::double_double::DoubleDouble;
 use crate::error::rows;
-use crate::parallel::{for_each_part, vectorized};
+use crate::parallel::{for_each_block, for_each_part, vectorized};
 use crate::sampling::Nodes;
 use crate::stream::{BLOCK_BYTES, Stream};
 
-/// Samples that are drawn together; where a row is cut into them is part of the definition of the values.
-const GROUP: usize = 64;
+/// Candidates whose random bits lie together: first the words of all of them, then their coins.
+const UNIT: usize = 16;
 
-/// Most binary digits of a geometric variable, so that a difference fits `i32`.
-const MOST_DIGITS: usize = 31;
+/// Samples that are drawn one after the other from candidates of their own; where a row is cut into them is part of the
+/// definition of the values.
+const GROUP: usize = 1024;
 
-/// Largest scale: its geometric variables have [`MOST_DIGITS`] digits.
+/// Candidates of a group. At least 69% are accepted, so that there are too few with probability below 2^-200.
+const CANDIDATES: usize = 2 * GROUP;
+
+/// Candidates whose bits are drawn from the stream in one go.
+const CHUNK: usize = 512;
+
+/// Rows of up to so many samples are drawn several at a time.
+const SHORT: usize = 128;
+
+/// Block of the stream from which on each candidate has 16 bytes that decide where its first bits do not.
+const MORE: usize = 1 << 29;
+
+/// Largest scale.
 const LARGEST_SCALE: f64 = (1 << 25) as f64;
 
 /// Below this scale P(0) is 1 up to 2^-74.
 const NEGLIGIBLE_SCALE: f64 = 0.019;
-
-/// How often a group may be drawn until enough candidates are accepted. At least 69% are, so that four times 64 do not
-/// contain 64 with probability below 2^-150.
-const ATTEMPTS: usize = 4;
-
-/// Bytes that decide digits whose 16 bits equal the threshold's. A group has more than the 16 such digits that they are
-/// for with probability below 2^-100.
-const UNDECIDED: usize = 2 * BLOCK_BYTES;
-
-/// Bytes of several groups that are drawn from the stream in one go.
-const BATCH: usize = 1 << 14;
 
 /// The law of noise on the integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,272 +85,217 @@ pub fn discrete_noise_into(
         return Ok(());
     }
     let noise = DiscreteNoise::new(law, scale);
-    let blocks = noise.group_bytes() / BLOCK_BYTES;
-    Stream::holds("dim", (ATTEMPTS * blocks * dim.div_ceil(GROUP)) as u64)?;
-    for_each_part(out, dim, Vec::new, |bytes, row, column, part| {
-        noise.draw(stream, nodes.of(row), column / GROUP, part, bytes);
-    });
+    Stream::holds("dim", (MORE + dim.div_ceil(GROUP) * CANDIDATES / 4) as u64)?;
+    let bytes = || vec![0; noise.bytes_of(CHUNK)];
+    if dim <= SHORT {
+        let rows = CHUNK / noise.candidates_for(dim);
+        for_each_block(out, rows * dim, bytes, |bytes, block, x| {
+            let node_of = |row| nodes.of(block * rows + row);
+            noise.draw_short_rows(stream, node_of, dim, x, bytes);
+        });
+    } else {
+        for_each_part(out, dim, bytes, |bytes, row, column, x| {
+            for (group, x) in (column / GROUP..).zip(x.chunks_mut(GROUP)) {
+                let from = Candidate {
+                    stream,
+                    node: nodes.of(row),
+                    number: group * CANDIDATES,
+                };
+                noise.draw(from, x, bytes);
+            }
+        });
+    }
     Ok(())
 }
 
-/// The probability of a binary digit, in units of 2^-80: the first 16 bits, and the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Threshold {
-    high: u16,
-    low: u64,
+/// One of the candidates of a node.
+#[derive(Clone, Copy)]
+struct Candidate<'a> {
+    stream: &'a Stream,
+    node: u32,
+    number: usize,
+}
+
+impl Candidate<'_> {
+    fn after(self, candidates: usize) -> Self {
+        Candidate {
+            number: self.number + candidates,
+            ..self
+        }
+    }
+
+    /// 64 bits more for its magnitude, and 64 more for its coin.
+    #[cold]
+    fn more(self) -> [u64; 2] {
+        let mut block = [0; BLOCK_BYTES];
+        let number = (MORE + self.number / 4) as u32;
+        self.stream.fill(self.node, number, &mut block);
+        let words = block.as_chunks().0.as_chunks().0[self.number % 4];
+        words.map(u64::from_le_bytes)
+    }
 }
 
 /// A law with its constants.
 struct DiscreteNoise {
-    digits: Vec<Threshold>,
+    laplace: Laplace,
     acceptance: Option<Acceptance>,
 }
 
 impl DiscreteNoise {
     fn new(law: DiscreteLaw, scale: f64) -> DiscreteNoise {
-        // exp(-2^count / scale) < 2^-80
-        let count = (55.5 * scale).log2().ceil().max(1.0) as usize;
-        debug_assert!(count <= MOST_DIGITS);
-        let one = DoubleDouble::from(1.0);
-        let threshold = |k| {
-            let exponent = DoubleDouble::from(2_f64.powi(k)) / DoubleDouble::from(scale);
-            let odds = exponent.exp_of_negative();
-            let probability = (odds / (one + odds)).times_power_of_2(80).round();
-            Threshold {
-                high: (probability >> 64) as u16,
-                low: probability as u64,
-            }
-        };
         DiscreteNoise {
-            digits: (0..count as i32).map(threshold).collect(),
+            laplace: Laplace::new(scale),
             acceptance: (law == DiscreteLaw::Gaussian).then(|| Acceptance::new(scale)),
         }
     }
 
-    /// Bytes of one attempt to draw a group: 16 bits for each digit of two geometric variables, the coins of
-    /// acceptance, and what decides where 16 bits do not.
-    fn group_bytes(&self) -> usize {
-        let coins = if self.acceptance.is_some() {
-            8 * GROUP
+    /// Bytes of so many candidates, whole units: a word of 64 bits each, and for rejection a coin of 32 bits.
+    fn bytes_of(&self, candidates: usize) -> usize {
+        candidates * if self.acceptance.is_some() { 12 } else { 8 }
+    }
+
+    /// The block of the stream in which a unit begins.
+    fn block(&self, candidate: usize) -> usize {
+        self.bytes_of(candidate / UNIT * UNIT) / BLOCK_BYTES
+    }
+
+    /// About as many candidates as make so many samples, whole units and at most a [`CHUNK`].
+    fn candidates_for(&self, samples: usize) -> usize {
+        let likely = if self.acceptance.is_some() {
+            samples * 4 / 3 + 2
         } else {
-            0
+            samples
         };
-        2 * self.digits.len() * 2 * GROUP + coins + UNDECIDED
+        likely.next_multiple_of(UNIT).min(CHUNK)
     }
 
-    /// Draws a part of the row of `node` that begins with group number `first`.
-    fn draw(&self, stream: &Stream, node: u32, first: usize, x: &mut [i64], bytes: &mut Vec<u8>) {
-        let size = self.group_bytes();
-        let groups = (BATCH / size).max(1);
-        // The first attempt of all groups is one sequence of the stream, the second another.
-        let fill = |attempt: usize, group: usize, bytes: &mut [u8]| {
-            let blocks = (attempt << 28) + group * (size / BLOCK_BYTES);
-            stream.fill(node, blocks as u32, bytes);
-        };
-        let likely = if self.acceptance.is_some() { 2 } else { 1 };
-        bytes.resize((likely * groups + 1) * size, 0);
-        let (likely_bytes, more_bytes) = bytes.split_at_mut(likely * groups * size);
-        for (batch, x) in x.chunks_mut(groups * GROUP).enumerate() {
-            let first = first + batch * groups;
-            let used = x.len().div_ceil(GROUP) * size;
-            for (attempt, bytes) in likely_bytes.chunks_mut(groups * size).enumerate() {
-                fill(attempt, first, &mut bytes[..used]);
-            }
-            for (i, x) in x.chunks_mut(GROUP).enumerate() {
-                let mut kept = Kept::default();
-                for attempt in 0..ATTEMPTS {
-                    let bytes = if attempt < likely {
-                        &likely_bytes[(attempt * groups + i) * size..][..size]
-                    } else {
-                        fill(attempt, first + i, more_bytes);
-                        &*more_bytes
-                    };
-                    vectorized!(self.attempt(bytes, &mut kept));
-                    if kept.count >= x.len() {
-                        break;
-                    }
-                }
-                x.copy_from_slice(&kept.samples[..x.len()]);
-            }
+    fn draw_short_rows(
+        &self,
+        stream: &Stream,
+        node_of: impl Fn(usize) -> u32,
+        dim: usize,
+        x: &mut [i64],
+        bytes: &mut [u8],
+    ) {
+        let candidates = self.candidates_for(dim);
+        let row_bytes = self.bytes_of(candidates);
+        let bytes = &mut bytes[..x.len() / dim * row_bytes];
+        stream.fill_rows(&node_of, 0, row_bytes, bytes);
+        let rows = x
+            .chunks_exact_mut(dim)
+            .zip(bytes.chunks_exact_mut(row_bytes));
+        for (row, (x, bytes)) in rows.enumerate() {
+            let from = Candidate {
+                stream,
+                node: node_of(row),
+                number: 0,
+            };
+            let kept = vectorized!(self.choose(from, bytes, x));
+            self.draw(from.after(candidates), &mut x[kept..], bytes);
         }
     }
 
-    /// Draws the candidates of a group and keeps those that are accepted.
+    /// Draws samples from the candidates from `from` on; `bytes` are for so many of them at a time.
+    fn draw(&self, mut from: Candidate<'_>, mut x: &mut [i64], bytes: &mut [u8]) {
+        let most = bytes.len() / self.bytes_of(1);
+        while !x.is_empty() {
+            let candidates = self.candidates_for(x.len()).min(most);
+            let bytes = &mut bytes[..self.bytes_of(candidates)];
+            from.stream
+                .fill(from.node, self.block(from.number) as u32, bytes);
+            let kept = vectorized!(self.choose(from, bytes, x));
+            x = &mut x[kept..];
+            from = from.after(candidates);
+        }
+    }
+
+    /// Puts candidates that are accepted into `x`, as far as it goes, and returns how many.
     #[inline(always)]
-    fn attempt(&self, bytes: &[u8], kept: &mut Kept) {
-        let digit_bytes = self.digits.len() * 2 * GROUP;
-        let (digits, rest) = bytes.split_at(2 * digit_bytes);
-        let (coins, undecided) = rest.split_at(rest.len() - UNDECIDED);
-        let mut undecided = undecided
-            .as_chunks()
-            .0
-            .iter()
-            .map(|w| u64::from_le_bytes(*w));
-        let a = self.geometric(&digits[..digit_bytes], &mut undecided);
-        let b = self.geometric(&digits[digit_bytes..], &mut undecided);
-        let mut candidates = [0; GROUP];
-        for l in 0..GROUP {
-            candidates[l] = a[l] - b[l];
+    fn choose(&self, from: Candidate<'_>, bytes: &[u8], x: &mut [i64]) -> usize {
+        let mut kept = 0;
+        for (i, bytes) in bytes.chunks_exact(self.bytes_of(UNIT)).enumerate() {
+            let (from, free) = (from.after(i * UNIT), &mut x[kept..]);
+            kept += if let Some(free) = free.first_chunk_mut() {
+                self.choose_unit(from, bytes, free)
+            } else {
+                let mut unit = [0; UNIT];
+                let last = self.choose_unit(from, bytes, &mut unit).min(free.len());
+                free[..last].copy_from_slice(&unit[..last]);
+                last
+            };
         }
-        let accepted = match &self.acceptance {
-            None => [true; GROUP],
-            Some(acceptance) => acceptance.decide(&candidates, coins.as_chunks().0, &mut undecided),
+        kept
+    }
+
+    /// Puts those of one unit that are accepted in front, and returns how many.
+    #[inline(always)]
+    fn choose_unit(&self, from: Candidate<'_>, bytes: &[u8], x: &mut [i64; UNIT]) -> usize {
+        let (words, coins) = bytes.split_at(8 * UNIT);
+        let words = words.as_chunks().0.first_chunk().unwrap();
+        let candidates = self.laplace.candidates(words, |l| from.after(l).more()[0]);
+        let values = &candidates.0;
+        let Some(acceptance) = &self.acceptance else {
+            *x = *values;
+            return UNIT;
         };
-        for l in 0..GROUP {
+        let coins = coins.as_chunks().0.first_chunk().unwrap();
+        let accepted = acceptance.decide(values, coins, |l| from.after(l).more()[1]);
+        let mut kept = 0;
+        for (l, value) in values.iter().enumerate() {
             // What is not accepted is overwritten by the next.
-            kept.samples[kept.count.min(GROUP)] = candidates[l].into();
-            kept.count += usize::from(accepted[l]);
+            x[kept % UNIT] = *value;
+            kept += usize::from(accepted.0[l]);
         }
-    }
-
-    /// Geometric variables from 16 bits for each of their digits; where these equal the threshold's, the next of the
-    /// `undecided` words decides.
-    #[inline(always)]
-    fn geometric(&self, bytes: &[u8], undecided: &mut impl Iterator<Item = u64>) -> [i32; GROUP] {
-        let mut halves = [[0_u16; GROUP]; 2];
-        for (k, (threshold, bytes)) in self
-            .digits
-            .iter()
-            .zip(bytes.chunks_exact(2 * GROUP))
-            .enumerate()
-        {
-            let (half, digit) = (&mut halves[k / 16], 1_u16 << (k % 16));
-            let high = threshold.high;
-            let bytes = bytes.as_chunks::<2>().0;
-            let mut equal = 0_u16;
-            for l in 0..GROUP {
-                let bits = u16::from_le_bytes(bytes[l]);
-                half[l] |= if bits < high { digit } else { 0 };
-                equal |= u16::from(bits == high);
-            }
-            if equal != 0 {
-                for l in 0..GROUP {
-                    let equal = u16::from_le_bytes(bytes[l]) == high;
-                    if equal && undecided.next().is_some_and(|word| word < threshold.low) {
-                        half[l] |= digit;
-                    }
-                }
-            }
-        }
-        let mut values = [0; GROUP];
-        for l in 0..GROUP {
-            values[l] = i32::from(halves[0][l]) | i32::from(halves[1][l]) << 16;
-        }
-        values
-    }
-}
-
-/// Accepted samples of a group; the last place takes what is beyond.
-struct Kept {
-    samples: [i64; GROUP + 1],
-    count: usize,
-}
-
-impl Default for Kept {
-    fn default() -> Kept {
-        Kept {
-            samples: [0; GROUP + 1],
-            count: 0,
-        }
+        kept
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::{dispatch_on, instruction_sets};
+    use crate::parallel::with_each_instruction_set;
     use crate::stream::{Cipher, Key};
 
+    fn stream() -> Stream {
+        Key::new(Cipher::Aes, &[3; 32]).stream(1, 0).unwrap()
+    }
+
     #[test]
-    fn thresholds_are_right_to_the_last_bit() {
-        // round(2^80 / (1 + exp(2^k / scale))), from mpmath.
-        let digits = |scale| {
-            let digits = DiscreteNoise::new(DiscreteLaw::Laplace, scale).digits;
-            digits
-                .into_iter()
-                .map(|Threshold { high, low }| (high, low))
-                .collect::<Vec<_>>()
+    fn each_candidate_has_its_own_64_bits_more() {
+        let noise = DiscreteNoise::new(DiscreteLaw::Laplace, 300.5);
+        let threshold = noise.laplace.threshold(1000.0);
+        let high = (threshold >> 64) as u64;
+        let from = Candidate {
+            stream: &stream(),
+            node: 7,
+            number: 48,
         };
-        assert_eq!(
-            digits(1.0),
-            [
-                (17625, 6363958913850006242),
-                (7812, 1525502228178790197),
-                (1178, 13729101352493321971),
-                (21, 18031805784159283767),
-                (0, 136046663022920828),
-                (0, 15310036716)
-            ]
-        );
-        assert_eq!(
-            digits(300.5)[..4],
-            [
-                (32713, 8809939060638609326),
-                (32658, 17625447077864801281),
-                (32549, 16848700994675402272),
-                (32331, 15607041537105891563)
-            ]
-        );
-        let largest = digits(LARGEST_SCALE);
-        assert_eq!(
-            (largest.len(), largest[0]),
-            (MOST_DIGITS, (32767, 18437736874454810625))
-        );
-    }
-
-    /// A group whose digits are all decided by their first 16 bits, but for those in `ties`.
-    fn group(noise: &DiscreteNoise, ties: &[(usize, usize)], deciding: &[u64]) -> [i64; GROUP] {
-        let mut bytes = vec![0xff; noise.group_bytes()];
-        for (digit, lane) in ties {
-            let high = noise.digits[digit % noise.digits.len()].high;
-            let place = 2 * (digit * GROUP + lane);
-            bytes[place..place + 2].copy_from_slice(&high.to_le_bytes());
-        }
-        let end = bytes.len() - UNDECIDED;
-        for (bytes, word) in bytes[end..].as_chunks_mut().0.iter_mut().zip(deciding) {
-            *bytes = word.to_le_bytes();
-        }
-        let mut kept = Kept::default();
-        noise.attempt(&bytes, &mut kept);
-        assert_eq!(kept.count, GROUP);
-        *kept.samples.first_chunk().unwrap()
+        let mut words = [1_u64 << 62; UNIT];
+        (words[5], words[10]) = (high, high | 1 << 63);
+        let bytes = words.map(u64::to_le_bytes);
+        let mut x = [0; UNIT];
+        assert_eq!(noise.choose(from, bytes.as_flattened(), &mut x), UNIT);
+        let magnitude = |lane: usize| {
+            let mut bytes = [0; BLOCK_BYTES];
+            from.stream
+                .fill(7, ((1 << 29) + (48 + lane) / 4) as u32, &mut bytes);
+            let more = bytes.as_chunks().0[(48 + lane) % 4 * 2];
+            noise.laplace.magnitude(high, u64::from_le_bytes(more))
+        };
+        assert_eq!([x[5], x[10]], [magnitude(5), -magnitude(10)]);
     }
 
     #[test]
-    fn equal_bits_are_decided_by_the_next_undecided_word() {
-        let noise = DiscreteNoise::new(DiscreteLaw::Laplace, 10.0);
-        let n = noise.digits.len();
-        let low = |digit: usize| noise.digits[digit].low;
-        assert_eq!(group(&noise, &[], &[]), [0; GROUP]);
-        // Digit 2 of the first variable in lanes 5 and 9, then digit 3 of the second in lane 7.
-        let ties = [(2, 5), (2, 9), (n + 3, 7)];
-        let samples = group(&noise, &ties, &[low(2) - 1, low(2), low(3) - 1]);
-        let mut expected = [0; GROUP];
-        (expected[5], expected[7]) = (4, -8);
-        assert_eq!(samples, expected);
-    }
-
-    #[test]
-    fn groups_have_the_same_bits_on_every_instruction_set() {
-        let stream = Key::new(Cipher::Aes, &[3; 32]).stream(1, 0).unwrap();
+    fn values_are_the_same_on_every_instruction_set() {
         for (law, scale) in [(DiscreteLaw::Laplace, 1e5), (DiscreteLaw::Gaussian, 7.3)] {
-            let noise = DiscreteNoise::new(law, scale);
-            for number in 0..300 {
-                let mut bytes = vec![0; noise.group_bytes()];
-                stream.fill(number, 0, &mut bytes);
-                let drawn = |set| {
-                    let mut kept = Kept::default();
-                    dispatch_on(
-                        set,
-                        #[inline(always)]
-                        || noise.attempt(&bytes, &mut kept),
-                    );
-                    (kept.samples, kept.count)
-                };
-                let mut results = instruction_sets().into_iter().map(drawn);
-                let portable = results.next().unwrap();
-                assert!(results.all(|result| result == portable));
-            }
+            let drawn = || {
+                let (mut long, mut short) = (vec![0; 30_000], vec![0; 3_000]);
+                discrete_noise_into(law, scale, &stream(), None, 30_000, &mut long).unwrap();
+                discrete_noise_into(law, scale, &stream(), None, 10, &mut short).unwrap();
+                (long, short)
+            };
+            let results = with_each_instruction_set(drawn);
+            assert!(results.iter().all(|result| result == &results[0]));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Rejection: which discrete Laplace candidates become discrete Gaussian samples.
 
-use super::GROUP;
+use super::UNIT;
 use crate::double_double::DoubleDouble;
 
 /// Acceptance of discrete Laplace candidates of scale sigma as Gaussian samples: with probability exp(-gamma),
@@ -8,73 +8,72 @@ use crate::double_double::DoubleDouble;
 /// where the `mode` is the integer nearest to sigma, so that `gamma` is 0 there and at least 0 elsewhere.
 pub(super) struct Acceptance {
     sigma: f64,
-    mode: i32,
+    mode: f64,
 }
+
+/// Which of a unit are accepted.
+#[repr(align(64))]
+pub(super) struct Accepted(pub [bool; UNIT]);
 
 impl Acceptance {
     /// Relative error that [`exp_of_negative`] of a rounded gamma may have, generously.
-    const TOLERANCE: f64 = 1.0 / (1_u64 << 40) as f64;
-    const TWO_64: f64 = 18_446_744_073_709_551_616.0;
+    const TOLERANCE: f64 = 1.0 / (1_u64 << 38) as f64;
 
     pub fn new(sigma: f64) -> Acceptance {
         Acceptance {
             sigma,
-            mode: sigma.round() as i32,
+            mode: sigma.round(),
         }
     }
 
-    /// Whether each candidate's coin, a number below 2^64, is below `2^64 exp(-gamma)`. Where the coin is the whole
-    /// part of that, the next of the `undecided` words is compared with the rest.
+    /// Whether each candidate's coin is below `exp(-gamma)`. Its first 32 bits decide, but where they do not: there it
+    /// has `more(lane)` behind them.
     #[inline(always)]
     pub fn decide(
         &self,
-        candidates: &[i32; GROUP],
-        coins: &[[u8; 8]],
-        undecided: &mut impl Iterator<Item = u64>,
-    ) -> [bool; GROUP] {
-        let mode = f64::from(self.mode);
-        let (shift, factor) = (mode - 2.0 * self.sigma, 0.5 / (self.sigma * self.sigma));
-        let mut accepted = [false; GROUP];
-        let mut close = [false; GROUP];
-        for l in 0..GROUP {
-            let y = f64::from(candidates[l].abs());
-            let coin = u64::from_le_bytes(coins[l]);
-            let coin = f64::from((coin >> 32) as u32)
-                .mul_add((1_u64 << 32) as f64, f64::from(coin as u32));
-            let limit = exp_of_negative((y - mode) * (y + shift) * factor) * Self::TWO_64;
-            accepted[l] = coin < limit;
-            close[l] = (coin - limit).abs() <= limit * Self::TOLERANCE + 1.0;
+        candidates: &[i64; UNIT],
+        coins: &[[u8; 4]; UNIT],
+        more: impl Fn(usize) -> u64,
+    ) -> Accepted {
+        const TO_FLOAT: f64 = (1_u64 << 52) as f64;
+        let (shift, factor) = (
+            self.mode - 2.0 * self.sigma,
+            0.5 / (self.sigma * self.sigma),
+        );
+        let (mut accepted, mut close) = (Accepted([false; UNIT]), [false; UNIT]);
+        for l in 0..UNIT {
+            let y = f64::from_bits(candidates[l].unsigned_abs() | TO_FLOAT.to_bits()) - TO_FLOAT;
+            let coin = f64::from(u32::from_le_bytes(coins[l])) + 0.5;
+            let gamma = (y - self.mode) * (y + shift) * factor;
+            let limit = exp_of_negative(gamma) * (1_u64 << 32) as f64;
+            accepted.0[l] = coin < limit;
+            close[l] = (coin - limit).abs() <= limit.mul_add(Self::TOLERANCE, 0.5);
         }
         if close.contains(&true) {
-            for l in 0..GROUP {
+            for l in 0..UNIT {
                 if close[l] {
-                    let coin = u64::from_le_bytes(coins[l]);
-                    let excess = self.excess(candidates[l], coin);
-                    accepted[l] = excess >= 1.0
-                        || excess > 0.0
-                            && undecided
-                                .next()
-                                .is_some_and(|word| (word as f64) < excess * Self::TWO_64);
+                    let coin = u128::from(u32::from_le_bytes(coins[l])) << 64 | u128::from(more(l));
+                    accepted.0[l] = coin < self.threshold(candidates[l]);
                 }
             }
         }
         accepted
     }
 
-    /// `2^64 exp(-gamma) - coin`, with an error below 2^-20.
+    /// `exp(-gamma)` in units of 2^-96.
     #[cold]
-    fn excess(&self, candidate: i32, coin: u64) -> f64 {
-        let (y, mode) = (f64::from(candidate.abs()), f64::from(self.mode));
-        let shifted = DoubleDouble::sum(y + mode, -2.0 * self.sigma);
+    fn threshold(&self, candidate: i64) -> u128 {
+        let y = candidate.unsigned_abs() as f64;
+        let shifted = DoubleDouble::sum(y + self.mode, -2.0 * self.sigma);
         let twice_variance = DoubleDouble::product(self.sigma, self.sigma).times_power_of_2(1);
-        let gamma = DoubleDouble::from(y - mode) * shifted / twice_variance;
-        gamma.exp_of_negative().times_power_of_2(64).less(coin)
+        let gamma = DoubleDouble::from(y - self.mode) * shifted / twice_variance;
+        gamma.exp_of_negative().times_power_of_2(96).round()
     }
 }
 
-/// 1 / k!, enough of them for Taylor's series: 0.35^14 / 14! is below 2^-57.
-const INVERSE_FACTORIALS: [f64; 14] = {
-    let mut terms = [1.0; 14];
+/// 1 / k!, enough of them for Taylor's series: 0.35^11 / 11! is below 2^-41.
+const INVERSE_FACTORIALS: [f64; 11] = {
+    let mut terms = [1.0; 11];
     let mut k = 1;
     while k < terms.len() {
         terms[k] = terms[k - 1] / k as f64;
@@ -83,7 +82,7 @@ const INVERSE_FACTORIALS: [f64; 14] = {
     terms
 };
 
-/// exp(-x) for a number of at least 0, with a relative error below 2^-45 up to 64.
+/// exp(-x) for a number of at least 0, with a relative error below 2^-40 up to 64.
 #[inline(always)]
 fn exp_of_negative(x: f64) -> f64 {
     use std::f64::consts::{LN_2, LOG2_E};
@@ -117,39 +116,22 @@ mod tests {
         fn quick_decisions_are_the_exact_ones(
             sigma in (-5.0_f64..17.0).prop_map(f64::exp),
             place in 0.0_f64..10.0,
-            coin: u64,
+            beside in -2_i64..3,
+            anywhere: Option<u32>,
         ) {
             let acceptance = Acceptance::new(sigma);
-            let candidate = (place * sigma) as i32;
-            let mut candidates = [0; GROUP];
+            let candidate = (place * sigma) as i64;
+            let threshold = acceptance.threshold(candidate);
+            let limit = ((threshold >> 64) as i64 + beside).clamp(0, u32::MAX.into());
+            let coin = anywhere.unwrap_or(limit as u32);
+            let mut candidates = [0; UNIT];
             (candidates[3], candidates[4]) = (candidate, -candidate);
-            let coins = [coin.to_le_bytes(); GROUP];
-            let decided = acceptance.decide(&candidates, &coins, &mut std::iter::repeat(0));
-            let exact = acceptance.excess(candidate, coin) > 0.0;
-            prop_assert!(decided[3] == exact && decided[4] == exact);
-            prop_assert_eq!(acceptance.excess(acceptance.mode, u64::MAX), 1.0);
-        }
-
-        #[test]
-        fn equal_coins_are_decided_by_the_next_undecided_word(
-            sigma in (1.0_f64..17.0).prop_map(f64::exp),
-            place in 1.9_f64..3.0,
-        ) {
-            let acceptance = Acceptance::new(sigma);
-            let candidate = (place * sigma) as i32;
-            let probability = acceptance.excess(candidate, 0);
-            let guess = probability as u64;
-            let beside = acceptance.excess(candidate, guess).floor();
-            let coin = (i128::from(guess) + beside as i128) as u64;
-            let share = acceptance.excess(candidate, coin);
-            prop_assert!((0.0..1.0).contains(&share));
-            let with = |word: f64| {
-                let words = &mut std::iter::once(word as u64);
-                acceptance.decide(&[candidate; GROUP], &[coin.to_le_bytes(); GROUP], words)[0]
-            };
-            let word = share * Acceptance::TWO_64;
-            prop_assert!(with(word * 0.999) || share < 1e-9);
-            prop_assert!(!with(word * 1.001 + 1e10));
+            for more in [0, threshold as u64, u64::MAX] {
+                let exact = (u128::from(coin) << 64 | u128::from(more)) < threshold;
+                let decided = acceptance.decide(&candidates, &[coin.to_le_bytes(); UNIT], |_| more);
+                prop_assert!(decided.0[3] == exact && decided.0[4] == exact);
+            }
+            prop_assert_eq!(acceptance.threshold(acceptance.mode as i64), 1 << 96);
         }
 
         #[test]

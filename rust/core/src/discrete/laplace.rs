@@ -1,0 +1,155 @@
+//! Discrete Laplace variables: in floating point, and exactly where that may be wrong.
+
+use super::UNIT;
+use crate::Sample;
+use crate::double_double::DoubleDouble;
+
+/// A standard Laplace sample of up to this magnitude is found in floating point with an error below [`TOLERANCE`]: half
+/// of 2^-63 of the uniform number, which is at least exp(-16), and rounding.
+const SURE: f64 = 16.0;
+const TOLERANCE: f64 = 1.0 / (1_u64 << 40) as f64;
+
+/// The law with P(k) ~ exp(-|k| / scale).
+pub(super) struct Laplace {
+    scale: f64,
+    /// `-scale ln((1 + exp(-1 / scale)) / 2)`: what the magnitude has for the largest uniform number.
+    shift: f64,
+}
+
+/// A unit of Laplace variables. In one line of the cache, or what vectors store would have to get there before single
+/// numbers can be read.
+#[repr(align(64))]
+pub(super) struct Candidates(pub [i64; UNIT]);
+
+impl Laplace {
+    pub fn new(scale: f64) -> Laplace {
+        let log_mean = libm::log1p(libm::exp(-1.0 / scale)) - std::f64::consts::LN_2;
+        Laplace {
+            scale,
+            shift: -scale * log_mean,
+        }
+    }
+
+    /// Variables from a sign and 63 bits each; those which are not sure from these, of `more(lane)` behind them too.
+    #[inline(always)]
+    pub fn candidates(&self, words: &[[u8; 8]; UNIT], more: impl Fn(usize) -> u64) -> Candidates {
+        let (mut candidates, close) = self.quick(words);
+        if close.contains(&true) {
+            for (l, word) in words.iter().enumerate() {
+                if close[l] {
+                    let word = u64::from_le_bytes(*word);
+                    let magnitude = self.magnitude(word << 1 >> 1, more(l));
+                    candidates.0[l] = if word >> 63 == 0 {
+                        magnitude
+                    } else {
+                        -magnitude
+                    };
+                }
+            }
+        }
+        candidates
+    }
+
+    /// Variables as floating point finds them, and where that may be wrong.
+    #[inline(always)]
+    fn quick(&self, words: &[[u8; 8]; UNIT]) -> (Candidates, [bool; UNIT]) {
+        const TO_INTEGER: f64 = (1_u64 << 52) as f64;
+        let tolerance = self.scale * TOLERANCE;
+        let (mut candidates, mut close) = (Candidates([0; UNIT]), [false; UNIT]);
+        for (l, word) in words.iter().enumerate() {
+            let word = u64::from_le_bytes(*word);
+            let sample = f64::laplace([(word >> 32) as u32, word as u32]);
+            let magnitude = sample.abs().mul_add(self.scale, self.shift);
+            // Adding it leaves the nearest integer in the lowest bits.
+            let shifted = magnitude + TO_INTEGER;
+            let nearest = shifted - TO_INTEGER;
+            let whole =
+                (shifted.to_bits() - TO_INTEGER.to_bits()) as i64 - i64::from(magnitude < nearest);
+            let minus = (word as i64) >> 63;
+            candidates.0[l] = (whole ^ minus) - minus;
+            close[l] = (magnitude - nearest).abs() <= tolerance || sample.abs() > SURE;
+        }
+        (candidates, close)
+    }
+
+    /// The magnitude from a uniform number of 63 and 64 bits.
+    #[cold]
+    pub fn magnitude(&self, high: u64, low: u64) -> i64 {
+        let uniform = u128::from(high) << 64 | u128::from(low);
+        let fraction = (uniform as f64 + 0.5) / 2_f64.powi(127);
+        let nearest = (self.shift - self.scale * libm::log(fraction)).round();
+        let nearest = nearest.max(1.0);
+        nearest as i64 - i64::from(uniform >= self.threshold(nearest))
+    }
+
+    /// The probability of a magnitude of at least `k`, in units of 2^-127.
+    pub fn threshold(&self, k: f64) -> u128 {
+        let decay = |k| {
+            let exponent = DoubleDouble::from(k) / DoubleDouble::from(self.scale);
+            exponent.exp_of_negative()
+        };
+        let twice_mean = DoubleDouble::from(1.0) + decay(1.0);
+        (decay(k) / twice_mean).times_power_of_2(128).round()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// round(2^128 exp(-k / scale) / (1 + exp(-1 / scale))), from mpmath.
+    #[test]
+    fn thresholds_are_right_to_101_bits() {
+        for (scale, k, wanted) in [
+            (1.0, 1.0, 0x44d9_5851_52ea_1935_dae2_3bc7_349e_e58b),
+            (1.0, 7.0, 0x2b_b059_46f1_2661_290a_e66e_9d18_965e),
+            (300.5, 1.0, 0x7fc9_7a43_30e6_0a33_efae_257b_5f14_2264),
+            (300.5, 5000.0, 0x7f_c706_4a51_b7bd_1848_f7fa_a54b),
+            (
+                2_f64.powi(25),
+                3.0 * 2_f64.powi(25),
+                0x65f_6c34_cb87_387f_3d14_64de_2b91_85e9,
+            ),
+        ] {
+            let error = Laplace::new(scale).threshold(k).abs_diff(wanted);
+            assert!(error <= wanted >> 101, "{scale} {k}: {error}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn quick_magnitudes_are_the_exact_ones(
+            scale in (-3.9_f64..17.3).prop_map(f64::exp),
+            place in 0.0_f64..30.0,
+            beside in -3000_i64..3000,
+            more: u64,
+            minus: bool,
+        ) {
+            let noise = Laplace::new(scale);
+            let threshold = noise.threshold((place * scale).ceil().max(1.0));
+            let word = ((threshold >> 64) as i64 + beside).clamp(0, i64::MAX) as u64;
+            let words = [(word | u64::from(minus) << 63).to_le_bytes(); UNIT];
+            let (quick, close) = noise.quick(&words);
+            let exact = noise.magnitude(word, more);
+            let exact = if minus { -exact } else { exact };
+            prop_assert!(close[1] || quick.0[1] == exact);
+        }
+    }
+
+    #[test]
+    fn what_is_close_is_decided_by_64_bits_more() {
+        let noise = Laplace::new(300.5);
+        let threshold = noise.threshold(1000.0);
+        let mut words = [1_u64 << 62; UNIT];
+        (words[5], words[10]) = ((threshold >> 64) as u64, (threshold >> 64) as u64 | 1 << 63);
+        let with = |more: u64| {
+            let Candidates(values) = noise.candidates(&words.map(u64::to_le_bytes), |_| more);
+            [values[5], values[10]]
+        };
+        let more = threshold as u64;
+        assert_eq!([with(more - 1), with(more)], [[1000, -1000], [999, -999]]);
+    }
+}
