@@ -32,6 +32,8 @@ def number(argument: str, value: float) -> float:
 
 def positive(argument: str, value: float) -> float:
     """A finite number greater than 0."""
+    if type(value) is float and 0 < value < math.inf:
+        return value
     if number(argument, value) <= 0:
         fail(argument, "a finite number greater than 0", repr(value))
     return float(value)
@@ -39,6 +41,8 @@ def positive(argument: str, value: float) -> float:
 
 def non_negative(argument: str, value: float) -> float:
     """A finite number of at least 0."""
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     if number(argument, value) < 0:
         fail(argument, "a finite number of at least 0", repr(value))
     return float(value)

@@ -181,16 +181,16 @@ def simulate(
                 break
             with ranks.together(recall):
                 releases = step.info.releases
-                if signs & Sign.NAMED:
+                if signs and signs & Sign.NAMED:  # a look costs a microsecond
                     releases = ranks.releases(releases, ledger.planned(t))
                 run.accept(step, releases)
                 ledger.add(*releases)
                 if interrupt.requested and not ranks.stops_together:
                     signs |= Sign.STOP  # while it was written down
-                if signs & (Sign.SAVE | Sign.STOP):
+                if signs and signs & (Sign.SAVE | Sign.STOP):
                     interrupt.settle()
                     save()
-            if signs & Sign.STOP:
+            if signs and signs & Sign.STOP:
                 raise KeyboardInterrupt
     end = ranks.gather(run.remembered())
     return Run(
