@@ -30,16 +30,17 @@ impl Decay {
     /// `r^0, r^1, ..`, with 0 for what is so small that it adds nothing and would make slow subnormal numbers.
     pub(super) fn powers(&self, count: usize) -> Vec<f64> {
         let first: [f64; 16] = std::array::from_fn(|k| self.power(k));
-        let block = |start| {
-            let start = self.power(start);
-            first.map(|power| {
-                if start * power < 1e-30 {
-                    0.0
-                } else {
-                    start * power
-                }
-            })
-        };
-        (0..count).step_by(16).flat_map(block).take(count).collect()
+        let mut powers = vec![0.0; count];
+        for (i, block) in powers.chunks_mut(16).enumerate() {
+            let start = self.power(16 * i);
+            if start < 1e-30 {
+                break;
+            }
+            for (power, first) in block.iter_mut().zip(first) {
+                let product = start * first;
+                *power = if product < 1e-30 { 0.0 } else { product };
+            }
+        }
+        powers
     }
 }

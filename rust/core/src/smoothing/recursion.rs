@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use super::Smooth;
 use super::decay::Decay;
-use super::sweep::{LANES, Lanes, Outside, Reach, Sweep, Tiles};
+use super::sweep::{LANES, Lanes, Outside, Reach, STEP, Sweep, Tiles};
 use crate::Real;
 use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
 
@@ -153,13 +153,14 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         rounds: f64,
         Scratch { tiles, y }: &mut Scratch<A, TILE>,
     ) {
-        let (y, length) = (&mut y[..block.len()], block.len());
+        let (padding, padded) = in_steps(block.len());
         vectorized!(
             for (tile, row) in tiles.iter_mut().zip(v.unwrap_or(u).chunks(dim)) {
-                convert(&row[block.clone()], &mut tile[..length]);
+                tile[..STEP].fill(A::ZERO);
+                convert(&row[block.clone()], &mut tile[padding..padded]);
             }
         );
-        let reach = self.sweep.forward(tiles, y);
+        let reach = self.sweep.forward(tiles, padding, &mut y[..padded]);
         let mut outside = Outside {
             before: [A::ZERO; LANES],
             behind: [A::ZERO; LANES],
@@ -171,9 +172,9 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
             outside.before[lane] = self.sweep.narrowed(last);
             outside.behind[lane] = self.sweep.narrowed(behind);
         }
-        self.sweep.backward(y, &outside, tiles);
+        self.sweep.backward(&y[..padded], padding, &outside, tiles);
         vectorized!(for (tile, row) in tiles.iter().zip(u.chunks_mut(dim)) {
-            convert(&tile[..length], &mut row[block.clone()]);
+            convert(&tile[padding..padded], &mut row[block.clone()]);
         });
     }
 
@@ -268,17 +269,19 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         Scratch { tiles, y }: &mut Scratch<A, TILE>,
     ) {
         let length = u.len() / LANES;
-        let y = &mut y[..length];
+        let (padding, padded) = in_steps(length);
+        let y = &mut y[..padded];
         let from = v.unwrap_or(u);
         // Whole tiles of this arithmetic stay where they are.
         let stays = u.len() == Self::CHUNK && size_of::<T>() == size_of::<A>();
         let reach = match from.as_chunks::<TILE>().0.first_chunk() {
-            Some(whole) if stays => self.sweep.forward(whole, y),
+            Some(whole) if stays => self.sweep.forward(whole, 0, y),
             _ => {
                 vectorized!(for (lane, tile) in tiles.iter_mut().enumerate() {
-                    convert(&from[lane * length..][..length], &mut tile[..length]);
+                    tile[..STEP].fill(A::ZERO);
+                    convert(&from[lane * length..][..length], &mut tile[padding..padded]);
                 });
-                self.sweep.forward(tiles, y)
+                self.sweep.forward(tiles, padding, y)
             }
         };
         let over = self.decay.power(length);
@@ -288,11 +291,11 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
             *u = T::from_f64(rest);
         }
         match u.as_chunks_mut::<TILE>().0.first_chunk_mut() {
-            Some(whole) if stays => self.sweep.backward(y, &outside, whole),
+            Some(whole) if stays => self.sweep.backward(y, 0, &outside, whole),
             _ => {
-                self.sweep.backward(y, &outside, tiles);
+                self.sweep.backward(y, padding, &outside, tiles);
                 vectorized!(for (lane, tile) in tiles.iter().enumerate() {
-                    convert(&tile[..length], &mut u[lane * length..][..length]);
+                    convert(&tile[padding..padded], &mut u[lane * length..][..length]);
                 });
             }
         }
@@ -342,6 +345,12 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
     fn behind(&self, from_right: f64, y: f64) -> f64 {
         (from_right + self.decay.r * y) * self.behind_scale
     }
+}
+
+/// How many zeros before `length` elements make them whole steps, and how long both are together.
+fn in_steps(length: usize) -> (usize, usize) {
+    let padded = length.next_multiple_of(STEP);
+    (padded - length, padded)
 }
 
 #[inline(always)]
