@@ -1,13 +1,20 @@
-"""Strong and weak scaling of gossip over MPI on this machine: `python -m benches.mpi_scaling`.
+"""Strong and weak scaling of gossip over MPI on this machine, and what that says of more ranks.
 
-A round is Laplace noise and mixing on a torus, one thread a rank. Strong: the same nodes dealt out
-to more ranks. Weak: as many nodes for each rank. Bytes are those that leave a rank in a round,
-beside what the best cut of the torus into strips would send. More ranks than idle cores say
-nothing.
+    python -m benches.mpi_scaling
+    python -m benches.mpi_scaling --latency 2e-6 --bandwidth 1e10
+
+A round is Laplace noise, an agreement, and mixing on a torus, one thread a rank. Strong: the same
+nodes dealt out to more ranks. Weak: as many nodes for each rank. Bytes are those that leave the
+busiest rank in a round, beside what the best cut of the torus into rectangles would send. A time is
+that below which a tenth of the rounds stay: what else runs on the machine disturbs the others. More
+ranks than idle cores say nothing. Then the constants of `mpi_model`, its worst error on what was
+measured, and its prediction for a torus of a million nodes: with the constants of this machine's
+memory or, for a network, with its latency in seconds and bandwidth in bytes a second.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -15,19 +22,42 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-DIM, ROUNDS = 1_000, 15
+from benches.mpi_model import Load, Model, Times, predictions
+
+DIM, ROUNDS = 1_000, 30
 STRONG, WEAK = 128, 64
 """Side of the torus of all nodes, and of the part of one rank."""
 
+SMALL = [(16, 16, 10), (16, 16, 1000), (32, 64, 10), (32, 64, 100), (64, 64, 100)]
+"""Rows, columns and coordinates of tori for the fit alone."""
 
-def one_rank(rows: int, columns: int) -> None:
-    """Run the rounds on this rank; rank 0 prints the median time and the bytes of the busiest."""
+
+def tori(ranks: int) -> list[tuple[int, int, int]]:
+    """Return what is measured on so many ranks: strong, weak, and the small ones."""
+    return [(STRONG, STRONG, DIM), (WEAK * ranks, WEAK, DIM), *SMALL]
+
+
+def on_ranks() -> None:
+    """Run the rounds on this rank; rank 0 prints the load of the busiest and the times."""
+    from mpi4py import MPI
+
+    ranks = MPI.COMM_WORLD
+    results = [one_torus(*torus) for torus in tori(ranks.size)]
+    if ranks.rank == 0:
+        print(json.dumps(results))
+
+
+def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[float]]:
+    """Return the busiest rank's nodes, rows sent and neighbours, and the times of a round."""
     import numpy as np
     from mpi4py import MPI
 
     import dpmesh as dm
+    from dpmesh.engines.blocks import boundary
     from dpmesh.engines.gossip import MpiGossip
     from dpmesh.engines.mpi import MpiEngine
     from dpmesh.keys import Purpose
@@ -37,54 +67,89 @@ def one_rank(rows: int, columns: int) -> None:
     engine, ranks = MpiEngine(network), MPI.COMM_WORLD
     exchange = MpiGossip(engine, network)
     key = dm.Key.seeded(0).for_nodes(engine.nodes.astype(np.uint32))
-    x = np.zeros((len(engine.nodes), DIM), np.float32)
-    seconds = []
-    for t in range(ROUNDS):
-        ranks.Barrier()
-        start = time.perf_counter()
-        noisy = dm.kernels.add_laplace(x, 1.0, key.stream(Purpose.NOISE, t))
-        x = exchange(t, Released(noisy))
-        seconds.append(ranks.allreduce(time.perf_counter() - start, MPI.MAX))
-    sent = ranks.allreduce(exchange.bytes_sent / ROUNDS, MPI.MAX)
-    if engine.is_root:
-        print(json.dumps([statistics.median(seconds), sent]))
+    across = boundary(network.matrix(0).weights, engine.parts, ranks.rank)
+    x = np.zeros((len(engine.nodes), dim), np.float32)
+    heard = np.zeros((across.weights.shape[1], dim), np.float32)
+
+    def noisy(t: int) -> Released:
+        return Released(dm.kernels.add_laplace(x, 1.0, key.stream(Purpose.NOISE, t)))
+
+    def work(t: int) -> None:
+        heard[: len(x)] = noisy(t)
+        dm.kernels.mix(across.weights, heard)
+
+    parts: list[Callable[[int], object]] = [
+        lambda t: exchange(t, noisy(t)),
+        work,
+        lambda _: exchange._travel(across, Released(x), heard[len(x) :]),
+        lambda _: engine.agree(),
+    ]
+    times: list[list[float]] = [[] for _ in parts]
+    for t in range(ROUNDS if x.nbytes > 1e6 else 10 * ROUNDS):
+        for part, seconds in zip(parts, times, strict=True):
+            ranks.Barrier()
+            start = time.perf_counter()
+            part(t)
+            seconds.append(ranks.allreduce(time.perf_counter() - start, MPI.MAX))
+    sent = sum(map(len, across.send)), sum(len(needed) > 0 for needed in across.send)
+    nodes, rows_sent, neighbours = np.max(ranks.allgather((len(x), *sent)), axis=0).tolist()
+    tenth = [statistics.quantiles(seconds, n=10)[0] for seconds in times]
+    return nodes, rows_sent, neighbours, tenth
 
 
-def measured(ranks: int, rows: int, columns: int) -> tuple[float, float]:
-    """Return seconds of a round, and bytes that leave the busiest rank in it."""
+def measured(ranks: int) -> list[tuple[Load, Times]]:
+    """Return the load of a rank and the times of a round, on each torus."""
     here = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
     if launcher is None:
         sys.exit("needs mpiexec")
-    program = [sys.executable, "-m", "mpi4py", "-m", "benches.mpi_scaling"]
-    command = [launcher, "-n", str(ranks), *program, str(rows), str(columns)]
+    program = [sys.executable, "-m", "mpi4py", "-m", "benches.mpi_scaling", "--on-ranks"]
+    command = [launcher, "-n", str(ranks), *program]
     environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
     output = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True
     ).stdout
-    seconds, sent = json.loads(output)
-    return seconds, sent
+    return [
+        (Load(ranks, nodes, dim, rows, neighbours), Times(*times))
+        for (_, _, dim), (nodes, rows, neighbours, times) in zip(
+            tori(ranks), json.loads(output), strict=True
+        )
+    ]
 
 
-def main() -> None:
-    """Measure every number of ranks that has a core of its own."""
+def main(latency: float | None, bandwidth: float | None) -> None:
+    """Measure every number of ranks that has a core of its own, fit, predict."""
     counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
+    found = {ranks: measured(ranks) for ranks in counts}
     print(f"{'':<8}{'ranks':>6}{'nodes':>8}{'ms/round':>10}{'speed':>8}{'MB/rank':>9}{'least':>8}")
-    for kind in ("strong", "weak"):
-        alone = 0.0
+    for place, kind in enumerate(("strong", "weak")):
+        alone = found[1][place][1].round
         for ranks in counts:
-            rows, columns = (STRONG, STRONG) if kind == "strong" else (WEAK * ranks, WEAK)
-            seconds, sent = measured(ranks, rows, columns)
-            alone = alone or seconds
+            (rows, columns, _), (load, times) = tori(ranks)[place], found[ranks][place]
+            seconds = times.round
             speed = alone / seconds * (1 if kind == "strong" else ranks)
-            strips = 2 if ranks > 1 else 0
-            least = strips * min(rows, columns) * DIM * 4
+            least = Load.of_torus(ranks, rows, columns, DIM).bytes
             cells = f"{rows * columns:>8}{1e3 * seconds:>10.2f}{speed:>8.2f}"
-            print(f"{kind:<8}{ranks:>6}{cells}{sent / 1e6:>9.2f}{least / 1e6:>8.2f}")
+            print(f"{kind:<8}{ranks:>6}{cells}{load.bytes / 1e6:>9.2f}{least / 1e6:>8.2f}")
+    loads, times = zip(*(pair for pairs in found.values() for pair in pairs), strict=True)
+    model = Model.fit(loads, times)
+    errors = [model.seconds(load) / time.round - 1 for load, time in zip(loads, times, strict=True)]
+    print(f"\n{model}\noff by {min(errors):+.0%} to {max(errors):+.0%} on {len(errors)} tori")
+    if latency is not None:
+        model = replace(model, message=latency, agreement=2 * latency)
+    if bandwidth is not None:
+        model = replace(model, byte=1 / bandwidth)
+    print(f"\na torus of 1024 x 1024 nodes, {DIM} coordinates; weak: 1024 nodes a rank")
+    print("\n".join(predictions(model, (1024, 1024), DIM)))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        one_rank(int(sys.argv[1]), int(sys.argv[2]))
+    options = argparse.ArgumentParser()
+    options.add_argument("--latency", type=float)
+    options.add_argument("--bandwidth", type=float)
+    options.add_argument("--on-ranks", action="store_true")
+    given = options.parse_args()
+    if given.on_ranks:
+        on_ranks()
     else:
-        main()
+        main(given.latency, given.bandwidth)
