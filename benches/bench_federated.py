@@ -14,11 +14,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from benches.measure import THREADS, Case, skipped
+from benches.measure import THREADS, Case
+from benches.pfl_peer import pfl
 from dpmesh import kernels
+from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
@@ -32,6 +35,7 @@ from dpmesh.papers.federated import (
 from dpmesh.problems import LinearProblem
 
 NOISE = 0.8
+SMOOTHED = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))
 FIELDS = ("train", "partition", "loss", "test", "classes", "regularization")
 Way = Callable[[int], float]
 
@@ -57,9 +61,9 @@ class OneForm(LinearProblem):
         )
 
 
-def dpmesh_way(problem: LinearProblem) -> Way:
+def dpmesh_way(problem: Any, algorithm: FederatedLearning = SMOOTHED) -> Way:
     """A round of our algorithm and its accuracy."""
-    algorithm, key = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0)), Key.generate()
+    key = Key.generate()
     states = [algorithm.init(problem, key)]
 
     def run(t: int) -> float:
@@ -77,7 +81,7 @@ def numpy_way(problem: LinearProblem) -> Way:
     draw = np.random.default_rng()
     x = np.stack([problem.train.features[part] for part in problem.partition])
     y = np.eye(10, dtype=np.float32)[np.stack([problem.train.labels[p] for p in problem.partition])]
-    algorithm = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))
+    algorithm = SMOOTHED
     radius, decay = algorithm.clipping_norm, problem.regularization
     models = [np.zeros((784, 10), np.float32)]
 
@@ -138,15 +142,15 @@ def cases() -> Iterator[Case]:
     if not os.environ.get("DPMESH_DATA"):
         print("DPMESH_DATA is not set: skipped", file=sys.stderr)
         return
-    skipped("pfl")
     problem = clients()
     given = partial(OneForm, **{k: getattr(problem, k) for k in FIELDS})
-    for form, goal in (("direct", 5.0), ("span", 12.0)):
+    others = pfl("linear", epochs=5, rounds=ROUNDS)
+    for form, goals in (("direct", {"numpy": 5.0, "pfl": 40.0}), ("span", {"numpy": 12.0})):
         yield Case(
             f"federated, {form}, a round",
             rounds_of(dpmesh_way(given(form=form))),
-            peers={"numpy": rounds_of(numpy_way(problem))},
-            goals={"numpy": goal} if THREADS > 1 else {},
+            peers={"numpy": rounds_of(numpy_way(problem)), **others},
+            goals=goals,
             values=ROUNDS,
             rounds=3,
         )

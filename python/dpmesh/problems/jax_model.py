@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
+from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset, Partition
@@ -23,7 +25,8 @@ FloatArray = npt.NDArray[np.floating[Any]]
 Params = Any
 """A pytree of arrays: what a model's functions take."""
 
-TESTS_AT_ONCE = 1024
+TESTS_AT_ONCE = 32
+"""Few enough for a processor's cache: patches of images take many times their memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,8 @@ class JaxProblem:
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
     nodes_at_once
-        How many nodes go through the model together: bounds the memory.
+        How many nodes go through the model together: bounds the memory. Such groups train on
+        several threads at once. For convolutions on a CPU 1 is fastest.
     records_at_once
         Of how many records a node holds the gradients together, where each is clipped.
 
@@ -200,11 +204,17 @@ class JaxProblem:
         sizes = np.array([step_size, radius], np.float32)
         # Nodes that go through the model together take about as many steps as each other.
         active = np.argsort(steps, kind="stable")[np.count_nonzero(steps == 0) :]
-        for first in range(0, len(active), self.nodes_at_once):
-            some = active[first : first + self.nodes_at_once]
+        groups = [
+            active[first : first + self.nodes_at_once]
+            for first in range(0, len(active), self.nodes_at_once)
+        ]
+
+        def train(some: Indices) -> None:
             batches = self._padded_steps(walks, some)
             moved, before = self._training(start[0], sizes, *batches, *self._on_device)
             moves[some], losses[some] = moved[: len(some)], before[: len(some)]
+
+        _on_threads(train, groups)
         return moves, losses
 
     def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
@@ -233,9 +243,8 @@ class JaxProblem:
     def _correct(self, row: FloatArray) -> npt.NDArray[np.bool_]:
         assert self.test is not None
         x = np.asarray(self.test.features, np.float32).reshape(-1, *self._shape)
-        guesses = [
-            self._guesses(row, x[i : i + TESTS_AT_ONCE]) for i in range(0, len(x), TESTS_AT_ONCE)
-        ]
+        batches = [x[i : i + TESTS_AT_ONCE] for i in range(0, len(x), TESTS_AT_ONCE)]
+        guesses = _on_threads(lambda batch: np.asarray(self._guesses(row, batch)), batches)
         return np.asarray(np.concatenate(guesses) == self.test.labels)
 
     @property
@@ -360,3 +369,9 @@ class JaxProblem:
         """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
         missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
         return np.concatenate([array, missing])
+
+
+def _on_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Do the work on each item; JAX releases Python's lock while it computes."""
+    with ThreadPoolExecutor(kernels.get_threads()) as pool:
+        return list(pool.map(work, items))
