@@ -11,9 +11,13 @@
 //! matters, quantize after the noise.
 
 use crate::error::{rows, same_len};
-use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
+use crate::parallel::{for_each_tile, is_serial};
+use crate::sampling::{CHUNK, LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
+
+/// Elements that are copied before they get their noise, while they are in the first-level cache.
+const TILE: usize = 8 * CHUNK;
 
 /// The law of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +65,21 @@ pub fn add_noise_into<T: Sample>(
     out: &mut [T],
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), x.len())?;
-    out.copy_from_slice(x);
-    draw(true, "x", out, dim, noise)
+    let rows = rows("x", x.len(), dim)?;
+    let source = noise.source(true, rows, dim)?;
+    let serial = is_serial(rows * source.cost(dim));
+    for_each_tile(
+        out,
+        dim,
+        TILE,
+        serial,
+        || (),
+        |(), row, column, tile| {
+            tile.copy_from_slice(&x[row * dim + column..][..tile.len()]);
+            source.draw(tile, dim.min(tile.len()), Place { row, column });
+        },
+    );
+    Ok(())
 }
 
 /// Fills `out` with the noise that [`add_noise_in_place`] would add to its rows of `dim` elements.

@@ -140,9 +140,8 @@ impl<'a, S: Sampler> Source<'a, S> {
             column: first.column + column,
         };
         if dim <= CHUNK {
-            let padded = dim.next_multiple_of(self.sampler.unit().samples);
-            let rows = CHUNK / padded;
-            for_each_group(x, dim, SAMPLE * padded, |first, x| {
+            let rows = CHUNK / self.drawn(dim);
+            for_each_group(x, dim, self.cost(dim), |first, x| {
                 let mut chunk = Chunk::default();
                 for (block, x) in x.chunks_mut(rows * dim).enumerate() {
                     self.draw_short_rows(&mut chunk, place(first + block * rows, 0), dim, x);
@@ -153,6 +152,16 @@ impl<'a, S: Sampler> Source<'a, S> {
                 self.draw_row(chunk, place(row, column), x);
             });
         }
+    }
+
+    /// Samples that are drawn for a row of `dim` elements.
+    fn drawn(&self, dim: usize) -> usize {
+        dim.next_multiple_of(self.sampler.unit().samples)
+    }
+
+    /// Elements that take as long elsewhere as a row of `dim` elements.
+    pub fn cost(&self, dim: usize) -> usize {
+        SAMPLE * self.drawn(dim)
     }
 
     /// Draws several rows of `dim` elements, as many as one chunk holds.
