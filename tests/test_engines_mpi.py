@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -250,6 +251,7 @@ def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path
     said = succeed(3, *command, program=False)
     assert f"to go on after an end: mpiexec -n 3 dpmesh run {file} --engine mpi" in said
     assert "MB from a rank to others" in said
+    assert len(re.search(r"processes by rank: (.*)", said)[1].split(", ")) == 3
     here = [sys.executable, *command[:4], "--folder", tmp_path / "alone"]
     subprocess.run(list(map(str, here)), check=True, timeout=120)
     files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))

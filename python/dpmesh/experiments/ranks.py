@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, claim
 from dpmesh.simulator.engine import Engine
+
+NAMED = 64
+"""Up to so many ranks their processes are told."""
 
 
 def run_on_ranks(settings: Settings, folder: Path, ranks: MPI.Comm = MPI.COMM_WORLD) -> None:
@@ -78,7 +82,11 @@ def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
     failure = ranks.bcast(failure)
     if failure is not None:
         raise ValueError(str(failure)) from failure
-    if ranks.rank == 0:
+    processes = ranks.gather((ranks.rank, MPI.Get_processor_name(), os.getpid()))
+    if processes is not None:
+        if len(processes) <= NAMED:  # launchers may name a process that dies by its number alone
+            of_rank = ", ".join(f"{rank}: {host} {pid}" for rank, host, pid in processes)
+            _say(f"processes by rank: {of_rank}")
         _say(
             f"{ranks.size} ranks; checkpoints in {folder}; to go on after an end: {command(ranks)}"
         )
