@@ -6,6 +6,7 @@
 //! so that half as many results are waited for. A lane's arithmetic is the same wherever it runs, so that the bits
 //! are the same with vectors of any width and without.
 
+#[cfg(target_arch = "x86_64")]
 use pulp::Arch;
 
 use super::Smooth;
