@@ -1,6 +1,8 @@
 //! The Gaussian on a sample of fixed size, drawn without replacement, under replace-one. The noise multiplier
 //! is that of the replace-one sensitivity.
 
+use std::collections::BTreeSet;
+
 use super::grid::{Grid, ln_1p_sum};
 use super::pair::{Pair, ln_exp_m1};
 use super::poisson::log_binomials;
@@ -54,37 +56,35 @@ pub(super) fn dominating_pair(pair: Pair, orders: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// An order, with the integers next to it and their binomials.
+/// Orders, and the integers next to them.
 #[derive(Debug)]
-pub(super) struct Order {
-    alpha: f64,
-    /// (n, ln C(n, j) for j from 2), of the integer order or of the two around it
+pub(super) struct Orders {
+    alphas: Vec<f64>,
+    /// n and ln C(n, j) for j from 2, each integer order once, in increasing order
     integers: Vec<(usize, Vec<f64>)>,
 }
 
-impl Order {
-    pub(super) fn new(alpha: f64) -> Order {
-        let (below, above) = (alpha.floor() as usize, alpha.ceil() as usize);
-        let around = if below == above {
-            vec![below]
-        } else {
-            vec![below, above]
-        };
-        Order {
-            alpha,
-            integers: around.into_iter().map(|n| (n, log_binomials(n))).collect(),
+impl Orders {
+    pub(super) fn new(alphas: &[f64]) -> Orders {
+        let around = alphas
+            .iter()
+            .flat_map(|alpha| [alpha.floor(), alpha.ceil()]);
+        let distinct: BTreeSet<usize> = around.map(|n| n as usize).collect();
+        Orders {
+            alphas: alphas.to_vec(),
+            integers: distinct
+                .into_iter()
+                .map(|n| (n, log_binomials(n)))
+                .collect(),
         }
     }
 }
 
 /// The bound of Theorem 27 or 9 at each order; between integers the logarithm of the moment is interpolated,
 /// as it is convex (Corollary 10).
-pub(super) fn theorem(pair: Pair, improved: bool, orders: &[Order]) -> Vec<f64> {
-    let lengths = orders
-        .iter()
-        .flat_map(|o| &o.integers)
-        .map(|(_, log)| log.len());
-    let plain = plain_terms(pair, lengths.max().unwrap_or(0));
+pub(super) fn theorem(pair: Pair, improved: bool, orders: &Orders) -> Vec<f64> {
+    let longest = orders.integers.last().map_or(0, |(_, log)| log.len());
+    let plain = plain_terms(pair, longest);
     let better = if improved {
         improved_terms(pair, &plain)
     } else {
@@ -103,13 +103,13 @@ pub(super) fn theorem(pair: Pair, improved: bool, orders: &[Order]) -> Vec<f64> 
             .collect();
         ln_1p_sum(0.0, log_sum_exp(&logs))
     };
-    let divergence = |order: &Order| {
-        let fraction = order.alpha.fract();
-        let logs: Vec<f64> = order.integers.iter().map(log_moment).collect();
-        let log = logs[0] + fraction * (logs[logs.len() - 1] - logs[0]);
-        log / (order.alpha - 1.0)
+    let log_moments: Vec<f64> = orders.integers.iter().map(log_moment).collect();
+    let at = |n: f64| log_moments[orders.integers.partition_point(|(m, _)| *m < n as usize)];
+    let divergence = |&alpha: &f64| {
+        let (below, above) = (at(alpha.floor()), at(alpha.ceil()));
+        (below + alpha.fract() * (above - below)) / (alpha - 1.0)
     };
-    orders.iter().map(divergence).collect()
+    orders.alphas.iter().map(divergence).collect()
 }
 
 /// ln of the factor of `q^j C(n, j)` in Theorem 9, for j from 2.

@@ -88,7 +88,7 @@ pub fn fixed_size_gaussian(
         require(alpha <= fixed_size::LARGEST_SUMMED, "orders", wanted, alpha)?;
     }
     let improved = bound == FixedSizeBound::Theorem27;
-    let prepared: Vec<_> = orders.iter().map(|&a| fixed_size::Order::new(a)).collect();
+    let prepared = fixed_size::Orders::new(orders);
     Ok(sum_sampled(rate, noise, count, orders, |pair| {
         fixed_size::theorem(pair, improved, &prepared)
     }))
