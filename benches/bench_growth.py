@@ -1,4 +1,4 @@
-"""How the cost of a whole run of online learning grows: linearly in rounds, nodes and dimension.
+"""How the cost of whole runs grows: linearly in rounds, nodes and dimension.
 
 Each line is the time for one number: of one coordinate, one node and one round. It falls at first,
 while what a round costs whatever its size is shared by more and more numbers.
@@ -7,34 +7,63 @@ while what a round costs whatever its size is shared by more and more numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
 from benches.measure import Case
+from dpmesh.algorithms import FederatedLearning, QuantizedGossip
+from dpmesh.schedules import Constant, SampleSize
 
 
-def case(what: str, rounds: int, nodes: int, dim: int) -> Case:
+def algorithms(nodes: int, rounds: int) -> dict[str, Any]:
+    """One of each kind, all nodes in every round, on a record each."""
+    federated = FederatedLearning(
+        clients=nodes,
+        sampling_rate=1.0,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        batch_size=1,
+        local_steps=1,
+    )
+    gossip = QuantizedGossip(
+        step_size=Constant(0.1),
+        consensus_step_size=Constant(0.5),
+        sample_size=SampleSize(1, 0.0, rounds),
+        noise_std=Constant(0.01),
+        compressor=None,
+        clipping_norm=1.0,
+    )
+    return {"online": dm.OnlineLearning(), "gossip": gossip, "federated": federated}
+
+
+def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
+    records = rounds if kind == "online" else 20  # each is used once, or drawn again
     rng = np.random.default_rng(0)
-    features = rng.standard_normal((nodes * rounds, dim), dtype=np.float32)
+    features = rng.standard_normal((nodes * records, dim), dtype=np.float32)
     labels = np.where(features[:, 0] > 0, 1, -1)
     train = dm.data.unit_norm(dm.data.Dataset(features, labels, "random"))
     parts = np.arange(len(features)).reshape(-1, nodes).T
     problem = dm.LinearProblem(train, tuple(parts), "hinge")
-    network, algorithm = dm.topology.ring(nodes), dm.OnlineLearning()
+    algorithm = algorithms(nodes, rounds)[kind]
+    network = None if algorithm.travels == "server" else dm.topology.ring(nodes)
 
     def run() -> dm.Run:
         return dm.simulate(
             algorithm, problem, network, rounds=rounds, metrics=(), every=rounds, progress=False
         )
 
-    return Case(f"{what}: {rounds} x {nodes} x {dim}", run, values=rounds * nodes * dim, rounds=3)
+    return Case(
+        f"{kind}, {what}: {rounds} x {nodes} x {dim}", run, values=rounds * nodes * dim, rounds=3
+    )
 
 
 def cases() -> Iterator[Case]:
-    for rounds in (100, 1_000, 10_000):
-        yield case("rounds", rounds, 64, 10)
-    for nodes in (64, 640, 6_400, 64_000):
-        yield case("nodes", 20, nodes, 10)
-    for dim in (100, 1_000, 10_000, 100_000):
-        yield case("dimension", 20, 64, dim)
+    for kind in ("online", "gossip", "federated"):
+        for rounds in (10, 100, 1_000, 10_000):
+            yield case(kind, "rounds", rounds, 64, 10)
+        for nodes in (64, 640, 6_400, 64_000):
+            yield case(kind, "nodes", 20, nodes, 10)
+        for dim in (100, 1_000, 10_000, 100_000):
+            yield case(kind, "dimension", 20, 64, dim)
