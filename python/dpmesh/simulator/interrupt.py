@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ class Interrupt:
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:
         self.requested = False
         self._deferred, self._patient = deferred, patient
-        self._timer: threading.Timer | None = None
+        self._settled = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -54,22 +55,22 @@ class Interrupt:
 
     def settle(self) -> None:
         """Stop the clock: the round has ended, and what is still to do may take its time."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._settled = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            self._settled = True
             raise KeyboardInterrupt
         self.requested = True
-        if self._patient:
-            return
-        self._timer = threading.Timer(PATIENCE, _ask_again)
-        self._timer.daemon = True
-        self._timer.start()
+        if not self._patient:
+            threading.Thread(target=self._insist, daemon=True).start()
 
-
-def _ask_again() -> None:
-    if hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
+    def _insist(self) -> None:
+        """Ask again until the round ends: a signal just before a long wait is noticed after it."""
+        time.sleep(PATIENCE)
+        while not self._settled:
+            if hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            else:
+                _thread.interrupt_main()
+            time.sleep(0.1)
