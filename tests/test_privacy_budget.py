@@ -138,6 +138,14 @@ def test_a_ledger_watches_what_departs_from_an_approved_plan() -> None:
     assert free.plan.cost().epsilon == 1e3
 
 
+def test_what_was_not_planned_leaves_less_for_what_was_in_the_same_round() -> None:
+    planned = Repeated(1.0, Laplace).plan(1)
+    ledger = Ledger(planned, Budget(1.0))
+    ledger.admit(Laplace(2.0).planned(0, ONE))
+    with pytest.raises(OverBudget, match=r"got 1\.5 with it"):
+        ledger.admit(planned.releases[0])
+
+
 def test_pieces_of_one_planned_release_are_counted_once() -> None:
     planned = Repeated(4.0, Laplace).plan(4)
     ledger = Ledger(planned, Budget(1.0))

@@ -200,7 +200,8 @@ class Ledger:
 
     def allows(self, *releases: Release) -> bool:
         """Whether the budget has room for these, after all that has left."""
-        if self._budget is None or (self._as_planned and Counter(releases) <= self._left):
+        now = Counter((*self._leaving, *releases))
+        if self._budget is None or (self._as_planned and now <= self._left):
             return True  # part of a plan that keeps the budget
         return self._budget.allows(self._with(releases))
 
