@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import TypeVar
@@ -121,6 +122,10 @@ def simulate(
     probability("delta", delta, one=False)
     _kinds(topology, network, key)
     _enough_records(algorithm, problem, rounds)
+    if checkpoint is not None and key is None:
+        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
+    if engine is not None and network is not None:
+        fail("network", "None, since an engine's network is a real one", network)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     meters = build_metrics(metrics, algorithm, problem)
     settings: dict[str, str | int] = {
@@ -129,11 +134,7 @@ def simulate(
         "network": str(network),
         "rounds": rounds,
     }
-    if checkpoint is not None and key is None:
-        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     key = Key.generate() if key is None else key
-    if engine is not None and network is not None:
-        fail("network", "None, since an engine's network is a real one", network)
     ranks: Engine = OneProcess() if engine is None else engine
     whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
     own = ranks.share(whole, topology)
@@ -143,55 +144,15 @@ def simulate(
         identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
         saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
     with ranks.together(lambda: None):
-        told = callback if ranks.is_root else None
         start = Progress(own.algorithm.init(own.problem, own.key))
         ranks.agree()
+        told = callback if ranks.is_root else None
         run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, start)
         if saved is not None:
             run.recall(_resumed(saved, plan, run, ranks))
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
-
-    def save() -> str | None:
-        """Write down the rounds that all have run."""
-        if saved is None:
-            return None
-        everybody = ranks.gather(run.remembered())
-        ranks.on_root(lambda: saved.save(everybody))
-        return f"{run.at.rounds} rounds are in {saved.path}"
-
-    def recall() -> str | None:
-        """Name the last checkpoint."""
-        return None if saved is None else f"the last checkpoint is {saved.path}"
-
-    deferred = saved is not None or ranks.stops_together
-    bar = _with_progress(range(run.at.rounds, rounds), progress if ranks.is_root else False)
-    with (
-        Interrupt(deferred=deferred, patient=ranks.stops_together) as interrupt,
-        ranks.at_door(ledger.admit),
-    ):
-        for t in bar:
-            try:
-                with ranks.together(save if own.rewinds else recall):
-                    step = run.attempt()
-                    signs = ranks.agree(_signs(step, interrupt, saved, t + 1, rounds))
-            except OverBudget:
-                if t == 0:
-                    raise
-                break
-            with ranks.together(recall):
-                releases = step.info.releases
-                if signs and signs & Sign.NAMED:  # a look costs a microsecond
-                    releases = ranks.releases(releases, ledger.planned(t))
-                run.accept(step, releases)
-                ledger.add(*releases)
-                if interrupt.requested and not ranks.stops_together:
-                    signs |= Sign.STOP  # while it was written down
-                if signs and signs & (Sign.SAVE | Sign.STOP):
-                    interrupt.settle()
-                    save()
-            if signs and signs & Sign.STOP:
-                raise KeyboardInterrupt
+    _Loop(ranks, run, ledger, saved, own.rewinds).run_all(progress if ranks.is_root else False)
     end = ranks.gather(run.remembered())
     return Run(
         settings=settings,
@@ -204,22 +165,82 @@ def simulate(
     )
 
 
+@dataclass(frozen=True)
+class _Loop:
+    """The rounds that are left, each run and written down by all processes or by none."""
+
+    ranks: Engine
+    run: Rounds
+    ledger: Ledger
+    saved: Checkpoint | None
+    rewinds: bool
+
+    def run_all(self, progress: bool | None) -> None:
+        """Run them until the last, the end of the budget, or Ctrl-C."""
+        patient = self.ranks.stops_together
+        left = _with_progress(range(self.run.at.rounds, self.run.last), progress)
+        with (
+            Interrupt(deferred=self.saved is not None or patient, patient=patient) as interrupt,
+            self.ranks.at_door(self.ledger.admit),
+        ):
+            for t in left:
+                try:
+                    step, signs = self._attempt(interrupt)
+                except OverBudget:
+                    if t == 0:
+                        raise
+                    return
+                signs = self._accept(step, signs, interrupt)
+                if signs and signs & Sign.STOP:
+                    raise KeyboardInterrupt
+
+    def _attempt(self, interrupt: Interrupt) -> tuple[Step, Sign]:
+        """Run the next round, and hear what the processes have to say after it."""
+        with self.ranks.together(self._save if self.rewinds else self._last_checkpoint):
+            step = self.run.attempt()
+            return step, self.ranks.agree(self._signs(step, interrupt))
+
+    def _accept(self, step: Step, signs: Sign, interrupt: Interrupt) -> Sign:
+        """Write the round down, and save it if that is due; return the signs that hold now."""
+        with self.ranks.together(self._last_checkpoint):
+            releases = step.info.releases
+            if signs and signs & Sign.NAMED:  # a look costs a microsecond
+                releases = self.ranks.releases(releases, self.ledger.planned(self.run.at.rounds))
+            self.run.accept(step, releases)
+            self.ledger.add(*releases)
+            if interrupt.requested and not self.ranks.stops_together:
+                signs |= Sign.STOP  # while it was written down
+            if signs and signs & (Sign.SAVE | Sign.STOP):
+                interrupt.settle()
+                self._save()
+        return signs
+
+    def _signs(self, step: Step, interrupt: Interrupt) -> Sign:
+        """Return what this process has to tell the others after a round."""
+        signs = Sign.STOP if interrupt.requested else Sign.NONE
+        if self.saved is not None and self.saved.is_due(self.run.at.rounds + 1, self.run.last):
+            signs |= Sign.SAVE
+        if any(release.nodes is not None for release in step.info.releases):
+            signs |= Sign.NAMED
+        return signs
+
+    def _save(self) -> str | None:
+        """Save the rounds that all have run, if they are to be kept; say where they are."""
+        if self.saved is None:
+            return None
+        saved, everybody = self.saved, self.ranks.gather(self.run.remembered())
+        self.ranks.on_root(lambda: saved.save(everybody))
+        return f"{self.run.at.rounds} rounds are in {saved.path}"
+
+    def _last_checkpoint(self) -> str | None:
+        """Say where the last checkpoint is, if there is one."""
+        return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
+
+
 def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progress:
     """Return this process's part of the progress in the file, which is made if it is not there."""
     start = ranks.gather(run.remembered())
     return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
-
-
-def _signs(
-    step: Step, interrupt: Interrupt, saved: Checkpoint | None, done: int, rounds: int
-) -> Sign:
-    """Return what this process has to tell the others after a round."""
-    signs = Sign.STOP if interrupt.requested else Sign.NONE
-    if saved is not None and saved.is_due(done, rounds):
-        signs |= Sign.SAVE
-    if any(release.nodes is not None for release in step.info.releases):
-        signs |= Sign.NAMED
-    return signs
 
 
 def _kinds(topology: object, network: object, key: object) -> None:
