@@ -220,7 +220,7 @@ class WithoutReplacement:
         turns = self.turns(state, round, problem, key)
         acting = np.zeros(problem.nodes, dtype=np.bool_)
         acting[turns] = True
-        batches = self._batches(problem, state.used, acting)
+        batches = self.batches(problem, state.used, acting)
         losses = cache(partial(problem.class_objectives, _flat(state.local), batches))
         actions, state = self.decide(state, round, problem, acting, losses, key)
         state = self.update_local(state, round, problem, acting[:, np.newaxis] & ~actions, batches)
@@ -246,6 +246,14 @@ class WithoutReplacement:
         turns: Indices = order[acts[order]]
         return turns
 
+    def batches(
+        self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
+    ) -> Ragged:
+        """Return the mini-batch of this number of each of these nodes, and none of the others."""
+        starts, records = problem.everything
+        b = self.batch_size
+        return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
+
     def decide(
         self,
         state: WithoutReplacementState,
@@ -267,7 +275,7 @@ class WithoutReplacement:
             public_losses=self._public_losses(state.released, problem),
         )
         if not self.controller.public:
-            last = self._batches(problem, state.used - 1, acting & (state.used > 0))
+            last = self.batches(problem, state.used - 1, acting & (state.used > 0))
             seen = replace(
                 seen,
                 local_models=w,
@@ -339,14 +347,6 @@ class WithoutReplacement:
     def parameters(self, state: WithoutReplacementState) -> Floats:
         """Return the local models, shape (M, K d)."""
         return _flat(state.local)
-
-    def _batches(
-        self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
-    ) -> Ragged:
-        """Return the mini-batch of this number of each of these nodes, and none of the others."""
-        starts, records = problem.everything
-        b = self.batch_size
-        return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
 
     def _projected(self, w: Floats) -> Floats:
         return w if self.model_radius is None else kernels.clip_rows(w, self.model_radius)

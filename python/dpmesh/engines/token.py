@@ -210,7 +210,7 @@ class TokenOnRanks:
         acting = np.zeros(self._whole.nodes, dtype=np.bool_)
         acting[turns] = True
         mine = acting[self._nodes]
-        batches = algorithm._batches(problem, own.used, mine)
+        batches = algorithm.batches(problem, own.used, mine)
         losses = cache(partial(problem.class_objectives, algorithm.parameters(own), batches))
         if self.learns:
             own = replace(own, released=self._token.to_all(own.released))
