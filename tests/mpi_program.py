@@ -13,7 +13,7 @@ import numpy as np
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms.base import Info
-from dpmesh.keys import Purpose
+from dpmesh.keys import Purpose, generator
 from dpmesh.privacy import Laplace, Plan, Sensitivity
 from dpmesh.privacy.compression import Levels, Quantizer, RandomSparsifier
 from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
@@ -77,6 +77,18 @@ class PersonalNoise:
 
     def parameters(self, state: State):
         return state.w
+
+
+@dataclass(frozen=True)
+class Resting(PersonalNoise):
+    """All nodes start at the same random point, and stay there."""
+
+    def init(self, problem, key) -> State:
+        start = generator(key, Purpose.INIT).normal(size=(1, problem.dim))
+        return State(np.repeat(start, problem.nodes, axis=0))
+
+    def step(self, state, round, problem, exchange, key):
+        return state, Info((), 0, state.w)
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,7 @@ ALGORITHMS = {
     "groups": PersonalNoise(),
     "apart": PersonalNoise(apart=True),
     "rare": PersonalNoise(rare=True),
+    "resting": Resting(),
     "token": token(dm.controllers.RandomGlobal(0.5)),
     "learned": token(dm.controllers.DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
     "token value": token(dm.controllers.AlwaysGlobal(), FailingToken),
@@ -192,7 +205,10 @@ def main(network: str, folder: str, *names: str) -> None:
     for name in names:
         own = Path(folder) / name
         engine = MpiEngine(NODES if ALGORITHMS[name].travels == "token" else make(network)[1])
-        options = {"checkpoint": own / "checkpoint", "checkpoint_every": 2}
+        if name == "resting":
+            options = {"key": None}
+        else:
+            options = {"checkpoint": own / "checkpoint", "checkpoint_every": 2}
         result = run(name, network, engine=engine, **options)
         assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
         sent = engine.sent()

@@ -140,6 +140,13 @@ def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> No
             assert sent == least if name not in PACKED else least <= sent
 
 
+def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) -> None:
+    succeed(3, "ring", tmp_path, "resting")
+    start = np.load(tmp_path / "resting" / "parameters.npy")
+    assert start.any()
+    np.testing.assert_array_equal(start, np.repeat(start[:1], mpi_program.NODES, axis=0))
+
+
 def test_packed_rows_travel_packed(tmp_path: Path) -> None:
     """Two ranks of a ring: 2 rows from each in a round, of 5 float64 unpacked."""
     succeed(2, "ring", tmp_path, "online", "quantized")

@@ -33,7 +33,7 @@ import numpy as np
 
 from dpmesh._core import Key, Stream
 
-__all__ = ["Key", "Purpose", "Stream", "generator"]
+__all__ = ["Key", "Purpose", "Stream", "fingerprint", "generator"]
 
 
 class Purpose(IntEnum):
@@ -79,3 +79,14 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
     words = np.empty(8, dtype=np.uint32)
     key.stream(purpose, round).words(node, words)
     return np.random.default_rng(np.random.SeedSequence(words.tolist(), pool_size=8))
+
+
+def fingerprint(key: Key) -> str:
+    """Return 128 bits that only this key gives; they tell nothing else about it.
+
+    They are words of the key's own stream, so that who does not know the key cannot tell them from
+    random ones. The seed of a seeded key can be guessed and tried.
+    """
+    words = np.empty(4, dtype=np.uint32)
+    key.stream(Purpose.CHECKPOINT).words(0, words)
+    return f"{key.cipher}-{words.astype('<u4').tobytes().hex()}"

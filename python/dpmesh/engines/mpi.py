@@ -12,6 +12,7 @@ Run it by ``mpiexec -n 4 python -m mpi4py program.py``.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from dpmesh.engines.blocks import Nodes, blocks
 from dpmesh.engines.gossip import MpiGossip
 from dpmesh.engines.releases import assembled
 from dpmesh.engines.token import MpiToken, TokenOnRanks
+from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.door import Keeper, kept_by, packed_for
 from dpmesh.privacy.events import Release
@@ -125,16 +127,16 @@ class MpiEngine:
         algorithm, problem = whole.algorithm, whole.problem
         if sum(map(len, self.parts)) != problem.nodes:
             fail("engine", f"one for {problem.nodes} nodes", sum(map(len, self.parts)))
-        part = problem.for_nodes(self.nodes)
+        part, first = problem.for_nodes(self.nodes), self._start(whole.key)
         if isinstance(algorithm, WithoutReplacement):
             self._exchange = token = MpiToken(self)
             ranks = TokenOnRanks(algorithm, problem, token)
-            return Share(ranks, part, token, whole.key, rewinds=not ranks.learns)
+            return Share(ranks, part, token, whole.key, not ranks.learns, first)
         if topology is None:
             fail("engine", "an algorithm of gossip, or WithoutReplacement", algorithm)
         self._exchange = MpiGossip(self, topology)
-        key = whole.key.for_nodes(self.nodes.astype(np.uint32))
-        return Share(algorithm, part, self.exchange, key)
+        key, first = (each.for_nodes(self.nodes.astype(np.uint32)) for each in (whole.key, first))
+        return Share(algorithm, part, self.exchange, key, start=first)
 
     def meters(self, meters: list[Metric]) -> list[Metric]:
         """Return one metric that gathers what all of these look at."""
@@ -223,6 +225,15 @@ class MpiEngine:
         if release.nodes is None:
             return release
         return replace(release, nodes=tuple(self.nodes[list(release.nodes)].tolist()))
+
+    def _start(self, key: Key) -> Key:
+        """Return a key that all ranks have, so that all models start at the same point.
+
+        Where each rank has its own it is a new one, which is no secret: a start is none.
+        """
+        new = self.communicator.bcast(secrets.randbits(256))
+        prints = self.communicator.allgather(fingerprint(key))
+        return key if len(set(prints)) == 1 else Key.seeded(new)
 
     def _all(self, signs: Sign) -> Sign:
         said = np.empty(1, np.int64)

@@ -24,7 +24,7 @@ from numpy.lib.npyio import NpzFile
 
 from dpmesh._core import __version__
 from dpmesh._validate import fail, integer
-from dpmesh.keys import Key, Purpose
+from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.simulator.rounds import Progress
@@ -56,7 +56,7 @@ class Checkpoint:
     ) -> None:
         self.path = Path(path)
         self._run = {name: _without_addresses(value) for name, value in run.items()}
-        self._run["key"] = _fingerprint(key)
+        self._run["key"] = fingerprint(key)
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every
@@ -136,17 +136,6 @@ class Checkpoint:
 def _without_addresses(value: Any) -> Any:
     """Return what is the same in another process: a function prints with its place in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
-
-
-def _fingerprint(key: Key) -> str:
-    """Return 128 bits that only this key gives; they tell nothing else about it.
-
-    They are words of the key's own stream, so that who does not know the key cannot tell them from
-    random ones. The seed of a seeded key can be guessed and tried.
-    """
-    words = np.empty(4, dtype=np.uint32)
-    key.stream(Purpose.CHECKPOINT).words(0, words)
-    return f"{key.cipher}-{words.astype('<u4').tobytes().hex()}"
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:

@@ -42,6 +42,8 @@ class Share(NamedTuple):
     key: Key
     rewinds: bool = True
     """Whether a step that fails leaves the state before it as it was."""
+    start: Key | None = None
+    """From which the state before round 0 is drawn, if not from `key`."""
 
 
 class Engine(Protocol):

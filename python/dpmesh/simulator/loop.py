@@ -144,7 +144,7 @@ def simulate(
         identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
         saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
     with ranks.together(lambda: None):
-        start = Progress(own.algorithm.init(own.problem, own.key))
+        start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()
         told = callback if ranks.is_root else None
         run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, start)
