@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -69,6 +70,26 @@ def test_regret_is_that_of_definition_2() -> None:
     regrets = total / (nodes * rounds) - best
     assert result.history.last("regret") == pytest.approx(regrets.mean(), abs=1e-4)
     assert result.history.last("worst_regret") == pytest.approx(regrets.max(), abs=1e-4)
+
+
+def test_arrays_that_no_round_needs_any_more_are_gone() -> None:
+    """What is sent, when its exchange is over; a state, when the round after it is."""
+    sent, states = [], []
+
+    class Watched(dm.OnlineLearning):
+        def emit(self, state, t, key):
+            assert all(earlier() is None for earlier in states)
+            states.append(weakref.ref(state.w))
+            emission = super().emit(state, t, key)
+            sent.append(weakref.ref(emission.values))
+            return emission
+
+        def absorb(self, *arguments):
+            assert len(sent) == 1 or sent[-1]() is None  # round 0 sends its state as it is
+            return super().absorb(*arguments)
+
+    dm.simulate(Watched(epsilon=2.0), make_problem(), topology.ring(4), rounds=6, metrics=())
+    assert len(sent) == 6
 
 
 def test_counts_what_crosses_links() -> None:

@@ -195,6 +195,7 @@ class OnlineLearning:
         """Run round t."""
         broadcast, release, bits = self.emit(state, round, key)
         b = exchange(round, broadcast)
+        del broadcast  # its memory, as large as the state, serves the next array
         examples = problem.batch(round, self.batch_size)
         losses = partial(problem.objective, state.w, examples)
         state = self.absorb(state, b, round, problem, examples)

@@ -185,14 +185,18 @@ class _Loop:
         ):
             for t in left:
                 try:
-                    step, signs = self._attempt(interrupt)
+                    signs = self._round(interrupt)
                 except OverBudget:
                     if t == 0:
                         raise
                     return
-                signs = self._accept(step, signs, interrupt)
                 if signs and signs & Sign.STOP:
                     raise KeyboardInterrupt
+
+    def _round(self, interrupt: Interrupt) -> Sign:
+        """Run the next round and write it down; what it alone knew is forgotten with it."""
+        step, signs = self._attempt(interrupt)
+        return self._accept(step, signs, interrupt)
 
     def _attempt(self, interrupt: Interrupt) -> tuple[Step, Sign]:
         """Run the next round, and hear what the processes have to say after it."""
