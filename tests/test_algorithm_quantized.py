@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -221,6 +222,10 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             "sample_size: wanted at most [0-9], the records of the poorest node, got 10",
         ),
         (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),
+        (
+            lambda: make_algorithm(5, compressor=SimpleNamespace(compress=len, decode=len)),
+            "compressor: wanted .* decode, apart",
+        ),
         (
             lambda: simulate(smoothness=0.1),
             "smoothness: wanted at least the problem's 0.25, got 0.1",

@@ -47,7 +47,8 @@ class Info:
         Shape (nodes, dim): the messages after the exchange. Made of releases only.
     losses
         Returns the loss of each node that learned in this round, on the records that it used,
-        before it learned from them; shape (nodes,). None if nobody learned.
+        before it learned from them; shape (nodes,). None if nobody learned. It may be called until
+        the next round in which somebody does: what it reads must not change before.
     messages
         How many messages were sent, where the algorithm decides on it; None if one went over every
         link of the network.

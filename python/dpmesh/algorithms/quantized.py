@@ -164,7 +164,7 @@ class QuantizedGossip:
         if self.noise_std is not None:
             scheduled("noise_std", self.noise_std)
         if self.compressor is not None:
-            able("compressor", self.compressor, "a compressor", "compress", "decode")
+            able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         if not self.smoothness > 0:

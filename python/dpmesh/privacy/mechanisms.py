@@ -90,7 +90,7 @@ class Mechanism(ABC):
         if self.clipping_norm is not None:
             positive("clipping_norm", self.clipping_norm)
         if self.compressor is not None:
-            able("compressor", self.compressor, "a compressor", "compress", "decode")
+            able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
         if self.grid is not None:
             power_of_two("grid", self.grid)
 
