@@ -14,6 +14,7 @@
 mod chacha20;
 mod double_double;
 mod error;
+mod exponential;
 mod parallel;
 #[cfg(test)]
 mod portability;

@@ -1,8 +1,9 @@
 //! Losses of one record as functions of its scores, and their slopes, in `f64`.
 //!
-//! `exp` and `log1p` come from the `libm` crate, whose bits are the same on every platform.
+//! `log1p` comes from the `libm` crate, whose bits are the same on every platform.
 
 use crate::KernelError;
+use crate::exponential::exp_of_negative;
 
 /// A loss of one score `z = <w, x>` and its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +22,7 @@ impl Loss {
         match self {
             Loss::Logistic => {
                 let margin = target * score;
-                libm::log1p(libm::exp(-margin.abs())) + negative_part(margin)
+                libm::log1p(exp_of_negative(margin.abs())) + negative_part(margin)
             }
             Loss::Hinge => negative_part(target * score - 1.0),
             Loss::Squared => 0.5 * (score - target) * (score - target),
@@ -34,7 +35,7 @@ impl Loss {
         match self {
             Loss::Logistic => {
                 let margin = target * score;
-                let small = libm::exp(-margin.abs());
+                let small = exp_of_negative(margin.abs());
                 let numerator = if margin > 0.0 { small } else { 1.0 };
                 -target * numerator / (1.0 + small)
             }
@@ -140,7 +141,7 @@ impl Objective<'_> {
             Objective::Softmax { labels, .. } => {
                 let top = first_largest(scores);
                 let others = scores.iter().enumerate().filter(|&(k, _)| k != top);
-                let excess: f64 = others.map(|(_, &z)| libm::exp(z - scores[top])).sum();
+                let excess: f64 = others.map(|(_, &z)| exp_of_negative(scores[top] - z)).sum();
                 libm::log1p(excess) + (scores[top] - scores[labels[record] as usize])
             }
         }
@@ -159,29 +160,46 @@ impl Objective<'_> {
         pairs.map(move |(&score, target)| loss.value(score, target))
     }
 
-    /// Overwrites the scores of one record with the derivatives of its loss in them.
+    /// Overwrites the scores of some records with the derivatives of their losses in them.
     #[inline(always)]
-    pub(crate) fn slopes_in_place(&self, record: usize, scores: &mut [f64]) {
+    pub(crate) fn slopes_in_place(&self, records: &[i64], scores: &mut [f64]) {
         match *self {
-            Objective::Single { loss, labels } => scores[0] = loss.slope(scores[0], labels[record]),
-            Objective::OneVsAll { loss, labels, .. } => {
-                for (score, target) in scores.iter_mut().zip(targets(labels[record])) {
-                    *score = loss.slope(*score, target);
+            Objective::Single { loss, labels } => {
+                for (score, &record) in scores.iter_mut().zip(records) {
+                    *score = loss.slope(*score, labels[record as usize]);
                 }
             }
-            Objective::Softmax { labels, .. } => {
-                let top = scores[first_largest(scores)];
+            Objective::OneVsAll {
+                loss,
+                classes,
+                labels,
+            } => {
+                for (scores, &record) in scores.chunks_exact_mut(classes).zip(records) {
+                    for (score, target) in scores.iter_mut().zip(targets(labels[record as usize])) {
+                        *score = loss.slope(*score, target);
+                    }
+                }
+            }
+            Objective::Softmax { classes, labels } => {
+                for scores in scores.chunks_exact_mut(classes) {
+                    let top = scores[first_largest(scores)];
+                    for z in scores {
+                        *z = top - *z;
+                    }
+                }
                 for z in scores.iter_mut() {
-                    *z = libm::exp(*z - top);
+                    *z = exp_of_negative(*z);
                 }
-                let sum: f64 = scores.iter().sum();
-                for p in scores.iter_mut() {
-                    *p /= sum;
+                for (scores, &record) in scores.chunks_exact_mut(classes).zip(records) {
+                    let label = labels[record as usize] as usize;
+                    let own = std::mem::take(&mut scores[label]);
+                    let others: f64 = scores.iter().sum();
+                    // p - 1, without cancellation where p is close to 1.
+                    scores[label] = -others;
+                    for p in scores {
+                        *p /= own + others;
+                    }
                 }
-                // p - 1, without cancellation where p is close to 1.
-                let label = labels[record] as usize;
-                scores[label] = 0.0;
-                scores[label] = -scores.iter().sum::<f64>();
             }
         }
     }
@@ -239,12 +257,12 @@ mod tests {
         };
         let mut scores = [1e4, -1e4, 0.0];
         assert_eq!(softmax.value(0, &scores), 2e4);
-        softmax.slopes_in_place(0, &mut scores);
+        softmax.slopes_in_place(&[0], &mut scores);
         assert_eq!(scores, [1.0, -1.0, 0.0]);
         let mut scores = [-40.0, 0.0, -1e4];
         let tiny = (-40.0_f64).exp();
         assert!((softmax.value(0, &scores) - tiny).abs() <= 1e-15 * tiny);
-        softmax.slopes_in_place(0, &mut scores);
+        softmax.slopes_in_place(&[0], &mut scores);
         assert!((scores[1] + tiny).abs() <= 1e-15 * tiny);
     }
 
@@ -267,7 +285,7 @@ mod tests {
         };
         let mut scores = [0.0, f64::NAN];
         assert!(softmax.value(0, &scores).is_nan());
-        softmax.slopes_in_place(0, &mut scores);
+        softmax.slopes_in_place(&[0], &mut scores);
         assert!(scores.iter().all(|s| s.is_nan()));
     }
 
@@ -303,7 +321,7 @@ mod tests {
                 // Near the kink of the hinge the difference quotient mixes two slopes.
                 prop_assume!(scores.iter().all(|z| (z.abs() - 1.0).abs() > 1e-4));
                 let mut slopes = scores.to_vec();
-                objective.slopes_in_place(0, &mut slopes);
+                objective.slopes_in_place(&[0], &mut slopes);
                 for (k, slope) in slopes.iter().enumerate() {
                     let step = 1e-5;
                     let mut near = scores.to_vec();

@@ -301,37 +301,35 @@ impl<'a, F: Features> LinearModel<'a, F> {
         scratch: &'s mut Scratch<F::Value>,
     ) -> &'s [F::Value] {
         let Scratch { scores, factors } = scratch;
+        scores.clear();
+        scores.resize(records.len() * self.objective.outputs(), 0.0);
+        self.features.scores(records, params, scores);
+        self.slopes_in_place(records, scores, clipping, weight);
         factors.clear();
-        self.for_each_scored(
-            params,
-            records,
-            scores,
-            #[inline(always)]
-            |_, record, slopes| {
-                self.slopes_in_place(record, slopes, clipping, weight);
-                factors.extend(slopes.iter().map(|&s| F::Value::from_f64(s)));
-            },
-        );
+        factors.extend(scores.iter().map(|&s| F::Value::from_f64(s)));
         factors
     }
 
-    /// Overwrites the scores of a record with the derivatives of its loss in them, clipped, times `weight`.
+    /// Overwrites the scores of some records with the derivatives of their losses in them, clipped, times `weight`.
     #[inline(always)]
     pub(super) fn slopes_in_place(
         &self,
-        record: usize,
+        records: &[i64],
         scores: &mut [f64],
         clipping: Option<Clipping>,
         weight: f64,
     ) {
-        self.objective.slopes_in_place(record, scores);
-        let mut factor = weight;
-        if let Some(clip) = clipping {
-            let length = inlined_norm(scores, clip.norm);
-            factor *= clip.factor(length * self.features.norm(record, clip.norm));
-        }
-        for slope in scores {
-            *slope *= factor;
+        self.objective.slopes_in_place(records, scores);
+        let each = scores.chunks_exact_mut(self.objective.outputs());
+        for (slopes, &record) in each.zip(records) {
+            let mut factor = weight;
+            if let Some(clip) = clipping {
+                let length = inlined_norm(slopes, clip.norm);
+                factor *= clip.factor(length * self.features.norm(record as usize, clip.norm));
+            }
+            for slope in slopes {
+                *slope *= factor;
+            }
         }
     }
 

@@ -133,7 +133,7 @@ impl<F: Features> LinearModel<'_, F> {
         let decay = 1.0 - step_size * averaging.regularization;
         if let (&[record], 1) = (batch, self.objective.outputs()) {
             let mut slope = [self.features.score(record as usize, params)];
-            self.slopes_in_place(record as usize, &mut slope, clipping, weight);
+            self.slopes_in_place(batch, &mut slope, clipping, weight);
             scale_in_place(params, decay);
             let factor = F::Value::from_f64(slope[0]);
             self.features.add(record as usize, factor, params);

@@ -111,7 +111,7 @@ impl Case {
         for &record in batch {
             let mut slopes = self.slow_scores(record, params);
             value += objective.value(record as usize, &slopes) / divisor;
-            objective.slopes_in_place(record as usize, &mut slopes);
+            objective.slopes_in_place(&[record], &mut slopes);
             let row = self.row(record);
             let own: Vec<f64> = slopes
                 .iter()

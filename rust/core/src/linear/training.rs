@@ -183,41 +183,44 @@ impl<F: Features> LinearModel<'_, F> {
         let (eta, averaging) = (training.step_size, training.averaging);
         let decay = 1.0 - eta * averaging.regularization;
         let gram = self.gram(own, width);
-        let mut start_scores = vec![0.0; n * outputs];
-        self.features.scores(own, start, &mut start_scores);
+        let mut scores = vec![0.0; n * outputs];
+        self.features.scores(own, start, &mut scores);
 
+        // A row for each output.
+        let mut start_scores = vec![0.0; outputs * width];
+        for (i, scores) in scores.chunks(outputs).enumerate() {
+            for (k, &score) in scores.iter().enumerate() {
+                start_scores[k * width + i] = score;
+            }
+        }
         let mut b = 0.0;
-        let mut c = vec![F::Value::ZERO; n * outputs]; // a row for each record
-        let mut z = vec![F::Value::ZERO; outputs * width]; // a row for each output
-        let mut scores = vec![0.0; outputs];
+        let mut c = vec![F::Value::ZERO; outputs * width];
+        let mut z = vec![F::Value::ZERO; outputs * width];
         for batch in batches {
             let weight = -eta * averaging.weight(batch);
             let places: Vec<i64> = batch.iter().map(|&record| place(own, record)).collect();
-            let mut factors = Vec::with_capacity(batch.len() * outputs);
-            for (&record, &i) in batch.iter().zip(&places) {
-                for (k, score) in scores.iter_mut().enumerate() {
-                    *score = (1.0 + b) * start_scores[i as usize * outputs + k]
-                        + z[k * width + i as usize].to_f64();
-                }
-                self.objective.slopes_in_place(record as usize, &mut scores);
-                factors.extend(scores.iter().map(|s| F::Value::from_f64(weight * s)));
+            scores.clear();
+            for &i in &places {
+                let column = (i as usize..outputs * width).step_by(width);
+                scores.extend(column.map(|at| (1.0 + b) * start_scores[at] + z[at].to_f64()));
             }
+            vectorized!(self.objective.slopes_in_place(batch, &mut scores));
+            let factors: Vec<_> = scores
+                .iter()
+                .map(|s| F::Value::from_f64(weight * s))
+                .collect();
             b = decay * b - eta * averaging.regularization;
             vectorized!(scale_in_place(&mut c, decay));
             vectorized!(scale_in_place(&mut z, decay));
             for (&i, factors) in places.iter().zip(factors.chunks(outputs)) {
-                let row = &mut c[i as usize * outputs..][..outputs];
-                row.iter_mut().zip(factors).for_each(|(c, &f)| *c += f);
+                for (k, &factor) in factors.iter().enumerate() {
+                    c[k * width + i as usize] += factor;
+                }
             }
             Dense::of(&gram, width).add_scaled(&places, &factors, &mut z);
 
-            let (mut square, mut product) = (0.0, 0.0); // |C^T X|^2, <C^T X, W_0>
-            for (i, row) in c.chunks(outputs).enumerate() {
-                for (k, c) in row.iter().enumerate() {
-                    square += c.to_f64() * z[k * width + i].to_f64();
-                    product += c.to_f64() * start_scores[i * outputs + k];
-                }
-            }
+            let square = vectorized!(product(&c, &z)); // |C^T X|^2
+            let product = vectorized!(product(&c, &start_scores)); // <C^T X, W_0>
             let length = (square + b * (2.0 * product + b * start_square))
                 .max(0.0)
                 .sqrt();
@@ -229,7 +232,10 @@ impl<F: Features> LinearModel<'_, F> {
             }
         }
         vectorized!(scale_into(start, b, out));
-        self.features.add_scaled(own, &c, out);
+        let of_records: Vec<_> = (0..n)
+            .flat_map(|i| c[i..].iter().step_by(width).copied())
+            .collect();
+        self.features.add_scaled(own, &of_records, out);
     }
 
     /// Inner products of all pairs of these records, in rows of `width` elements.
@@ -271,20 +277,35 @@ fn distinct<'b>(batches: impl Iterator<Item = &'b [i64]>) -> Vec<i64> {
 /// `|a - b|`.
 #[inline(always)]
 fn distance<T: Real>(a: &[T], b: &[T]) -> f64 {
+    let square = |a: T, b: T| {
+        let difference = (a - b).to_f64();
+        difference * difference
+    };
+    sum_of(a, b, square).sqrt()
+}
+
+/// Inner product.
+#[inline(always)]
+fn product<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
+    sum_of(a, b, |a, b| a.to_f64() * b.to_f64())
+}
+
+/// Sum of `term(a, b)` over the pairs of elements.
+#[inline(always)]
+fn sum_of<A: Real, B: Real>(a: &[A], b: &[B], term: impl Fn(A, B) -> f64) -> f64 {
     const LANES: usize = 8;
     let mut lanes = [0.0; LANES];
     let (whole, rest) = a.as_chunks::<LANES>();
     let (whole_b, rest_b) = b.as_chunks::<LANES>();
     for (a, b) in whole.iter().zip(whole_b) {
         for l in 0..LANES {
-            let difference = (a[l] - b[l]).to_f64();
-            lanes[l] += difference * difference;
+            lanes[l] += term(a[l], b[l]);
         }
     }
     for ((lane, &a), &b) in lanes.iter_mut().zip(rest).zip(rest_b) {
-        *lane += (a - b).to_f64().powi(2);
+        *lane += term(a, b);
     }
-    lanes.iter().sum::<f64>().sqrt()
+    lanes.iter().sum::<f64>()
 }
 
 /// `w <- start + factor * (w - start)`.

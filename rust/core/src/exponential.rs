@@ -1,0 +1,99 @@
+//! The exponential function as branch-free arithmetic on single numbers, so that loops over it become vector
+//! instructions; the bits are the same on every processor, as in `transform`.
+
+use std::f64::consts::LOG2_E;
+
+/// Where the results end: `exp(-708.39)` is just above the smallest positive number of full precision.
+const END: f64 = 708.39;
+/// Adding it leaves an integer in the lowest bits, without an instruction for the conversion.
+const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
+/// `ln 2` in two parts, the first of so few bits that its products with the integers here are exact.
+const LN_2: [f64; 2] = [
+    f64::from_bits(0x3fe6_2e42_fee0_0000),
+    1.908_214_929_270_587_7e-10,
+];
+/// `Q` of `exp(r) = 1 + r + r^2 Q(r)` for `|r| <= ln(2) / 2`: a minimax fit, whose relative error of 2^-57 in `exp(r)`
+/// is below the rounding.
+const SERIES: [f64; 10] = [
+    0.500_000_000_000_001_1,
+    0.166_666_666_666_664_1,
+    0.041_666_666_666_529_19,
+    0.008_333_333_333_495_629,
+    0.001_388_888_894_392_252_1,
+    0.000_198_412_695_047_511_3,
+    2.480_149_276_291_336_8e-5,
+    2.755_758_735_630_108e-6,
+    2.763_037_857_990_357e-7,
+    2.499_996_052_185_428e-8,
+];
+
+/// `exp(-x)` for a number of at least 0, within one unit in the last place; 0 from 708.39 on.
+#[inline(always)]
+pub(crate) fn exp_of_negative(x: f64) -> f64 {
+    let shifted = (-x).mul_add(LOG2_E, TO_INTEGER);
+    let twos = shifted - TO_INTEGER;
+    let rest = twos.mul_add(-LN_2[1], twos.mul_add(-LN_2[0], -x));
+    let mut q = 0.0_f64;
+    for coefficient in SERIES.into_iter().rev() {
+        q = q.mul_add(rest, coefficient);
+    }
+    let exp = 1.0 + (rest * rest).mul_add(q, rest);
+    let power = shifted
+        .to_bits()
+        .wrapping_sub(TO_INTEGER.to_bits())
+        .wrapping_add(1023)
+        << 52;
+    if x > END {
+        0.0
+    } else {
+        exp * f64::from_bits(power)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double_double::DoubleDouble;
+    use crate::parallel::{vectorized, with_each_instruction_set};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100_000))]
+
+        #[test]
+        fn exponentials_are_within_one_unit_in_the_last_place(
+            x in prop_oneof![0.0..600.0, 0.0..2.0, (-60.0..0.0).prop_map(f64::exp2)],
+        ) {
+            const PARTS: f64 = 1024.0;
+            let got = exp_of_negative(x);
+            let part = (got.next_up() - got) / PARTS;
+            let exact = DoubleDouble::from(x).exp_of_negative() / DoubleDouble::from(part);
+            let error = exact.round().abs_diff((got / part) as u128);
+            prop_assert!(error < PARTS as u128, "{x}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_are_exact() {
+        assert_eq!(exp_of_negative(0.0), 1.0);
+        assert_eq!(exp_of_negative(-0.0), 1.0);
+        assert!(exp_of_negative(END) >= f64::MIN_POSITIVE);
+        assert!((exp_of_negative(END) / libm::exp(-END) - 1.0).abs() <= f64::EPSILON);
+        for x in [END.next_up(), 1e4, 1e300, f64::INFINITY] {
+            assert_eq!(exp_of_negative(x), 0.0);
+        }
+        assert!(exp_of_negative(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn vectors_have_the_bits_of_single_numbers() {
+        let x: Vec<f64> = (0..1000).map(|i| f64::from(i) * 0.7548).collect();
+        let wanted: Vec<f64> = x.iter().map(|&x| exp_of_negative(x)).collect();
+        let all = with_each_instruction_set(|| {
+            let mut x = x.clone();
+            vectorized!(x.iter_mut().for_each(|x| *x = exp_of_negative(*x)));
+            x
+        });
+        assert!(all.iter().all(|got| *got == wanted));
+    }
+}
