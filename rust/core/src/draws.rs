@@ -5,8 +5,11 @@
 use crate::error::{rows, same_len};
 use crate::parallel::for_each_row_with;
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
-use crate::stream::Stream;
+use crate::stream::{BLOCK_BYTES, Stream};
 use crate::{KernelError, Sample};
+
+/// Each takes 64 bits.
+const NUMBERS_PER_BLOCK: usize = BLOCK_BYTES / 8;
 
 /// Fills the rows of `dim` elements of `out` with numbers from [0, 1): multiples of 2^-24 in `f32`, of 2^-53 in
 /// `f64`. The row of a node begins at the same place of its sequence in every call.
@@ -90,6 +93,7 @@ pub fn sample_into(
         return Err(KernelError::new("counts", wanted, few));
     }
     let longest = counts.iter().max().map_or(0, |&count| count as usize);
+    Stream::holds("counts", longest.div_ceil(NUMBERS_PER_BLOCK) as u64)?;
     let source = Source::new(Draw(f64::uniform), stream, nodes, rows, longest)?;
     let memory = || (vec![0.0; longest], Vec::new());
     for_each_row_with(out, size, longest, memory, |(coins, low), row, out| {
