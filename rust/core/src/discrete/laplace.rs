@@ -120,22 +120,37 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
+        /// Beside a threshold, up to twice as far from it as numbers are close, and at its very place.
         #[test]
         fn quick_magnitudes_are_the_exact_ones(
             scale in (-3.9_f64..17.3).prop_map(f64::exp),
             place in 0.0_f64..30.0,
-            beside in -3000_i64..3000,
+            widths in -2.0_f64..2.0,
+            beside in -3_i64..3,
             more: u64,
             minus: bool,
         ) {
             let noise = Laplace::new(scale);
-            let threshold = noise.threshold((place * scale).ceil().max(1.0));
-            let word = ((threshold >> 64) as i64 + beside).clamp(0, i64::MAX) as u64;
+            let threshold = (noise.threshold((place * scale).ceil().max(1.0)) >> 64) as i64;
+            let beside = (threshold as f64 * TOLERANCE * widths) as i64 + beside;
+            let word = (threshold + beside).clamp(0, i64::MAX) as u64;
             let words = [(word | u64::from(minus) << 63).to_le_bytes(); UNIT];
             let (quick, close) = noise.quick(&words);
             let exact = noise.magnitude(word, more);
             let exact = if minus { -exact } else { exact };
             prop_assert!(close[1] || quick.0[1] == exact);
+        }
+
+        #[test]
+        fn magnitudes_change_at_the_thresholds(
+            scale in (-3.9_f64..17.3).prop_map(f64::exp),
+            place in 0.0_f64..60.0,
+        ) {
+            let noise = Laplace::new(scale);
+            let k = (place * scale).floor().max(1.0);
+            let threshold = noise.threshold(k);
+            let magnitude = |uniform: u128| noise.magnitude((uniform >> 64) as u64, uniform as u64);
+            prop_assert!(magnitude(threshold) < k as i64 && k as i64 <= magnitude(threshold - 1));
         }
     }
 
