@@ -12,7 +12,7 @@
 
 use crate::error::{rows, same_len};
 use crate::parallel::{for_each_tile, is_serial};
-use crate::sampling::{CHUNK, LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
+use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
 
@@ -73,10 +73,10 @@ pub fn add_noise_into<T: Sample>(
         dim,
         TILE,
         serial,
-        || (),
-        |(), row, column, tile| {
+        Chunk::default,
+        |chunk, row, column, tile| {
             tile.copy_from_slice(&x[row * dim + column..][..tile.len()]);
-            source.draw(tile, dim.min(tile.len()), Place { row, column });
+            source.draw_tile(chunk, tile, dim.min(tile.len()), Place { row, column });
         },
     );
     Ok(())

@@ -16,10 +16,14 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{rows, same_len};
 use crate::noise::Noise;
-use crate::parallel::{BLOCK, for_each_tile, is_serial, vectorized};
-use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, lanes};
+use crate::parallel::{BLOCK, for_each_tile, is_serial, prefetch, vectorized};
+use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
+
+/// Elements of a long row that come from memory while their coins are drawn: not more than a processor asks for at
+/// once.
+const PREFETCHED: usize = 2 * CHUNK;
 
 /// How numbers become codes.
 #[derive(Debug, Clone, Copy)]
@@ -128,23 +132,30 @@ fn quantize<T: Sample, C: Code>(
     let coins = Source::new(coins, quantizer.coins, quantizer.nodes, rows, dim)?;
     let misfits = Mutex::new(Misfits::default());
 
-    let most = x.len().min(BLOCK);
+    let tile = if noise.is_none() && dim > BLOCK {
+        PREFETCHED
+    } else {
+        BLOCK
+    };
+    let most = x.len().min(tile);
     let scratch = || {
         let noisy = if noise.is_some() { most } else { 0 };
-        (vec![T::ZERO; noisy], vec![T::ZERO; most])
+        (vec![T::ZERO; noisy], vec![T::ZERO; most], Chunk::default())
     };
-    let fill = |(noisy, coin): &mut (Vec<T>, Vec<T>), row, column, out: &mut [C]| {
+    let fill = |scratch: &mut (Vec<T>, Vec<T>, Chunk<T>), row, column, out: &mut [C]| {
+        let (noisy, coin, chunk) = scratch;
         let (start, len) = (row * dim + column, out.len());
         let (place, dim) = (Place { row, column }, dim.min(len));
         let mut x = &x[start..start + len];
+        prefetch(x);
         if let Some(noise) = &noise {
             let noisy = &mut noisy[..len];
             noisy.copy_from_slice(x);
-            noise.draw(noisy, dim, place);
+            noise.draw_tile(chunk, noisy, dim, place);
             x = noisy;
         }
         let coin = &mut coin[..len];
-        coins.draw(coin, dim, place);
+        coins.draw_tile(chunk, coin, dim, place);
         if !vectorized!(quantize_all(x, coin, per_step, out)) {
             let mut misfits = misfits.lock().unwrap_or_else(PoisonError::into_inner);
             for i in 0..len {
@@ -153,7 +164,7 @@ fn quantize<T: Sample, C: Code>(
             }
         }
     };
-    for_each_tile(out, dim, BLOCK, is_serial(x.len()), scratch, fill);
+    for_each_tile(out, dim, tile, is_serial(x.len()), scratch, fill);
 
     let misfits = misfits.into_inner().unwrap_or_else(PoisonError::into_inner);
     misfits.saturated_or_error::<C>(dim)

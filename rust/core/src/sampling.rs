@@ -105,6 +105,15 @@ pub(crate) struct Place {
     pub column: usize,
 }
 
+impl Place {
+    fn after(self, rows: usize, columns: usize) -> Place {
+        Place {
+            row: self.row + rows,
+            column: self.column + columns,
+        }
+    }
+}
+
 /// The samples of all rows of a matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a, S> {
@@ -135,22 +144,34 @@ impl<'a, S: Sampler> Source<'a, S> {
 
     /// Draws the part that begins at `first` and has rows of `dim` elements, all that is in `x`.
     pub fn draw(&self, x: &mut [S::Stored], dim: usize, first: Place) {
-        let place = |row, column| Place {
-            row: first.row + row,
-            column: first.column + column,
-        };
         if dim <= CHUNK {
-            let rows = CHUNK / self.drawn(dim);
-            for_each_group(x, dim, self.cost(dim), |first, x| {
-                let mut chunk = Chunk::default();
-                for (block, x) in x.chunks_mut(rows * dim).enumerate() {
-                    self.draw_short_rows(&mut chunk, place(first + block * rows, 0), dim, x);
-                }
+            for_each_group(x, dim, self.cost(dim), |row, x| {
+                self.draw_tile(&mut Chunk::default(), x, dim, first.after(row, 0));
             });
         } else {
             for_each_part(x, dim, Chunk::default, |chunk, row, column, x| {
-                self.draw_row(chunk, place(row, column), x);
+                self.draw_row(chunk, first.after(row, column), x);
             });
+        }
+    }
+
+    /// As [`draw`](Self::draw), on the calling thread, in memory that serves for many small parts.
+    pub fn draw_tile(
+        &self,
+        chunk: &mut Chunk<S::Sample>,
+        x: &mut [S::Stored],
+        dim: usize,
+        first: Place,
+    ) {
+        if dim <= CHUNK {
+            let rows = CHUNK / self.drawn(dim);
+            for (block, x) in x.chunks_mut(rows * dim).enumerate() {
+                self.draw_short_rows(chunk, first.after(block * rows, 0), dim, x);
+            }
+        } else {
+            for (row, x) in x.chunks_mut(dim).enumerate() {
+                self.draw_row(chunk, first.after(row, 0), x);
+            }
         }
     }
 
@@ -232,7 +253,7 @@ pub(crate) fn from_pairs<T>(words: &[Word], samples: &mut [T], sample: impl Fn([
 }
 
 /// One chunk of a stream and of samples, in the first-level cache.
-struct Chunk<T> {
+pub(crate) struct Chunk<T> {
     bytes: Aligned<[u8; 8 * CHUNK]>,
     samples: Aligned<[T; CHUNK]>,
 }
