@@ -112,4 +112,9 @@ def _compressed_rows(
         fail("matrix", wanted, f"shape {matrix.shape}")
     rows = matrix if is_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
-    return rows.indptr.astype(np.uintp), rows.indices.astype(np.uintp), weights
+    return _unsigned(rows.indptr), _unsigned(rows.indices), weights
+
+
+def _unsigned(indices: npt.NDArray[np.integer]) -> npt.NDArray[np.uintp]:
+    """Without a copy where they are as wide; what is negative becomes too large."""
+    return np.ascontiguousarray(indices, dtype=np.intp).view(np.uintp)

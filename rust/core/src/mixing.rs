@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::error::{rows, same_len};
 use crate::noise::Noise;
-use crate::parallel::{SERIAL_BELOW, for_each_tile, is_serial, vectorized};
+use crate::parallel::{LINE, SERIAL_BELOW, fetch_all, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Place};
 use crate::{KernelError, Real, Sample};
 
@@ -20,6 +20,18 @@ const TILE: usize = 1 << 14;
 /// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
 /// reads ahead, instead of adding them up a few columns at a time in registers.
 const LONG: usize = 256;
+
+/// Columns of a block of `x`, for few nodes.
+const BLOCK: usize = 256;
+
+/// Bytes that stay in the second-level cache beside others.
+const CACHED: usize = 1 << 19;
+
+/// From so many bytes on `x` comes from so far that reading long rows ahead is worth more than reading them once.
+const FAR: usize = 1 << 22;
+
+/// Vectors of sums that are held in registers.
+const VECTORS: usize = 4;
 
 /// Rows that are added up side by side.
 const SIDE_BY_SIDE: usize = 8;
@@ -52,18 +64,21 @@ impl<'a, T> MixingMatrix<'a, T> {
             let wanted = format!("offsets that rise from 0 to {}", indices.len());
             return Err(KernelError::new("indptr", wanted, format!("{indptr:?}")));
         }
-        match indices.iter().find(|&&column| column >= columns) {
-            Some(column) => {
-                let wanted = format!("columns below {columns}");
-                Err(KernelError::new("indices", wanted, column))
-            }
-            None => Ok(MixingMatrix {
-                indptr,
-                indices,
-                weights,
-                columns,
-            }),
+        let largest = vectorized!(
+            indices
+                .iter()
+                .fold(0, |largest, &column| largest.max(column))
+        );
+        if largest >= columns && !indices.is_empty() {
+            let wanted = format!("columns below {columns}");
+            return Err(KernelError::new("indices", wanted, largest));
         }
+        Ok(MixingMatrix {
+            indptr,
+            indices,
+            weights,
+            columns,
+        })
     }
 
     /// Number of rows.
@@ -91,13 +106,41 @@ pub fn mix_into<T: Real>(
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
+    let bytes = size_of_val(x);
+    let is_cached = bytes <= CACHED;
+    let block_is_cached = dim > 2 * BLOCK && a.columns * BLOCK * size_of::<T>() <= CACHED;
+    if !is_cached && bytes < FAR && block_is_cached {
+        mix_blocks(a, x, dim, serial, out);
+        return Ok(());
+    }
     let fill = |(): &mut (), row, column, tile: &mut [T]| {
         vectorized!(for (i, out) in tile.chunks_mut(dim).enumerate() {
+            if out.len() < LONG && !is_cached && row + i + 1 < a.rows() {
+                for &j in a.row(row + i + 1).0 {
+                    fetch_all(x, j * dim, dim);
+                }
+            }
             mix_row(a.row(row + i), x, dim, column, out);
         });
     };
     for_each_tile(out, dim, TILE, serial, || (), fill);
     Ok(())
+}
+
+/// `out = A X` in blocks of columns, each of which stays in the second-level cache until all rows have it.
+fn mix_blocks<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize, serial: bool, out: &mut [T]) {
+    // Where rows are whole lines long, all blocks but the first begin with a line.
+    let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
+    column_tiles(out, dim, unaligned, BLOCK)
+        .into_par_iter()
+        .with_min_len(if serial { usize::MAX } else { 1 })
+        .for_each(|(column, mut rows)| {
+            vectorized!(for (i, out) in rows.iter_mut().enumerate() {
+                let part = |j: usize, from: usize, len: usize| &x[j * dim + column + from..][..len];
+                let (indices, weights) = a.row(i);
+                mix_short(indices, weights, part, out);
+            });
+        });
 }
 
 /// `out = A (X + noise)`, to the bit what [`mix_into`] makes of what [`add_noise_into`](crate::noise::add_noise_into)
@@ -137,13 +180,12 @@ pub fn mix_noisy_into<T: Sample>(
     }
     let rows_together = SERIAL_BELOW.div_ceil(1 + width * a.indices.len() / a.rows() / PRODUCTS);
     let min_len = if is_serial(x.len()) { usize::MAX } else { 1 };
-    column_tiles(out, dim, width)
+    column_tiles(out, dim, 0, width)
         .into_par_iter()
         .with_min_len(min_len)
-        .enumerate()
-        .for_each_init(room, |sent, (tile, rows)| {
+        .for_each_init(room, |sent, (first, rows)| {
             let columns = rows[0].len();
-            send(sent, tile * width, columns);
+            send(sent, first, columns);
             rows.into_par_iter()
                 .with_min_len(rows_together)
                 .enumerate()
@@ -152,12 +194,23 @@ pub fn mix_noisy_into<T: Sample>(
     Ok(())
 }
 
-/// The rows of each tile of `width` columns; the last tile may be narrower.
-fn column_tiles<T>(x: &mut [T], dim: usize, width: usize) -> Vec<Vec<&mut [T]>> {
-    let mut tiles: Vec<Vec<_>> = Vec::new();
-    tiles.resize_with(dim.div_ceil(width), || Vec::with_capacity(x.len() / dim));
+/// The first column and the rows of each tile of `width` columns; the first tile is wider by `more`, the last tile may
+/// be narrower.
+fn column_tiles<T>(
+    x: &mut [T],
+    dim: usize,
+    more: usize,
+    width: usize,
+) -> Vec<(usize, Vec<&mut [T]>)> {
+    let rows = x.len() / dim;
+    let starts = std::iter::once(0).chain((more + width..dim).step_by(width));
+    let mut tiles: Vec<_> = starts
+        .map(|first| (first, Vec::with_capacity(rows)))
+        .collect();
     for row in x.chunks_mut(dim) {
-        for (tile, part) in tiles.iter_mut().zip(row.chunks_mut(width)) {
+        let (first, others) = row.split_at_mut((more + width).min(dim));
+        let parts = std::iter::once(first).chain(others.chunks_mut(width));
+        for ((_, tile), part) in tiles.iter_mut().zip(parts) {
             tile.push(part);
         }
     }
@@ -200,39 +253,62 @@ fn mix_short<'a, T: Real>(
     part: impl Fn(usize, usize, usize) -> &'a [T],
     out: &mut [T],
 ) {
-    let (mut done, len) = (0, out.len());
-    while len - done >= 32 {
-        sum_columns::<T, 32>(indices, weights, &part, done, out);
-        done += 32;
-    }
-    while len - done >= 8 {
-        sum_columns::<T, 8>(indices, weights, &part, done, out);
-        done += 8;
-    }
-    if len >= 8 {
-        sum_columns::<T, 8>(indices, weights, &part, len - 8, out); // some of them once more
-        done = len;
-    }
-    for column in done..len {
-        sum_columns::<T, 1>(indices, weights, &part, column, out);
+    match out.len() {
+        0..8 => sum_panels::<T, 1>(indices, weights, part, out),
+        16.. if 16 * size_of::<T>() == LINE => sum_panels::<T, 16>(indices, weights, part, out),
+        _ => sum_panels::<T, 8>(indices, weights, part, out),
     }
 }
 
+/// Sums up to `VECTORS` vectors of `LANES` columns at a time; there are at least `LANES` columns.
 #[inline(always)]
-fn sum_columns<'a, T: Real, const C: usize>(
+fn sum_panels<'a, T: Real, const LANES: usize>(
     indices: &[usize],
     weights: &[T],
     part: impl Fn(usize, usize, usize) -> &'a [T],
-    from: usize,
     out: &mut [T],
 ) {
-    let mut sums = [T::ZERO; C];
-    for (&j, &weight) in indices.iter().zip(weights) {
-        for (sum, &x) in sums.iter_mut().zip(part(j, from, C)) {
-            *sum += weight * x;
+    let mut from = 0;
+    while from < out.len() {
+        from = from.min(out.len() - LANES); // some of them once more
+        let len = (out.len() - from).min(VECTORS * LANES);
+        let (part, out) = (|j| part(j, from, len), &mut out[from..from + len]);
+        match len.div_ceil(LANES) {
+            1 => sum_panel::<T, LANES, 0>(indices, weights, part, out),
+            2 => sum_panel::<T, LANES, 1>(indices, weights, part, out),
+            3 => sum_panel::<T, LANES, 2>(indices, weights, part, out),
+            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(indices, weights, part, out),
         }
+        from += len;
     }
-    out[from..from + C].copy_from_slice(&sums);
+}
+
+/// Sums `WHOLE` vectors, and one more that ends with the last column.
+#[inline(always)]
+fn sum_panel<'a, T: Real, const LANES: usize, const WHOLE: usize>(
+    indices: &[usize],
+    weights: &[T],
+    part: impl Fn(usize) -> &'a [T],
+    out: &mut [T],
+) {
+    let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
+    for (&j, &weight) in indices.iter().zip(weights) {
+        let part = part(j);
+        for (sums, x) in sums.iter_mut().zip(&part.as_chunks::<LANES>().0[..WHOLE]) {
+            add_product(sums, weight, x);
+        }
+        add_product(&mut last_sums, weight, &part[part.len() - LANES..]);
+    }
+    out[..WHOLE * LANES].copy_from_slice(sums.as_flattened());
+    let last = out.len() - LANES;
+    out[last..].copy_from_slice(&last_sums);
+}
+
+#[inline(always)]
+fn add_product<T: Real, const LANES: usize>(sums: &mut [T; LANES], weight: T, x: &[T]) {
+    for (sum, &x) in sums.iter_mut().zip(x) {
+        *sum += weight * x;
+    }
 }
 
 /// Sums all columns, over a few entries at a time.

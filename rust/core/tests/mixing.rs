@@ -79,6 +79,13 @@ proptest! {
 fn many_threads_share_rows_and_pieces_of_rows() {
     equals_slow::<f32>(&[3; 2000], 2000, 97, 1);
     equals_slow::<f64>(&[5, 0, 17], 9, 50_021, 2);
+    equals_slow::<f64>(&[5, 0, 17], 9, 90_001, 2);
+}
+
+#[test]
+fn few_nodes_share_blocks_of_columns() {
+    equals_slow::<f32>(&[5; 64], 60, 4096, 3);
+    equals_slow::<f64>(&[3, 0, 20, 1], 64, 2_077, 4);
 }
 
 fn fused_equals_separate<T: Sample + PartialEq>(nodes: usize, dim: usize, noise: Noise<'_>) {

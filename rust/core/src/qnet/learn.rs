@@ -4,9 +4,10 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::step::{Rule, Step, Workspace};
-use super::{ACTIONS, LINE, Shape, each, fetch};
+use super::{ACTIONS, LINE, Shape, each};
 use crate::KernelError;
 use crate::error::{positive, same_len};
+use crate::parallel::fetch;
 
 /// The optimizer of Kingma and Ba (2015), Algorithm 1, in their notation.
 #[derive(Debug, Clone, Copy, PartialEq)]

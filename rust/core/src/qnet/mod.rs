@@ -147,15 +147,3 @@ pub fn values_into(
         );
     Ok(())
 }
-
-/// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
-#[inline(always)]
-fn fetch<T>(slice: &[T], index: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
-        use std::arch::x86_64::_MM_HINT_T0;
-        sse._mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (slice, index);
-}
