@@ -186,9 +186,6 @@ impl<T: Wide> Sums<'_, T> {
         for (r, factors) in factors.iter_mut().enumerate() {
             factors.copy_from_slice(&self.factors[(first + r) * outputs + k..][..K]);
         }
-        if factors == [[T::ZERO; K]; R] {
-            return;
-        }
         let mut rows = self.target[k * columns..].chunks_exact_mut(columns);
         let rows = array::from_fn(|_| rows.next().expect("as many rows as outputs"));
         add_products(simd, self.x.rows(records), factors, rows);
@@ -233,6 +230,44 @@ fn add_products<T: Wide, S: Simd, const R: usize, const K: usize>(
             for r in 0..R {
                 *slot = x[r].rest[j].mul_add(factors[r][k], *slot);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linear::Features;
+    use crate::parallel::with_each_instruction_set;
+
+    /// 0 times infinity is NaN, and shows whether a record without factors was added.
+    #[test]
+    fn records_without_factors_are_added_on_every_instruction_set() {
+        let (count, columns, outputs) = (13, 3, 2 * SIDE + 1);
+        let is_unused = |record: usize| record % 4 == 1;
+        let feature = |i: usize| {
+            if is_unused(i / columns) {
+                f64::INFINITY
+            } else {
+                i as f64
+            }
+        };
+        let factor = |i: usize| {
+            if is_unused(i / outputs) {
+                0.0
+            } else {
+                (i as f64).sin()
+            }
+        };
+        let features: Vec<f64> = (0..count * columns).map(feature).collect();
+        let factors: Vec<f64> = (0..count * outputs).map(factor).collect();
+        let records: Vec<i64> = (0..count as i64).collect();
+        for sums in with_each_instruction_set(|| {
+            let mut sums = vec![0.0; outputs * columns];
+            Dense::of(&features, columns).add_scaled(&records, &factors, &mut sums);
+            sums
+        }) {
+            assert!(sums.iter().all(|sum| sum.is_nan()));
         }
     }
 }
