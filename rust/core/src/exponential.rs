@@ -27,7 +27,10 @@ const SERIES: [f64; 10] = [
     2.499_996_052_185_428e-8,
 ];
 
-/// `exp(-x)` for a number of at least 0, within one unit in the last place; 0 from 708.39 on.
+/// `exp(-x)` for a number of at least 0, within 1.25 units in the last place; 0 from 708.39 on.
+///
+/// Half a unit comes from the last sum, and where the result is below a power of two a quarter each from its second
+/// term and from `rest`; the rounding of the series and its fit take less than the last quarter.
 #[inline(always)]
 pub(crate) fn exp_of_negative(x: f64) -> f64 {
     let shifted = (-x).mul_add(LOG2_E, TO_INTEGER);
@@ -61,7 +64,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(100_000))]
 
         #[test]
-        fn exponentials_are_within_one_unit_in_the_last_place(
+        fn exponentials_are_within_the_stated_units_in_the_last_place(
             x in prop_oneof![0.0..600.0, 0.0..2.0, (-60.0..0.0).prop_map(f64::exp2)],
         ) {
             const PARTS: f64 = 1024.0;
@@ -69,7 +72,7 @@ mod tests {
             let part = (got.next_up() - got) / PARTS;
             let exact = DoubleDouble::from(x).exp_of_negative() / DoubleDouble::from(part);
             let error = exact.round().abs_diff((got / part) as u128);
-            prop_assert!(error < PARTS as u128, "{x}: {error}");
+            prop_assert!(error < (1.25 * PARTS) as u128, "{x}: {error}");
         }
     }
 
