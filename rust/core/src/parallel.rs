@@ -82,23 +82,6 @@ pub(crate) fn dispatch_on<R>(arch: Arch, work: impl FnMut() -> R) -> R {
     arch.dispatch(Inlined(work))
 }
 
-/// Asks for numbers that will be needed soon, so that they come from memory while something else is computed.
-#[allow(unused_variables)]
-pub(crate) fn prefetch<T>(numbers: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        const LINE: usize = 64;
-        let sse = match instruction_set() {
-            Arch::V4(simd) => simd.sse,
-            Arch::V3(simd) => simd.sse,
-            _ => return,
-        };
-        for line in numbers.chunks(LINE / size_of::<T>()) {
-            sse._mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
-        }
-    }
-}
-
 /// The instruction sets of this processor that [`vectorized!`] chooses from, for tests that all give the same.
 #[cfg(test)]
 pub(crate) fn instruction_sets() -> Vec<Arch> {

@@ -44,13 +44,9 @@ fn check_all<T: Smooth + Sample + Wide>() {
         clip_rows_in_place(&mut x, DIM, Norm::L2, 1.5).unwrap();
         Box::new((x, norms))
     });
-    check(|| {
-        let weights = [0.3, 0.1, 0.6, 1.0, 0.5, 0.5].map(T::from_f64);
-        let matrix = MixingMatrix::new(&[0, 3, 4, 6], &[0, 4, 1, 2, 3, 0], &weights, ROWS).unwrap();
-        let mut mixed = vec![T::ZERO; 3 * DIM];
-        mix_into(&matrix, &numbers::<T>(), DIM, &mut mixed).unwrap();
-        Box::new(mixed)
-    });
+    for (rows, dim) in [(ROWS, DIM), (64, 5003), (3001, 53), (3001, 7)] {
+        check(|| mixed::<T>(rows, dim)); // whole rows, blocks of columns, short rows
+    }
     for cipher in [Cipher::Aes, Cipher::ChaCha20] {
         for law in [Law::Gaussian, Law::Laplace] {
             check(|| noise_and_quantize::<T>(cipher, law));
@@ -58,6 +54,23 @@ fn check_all<T: Smooth + Sample + Wide>() {
     }
     check(|| linear_model::<T>(3));
     check(|| linear_model::<T>(11));
+}
+
+/// Each row half itself, and a quarter each of the next and of one far away.
+fn mixed<T: Real>(rows: usize, dim: usize) -> Box<dyn Debug> {
+    let indptr: Vec<usize> = (0..=rows).map(|row| 3 * row).collect();
+    let neighbours = |row| [row, (row + 1) % rows, (7 * row + 3) % rows];
+    let indices: Vec<usize> = (0..rows).flat_map(neighbours).collect();
+    let weights = [0.5, 0.25, 0.25].map(T::from_f64).repeat(rows);
+    let matrix = MixingMatrix::new(&indptr, &indices, &weights, rows).unwrap();
+    let x: Vec<T> = numbers::<T>()
+        .into_iter()
+        .cycle()
+        .take(rows * dim)
+        .collect();
+    let mut mixed = vec![T::ZERO; rows * dim];
+    mix_into(&matrix, &x, dim, &mut mixed).unwrap();
+    Box::new(mixed)
 }
 
 fn noise_and_quantize<T: Sample + 'static>(cipher: Cipher, law: Law) -> Box<dyn Debug> {

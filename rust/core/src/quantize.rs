@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{rows, same_len};
 use crate::noise::Noise;
-use crate::parallel::{BLOCK, for_each_tile, is_serial, prefetch, vectorized};
+use crate::parallel::{BLOCK, fetch_all, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
@@ -147,7 +147,7 @@ fn quantize<T: Sample, C: Code>(
         let (start, len) = (row * dim + column, out.len());
         let (place, dim) = (Place { row, column }, dim.min(len));
         let mut x = &x[start..start + len];
-        prefetch(x);
+        fetch_all(x, 0, x.len());
         if let Some(noise) = &noise {
             let noisy = &mut noisy[..len];
             noisy.copy_from_slice(x);

@@ -4,10 +4,10 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::step::{Rule, Step, Workspace};
-use super::{ACTIONS, LINE, Shape, each};
+use super::{ACTIONS, Shape, each};
 use crate::KernelError;
 use crate::error::{positive, same_len};
-use crate::parallel::fetch;
+use crate::parallel::fetch_all;
 
 /// The optimizer of Kingma and Ba (2015), Algorithm 1, in their notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,9 +108,7 @@ impl<'a> Replay<'a> {
     /// Asks for the picked states ahead of their use.
     fn fetch(self, picks: &[u32], inputs: usize) {
         for pair in self.picked(picks, inputs) {
-            for i in (0..pair.len()).step_by(LINE / size_of::<f32>()) {
-                fetch(pair, i);
-            }
+            fetch_all(pair, 0, pair.len());
         }
     }
 }

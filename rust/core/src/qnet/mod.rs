@@ -36,9 +36,6 @@ pub const LANES: usize = 16;
 /// Values of a network.
 pub const ACTIONS: usize = 2;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 /// What a hidden unit makes of its weighted sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {

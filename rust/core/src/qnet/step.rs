@@ -7,8 +7,8 @@
 use pulp::{Simd, WithSimd};
 
 use super::pass::{Pass, registers_of_a_row};
-use super::{ACTIONS, Adam, LANES, LINE, Replay, Shape};
-use crate::parallel::fetch;
+use super::{ACTIONS, Adam, LANES, Replay, Shape};
+use crate::parallel::{LINE, fetch};
 
 /// Samples that share each read of the weights: their sums nearly fill the registers of AVX2, and are enough to
 /// hide the latency of an addition.
