@@ -51,16 +51,15 @@ def test_small_arrays_are_numpys_own():
     assert kernels.clip_rows(np.ones(8), 1.0).base is None
 
 
-def test_what_is_kept_has_a_bound(monkeypatch):
-    monkeypatch.setattr(_memory, "MOST", 3 * _memory.SMALLEST)
-    arrays = [_memory.empty((_memory.SMALLEST + 64 * i,), np.dtype(np.int8)) for i in range(8)]
-    newest = [array.size for array in arrays[-2:]]
+def test_what_is_kept_has_a_bound():
+    shapes = [(_memory.SMALLEST + 64 * i,) for i in range(_memory.MOST + 3)]
+    arrays = [_memory.empty(shape, np.dtype(np.int8)) for shape in shapes]
+    newest = [array.size for array in arrays[3:]]
     while arrays:
         del arrays[0]
     gc.collect()
     assert [memory.size for memory in _memory._kept] == newest
-    _memory.empty((4 * _memory.SMALLEST,), np.dtype(np.int8))
-    assert sum(memory.size for memory in _memory._kept) <= _memory.MOST
+    assert _memory.empty((_memory.LARGEST + 1,), np.dtype(np.int8)).base is None
 
 
 def test_threads_never_share_memory():

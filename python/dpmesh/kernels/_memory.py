@@ -8,18 +8,17 @@ result of the same size therefore takes the memory of one that nobody refers to 
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-SMALLEST = 2**17
-"""Bytes of an array from which on its memory is kept."""
+SMALLEST, LARGEST = 2**17, 2**24
+"""Bytes of arrays whose memory is kept."""
 
-MOST = 2**27
-"""Bytes that are kept at most; the longest unused go first."""
+MOST = 8
+"""How many are kept; the longest unused go first."""
 
 LINE = 64
 """Where arrays begin: at multiples of the bytes of a cache line, the longest vector's too."""
@@ -51,13 +50,13 @@ class _Loan:
         self._give_back(self._memory)
 
 
-_kept: deque[_Memory] = deque()
+_kept: deque[_Memory] = deque(maxlen=MOST)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return a new array of undefined values, as `numpy.empty` does."""
     size = prod(shape) * dtype.itemsize
-    if size < SMALLEST:
+    if not SMALLEST <= size <= LARGEST:
         return np.empty(shape, dtype)
     loan: Any = _Loan(_take(size), shape, dtype)
     return np.asarray(loan)
@@ -80,6 +79,3 @@ def _take(size: int) -> _Memory:
 
 def _give_back(memory: _Memory) -> None:
     _kept.append(memory)
-    while sum(kept.size for kept in _kept.copy()) > MOST:
-        with suppress(IndexError):  # another thread has thrown the last away
-            _kept.popleft()
