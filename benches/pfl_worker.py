@@ -6,7 +6,9 @@ For each line on the standard input it runs that many rounds and prints a line.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -86,7 +88,7 @@ def main(layers: str, epochs: int) -> None:
     )
     answers = sys.stdout
     for line in sys.stdin:
-        with contextlib.redirect_stdout(sys.stderr):
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
             FederatedAveraging().run(
                 NNAlgorithmParams(int(line), NEVER, COHORT, 0),
                 backend,
