@@ -11,9 +11,42 @@ use crate::wide::Wide;
 /// Rows of a tile, and its records where there are registers for that.
 const SIDE: usize = 5;
 
-#[inline(always)]
-fn many_registers<S: Simd>() -> bool {
-    S::REGISTER_COUNT >= 32
+/// What is done for all pairs of a record and a row, tile by tile.
+trait Tiles {
+    /// The records, and the number of rows.
+    fn sizes(&self) -> (&[i64], usize);
+
+    /// Does it for `R` records, the `first` and those after it, and the `K` rows from `k` on.
+    fn tile<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, first: usize, k: usize);
+
+    /// Does it for all, where registers are few with `FEW` records in a tile.
+    #[inline(always)]
+    fn all<S: Simd, const FEW: usize>(&mut self, simd: S) {
+        let outputs = self.sizes().1;
+        let tiled = outputs - outputs % SIDE;
+        for k in (0..tiled).step_by(SIDE) {
+            if S::REGISTER_COUNT >= 32 {
+                self.rows::<S, SIDE, SIDE>(simd, k);
+            } else {
+                self.rows::<S, FEW, SIDE>(simd, k);
+            }
+        }
+        for k in tiled..outputs {
+            self.rows::<S, SIDE, 1>(simd, k);
+        }
+    }
+
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, k: usize) {
+        let records = self.sizes().0.len();
+        let grouped = records - records % R;
+        for first in (0..grouped).step_by(R) {
+            self.tile::<S, R, K>(simd, first, k);
+        }
+        for first in grouped..records {
+            self.tile::<S, 1, K>(simd, first, k);
+        }
+    }
 }
 
 /// Inner products of all pairs of a record and a row of parameters.
@@ -30,49 +63,25 @@ impl<T: Wide> WithSimd for Scores<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let outputs = self.params.len() / self.x.columns;
-        let tiled = outputs - outputs % SIDE;
-        for k in (0..tiled).step_by(SIDE) {
-            if many_registers::<S>() {
-                self.rows::<S, SIDE, SIDE>(simd, k);
-            } else {
-                self.rows::<S, 1, SIDE>(simd, k);
-            }
-        }
-        for k in tiled..outputs {
-            self.rows::<S, SIDE, 1>(simd, k);
-        }
+        self.all::<S, 1>(simd);
     }
 }
 
-impl<T: Wide> Scores<'_, T> {
-    /// Products of all records with the `K` rows from `k` on, `R` records at a time.
+impl<T: Wide> Tiles for Scores<'_, T> {
     #[inline(always)]
-    fn rows<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, k: usize) {
-        let (groups, rest) = self.records.as_chunks::<R>();
-        for (i, &group) in groups.iter().enumerate() {
-            self.tile::<S, R, K>(simd, i * R, group, k);
-        }
-        for (i, &record) in rest.iter().enumerate() {
-            self.tile::<S, 1, K>(simd, groups.len() * R + i, [record], k);
-        }
+    fn sizes(&self) -> (&[i64], usize) {
+        (self.records, self.params.len() / self.x.columns)
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const K: usize>(
-        &mut self,
-        simd: S,
-        first: usize,
-        records: [i64; R],
-        k: usize,
-    ) {
+    fn tile<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, first: usize, k: usize) {
         let columns = self.x.columns;
         let outputs = self.params.len() / columns;
         let mut rows = [self.params; K];
         for (i, row) in rows.iter_mut().enumerate() {
             *row = &self.params[(k + i) * columns..][..columns];
         }
-        let sums = products(simd, self.x.rows(records), rows);
+        let sums = products(simd, self.x.rows(group::<R>(self.records, first)), rows);
         for (r, sums) in sums.into_iter().enumerate() {
             let scores = &mut self.out[(first + r) * outputs + k..][..K];
             for (score, sum) in scores.iter_mut().zip(sums) {
@@ -80,6 +89,11 @@ impl<T: Wide> Scores<'_, T> {
             }
         }
     }
+}
+
+#[inline(always)]
+fn group<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
+    array::from_fn(|r| records[first + r])
 }
 
 /// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over.
@@ -144,42 +158,18 @@ impl<T: Wide> WithSimd for Sums<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let outputs = self.target.len() / self.x.columns;
-        let tiled = outputs - outputs % SIDE;
-        for k in (0..tiled).step_by(SIDE) {
-            if many_registers::<S>() {
-                self.rows::<S, SIDE, SIDE>(simd, k);
-            } else {
-                self.rows::<S, 2, SIDE>(simd, k);
-            }
-        }
-        for k in tiled..outputs {
-            self.rows::<S, SIDE, 1>(simd, k);
-        }
+        self.all::<S, 2>(simd);
     }
 }
 
-impl<T: Wide> Sums<'_, T> {
-    /// Adds all records to the `K` rows from `k` on, `R` records at a time.
+impl<T: Wide> Tiles for Sums<'_, T> {
     #[inline(always)]
-    fn rows<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, k: usize) {
-        let (groups, rest) = self.records.as_chunks::<R>();
-        for (i, &group) in groups.iter().enumerate() {
-            self.tile::<S, R, K>(simd, i * R, group, k);
-        }
-        for (i, &record) in rest.iter().enumerate() {
-            self.tile::<S, 1, K>(simd, groups.len() * R + i, [record], k);
-        }
+    fn sizes(&self) -> (&[i64], usize) {
+        (self.records, self.target.len() / self.x.columns)
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const R: usize, const K: usize>(
-        &mut self,
-        simd: S,
-        first: usize,
-        records: [i64; R],
-        k: usize,
-    ) {
+    fn tile<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, first: usize, k: usize) {
         let columns = self.x.columns;
         let outputs = self.target.len() / columns;
         let mut factors = [[T::ZERO; K]; R];
@@ -188,7 +178,12 @@ impl<T: Wide> Sums<'_, T> {
         }
         let mut rows = self.target[k * columns..].chunks_exact_mut(columns);
         let rows = array::from_fn(|_| rows.next().expect("as many rows as outputs"));
-        add_products(simd, self.x.rows(records), factors, rows);
+        add_products(
+            simd,
+            self.x.rows(group::<R>(self.records, first)),
+            factors,
+            rows,
+        );
     }
 }
 
