@@ -1,13 +1,14 @@
 """The extension module: kernels on C-contiguous arrays, documented in `dpmesh.kernels`."""
 
 from os import PathLike
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, TypeGuard, final
 
 import numpy as np
 import numpy.typing as npt
 
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 _Float64s: TypeAlias = npt.NDArray[np.float64]
+_PerRow: TypeAlias = float | _Float64s
 _Integers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 __version__: str
@@ -15,6 +16,9 @@ __version__: str
 # threads
 def set_threads(count: int) -> None: ...
 def get_threads() -> int: ...
+
+# convert
+def is_float_array(value: object) -> TypeGuard[_Floats]: ...
 
 # accounting
 def gdp_epsilons(mu: _Float64s, delta: float) -> _Float64s: ...
@@ -75,7 +79,7 @@ def mix_noisy(
     weights: _Floats,
     x: _Floats,
     law: str,
-    scales: npt.NDArray[np.float64],
+    scales: _PerRow,
     stream: Stream,
     nodes: npt.NDArray[np.uint32] | None,
     out: _Floats,
@@ -120,7 +124,7 @@ def sample(
 def add_noise(
     x: _Floats,
     law: str,
-    scales: npt.NDArray[np.float64],
+    scales: _PerRow,
     stream: Stream,
     nodes: npt.NDArray[np.uint32] | None,
     out: _Floats,
@@ -128,13 +132,13 @@ def add_noise(
 def add_noise_in_place(
     x: _Floats,
     law: str,
-    scales: npt.NDArray[np.float64],
+    scales: _PerRow,
     stream: Stream,
     nodes: npt.NDArray[np.uint32] | None,
 ) -> None: ...
 def noise(
     law: str,
-    scales: npt.NDArray[np.float64],
+    scales: _PerRow,
     stream: Stream,
     nodes: npt.NDArray[np.uint32] | None,
     out: _Floats,
@@ -243,7 +247,7 @@ def quantize(
 def quantize_noisy(
     x: _Floats,
     law: str,
-    scales: npt.NDArray[np.float64],
+    scales: _PerRow,
     stream: Stream,
     step: float,
     coins: Stream,
@@ -260,9 +264,11 @@ def unpack(message: bytes, bits: int, out: _Codes) -> None: ...
 
 # smoothing
 def smooth(
-    x: _Floats, blocks: list[int], smoothing: float, power: int | None, out: _Floats
+    x: _Floats, blocks: list[int] | None, smoothing: float, power: int | None, out: _Floats
 ) -> None: ...
-def smooth_in_place(x: _Floats, blocks: list[int], smoothing: float, power: int | None) -> None: ...
+def smooth_in_place(
+    x: _Floats, blocks: list[int] | None, smoothing: float, power: int | None
+) -> None: ...
 def smoothing_spectrum(smoothing: float, power: int, out: npt.NDArray[np.float64]) -> None: ...
 def effective_dimensions(dim: int, smoothing: float, power: int) -> tuple[float, float]: ...
 

@@ -59,7 +59,9 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
 
 def integer(argument: str, value: int, *, at_least: int = 0, below: int | None = None) -> int:
     """An integer of at least `at_least` and, if given, below `below`."""
-    is_integer = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    if type(value) is int and at_least <= value and (below is None or value < below):
+        return value
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or value < at_least or (below is not None and value >= below):
         upper = "" if below is None else f" and below {below}"
         got = value if is_integer else repr(value)

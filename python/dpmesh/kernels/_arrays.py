@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh import _core
 from dpmesh._validate import fail
 from dpmesh.kernels._memory import empty
 
-_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_CODE_TYPES = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 """An array of float32 or float64."""
@@ -25,10 +26,9 @@ def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> F
     Integers and booleans become float64; float32 and float64 keep their type; a strided array
     is copied.
     """
+    if _core.is_float_array(value) and (ndim is None or value.ndim == ndim):
+        return value
     array = np.asarray(value)
-    if array.dtype is _FLOAT32 or array.dtype is _FLOAT64:
-        shaped(argument, array, ndim=ndim)
-        return array if array.flags.c_contiguous else np.ascontiguousarray(array)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
     if array.dtype.type not in (np.float32, np.float64):
@@ -59,7 +59,7 @@ def code_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
     argument, checked = _result_type(dtype, out)
     if checked.kind != "i":
         fail(argument, "int8, int16, int32 or int64", checked)
-    return np.dtype(f"i{checked.itemsize}")
+    return _CODE_TYPES[checked.itemsize]
 
 
 def _result_type(dtype: npt.DTypeLike, out: object) -> tuple[str, np.dtype[Any]]:
@@ -77,7 +77,7 @@ def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -
 
 def buffer(out: FloatArray | None, like: FloatArray) -> FloatArray:
     """The array that a kernel fills: `out` if it fits `like`, or a new one."""
-    return filled(out, like.shape, like.dtype)
+    return empty(like.shape, like.dtype) if out is None else filled(out, like.shape, like.dtype)
 
 
 def filled(
@@ -89,6 +89,6 @@ def filled(
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
         got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         fail("out", f"an array of {dtype} and shape {shape}", got)
-    if not out.flags.c_contiguous or not out.flags.writeable:
+    if not out.flags.carray:
         fail("out", "a writeable C-contiguous array", "one that is not")
     return out

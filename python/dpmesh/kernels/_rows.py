@@ -22,7 +22,7 @@ def a_stream(stream: Stream, argument: str = "stream") -> Stream:
 def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     """`shape` as (dim,) or (rows, dim)."""
     sizes = shape if isinstance(shape, tuple) else (shape,)
-    return check_rows("shape", tuple(integer("shape", size, at_least=1) for size in sizes))
+    return check_rows("shape", tuple([integer("shape", size, at_least=1) for size in sizes]))
 
 
 def check_rows(argument: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -37,10 +37,10 @@ def row_count(shape: tuple[int, ...]) -> int:
     return 1 if len(shape) == 1 else shape[0]
 
 
-def per_row(argument: str, value: npt.ArrayLike, rows: int) -> npt.NDArray[np.float64]:
-    """`value`, a number or one for each row, as a float64 array of length 1 or `rows`."""
+def per_row(argument: str, value: npt.ArrayLike, rows: int) -> float | npt.NDArray[np.float64]:
+    """`value`, a number or one for each row: as it is, or a float64 array of length 1 or `rows`."""
     if isinstance(value, float):
-        return np.array([value])
+        return value
     values = np.ascontiguousarray(floats(argument, np.atleast_1d(value)), dtype=np.float64)
     if values.shape not in ((1,), (rows,)):
         fail(argument, f"a number or one for each of {rows} rows", f"shape {values.shape}")
@@ -55,7 +55,7 @@ def node_ids(nodes: npt.ArrayLike | None, rows: int) -> npt.NDArray[np.uint32] |
     if ids.dtype.kind not in "iu" or ids.shape != (rows,):
         wanted = f"an integer for each of {rows} rows"
         fail("nodes", wanted, f"dtype {ids.dtype} and shape {ids.shape}")
-    if ids.min() < 0 or ids.max() >= 2**32:
+    if ids.dtype != np.uint32 and (ids.min() < 0 or ids.max() >= 2**32):
         outside = ids[(ids < 0) | (ids >= 2**32)][0]
         fail("nodes", "integers of at least 0 and below 2**32", outside)
     return np.ascontiguousarray(ids, dtype=np.uint32)

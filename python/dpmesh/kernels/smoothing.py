@@ -78,18 +78,9 @@ def smooth(
     Descent".
     """
     array = floats("x", x)
-    dim = array.shape[-1]
-    smoothing = non_negative("smoothing", smoothing)
-    power = _power(power)
-    if method is None:
-        method = "recursion" if power == 1 else "fft"
-    one_of("method", method, ("recursion", "fft"))
-    if method == "recursion" and power != 1:
-        fail("method", f"'fft' for power {power}", "'recursion'")
-    lengths = [dim] if blocks is None else [integer("blocks", b, at_least=1) for b in blocks]
-    if sum(lengths) != dim:
-        fail("blocks", f"lengths that sum to the {dim} elements of a row", f"sum {sum(lengths)}")
-    fourier_power = power if method == "fft" else None
+    smoothing, power = non_negative("smoothing", smoothing), _power(power)
+    lengths = None if blocks is None else _lengths(blocks, dim=array.shape[-1])
+    fourier_power = _fourier_power(power, method)
     if out is not None and out is array:
         _core.smooth_in_place(out, lengths, smoothing, fourier_power)
         return out
@@ -156,3 +147,21 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
 
 def _power(power: int) -> int:
     return integer("power", power, at_least=1, below=2**32)
+
+
+def _lengths(blocks: Sequence[int], *, dim: int) -> list[int]:
+    lengths = [integer("blocks", block, at_least=1) for block in blocks]
+    if sum(lengths) != dim:
+        fail("blocks", f"lengths that sum to the {dim} elements of a row", f"sum {sum(lengths)}")
+    return lengths
+
+
+def _fourier_power(power: int, method: Method | None) -> int | None:
+    """Power for Fourier transforms; None for the recursion."""
+    if method is None:
+        return None if power == 1 else power
+    if one_of("method", method, ("recursion", "fft")) == "fft":
+        return power
+    if power != 1:
+        fail("method", f"'fft' for power {power}", "'recursion'")
+    return None

@@ -1,6 +1,7 @@
 //! The only crossing between Python and the kernels: arrays in, errors out, the interpreter lock released.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 
 use dpmesh_core::KernelError;
 use numpy::{
@@ -95,15 +96,46 @@ pub enum Float {
     F64,
 }
 
-/// Which of them an array holds.
+/// Which of them an array holds, in whatever order of bytes: [`read`] and [`write`] take the native one.
 pub fn float_type(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Float> {
-    let (py, dtype) = (array.py(), array.dtype());
-    if dtype.is_equiv_to(&numpy::dtype::<f64>(py)) {
-        Ok(Float::F64)
-    } else if dtype.is_equiv_to(&numpy::dtype::<f32>(py)) {
-        Ok(Float::F32)
-    } else {
-        Err(unfit(argument, "dtype float32 or float64", dtype))
+    let dtype = array.dtype();
+    match (dtype.kind(), dtype.itemsize()) {
+        (b'f', 4) => Ok(Float::F32),
+        (b'f', 8) => Ok(Float::F64),
+        _ => Err(unfit(argument, "dtype float32 or float64", dtype)),
+    }
+}
+
+/// Whether kernels take a value as it is: a C-contiguous array of at least one element, float32 or float64.
+#[pyfunction]
+fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
+    value.cast_exact::<PyUntypedArray>().is_ok_and(|array| {
+        let dtype = array.dtype();
+        let is_native = dtype.is_native_byteorder() == Some(true);
+        let is_float = dtype.kind() == b'f' && matches!(dtype.itemsize(), 4 | 8);
+        is_float && is_native && array.is_c_contiguous() && array.ndim() > 0 && !array.is_empty()
+    })
+}
+
+/// A number for all rows, or one for each.
+pub enum PerRow<'py> {
+    All(f64),
+    Each(PyReadonlyArrayDyn<'py, f64>),
+}
+
+impl<'py> PerRow<'py> {
+    pub fn new(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<PerRow<'py>> {
+        match value.cast() {
+            Ok(array) => read(argument, array).map(PerRow::Each),
+            Err(_) => value.extract().map(PerRow::All),
+        }
+    }
+
+    pub fn as_slice(&self) -> PyResult<&[f64]> {
+        match self {
+            PerRow::All(value) => Ok(slice::from_ref(value)),
+            PerRow::Each(values) => Ok(values.as_slice()?),
+        }
     }
 }
 
@@ -128,26 +160,34 @@ macro_rules! with_real {
 #[macro_export]
 macro_rules! with_code {
     ($array:ident, $T:ident => $body:expr) => {{
-        let (py, dtype) = ($array.py(), numpy::PyUntypedArrayMethods::dtype($array));
-        let is = |other| numpy::PyArrayDescrMethods::is_equiv_to(&dtype, &other);
-        if is(numpy::dtype::<i8>(py)) {
-            type $T = i8;
-            $body
-        } else if is(numpy::dtype::<i16>(py)) {
-            type $T = i16;
-            $body
-        } else if is(numpy::dtype::<i32>(py)) {
-            type $T = i32;
-            $body
-        } else if is(numpy::dtype::<i64>(py)) {
-            type $T = i64;
-            $body
-        } else {
-            Err($crate::convert::unfit(
+        let dtype = numpy::PyUntypedArrayMethods::dtype($array);
+        let kind = numpy::PyArrayDescrMethods::kind(&dtype);
+        match (kind, numpy::PyArrayDescrMethods::itemsize(&dtype)) {
+            (b'i', 1) => {
+                type $T = i8;
+                $body
+            }
+            (b'i', 2) => {
+                type $T = i16;
+                $body
+            }
+            (b'i', 4) => {
+                type $T = i32;
+                $body
+            }
+            (b'i', 8) => {
+                type $T = i64;
+                $body
+            }
+            _ => Err($crate::convert::unfit(
                 stringify!($array),
                 "dtype int8, int16, int32 or int64",
                 dtype,
-            ))
+            )),
         }
     }};
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(is_float_array, module)?)
 }

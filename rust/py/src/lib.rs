@@ -29,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     threads::register(module)?;
     accounting::register(module)?;
     complexity::register(module)?;
+    convert::register(module)?;
     discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;

@@ -33,7 +33,7 @@ fn mix_noisy<'py>(
     weights: &Bound<'py, PyUntypedArray>,
     x: &Bound<'py, PyUntypedArray>,
     law: &str,
-    scales: &Bound<'py, PyUntypedArray>,
+    scales: &Bound<'py, PyAny>,
     stream: &Bound<'py, Stream>,
     nodes: Option<&Bound<'py, PyUntypedArray>>,
     out: &Bound<'py, PyUntypedArray>,

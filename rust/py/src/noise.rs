@@ -23,7 +23,7 @@ pub fn law(name: &str) -> PyResult<Law> {
 /// Runs the body with `$noise` bound to the noise that the arguments describe.
 macro_rules! with_noise {
     ($law:ident, $scales:ident, $stream:ident, $nodes:ident, $noise:ident => $body:expr) => {{
-        let scales = read::<f64>("scale", $scales)?;
+        let scales = $crate::convert::PerRow::new("scale", $scales)?;
         let nodes = $nodes
             .map(|nodes| read::<u32>("nodes", nodes))
             .transpose()?;
@@ -44,7 +44,7 @@ fn add_noise<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
     law: &str,
-    scales: &Bound<'py, PyUntypedArray>,
+    scales: &Bound<'py, PyAny>,
     stream: &Bound<'py, Stream>,
     nodes: Option<&Bound<'py, PyUntypedArray>>,
     out: &Bound<'py, PyUntypedArray>,
@@ -63,7 +63,7 @@ fn add_noise_in_place<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
     law: &str,
-    scales: &Bound<'py, PyUntypedArray>,
+    scales: &Bound<'py, PyAny>,
     stream: &Bound<'py, Stream>,
     nodes: Option<&Bound<'py, PyUntypedArray>>,
 ) -> PyResult<()> {
@@ -80,7 +80,7 @@ fn add_noise_in_place<'py>(
 fn fill<'py>(
     py: Python<'py>,
     law: &str,
-    scales: &Bound<'py, PyUntypedArray>,
+    scales: &Bound<'py, PyAny>,
     stream: &Bound<'py, Stream>,
     nodes: Option<&Bound<'py, PyUntypedArray>>,
     out: &Bound<'py, PyUntypedArray>,

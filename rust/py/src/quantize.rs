@@ -42,7 +42,7 @@ fn quantize_noisy<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
     law: &str,
-    scales: &Bound<'py, PyUntypedArray>,
+    scales: &Bound<'py, PyAny>,
     stream: &Bound<'py, Stream>,
     step: f64,
     coins: &Bound<'py, Stream>,

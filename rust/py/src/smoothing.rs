@@ -4,7 +4,7 @@ use dpmesh_core::smoothing::{self, Method};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::convert::{read, run_native, write};
+use crate::convert::{read, row_len, run_native, write};
 use crate::with_real;
 
 /// The recursion, or Fourier transforms for a given power.
@@ -12,20 +12,22 @@ fn method(power: Option<u32>) -> Method {
     power.map_or(Method::Recursion, |power| Method::Fourier { power })
 }
 
+/// A row is one block if there are none.
 #[pyfunction]
 fn smooth<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
-    blocks: Vec<usize>,
+    blocks: Option<Vec<usize>>,
     smoothing: f64,
     power: Option<u32>,
     out: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<()> {
-    let method = method(power);
+    let (row, method) = ([row_len(x)], method(power));
+    let blocks = blocks.as_deref().unwrap_or(&row);
     with_real!(x, T => {
         let (x, mut out) = (read::<T>("x", x)?, write::<T>("out", out)?);
         let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
-        run_native(py, || smoothing::smooth_rows_into(x, &blocks, smoothing, method, out))
+        run_native(py, || smoothing::smooth_rows_into(x, blocks, smoothing, method, out))
     })
 }
 
@@ -33,15 +35,16 @@ fn smooth<'py>(
 fn smooth_in_place<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
-    blocks: Vec<usize>,
+    blocks: Option<Vec<usize>>,
     smoothing: f64,
     power: Option<u32>,
 ) -> PyResult<()> {
-    let method = method(power);
+    let (row, method) = ([row_len(x)], method(power));
+    let blocks = blocks.as_deref().unwrap_or(&row);
     with_real!(x, T => {
         let mut x = write::<T>("x", x)?;
         let x = x.as_slice_mut()?;
-        run_native(py, || smoothing::smooth_rows_in_place(x, &blocks, smoothing, method))
+        run_native(py, || smoothing::smooth_rows_in_place(x, blocks, smoothing, method))
     })
 }
 
