@@ -43,7 +43,7 @@ def main() -> None:
 
 def _results(name: str, threads: int) -> Iterator[dict[str, Any]]:
     """Measure in a process of its own: libraries ask for the number of threads as they load."""
-    limits = {f"{library}_NUM_THREADS": str(threads) for library in ("RAYON", "OMP", "OPENBLAS")}
+    limits = {f"{library}_NUM_THREADS": str(threads) for library in ("DPMESH", "OMP", "OPENBLAS")}
     jax = {"JAX_PLATFORMS": "cpu"}
     if threads == 1:
         jax["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

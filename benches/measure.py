@@ -17,7 +17,7 @@ from typing import Any
 Way = Callable[[], object]
 
 SECONDS = 0.02  # of one sample, about
-THREADS = int(os.environ.get("RAYON_NUM_THREADS", "1"))
+THREADS = int(os.environ.get("DPMESH_NUM_THREADS", "1"))
 
 
 @dataclass(frozen=True)

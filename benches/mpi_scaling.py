@@ -105,7 +105,7 @@ def measured(ranks: int) -> list[tuple[Load, Times]]:
         sys.exit("needs mpiexec")
     program = [sys.executable, "-m", "mpi4py", "-m", "benches.mpi_scaling", "--on-ranks"]
     command = [launcher, "-n", str(ranks), *program]
-    environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
+    environment = {**os.environ, "DPMESH_NUM_THREADS": "1"}
     output = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True
     ).stdout

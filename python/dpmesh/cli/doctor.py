@@ -32,7 +32,7 @@ def doctor() -> None:
     """Say which engines, extras and threads there are, and where data sets are looked for."""
     typer.echo(f"dpmesh     {dpmesh.__version__}, Python {platform.python_version()}")
     typer.echo(f"processor  {platform.machine()}, {os.cpu_count()} cores seen")
-    typer.echo(f"threads    {_core.get_threads()}: kernels.set_threads or RAYON_NUM_THREADS")
+    typer.echo(f"threads    {_core.get_threads()}: kernels.set_threads or DPMESH_NUM_THREADS")
     folder = os.environ.get("DPMESH_DATA")
     if folder is None:
         typer.echo("data sets  none: DPMESH_DATA is not set")

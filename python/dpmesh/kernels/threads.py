@@ -11,7 +11,7 @@ from dpmesh._validate import integer
 def set_threads(count: int) -> None:
     """Let kernels use `count` threads from now on.
 
-    The default is all cores, or the environment variable ``RAYON_NUM_THREADS``. Call it before the
+    The default is all cores, or the environment variable ``DPMESH_NUM_THREADS``. Call it before the
     first kernel: a later change works too, but then small calls cost some 10 microseconds more.
 
     Raises

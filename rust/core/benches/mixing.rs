@@ -14,10 +14,6 @@ fn ring<T: Real>(criterion: &mut Criterion, type_name: &str, nodes: usize, dista
     let weights = vec![T::from_f64(1.0 / degree as f64); indices.len()];
     let matrix = MixingMatrix::new(&indptr, &indices, &weights, nodes).unwrap();
     let mut group = criterion.benchmark_group(format!("mixing {type_name}, {nodes} nodes"));
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(1)
-        .build()
-        .unwrap();
     for dim in [50, 10_000] {
         let x = vec![T::ONE; nodes * dim];
         let mut out = x.clone();
@@ -25,7 +21,9 @@ fn ring<T: Real>(criterion: &mut Criterion, type_name: &str, nodes: usize, dista
         group.bench_function(
             format!("{} neighbours, {dim} columns", distances.len()),
             |b| {
-                pool.install(|| b.iter(|| mix_into(&matrix, &x, dim, &mut out).unwrap()));
+                dpmesh_threads::with_threads(1, || {
+                    b.iter(|| mix_into(&matrix, &x, dim, &mut out).unwrap());
+                });
             },
         );
     }

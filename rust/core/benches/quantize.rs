@@ -28,17 +28,15 @@ fn codes<T: Sample, C: Code>(criterion: &mut Criterion, name: &str) {
         .map(|i| T::from_f64(20.0 * (i as f64).sin()))
         .collect();
     let mut out = vec![C::default(); LEN];
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(1)
-        .build()
-        .unwrap();
     let mut group = criterion.benchmark_group(format!("quantize {name}"));
     group.throughput(Throughput::Elements(LEN as u64));
     group.bench_function("alone", |b| {
-        pool.install(|| b.iter(|| quantize_into(&x, LEN, &quantizer, &mut out).unwrap()));
+        dpmesh_threads::with_threads(1, || {
+            b.iter(|| quantize_into(&x, LEN, &quantizer, &mut out).unwrap());
+        });
     });
     group.bench_function("with noise", |b| {
-        pool.install(|| {
+        dpmesh_threads::with_threads(1, || {
             b.iter(|| quantize_noisy_into(&x, LEN, &noise, &quantizer, &mut out).unwrap());
         });
     });
@@ -53,15 +51,13 @@ fn messages(criterion: &mut Criterion, bits: u32) {
     let mut out = codes.clone();
     let mut group = criterion.benchmark_group(format!("messages of {bits} bits"));
     group.throughput(Throughput::Elements(LEN as u64));
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(1)
-        .build()
-        .unwrap();
     group.bench_function("pack", |b| {
-        pool.install(|| b.iter(|| pack(&codes, bits).unwrap()));
+        dpmesh_threads::with_threads(1, || b.iter(|| pack(&codes, bits).unwrap()));
     });
     group.bench_function("unpack", |b| {
-        pool.install(|| b.iter(|| unpack_into(&message, bits, &mut out).unwrap()));
+        dpmesh_threads::with_threads(1, || {
+            b.iter(|| unpack_into(&message, bits, &mut out).unwrap());
+        });
     });
 }
 

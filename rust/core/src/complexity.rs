@@ -1,11 +1,9 @@
 //! Transductive Rademacher complexity of a finite class of vectors, by Monte Carlo: Definition 4 of the paper on
 //! decentralized SGD without replacement (after El-Yaniv and Pechyony).
 
-use rayon::prelude::*;
-
 use crate::draws::rademacher_into;
 use crate::error::rows;
-use crate::parallel::vectorized;
+use crate::parallel::{is_serial, map, vectorized};
 use crate::stream::Stream;
 use crate::{KernelError, Real};
 
@@ -32,20 +30,20 @@ pub fn suprema_into<T: Real>(
         let wanted = "draws up to number 2^32 - 1";
         return Err(KernelError::new("out", wanted, out.len()));
     }
-    out.par_iter_mut().enumerate().try_for_each_init(
-        || (vec![0_i8; dim], vec![T::ZERO; dim]),
-        |(draws, signs), (k, supremum)| {
-            rademacher_into(p, stream, Some(&[first + k as u32]), dim, draws)?;
-            for (sign, draw) in signs.iter_mut().zip(draws.iter()) {
-                *sign = T::from_f64(f64::from(*draw));
-            }
-            *supremum = vectors
-                .chunks(dim)
-                .map(|v| vectorized!(dot(v, signs)))
-                .fold(f64::NEG_INFINITY, f64::max);
-            Ok(())
-        },
-    )
+    let draw = |k: usize| {
+        let (mut draws, mut signs) = (vec![0_i8; dim], vec![T::ZERO; dim]);
+        rademacher_into(p, stream, Some(&[first + k as u32]), dim, &mut draws)?;
+        for (sign, draw) in signs.iter_mut().zip(draws) {
+            *sign = T::from_f64(f64::from(draw));
+        }
+        let products = vectors.chunks(dim).map(|v| vectorized!(dot(v, &signs)));
+        Ok(products.fold(f64::NEG_INFINITY, f64::max))
+    };
+    let suprema = map(0..out.len(), is_serial(vectors.len() * out.len()), draw);
+    for (out, supremum) in out.iter_mut().zip(suprema) {
+        *out = supremum?;
+    }
+    Ok(())
 }
 
 /// `<v, signs>` in `f64`, in eight lanes.

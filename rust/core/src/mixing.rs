@@ -3,11 +3,9 @@
 //! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
 //! whatever the number of threads and the width of the vector registers.
 
-use rayon::prelude::*;
-
 use crate::error::{rows, same_len};
 use crate::noise::Noise;
-use crate::parallel::{LINE, SERIAL_BELOW, fetch_all, for_each_tile, is_serial, vectorized};
+use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Place};
 use crate::{KernelError, Real, Sample};
 
@@ -131,16 +129,19 @@ pub fn mix_into<T: Real>(
 fn mix_blocks<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize, serial: bool, out: &mut [T]) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
     let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
-    column_tiles(out, dim, unaligned, BLOCK)
-        .into_par_iter()
-        .with_min_len(if serial { usize::MAX } else { 1 })
-        .for_each(|(column, mut rows)| {
+    let tiles = column_tiles(out, dim, unaligned, BLOCK).into_iter();
+    for_each(
+        tiles,
+        serial,
+        || (),
+        |(), (column, mut rows)| {
             vectorized!(for (i, out) in rows.iter_mut().enumerate() {
                 let part = |j: usize, from: usize, len: usize| &x[j * dim + column + from..][..len];
                 let (indices, weights) = a.row(i);
                 mix_short(indices, weights, part, out);
             });
-        });
+        },
+    );
 }
 
 /// `out = A (X + noise)`, to the bit what [`mix_into`] makes of what [`add_noise_into`](crate::noise::add_noise_into)
@@ -178,19 +179,19 @@ pub fn mix_noisy_into<T: Sample>(
         send(&mut sent, 0, dim);
         return mix_into(a, &sent, dim, out);
     }
-    let rows_together = SERIAL_BELOW.div_ceil(1 + width * a.indices.len() / a.rows() / PRODUCTS);
-    let min_len = if is_serial(x.len()) { usize::MAX } else { 1 };
-    column_tiles(out, dim, 0, width)
-        .into_par_iter()
-        .with_min_len(min_len)
-        .for_each_init(room, |sent, (first, rows)| {
+    let tiles = column_tiles(out, dim, 0, width).into_iter();
+    for_each(
+        tiles,
+        is_serial(x.len()),
+        room,
+        |sent, (first, mut rows)| {
             let columns = rows[0].len();
             send(sent, first, columns);
-            rows.into_par_iter()
-                .with_min_len(rows_together)
-                .enumerate()
-                .for_each(|(i, out)| vectorized!(mix_row(a.row(i), sent, columns, 0, out)));
-        });
+            vectorized!(for (i, out) in rows.iter_mut().enumerate() {
+                mix_row(a.row(i), sent, columns, 0, out);
+            });
+        },
+    );
     Ok(())
 }
 

@@ -7,11 +7,9 @@
 //! byte upwards, with zeros up to a whole byte. Then come the escaped codes in their order, 8 bytes each, lowest
 //! first. A sequence of codes has exactly one message.
 
-use rayon::prelude::*;
-
 use crate::KernelError;
 use crate::error::{rows, same_len};
-use crate::parallel::{for_each_row, is_serial, vectorized};
+use crate::parallel::{for_each_row, is_serial, map, vectorized};
 use crate::quantize::Code;
 
 /// Symbols that fill whole words of 32 bits, however many bits they have.
@@ -19,6 +17,9 @@ const GROUP: usize = 32;
 
 /// Codes of one block, a multiple of [`GROUP`].
 const BLOCK: usize = 1024;
+
+/// Codes of one task.
+const TASK: usize = 16 * BLOCK;
 
 /// The value of the expression for a number of bits that the compiler knows.
 macro_rules! with_bits {
@@ -79,12 +80,16 @@ pub fn packed_sizes_into<C: Code>(
 pub fn pack<C: Code>(codes: &[C], bits: u32) -> Result<Vec<u8>, KernelError> {
     let escape = escape(bits)?;
     let mut message = vec![0; symbol_bytes(codes.len(), bits)];
-    let escaped: Vec<Vec<i64>> = message
-        .par_chunks_mut(symbol_bytes(BLOCK, bits))
-        .zip(codes.par_chunks(BLOCK))
-        .with_min_len(blocks_together(codes.len()))
-        .map(|(bytes, codes)| pack_block(codes, bits, escape, bytes))
-        .collect();
+    let tasks = message
+        .chunks_mut(symbol_bytes(TASK, bits))
+        .zip(codes.chunks(TASK));
+    let escaped = map(tasks, is_serial(codes.len()), |(bytes, codes)| {
+        let blocks = bytes
+            .chunks_mut(symbol_bytes(BLOCK, bits))
+            .zip(codes.chunks(BLOCK));
+        let escaped = blocks.map(|(bytes, codes)| pack_block(codes, bits, escape, bytes));
+        escaped.flatten().collect::<Vec<_>>()
+    });
     for code in escaped.into_iter().flatten() {
         message.extend(code.to_le_bytes());
     }
@@ -132,12 +137,20 @@ pub fn unpack_into<C: Code>(message: &[u8], bits: u32, out: &mut [C]) -> Result<
         let wanted = "zeros after the last symbol";
         return Err(KernelError::new("message", wanted, "ones"));
     }
-    let escapes: Result<Vec<Vec<&mut C>>, KernelError> = symbols
-        .par_chunks(symbol_bytes(BLOCK, bits))
-        .zip(out.par_chunks_mut(BLOCK))
-        .with_min_len(blocks_together(count))
-        .map(|(bytes, codes)| unpack_block(bytes, bits, escape, codes))
-        .collect();
+    let tasks = symbols
+        .chunks(symbol_bytes(TASK, bits))
+        .zip(out.chunks_mut(TASK));
+    let escapes = map(tasks, is_serial(count), |(bytes, codes)| {
+        let blocks = bytes
+            .chunks(symbol_bytes(BLOCK, bits))
+            .zip(codes.chunks_mut(BLOCK));
+        let mut places = Vec::new();
+        for (bytes, codes) in blocks {
+            places.extend(unpack_block(bytes, bits, escape, codes)?);
+        }
+        Ok(places)
+    });
+    let escapes: Result<Vec<Vec<&mut C>>, KernelError> = escapes.into_iter().collect();
     let places: Vec<&mut C> = escapes?.into_iter().flatten().collect();
     let (codes, rest) = escaped.as_chunks();
     if places.len() != codes.len() || !rest.is_empty() {
@@ -278,9 +291,4 @@ fn escape(bits: u32) -> Result<u32, KernelError> {
 
 fn symbol_bytes(count: usize, bits: u32) -> usize {
     (count * bits as usize).div_ceil(8)
-}
-
-/// Blocks that one thread takes at a time: all of them if there is little to do.
-fn blocks_together(count: usize) -> usize {
-    if is_serial(count) { usize::MAX } else { 1 }
 }

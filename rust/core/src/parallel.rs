@@ -1,22 +1,56 @@
 //! Sharing work among threads without letting their number show in the result: work is cut into blocks
 //! of a size that depends on the data alone, and partial results are joined in the order of the blocks.
 
+use dpmesh_threads::threads;
 use pulp::{Arch, NullaryFnOnce};
-use rayon::prelude::*;
 
 /// Elements of one block: small enough for the first-level cache, large enough to hide the dispatch.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Below this many elements, some 30 to 100 microseconds of work, a kernel stays on the calling thread: waking
-/// others costs more, above all where other programs want the same processors.
-pub(crate) const SERIAL_BELOW: usize = 1 << 17;
+/// Below this many elements, some 10 to 30 microseconds of work, a kernel stays on the calling thread: others would
+/// come too late.
+pub(crate) const SERIAL_BELOW: usize = 8 * BLOCK;
 
 /// Elements that one task gets at least.
-const TASK: usize = 4 * BLOCK;
+const TASK: usize = 2 * BLOCK;
 
-/// Whether the calling thread does the work on so many elements alone. A pool of one thread would only be a detour.
+/// Whether the calling thread does the work on so many elements alone.
 pub(crate) fn is_serial(elements: usize) -> bool {
-    elements < SERIAL_BELOW || rayon::current_num_threads() == 1
+    elements < SERIAL_BELOW || threads() == 1
+}
+
+/// Whether threads are better shared within the work on each row than among rows: where these are few and long.
+pub(crate) fn is_better_within(rows: usize, cost: usize) -> bool {
+    rows < threads() && cost >= SERIAL_BELOW
+}
+
+/// Calls `work(scratch, item)` for each item, on several threads unless `serial`. What `scratch` holds from an earlier
+/// call is not defined. An item should be some microseconds of work.
+pub(crate) fn for_each<I: Iterator + Send, S>(
+    items: I,
+    serial: bool,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, I::Item) + Sync,
+) {
+    if serial {
+        let mut scratch = scratch();
+        items.for_each(|item| work(&mut scratch, item));
+    } else {
+        dpmesh_threads::for_each(items, scratch, work);
+    }
+}
+
+/// `value(item)` for each item, in their order, on several threads unless `serial`.
+pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
+    items: I,
+    serial: bool,
+    value: impl Fn(I::Item) -> R + Sync,
+) -> Vec<R> {
+    if serial {
+        items.map(value).collect()
+    } else {
+        dpmesh_threads::map(items, value)
+    }
 }
 
 /// The value of the expression, compiled for the widest vector instructions that this processor has.
@@ -121,18 +155,18 @@ pub(crate) fn for_each_row<T: Send>(
     x: &mut [T],
     dim: usize,
     cost: usize,
-    work: impl Fn(usize, &mut [T]) + Send + Sync,
+    work: impl Fn(usize, &mut [T]) + Sync,
 ) {
     for_each_row_with(x, dim, cost, || (), |(), i, row| work(i, row));
 }
 
-/// As [`for_each_row`], for work that needs scratch memory: see [`for_each_block`].
+/// As [`for_each_row`], for work that needs scratch memory: see [`for_each`].
 pub(crate) fn for_each_row_with<T: Send, S>(
     x: &mut [T],
     dim: usize,
     cost: usize,
-    scratch: impl Fn() -> S + Send + Sync,
-    work: impl Fn(&mut S, usize, &mut [T]) + Send + Sync,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, usize, &mut [T]) + Sync,
 ) {
     for_each_group(x, dim, cost, |first, rows| {
         let mut scratch = scratch();
@@ -148,56 +182,66 @@ pub(crate) fn for_each_group<T: Send>(
     x: &mut [T],
     dim: usize,
     cost: usize,
-    work: impl Fn(usize, &mut [T]) + Send + Sync,
+    work: impl Fn(usize, &mut [T]) + Sync,
 ) {
     let rows = x.len() / dim;
     if rows < 2 || is_serial(rows.saturating_mul(cost)) {
         work(0, x);
     } else {
         let rows_per_task = TASK.div_ceil(cost.max(1));
-        x.par_chunks_mut(rows_per_task * dim)
-            .enumerate()
-            .for_each(|(task, rows)| work(task * rows_per_task, rows));
+        let tasks = x.chunks_mut(rows_per_task * dim).enumerate();
+        dpmesh_threads::for_each(
+            tasks,
+            || (),
+            |(), (task, rows)| work(task * rows_per_task, rows),
+        );
+    }
+}
+
+/// As [`for_each_group`], for work that can itself be shared among threads: see [`is_better_within`].
+pub(crate) fn for_each_group_or_within<T: Send>(
+    x: &mut [T],
+    dim: usize,
+    cost: usize,
+    work: impl Fn(usize, &mut [T]) + Sync,
+) {
+    if is_better_within(x.len() / dim, cost) {
+        work(0, x);
+    } else {
+        for_each_group(x, dim, cost, work);
     }
 }
 
 /// Calls `work(scratch, block_index, block)` for each block of `len` elements (the last one may be shorter), on
-/// several threads if there is much to do. What `scratch` holds from an earlier call is not defined.
+/// several threads if there is much to do. For `scratch` see [`for_each`].
 pub(crate) fn for_each_block<T: Send, S>(
     x: &mut [T],
     len: usize,
-    scratch: impl Fn() -> S + Send + Sync,
-    work: impl Fn(&mut S, usize, &mut [T]) + Send + Sync,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, usize, &mut [T]) + Sync,
 ) {
-    if is_serial(x.len()) {
-        let mut scratch = scratch();
-        x.chunks_mut(len)
-            .enumerate()
-            .for_each(|(i, block)| work(&mut scratch, i, block));
-    } else {
-        x.par_chunks_mut(len)
-            .with_min_len(TASK.div_ceil(len))
-            .enumerate()
-            .for_each_init(scratch, |scratch, (i, block)| work(scratch, i, block));
-    }
+    let serial = is_serial(x.len());
+    let blocks_per_task = TASK.div_ceil(len);
+    let tasks = x.chunks_mut(blocks_per_task * len).enumerate();
+    for_each(tasks, serial, scratch, |scratch, (task, blocks)| {
+        for (i, block) in blocks.chunks_mut(len).enumerate() {
+            work(scratch, task * blocks_per_task + i, block);
+        }
+    });
 }
 
 /// Calls `work(scratch, row, column, part)` for each row of `dim` elements, long rows in parts of [`BLOCK`] elements
-/// that begin at `column`, on several threads if there is much to do. For `scratch` see [`for_each_block`].
+/// that begin at `column`, on several threads if there is much to do. For `scratch` see [`for_each`].
 pub(crate) fn for_each_part<T: Send, S>(
     x: &mut [T],
     dim: usize,
-    scratch: impl Fn() -> S + Send + Sync,
-    work: impl Fn(&mut S, usize, usize, &mut [T]) + Send + Sync,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, usize, usize, &mut [T]) + Sync,
 ) {
     if dim < SERIAL_BELOW {
         for_each_block(x, dim, scratch, |scratch, row, x| work(scratch, row, 0, x));
     } else {
-        for_each_row(x, dim, dim, |row, x| {
-            for_each_block(x, BLOCK, &scratch, |scratch, block, x| {
-                work(scratch, row, block * BLOCK, x);
-            });
-        });
+        for_each_tile(x, dim, BLOCK, threads() == 1, scratch, work);
     }
 }
 
@@ -205,52 +249,40 @@ pub(crate) fn for_each_part<T: Send, S>(
 pub(crate) fn map_blocks<T: Sync, R: Send>(
     x: &[T],
     len: usize,
-    value: impl Fn(&[T]) -> R + Send + Sync,
+    value: impl Fn(&[T]) -> R + Sync,
 ) -> Vec<R> {
-    if is_serial(x.len()) {
-        x.chunks(len).map(value).collect()
-    } else {
-        x.par_chunks(len).map(value).collect()
-    }
+    map(x.chunks(len), is_serial(x.len()), value)
 }
 
 /// Calls `work(scratch, first_row, first_column, tile)` for tiles of about `len` elements of the rows of `x`: several
-/// whole rows, or a piece of one row. On several threads unless `serial`. What `scratch` holds from an earlier call is
-/// not defined.
+/// whole rows, or a piece of one row. On several threads unless `serial`. For `scratch` see [`for_each`].
 pub(crate) fn for_each_tile<T: Send, S>(
     x: &mut [T],
     dim: usize,
     len: usize,
     serial: bool,
-    scratch: impl Fn() -> S + Send + Sync,
-    work: impl Fn(&mut S, usize, usize, &mut [T]) + Send + Sync,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, usize, usize, &mut [T]) + Sync,
 ) {
-    let min_len = if serial { usize::MAX } else { 1 };
     let rows_together = (len / dim).max(1);
-    x.par_chunks_mut(rows_together * dim)
-        .with_min_len(min_len)
-        .enumerate()
-        .for_each(|(group, rows)| {
-            let first_row = group * rows_together;
-            rows.par_chunks_mut(len)
-                .with_min_len(min_len)
-                .enumerate()
-                .for_each_init(&scratch, |scratch, (piece, tile)| {
-                    work(scratch, first_row, piece * len, tile);
-                });
-        });
+    let groups = x.chunks_mut(rows_together * dim).enumerate();
+    let tiles = groups.flat_map(|(group, rows)| {
+        let pieces = rows.chunks_mut(len).enumerate();
+        pieces.map(move |(piece, tile)| (group * rows_together, piece * len, tile))
+    });
+    for_each(tiles, serial, scratch, |scratch, (row, column, tile)| {
+        work(scratch, row, column, tile);
+    });
 }
 
 /// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
-pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Send + Sync) -> f64 {
+pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Sync) -> f64 {
     if is_serial(x.len()) {
         x.chunks(BLOCK).map(term).sum()
     } else {
-        let terms: Vec<f64> = x
-            .par_chunks(BLOCK)
-            .with_min_len(TASK / BLOCK)
-            .map(term)
-            .collect();
-        terms.iter().sum()
+        let tasks = map(x.chunks(TASK), false, |blocks| {
+            blocks.chunks(BLOCK).map(&term).collect::<Vec<_>>()
+        });
+        tasks.iter().flatten().sum()
     }
 }

@@ -5,7 +5,9 @@
 //! row (it keeps the direction), which bounds the L1 norm but is not the nearest point of the L1 ball.
 
 use crate::error::{positive, rows, same_len};
-use crate::parallel::{BLOCK, for_each_group, map_blocks, sum_blocks, vectorized};
+use crate::parallel::{
+    BLOCK, for_each_group, for_each_group_or_within, map_blocks, sum_blocks, vectorized,
+};
 use crate::{KernelError, Real};
 
 /// Which norm a row is measured in.
@@ -66,7 +68,7 @@ pub fn row_norms_into<T: Real>(
     out: &mut [f64],
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), rows("x", x.len(), dim)?)?;
-    for_each_group(out, 1, dim, |first, norms| {
+    for_each_group_or_within(out, 1, dim, |first, norms| {
         let rows = x[first * dim..].chunks_exact(dim);
         vectorized!(for (norm, row) in norms.iter_mut().zip(rows.clone()) {
             *norm = inlined_norm(row, kind);
@@ -215,10 +217,7 @@ mod tests {
     #[test]
     fn the_norm_has_the_same_bits_on_any_number_of_threads() {
         let x: Vec<f32> = (0..200_003).map(|i| (i as f32 * 0.37).sin()).collect();
-        let on = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.unwrap().install(|| norm(&x, Norm::L2)).to_bits()
-        };
+        let on = |threads| dpmesh_threads::with_threads(threads, || norm(&x, Norm::L2)).to_bits();
         assert_eq!(on(1), on(2));
         assert_eq!(on(1), on(7));
     }

@@ -122,11 +122,9 @@ proptest! {
 fn values_are_the_same_on_any_number_of_threads() {
     let on = |threads, law, rows: u32, dim| {
         let nodes: Vec<u32> = (0..rows).collect();
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        pool.install(|| draw(law, 9.5, &stream(Cipher::Aes), &nodes, dim))
+        dpmesh_threads::with_threads(threads, || {
+            draw(law, 9.5, &stream(Cipher::Aes), &nodes, dim)
+        })
     };
     for law in LAWS {
         for (rows, dim) in [(1, 300_001), (500, 301)] {

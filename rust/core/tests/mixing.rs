@@ -53,10 +53,8 @@ fn equals_slow<T: Real>(degrees: &[usize], columns: usize, dim: usize, seed: u64
     let a = MixingMatrix::new(&indptr, &indices, &weights, columns).unwrap();
     let expected = slow(&indptr, &indices, &weights, &x, dim);
     for threads in [1, 2, 7] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let mut out = vec![T::from_f64(f64::NAN); degrees.len() * dim];
-        pool.unwrap()
-            .install(|| mix_into(&a, &x, dim, &mut out).unwrap());
+        dpmesh_threads::with_threads(threads, || mix_into(&a, &x, dim, &mut out).unwrap());
         assert!(out == expected, "{degrees:?} {columns} {dim} {threads}");
     }
 }
@@ -98,10 +96,9 @@ fn fused_equals_separate<T: Sample + PartialEq>(nodes: usize, dim: usize, noise:
     let mut separate = vec![T::ZERO; (nodes + 2) * dim];
     mix_into(&a, &noisy, dim, &mut separate).unwrap();
     for threads in [1, 2, 7] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let mut fused = vec![T::from_f64(f64::NAN); separate.len()];
         let mix = || mix_noisy_into(&a, &x, dim, &noise, &mut fused).unwrap();
-        pool.unwrap().install(mix);
+        dpmesh_threads::with_threads(threads, mix);
         assert!(fused == separate, "{nodes} {dim} {threads}");
     }
 }

@@ -24,8 +24,7 @@ fn draw<T: Sample>(law: Law, stream: &Stream, nodes: &[u32], dim: usize) -> Vec<
 }
 
 fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.unwrap().install(work)
+    dpmesh_threads::with_threads(threads, work)
 }
 
 #[test]

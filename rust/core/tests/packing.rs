@@ -116,8 +116,7 @@ fn many_codes_come_back_on_any_number_of_threads() {
     let codes: Vec<i32> = (0..100_003).map(|i: i32| i.wrapping_mul(i) % 70).collect();
     let alone = slow(&codes.iter().copied().map(i64::from).collect::<Vec<_>>(), 7);
     for threads in [1, 2, 7] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.unwrap().install(|| {
+        dpmesh_threads::with_threads(threads, || {
             let message = pack(&codes, 7).unwrap();
             assert!(message == alone);
             assert!(unpacked(&message, 7, codes.len()).as_ref() == Ok(&codes));

@@ -151,8 +151,7 @@ fn levels_stay_where_they_are() {
 }
 
 fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.unwrap().install(work)
+    dpmesh_threads::with_threads(threads, work)
 }
 
 #[test]

@@ -46,9 +46,8 @@ fn moves_have_the_same_bits_on_any_number_of_threads() {
             form,
         };
         let (mut moves, mut losses) = (vec![f32::NAN; 51 * model.dim()], vec![f64::NAN; 51]);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let work = || model.train_into(&start, walks, training, &mut moves, &mut losses);
-        pool.unwrap().install(work).unwrap();
+        dpmesh_threads::with_threads(threads, work).unwrap();
         (moves, losses)
     };
     for form in [None, Some(Form::Direct), Some(Form::Span)] {

@@ -12,8 +12,6 @@
 //!
 //! `delta = phi(t) * integral over u > 0 of exp(-t u - u^2/2) (1 - exp(-mu u))`.
 
-use rayon::prelude::*;
-
 use crate::KernelError;
 use crate::check::{non_negative, open_probability, positive};
 use crate::quadrature::integral;
@@ -53,7 +51,7 @@ pub fn epsilon(mu: f64, delta: f64) -> Result<f64, KernelError> {
 /// # Errors
 /// As [`log_delta`].
 pub fn log_deltas(mu: &[f64], epsilon: f64) -> Result<Vec<f64>, KernelError> {
-    mu.par_iter().map(|&mu| log_delta(mu, epsilon)).collect()
+    each(mu, |mu| log_delta(mu, epsilon))
 }
 
 /// [`epsilon`] of each `mu`.
@@ -61,7 +59,23 @@ pub fn log_deltas(mu: &[f64], epsilon: f64) -> Result<Vec<f64>, KernelError> {
 /// # Errors
 /// As [`epsilon`].
 pub fn epsilons(mu: &[f64], delta: f64) -> Result<Vec<f64>, KernelError> {
-    mu.par_iter().map(|&mu| epsilon(mu, delta)).collect()
+    each(mu, |mu| epsilon(mu, delta))
+}
+
+/// The values at each `mu`, several of them in a task.
+fn each(
+    mu: &[f64],
+    value: impl Fn(f64) -> Result<f64, KernelError> + Sync,
+) -> Result<Vec<f64>, KernelError> {
+    let tasks = dpmesh_threads::map(mu.chunks(16), |mu| {
+        mu.iter()
+            .map(|&mu| value(mu))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    tasks
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .map(|values| values.concat())
 }
 
 /// The analytic Gaussian mechanism (Balle and Wang 2018): the smallest noise multiplier (standard deviation

@@ -11,15 +11,13 @@ use numpy::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::threads;
-
 /// Runs `work` with the interpreter lock released, on the package's threads. A kernel's error becomes a
 /// `ValueError`, a panic (which would be a bug of ours) a `RuntimeError`.
 pub fn run_native<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, KernelError> + Send,
 ) -> PyResult<R> {
-    let result = py.detach(|| catch_unwind(AssertUnwindSafe(|| threads::install(work))));
+    let result = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
     match result {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(refused(error)),

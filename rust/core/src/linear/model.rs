@@ -1,13 +1,11 @@
 //! The work on one stack of nodes, shared among threads.
 
-use rayon::prelude::*;
-
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_into};
 use super::{Averaging, Batches, Clipping, Features, Objective};
 use crate::error::{rows, same_len};
 use crate::parallel::{
-    BLOCK, SERIAL_BELOW, for_each_group, for_each_row_with, is_serial, vectorized,
+    BLOCK, for_each, for_each_group_or_within, for_each_row_with, is_serial, map, vectorized,
 };
 use crate::projection::{Norm, inlined_norm, norm};
 use crate::{KernelError, Real};
@@ -75,7 +73,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         self.check(params, batches)?;
         same_len("out", out.len(), params.len())?;
         let cost = self.cost(batches);
-        for_each_group(out, self.dim, cost, |first, rows| {
+        for_each_group_or_within(out, self.dim, cost, |first, rows| {
             let mut scratch = Scratch::new();
             vectorized!(
                 for (node, out) in (first..).zip(rows.chunks_exact_mut(self.dim)) {
@@ -194,14 +192,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
             );
         };
         let cost = batches.records().len() * self.objective.outputs() * self.features.cost();
-        if is_serial(cost) {
-            let mut memory = Vec::new();
-            for task in tasks {
-                work(&mut memory, task);
-            }
-        } else {
-            tasks.into_par_iter().for_each_init(Vec::new, work);
-        }
+        for_each(tasks.into_iter(), is_serial(cost), Vec::new, work);
         Ok(())
     }
 
@@ -218,8 +209,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
         same_len("out", out.len(), rows("params", params.len(), self.dim)?)?;
         let records: Vec<i64> = (0..self.features.records() as i64).collect();
         self.check_records(&records)?;
+        let serial = is_serial(records.len() * self.objective.outputs() * self.features.cost());
         for (slot, params) in out.iter_mut().zip(params.chunks(self.dim)) {
-            let blocks = records.par_chunks(RECORDS_PER_BLOCK).map(|records| {
+            let blocks = map(records.chunks(RECORDS_PER_BLOCK), serial, |records| {
                 let mut right = 0;
                 let mut memory = Vec::new();
                 vectorized!(self.for_each_scored(
@@ -232,7 +224,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 ));
                 right
             });
-            *slot = blocks.sum();
+            *slot = blocks.iter().sum();
         }
         Ok(())
     }
@@ -275,7 +267,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         weight: f64,
     ) -> Vec<Vec<F::Value>> {
         let block = RECORDS_PER_BLOCK.max(records.len().div_ceil(MOST_BLOCKS));
-        let blocks = records.par_chunks(block).map(|records| {
+        map(records.chunks(block), false, |records| {
             let (mut part, mut scratch) = (vec![F::Value::ZERO; self.dim], Scratch::new());
             vectorized!(self.add_gradients(
                 params,
@@ -286,8 +278,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 &mut scratch
             ));
             part
-        });
-        blocks.collect()
+        })
     }
 
     /// Derivatives of the records' losses in their scores, clipped, times `weight`.
@@ -382,12 +373,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 Err(KernelError::new("batches", wanted, record))
             }
         };
-        if records.len() < SERIAL_BELOW {
-            return records.iter().try_for_each(check);
-        }
-        let error = records
-            .par_chunks(BLOCK)
-            .find_map_first(|block| block.iter().try_for_each(check).err());
-        error.map_or(Ok(()), Err)
+        let blocks = map(records.chunks(BLOCK), is_serial(records.len()), |block| {
+            block.iter().try_for_each(check)
+        });
+        blocks.into_iter().collect()
     }
 }

@@ -7,7 +7,7 @@ use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
-use crate::parallel::{for_each_group, vectorized};
+use crate::parallel::{for_each_group_or_within, vectorized};
 use crate::projection::{Norm, clip, inlined_norm};
 use crate::{KernelError, Real};
 
@@ -91,7 +91,7 @@ impl<F: Features> LinearModel<'_, F> {
         step.check(batches.nodes())?;
         let cost = self.cost(batches);
         let all_finite = AtomicBool::new(true);
-        for_each_group(params, self.dim(), cost, |first, rows| {
+        for_each_group_or_within(params, self.dim(), cost, |first, rows| {
             let (mut scratch, mut finite) = (Scratch::new(), true);
             vectorized!(
                 for (node, params) in (first..).zip(rows.chunks_exact_mut(self.dim())) {

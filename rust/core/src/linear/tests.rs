@@ -295,10 +295,7 @@ fn results_have_the_same_bits_on_any_number_of_threads() {
             .collect::<Vec<_>>();
         (bits, losses.iter().map(|v| v.to_bits()).collect::<Vec<_>>())
     };
-    let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        pool.unwrap().install(work)
-    };
+    let on = |threads| dpmesh_threads::with_threads(threads, work);
     assert_eq!(on(1), on(2));
     assert_eq!(on(1), on(7));
 }

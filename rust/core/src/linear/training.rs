@@ -9,13 +9,11 @@
 //! uses that a move never leaves the span of `w_0` and of the node's records, `w - w_0 = b W_0 + C^T X`: with
 //! the Gram matrix `X X^T` of these records a step costs as much as there are records, whatever their length.
 
-use rayon::prelude::*;
-
 use super::scratch::Scratch;
 use super::vectors::{scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
-use crate::parallel::{is_serial, vectorized};
+use crate::parallel::{for_each, is_serial, vectorized};
 use crate::projection::{Norm, norm};
 use crate::{KernelError, Real};
 
@@ -107,7 +105,7 @@ impl<F: Features> LinearModel<'_, F> {
         self.check_records(walks.batches.records())?;
         let start_square = norm(start, Norm::L2).powi(2);
         let penalty = 0.5 * training.averaging.regularization * start_square;
-        let work = |(node, (out, loss)): (usize, (&mut [F::Value], &mut f64))| {
+        let work = |(): &mut (), (node, (out, loss)): (usize, (&mut [F::Value], &mut f64))| {
             let batches = walks.of(node);
             *loss = batches.clone().next().map_or(f64::NAN, |first| {
                 self.sum_of_losses(start, first) * training.averaging.weight(first) + penalty
@@ -124,13 +122,8 @@ impl<F: Features> LinearModel<'_, F> {
             }
         };
         let cost = walks.batches.records().len() * self.objective.outputs() * self.features.cost();
-        if is_serial(cost) {
-            let all = moves.chunks_mut(self.dim()).zip(losses);
-            all.enumerate().for_each(work);
-        } else {
-            let all = moves.par_chunks_mut(self.dim()).zip(losses);
-            all.enumerate().for_each(work);
-        }
+        let all = moves.chunks_mut(self.dim()).zip(losses).enumerate();
+        for_each(all, is_serial(cost), || (), work);
         Ok(())
     }
 

@@ -1,9 +1,7 @@
 //! Arithmetic on whole parameter vectors.
 
-use rayon::prelude::*;
-
 use crate::Real;
-use crate::parallel::{BLOCK, vectorized};
+use crate::parallel::{BLOCK, for_each_block, vectorized};
 
 /// `out = factor * x`; exactly 0 for the factor 0.
 #[inline(always)]
@@ -28,13 +26,15 @@ pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
 
 /// Adds the parts to the target in their order.
 pub(super) fn add_all<T: Real>(parts: &[Vec<T>], target: &mut [T]) {
-    target
-        .par_chunks_mut(BLOCK)
-        .enumerate()
-        .for_each(|(i, target)| {
+    for_each_block(
+        target,
+        BLOCK,
+        || (),
+        |(), i, target| {
             for part in parts {
                 let part = &part[i * BLOCK..][..target.len()];
                 vectorized!(target.iter_mut().zip(part).for_each(|(t, &p)| *t += p));
             }
-        });
+        },
+    );
 }

@@ -1,13 +1,12 @@
 //! One step of deep Q-learning for every network: the arguments, and the way to each network's own step.
 
 use pulp::Arch;
-use rayon::prelude::*;
 
 use super::step::{Rule, Step, Workspace};
 use super::{ACTIONS, Shape, each};
 use crate::KernelError;
 use crate::error::{positive, same_len};
-use crate::parallel::fetch_all;
+use crate::parallel::{fetch_all, for_each};
 
 /// The optimizer of Kingma and Ba (2015), Algorithm 1, in their notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -152,21 +151,30 @@ pub fn learn_in_place(
     let batch = batch_size(picks, networks, capacity)?;
     same_len("learns", learns.len(), networks)?;
     same_len("losses", losses.len(), networks)?;
-    let size = shape.size();
-    (
-        trained.parameters.par_chunks_mut(size),
-        trained.first_moments.par_chunks_mut(size),
-        trained.second_moments.par_chunks_mut(size),
-        trained.steps,
-        losses,
-    )
-        .into_par_iter()
-        .enumerate()
-        .with_min_len(shape.networks_per_task())
-        .filter(|(i, _)| learns[*i])
-        .for_each_init(
-            || Workspace::new(shape, batch),
-            |space, (i, (parameters, first_moments, second_moments, step, loss))| {
+    let (size, together) = (shape.size(), shape.networks_per_task());
+    let tasks = trained
+        .parameters
+        .chunks_mut(together * size)
+        .zip(trained.first_moments.chunks_mut(together * size))
+        .zip(trained.second_moments.chunks_mut(together * size))
+        .zip(trained.steps.chunks_mut(together))
+        .zip(losses.chunks_mut(together));
+    for_each(
+        tasks.enumerate(),
+        networks <= together,
+        || Workspace::new(shape, batch),
+        |space, (task, ((((parameters, first_moments), second_moments), steps), losses))| {
+            let networks_of_task = parameters
+                .chunks_mut(size)
+                .zip(first_moments.chunks_mut(size))
+                .zip(second_moments.chunks_mut(size))
+                .zip(steps.iter_mut().zip(losses));
+            for (i, (((parameters, first_moments), second_moments), (step, loss))) in
+                (task * together..).zip(networks_of_task)
+            {
+                if !learns[i] {
+                    continue;
+                }
                 *step = step.saturating_add(1);
                 let memory_of = |i| replay.of_network(i, capacity, shape.inputs);
                 let picks_of = |i| &picks[i * batch..(i + 1) * batch];
@@ -186,7 +194,8 @@ pub fn learn_in_place(
                     picks,
                     space,
                 });
-            },
-        );
+            }
+        },
+    );
     Ok(())
 }

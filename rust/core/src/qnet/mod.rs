@@ -20,11 +20,9 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use rayon::prelude::*;
-
 use crate::KernelError;
 use crate::error::same_len;
-use crate::parallel::SERIAL_BELOW;
+use crate::parallel::{SERIAL_BELOW, for_each};
 
 use pass::Pass;
 
@@ -98,7 +96,7 @@ impl Shape {
         each("parameters", parameters.len(), self.size())
     }
 
-    /// How many networks a thread takes at least: waking others for fewer costs more than it saves.
+    /// How many networks a thread takes at a time: sharing fewer costs more than it saves.
     const fn networks_per_task(self) -> usize {
         SERIAL_BELOW.div_ceil(self.size())
     }
@@ -128,19 +126,25 @@ pub fn values_into(
     let networks = shape.networks(parameters)?;
     let samples = each("states", states.len(), networks * shape.inputs)?;
     same_len("values", values.len(), networks * samples * ACTIONS)?;
-    let parameters = parameters.par_chunks(shape.size());
-    let states = states.par_chunks(samples * shape.inputs);
-    values
-        .par_chunks_mut(samples * ACTIONS)
-        .zip(parameters.zip(states))
-        .with_min_len(shape.networks_per_task())
-        .for_each_init(
-            || Pass::<1>::new(shape, samples),
-            |pass, (values, (parameters, states))| {
+    let (size, states_of_one, values_of_one) =
+        (shape.size(), samples * shape.inputs, samples * ACTIONS);
+    let together = shape.networks_per_task();
+    let tasks = values
+        .chunks_mut(together * values_of_one)
+        .zip(parameters.chunks(together * size))
+        .zip(states.chunks(together * states_of_one));
+    for_each(
+        tasks,
+        networks <= together,
+        || Pass::<1>::new(shape, samples),
+        |pass, ((values, parameters), states)| {
+            let networks = parameters.chunks(size).zip(states.chunks(states_of_one));
+            for (values, (parameters, states)) in values.chunks_mut(values_of_one).zip(networks) {
                 pass.enter(states.chunks(shape.inputs));
                 pass.run(parameters);
                 values.copy_from_slice(pass.values().as_flattened());
-            },
-        );
+            }
+        },
+    );
     Ok(())
 }

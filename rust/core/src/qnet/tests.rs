@@ -245,9 +245,8 @@ fn the_result_has_the_same_bits_on_any_number_of_threads() {
     let shape = Shape::new(52, 128, Activation::Relu).unwrap();
     let case = Case::new(shape, 23, 20, 10);
     let on = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let mut case = case.clone();
-        pool.unwrap().install(|| {
+        dpmesh_threads::with_threads(threads, || {
             case.learn().unwrap();
             case.learn().unwrap();
         });

@@ -24,7 +24,7 @@ pub use spectrum::{EffectiveDimensions, effective_dimensions, spectrum_into};
 pub use vectors::Smooth;
 
 use crate::error::{non_negative, rows, same_len};
-use crate::parallel::for_each_block;
+use crate::parallel::{for_each, is_better_within, is_serial};
 use crate::{KernelError, Real};
 
 /// How the system is solved.
@@ -106,15 +106,17 @@ fn smooth_rows<T: Smooth>(
 
 /// Calls `work(scratch, v, u, block)` for each block of each row, `v` being what is to be smoothed unless it
 /// stands in `u`.
-fn for_each_cycle<T: Real, B: Sync, S: Send>(
+fn for_each_cycle<T: Real, B: Sync, S>(
     v: Option<&[T]>,
     u: &mut [T],
     blocks: &[(usize, B)],
-    scratch: impl Fn() -> S + Send + Sync,
-    work: impl Fn(&mut S, Option<&[T]>, &mut [T], &B) + Send + Sync,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, Option<&[T]>, &mut [T], &B) + Sync,
 ) {
     let dim: usize = blocks.iter().map(|(length, _)| length).sum();
-    for_each_block(u, dim, scratch, |scratch, row, u| {
+    let serial = is_serial(u.len()) || is_better_within(u.len() / dim, dim);
+    let rows = u.chunks_mut(dim).enumerate();
+    for_each(rows, serial, scratch, |scratch, (row, u)| {
         let (mut rest, mut start) = (u, row * dim);
         for (length, block) in blocks {
             let (u, after) = rest.split_at_mut(*length);
@@ -127,6 +129,7 @@ fn for_each_cycle<T: Real, B: Sync, S: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dpmesh_threads::with_threads;
     use proptest::prelude::*;
 
     /// A dense matrix, built from its definition, and Gaussian elimination.
@@ -308,10 +311,7 @@ mod tests {
             (vec![3], 1.0),
         ] {
             let on = |threads, method| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                let u = pool
-                    .unwrap()
-                    .install(|| smoothed(&x, &blocks, smoothing, method));
+                let u = with_threads(threads, || smoothed(&x, &blocks, smoothing, method));
                 u.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
             };
             for method in [Method::Recursion, FOURIER] {

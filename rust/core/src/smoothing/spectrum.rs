@@ -3,12 +3,10 @@
 use std::f64::consts::PI;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::decay::Decay;
 use crate::KernelError;
 use crate::error::non_negative;
-use crate::parallel::{BLOCK, for_each_block};
+use crate::parallel::{BLOCK, for_each_block, is_serial, map};
 
 /// Sums over the spectrum of `A^-1`: on how many of the dimensions noise still acts after smoothing (paper,
 /// Theorem 3).
@@ -98,10 +96,9 @@ impl Spectrum {
                     (linear + value, squared + value * value)
                 })
         };
-        let blocks: Vec<(f64, f64)> = (0..self.dim.div_ceil(BLOCK))
-            .into_par_iter()
-            .map(|block| sums(block * BLOCK..self.dim.min((block + 1) * BLOCK)))
-            .collect();
+        let blocks = map(0..self.dim.div_ceil(BLOCK), is_serial(self.dim), |block| {
+            sums(block * BLOCK..self.dim.min((block + 1) * BLOCK))
+        });
         EffectiveDimensions {
             linear: blocks.iter().map(|sums| sums.0).sum(),
             squared: blocks.iter().map(|sums| sums.1).sum(),

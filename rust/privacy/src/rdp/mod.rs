@@ -14,7 +14,7 @@ mod poisson;
 
 use std::collections::BTreeMap;
 
-use rayon::prelude::*;
+use dpmesh_threads::map;
 
 use crate::KernelError;
 use crate::check::{non_negative, positive, require};
@@ -139,7 +139,7 @@ fn sum_rounds(
         }
         sums
     };
-    let partial: Vec<_> = rounds.par_chunks(ROUNDS_PER_TASK).map(task).collect();
+    let partial = map(rounds.chunks(ROUNDS_PER_TASK), task);
     let mut total = vec![0.0; orders];
     for sums in partial {
         total
@@ -176,6 +176,7 @@ fn check(rate: &[f64], noise: &[f64], count: &[f64], orders: &[f64]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dpmesh_threads::with_threads;
     use proptest::prelude::*;
 
     fn poisson(rate: f64, noise: f64, order: f64) -> f64 {
@@ -265,9 +266,9 @@ mod tests {
                 rate.reverse();
                 noise.reverse();
             }
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            pool.unwrap()
-                .install(|| poisson_gaussian(&rate, &noise, &count, &orders).unwrap())
+            with_threads(threads, || {
+                poisson_gaussian(&rate, &noise, &count, &orders).unwrap()
+            })
         };
         assert_eq!(on(1, false), on(4, true));
         let slow: f64 = rate

@@ -1,0 +1,127 @@
+#![doc = include_str!("../README.md")]
+//!
+//! Items are handed out in their order, one at a time; results must not depend on which thread has which.
+
+#![deny(unsafe_code)]
+#![deny(missing_docs)]
+
+mod patience;
+mod team;
+
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::available_parallelism;
+
+use team::{Team, Work};
+
+/// The environment variable that says how many threads to use, where nobody calls [`set_threads`].
+pub const VARIABLE: &str = "DPMESH_NUM_THREADS";
+
+static EVERYBODYS: RwLock<Option<Arc<Team>>> = RwLock::new(None);
+
+thread_local! {
+    /// The team of [`with_threads`], while the thread is in it.
+    static OWN: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
+    static IS_HELPER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Threads that work is shared among, the calling one included; 1 inside of work that is shared already.
+///
+/// Unless [`set_threads`] was called these are [`VARIABLE`]'s or, without it, as many as there are processors for this
+/// process.
+#[must_use]
+pub fn threads() -> usize {
+    if IS_HELPER.get() { 1 } else { team().threads() }
+}
+
+/// Sets the number of threads of the whole process, at least 1, the calling one included. Work under way goes on as it
+/// began.
+pub fn set_threads(count: usize) {
+    let mut everybodys = EVERYBODYS.write().unwrap_or_else(PoisonError::into_inner);
+    *everybodys = Some(Arc::new(Team::new(count)));
+}
+
+/// Calls `work`; what it shares is shared among so many threads, at least 1, of a team of its own.
+pub fn with_threads<R>(count: usize, work: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Arc<Team>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            OWN.set(self.0.take());
+        }
+    }
+    let _restore = Restore(OWN.replace(Some(Arc::new(Team::new(count)))));
+    work()
+}
+
+/// Calls `work(scratch, item)` for each item. `scratch` is made once for each thread that takes part.
+///
+/// # Panics
+///
+/// When `work` does, after all threads have stopped.
+pub fn for_each<I: Iterator + Send, S>(
+    items: I,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, I::Item) + Sync,
+) {
+    let most = items.size_hint().1.unwrap_or(usize::MAX);
+    let items = Mutex::new(items.fuse());
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    share(most.saturating_sub(1), &|| {
+        let Some(mut item) = next() else { return };
+        let mut scratch = scratch();
+        loop {
+            work(&mut scratch, item);
+            match next() {
+                Some(another) => item = another,
+                None => return,
+            }
+        }
+    });
+}
+
+/// `value(item)` for each item, in their order.
+///
+/// # Panics
+///
+/// When `value` does.
+pub fn map<I: ExactSizeIterator + Send, R: Send>(
+    items: I,
+    value: impl Fn(I::Item) -> R + Sync,
+) -> Vec<R> {
+    let mut values: Vec<Option<R>> = (0..items.len()).map(|_| None).collect();
+    let pairs = values.iter_mut().zip(items);
+    for_each(pairs, || (), |(), (place, item)| *place = Some(value(item)));
+    values.into_iter().flatten().collect()
+}
+
+fn share(most: usize, work: &Work<'_>) {
+    if IS_HELPER.get() {
+        work();
+    } else {
+        team().share(most, work);
+    }
+}
+
+fn team() -> Arc<Team> {
+    if let Some(own) = OWN.with_borrow(Clone::clone) {
+        return own;
+    }
+    let everybodys = EVERYBODYS.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(team) = &*everybodys {
+        return Arc::clone(team);
+    }
+    drop(everybodys);
+    let mut everybodys = EVERYBODYS.write().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(everybodys.get_or_insert_with(|| Arc::new(Team::new(default_threads()))))
+}
+
+fn default_threads() -> usize {
+    let asked = std::env::var(VARIABLE)
+        .ok()
+        .and_then(|count| count.parse().ok());
+    asked.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+}
+
+fn become_helper() {
+    IS_HELPER.set(true);
+}

@@ -1,0 +1,214 @@
+//! The threads of a team, and how a piece of work begins and ends among them.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+
+use crate::patience::Patience;
+
+/// Threads that a team has at most.
+pub(crate) const MOST_THREADS: usize = TURN as usize;
+
+/// In [`Shared::state`], what an opening or a closing adds: work is open while their number is odd. Below it stands the
+/// number of threads inside.
+const TURN: u64 = 1 << 16;
+
+pub(crate) type Work<'a> = dyn Fn() + Sync + 'a;
+
+/// The caller's thread and others that help it.
+pub(crate) struct Team {
+    threads: usize,
+    shared: Arc<Shared>,
+    helpers: OnceLock<Vec<Thread>>,
+    /// Whether a caller's work is under way.
+    taken: AtomicBool,
+}
+
+/// What helpers see of their team.
+struct Shared {
+    state: AtomicU64,
+    /// Present while a thread may be inside.
+    job: Mutex<Option<Job>>,
+    /// The first panic of a helper.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    asleep: Vec<AtomicBool>,
+    dismissed: AtomicBool,
+}
+
+#[derive(Clone)]
+struct Job {
+    work: &'static Work<'static>,
+    caller: Thread,
+}
+
+impl Team {
+    /// A team of so many threads, the caller's included. The others start with the first work.
+    pub(crate) fn new(threads: usize) -> Self {
+        let threads = threads.clamp(1, MOST_THREADS);
+        Self {
+            threads,
+            shared: Arc::new(Shared::new(threads - 1)),
+            helpers: OnceLock::new(),
+            taken: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Does the work on the calling thread and, at the same time, on up to `most` of the others; returns when all who
+    /// began it are done. Where the team is at work already, the caller does it alone.
+    ///
+    /// # Panics
+    ///
+    /// When the work does, on any thread.
+    pub(crate) fn share(&self, most: usize, work: &Work<'_>) {
+        if most == 0 || self.threads == 1 || self.taken.swap(true, SeqCst) {
+            return work();
+        }
+        let open = Open::new(self, work);
+        self.wake(self.helpers.get_or_init(|| self.shared.hire()), most);
+        work();
+        drop(open);
+        let panic = lock(&self.shared.panic).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    fn wake(&self, helpers: &[Thread], most: usize) {
+        let sleepers = (self.shared.asleep.iter().zip(helpers))
+            .filter(|(asleep, _)| asleep.load(SeqCst) && asleep.swap(false, SeqCst));
+        sleepers.take(most).for_each(|(_, helper)| helper.unpark());
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.dismissed.store(true, SeqCst);
+        if let Some(helpers) = self.helpers.get() {
+            self.wake(helpers, usize::MAX);
+        }
+    }
+}
+
+/// Work that helpers may join, until this is dropped.
+struct Open<'t>(&'t Team);
+
+impl<'t> Open<'t> {
+    fn new(team: &'t Team, work: &Work<'_>) -> Self {
+        let shared = &team.shared;
+        let work = outlive(work);
+        let caller = thread::current();
+        *lock(&shared.job) = Some(Job { work, caller });
+        *lock(&shared.panic) = None;
+        shared.state.fetch_add(TURN, SeqCst);
+        Self(team)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let shared = &self.0.shared;
+        shared.state.fetch_add(TURN, SeqCst);
+        let mut patience = Patience::new();
+        while !shared.state.load(SeqCst).is_multiple_of(TURN) {
+            if !patience.wait() {
+                thread::park();
+            }
+        }
+        *lock(&shared.job) = None;
+        self.0.taken.store(false, SeqCst);
+    }
+}
+
+/// The same work for threads that know nothing of its lifetime.
+#[allow(unsafe_code)]
+fn outlive(work: &Work<'_>) -> &'static Work<'static> {
+    // SAFETY: only `Open::new` calls this, and helpers find the work only while they are inside. `Open` lives shorter
+    // than the work: `Team::share` drops it before it returns, also when it unwinds. Its drop lets nobody else in,
+    // waits until nobody is inside, and takes the work away.
+    unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) }
+}
+
+impl Shared {
+    fn new(helpers: usize) -> Self {
+        Self {
+            state: AtomicU64::new(0),
+            job: Mutex::new(None),
+            panic: Mutex::new(None),
+            asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
+            dismissed: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts the helpers, as many as the system gives.
+    fn hire(self: &Arc<Self>) -> Vec<Thread> {
+        let start = |index| {
+            let shared = Arc::clone(self);
+            let builder = thread::Builder::new().name(format!("dpmesh-{}", index + 1));
+            builder.spawn(move || shared.help(index)).ok()
+        };
+        let helpers = (0..self.asleep.len()).map_while(start);
+        helpers.map(|helper| helper.thread().clone()).collect()
+    }
+
+    /// What a helper does all its life.
+    fn help(&self, index: usize) {
+        crate::become_helper();
+        let mut turn = 0;
+        while self.next_turn(&mut turn, index) {
+            if let Some(job) = self.join(turn) {
+                let done = catch_unwind(AssertUnwindSafe(job.work));
+                if let Err(panic) = done {
+                    lock(&self.panic).get_or_insert(panic);
+                }
+                self.leave(&job.caller);
+            }
+        }
+    }
+
+    /// Waits for an open turn other than `turn`, and puts it there; false when there will be no other.
+    fn next_turn(&self, turn: &mut u64, index: usize) -> bool {
+        let asleep = &self.asleep[index];
+        let mut patience = Patience::new();
+        loop {
+            let now = self.state.load(SeqCst) / TURN;
+            if self.dismissed.load(SeqCst) {
+                return false;
+            }
+            if now % 2 == 1 && now != *turn {
+                asleep.store(false, SeqCst);
+                *turn = now;
+                return true;
+            }
+            // Whoever opens a turn after this thread has said that it sleeps will wake it; one opened before is seen
+            // in the next pass.
+            if !patience.wait() && asleep.swap(true, SeqCst) {
+                thread::park();
+                patience = Patience::new();
+            }
+        }
+    }
+
+    /// Enters, if that turn is still open.
+    fn join(&self, turn: u64) -> Option<Job> {
+        let enter = |state| (state / TURN == turn).then_some(state + 1);
+        self.state.fetch_update(SeqCst, SeqCst, enter).ok()?;
+        lock(&self.job).clone()
+    }
+
+    fn leave(&self, caller: &Thread) {
+        let state = self.state.fetch_sub(1, SeqCst) - 1;
+        if state.is_multiple_of(2 * TURN) {
+            caller.unpark();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
