@@ -11,8 +11,7 @@ from dpmesh._validate import integer
 def set_threads(count: int) -> None:
     """Let kernels use `count` threads from now on.
 
-    The default is all cores, or the environment variable ``DPMESH_NUM_THREADS``. Call it before the
-    first kernel: a later change works too, but then small calls cost some 10 microseconds more.
+    The default is all cores, or the environment variable ``DPMESH_NUM_THREADS``.
 
     Raises
     ------
@@ -28,7 +27,7 @@ def get_threads() -> int:
 
 
 def _renew_after_fork() -> None:
-    """Threads do not survive a fork: the child gets a pool of its own."""
+    """Threads do not survive a fork: the child gets others."""
     _core.set_threads(_core.get_threads())
 
 

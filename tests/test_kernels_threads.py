@@ -1,0 +1,72 @@
+"""The one setting for threads: where it comes from, and that results and forks do not mind it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from dpmesh import kernels
+
+KEPT = np.random.default_rng(5).normal(size=(64, 4096))
+
+
+def smoothed() -> bytes:
+    return kernels.smooth(KEPT, 2.0).tobytes()
+
+
+@pytest.mark.parametrize(("setting", "threads"), [("3", 3), ("many", None), ("", None)])
+def test_the_environment_says_how_many_threads(setting: str, threads: int | None) -> None:
+    program = "import dpmesh; print(dpmesh.kernels.get_threads())"
+    environment = {**os.environ, "DPMESH_NUM_THREADS": setting}
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+    )
+    available = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    assert int(told.stdout) == (threads or len(available(0)))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 64])
+def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+    before, expected = kernels.get_threads(), smoothed()
+    try:
+        kernels.set_threads(threads)
+        assert kernels.get_threads() == threads
+        assert smoothed() == expected
+    finally:
+        kernels.set_threads(before)
+
+
+def test_bad_numbers_of_threads_are_refused() -> None:
+    for count in (0, -1, 1.5, "2"):
+        with pytest.raises(ValueError, match="count: wanted"):
+            kernels.set_threads(count)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")
+def test_a_forked_process_works_on_while_others_are_in_kernels() -> None:
+    expected, stop = smoothed(), threading.Event()
+
+    def keep_busy() -> None:
+        while not stop.is_set():
+            smoothed()
+
+    others = [threading.Thread(target=keep_busy) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if smoothed() == expected and smoothed() == expected else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        for other in others:
+            other.join()
