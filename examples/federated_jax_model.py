@@ -2,6 +2,7 @@
 
 A hundred clients, a tenth of them in each round, with and without Laplacian smoothing of each
 tensor, at the noise that epsilon 8 asks for. Writes federated_jax_model.png.
+Needs the extra jax.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ for name, algorithm in {
     "no smoothing": plain,
     "smoothing 0.5": replace(plain, estimator=smoothing),
 }.items():
-    run = dm.simulate(algorithm, problem, rounds=ROUNDS, key=key, delta=DELTA, every=3)
+    run = dm.simulate(algorithm, problem, rounds=ROUNDS, delta=DELTA, every=3)
     histories[name] = run.history
     print(f"{name:<14} accuracy {run.history.last('accuracy'):.3f}")
 

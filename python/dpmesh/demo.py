@@ -37,17 +37,21 @@ def make_topology(key: Key) -> Topology:
 
 
 def run_demo(key: Key, on_run: Callable[[str, Run], None]) -> dict[str, Run]:
-    """Learn at each epsilon; tell `on_run` of every finished run."""
+    """Learn at each epsilon; tell `on_run` of every finished run.
+
+    Runs under a seeded key share it. Under another one each has a new key, or else the difference
+    of two of them would have no noise.
+    """
     problem, topology = make_problem(key), make_topology(key)
     rounds = min(len(part) for part in problem.partition) // BATCH_SIZE
-    runs = {}
+    runs, own = {}, key if key.is_seeded else None
     for epsilon in EPSILONS:
         algorithm = OnlineLearning(
             epsilon, DELTA, step_size=InverseSqrt(4.0), radius=10.0, batch_size=BATCH_SIZE
         )
         name = "not private" if epsilon is None else f"epsilon = {epsilon:g}"
         runs[name] = simulate(
-            algorithm, problem, topology, rounds=rounds, key=key, delta=DELTA, every=2
+            algorithm, problem, topology, rounds=rounds, key=own, delta=DELTA, every=2
         )
         on_run(name, runs[name])
     return runs

@@ -68,8 +68,9 @@ def simulate(
     rounds
         At least 1.
     key
-        Source of all randomness; by default a new one from the operating system. A seeded key makes
-        the run reproducible, and its report says that it is no private release.
+        Source of all randomness, of this run and no other: two runs under one key have the same
+        noise, which their difference is rid of. By default a new one from the operating system. A
+        seeded key makes the run reproducible, and its report says that it is no private release.
     delta
         For the privacy report, in [0, 1); by default that of the budget, or of the algorithm if it
         has a `delta` of its own, or 0, at which Gaussian noise has no epsilon.
