@@ -48,6 +48,47 @@ def test_any_accountant_is_calibrated(target: float, delta: float, guess: float)
     assert spent >= target * (1 - 1e-6) - 1e-6 or noise == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.parametrize("guess", [0.02, 1.0, 1.6, 50.0])
+def test_few_costs_are_asked_for_and_none_twice(guess: float) -> None:
+    asked = []
+
+    def cost(noise: float) -> float:
+        asked.append(noise)
+        return accounting.poisson_gaussian_epsilon(
+            1e-5, 0.05, noise, neighboring_relation="add_remove", count=200, accountant="rdp"
+        )
+
+    noise = accounting.calibrate_noise(cost, 2.0, guess=guess)
+    assert close_below(cost(noise), 2.0)
+    asked.pop()
+    assert len(set(asked)) == len(asked)
+    assert len(asked) <= 7 + abs(math.log2(guess / noise))
+
+
+@given(
+    st.floats(0.01, 100),
+    st.floats(1e-3, 1e3),
+    st.floats(0.4, 40),
+    st.lists(st.tuples(st.floats(1e-2, 1e2), st.floats(0, 1e3)), max_size=4),
+)
+def test_steep_and_broken_costs_are_calibrated(
+    target: float, guess: float, steepness: float, jumps: list[tuple[float, float]]
+) -> None:
+    asked = 0
+
+    def cost(noise: float) -> float:
+        nonlocal asked
+        asked += 1
+        power = steepness * math.log(10 / noise)
+        smooth = math.exp(power) if power < 700 else math.inf
+        return smooth + sum(height for place, height in jumps if noise < place)
+
+    noise = accounting.calibrate_noise(cost, target, guess=guess)
+    assert cost(noise) <= target
+    assert close_below(cost(noise), target) or cost(noise * (1 - 1e-12)) > target
+    assert asked < 500
+
+
 @pytest.mark.parametrize("sampling", SAMPLED)
 @given(
     EPSILONS,

@@ -115,3 +115,18 @@ def test_curves_keep_every_order_and_never_fall_with_it() -> None:
             assert np.isfinite(curve).all()
             assert len(curve) == len(orders)
             assert (np.diff(curve) >= -1e-9 * curve[1:]).all()
+
+
+@pytest.mark.parametrize("multiplier", [8.0, 50.0])
+@pytest.mark.parametrize("delta", [2e-10, 1e-9, 1e-5])
+def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: float) -> None:
+    exact = accounting.gdp_epsilon(delta, accounting.gdp_mu(multiplier, count=100_000))
+    numeric = accounting.poisson_gaussian_epsilon(
+        delta,
+        1.0,
+        multiplier,
+        neighboring_relation="add_remove",
+        count=100_000,
+        accountant="pld",
+    )
+    assert exact <= numeric < 1.005 * exact

@@ -203,10 +203,8 @@ class FederatedLearning:
     def plan(self, rounds: int) -> Plan:
         """Return the noisy sums of `rounds` rounds, from public numbers alone."""
         integer("rounds", rounds, at_least=1)
-        releases = (
-            self.mechanism.planned(t, self.sensitivity, sampling=self.cohorts)
-            for t in range(rounds)
-        )
+        mechanism, sensitivity, cohorts = self.mechanism, self.sensitivity, self.cohorts
+        releases = (mechanism.planned(t, sensitivity, sampling=cohorts) for t in range(rounds))
         return Plan(
             tuple(releases),
             "add_remove" if self.sampling == "poisson" else "replace_one",

@@ -119,9 +119,9 @@ class WithReplacement:
         the plan of all rounds, and the same when all rounds are over.
         """
         self._check_rounds(rounds)
+        mechanism, sensitivity, sampling = self.mechanism, self.sensitivity, self.sampling
         releases = (
-            self.mechanism.planned(t, self.sensitivity, t % self.nodes, self.sampling)
-            for t in range(rounds)
+            mechanism.planned(t, sensitivity, t % self.nodes, sampling) for t in range(rounds)
         )
         secret = "which records are in a mini-batch stays secret"
         return Plan(tuple(releases), "replace_one", "record", (secret,))

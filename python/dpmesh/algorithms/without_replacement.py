@@ -180,8 +180,9 @@ class WithoutReplacement:
         ledger. They do not change the cost, as long as there is one release.
         """
         integer("rounds", rounds, at_least=1)
+        mechanism, sensitivity = self.mechanism, self.sensitivity
         releases = tuple(
-            self.mechanism.planned(t, self.sensitivity, batch=t)
+            mechanism.planned(t, sensitivity, batch=t)
             for t in range(rounds)
             if self.controller.may_be_global(t)
         )

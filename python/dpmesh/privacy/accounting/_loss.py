@@ -13,12 +13,14 @@ from math import ceil, exp, expm1, inf, log, log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy import fft
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
 from dpmesh.privacy.accounting._arguments import Floats
 
 ROUNDING = 1e-12  # of a delta that went through Fourier transforms: some 1e-14 to 1e-13 are seen
+_ROUNDING_OF_POWERS = 2.0**-51  # the same for each release: half of it is seen
 SMALLEST_DELTA = 100 * ROUNDING
 
 _FINEST = 1e-4  # of the grid, as dp-accounting's default
@@ -37,6 +39,7 @@ class Loss(NamedTuple):
     infinite: float
 
 
+Spectrum = npt.NDArray[np.complex128]
 Kind = Callable[[float, float, float], list[Loss]]
 """The losses of a round, one for each direction, from its rate, noise multiplier and grid."""
 
@@ -44,18 +47,19 @@ Kind = Callable[[float, float, float], list[Loss]]
 def composed_epsilon(
     delta: float, kind: Kind, rate: Floats, multiplier: Floats, times: Floats, interval: float
 ) -> float:
-    """Epsilon of rounds composed; infinite if the grid would be too coarse to tell.
+    """Epsilon of rounds composed; infinite if grid or rounding would be too coarse to tell.
 
     `delta` is at least `SMALLEST_DELTA`, and the rounding of the composition is taken off it.
     """
-    if interval > _COARSEST:
+    rounding = max(ROUNDING, _ROUNDING_OF_POWERS * float(np.sum(times)))
+    if interval > _COARSEST or delta <= rounding:
         return inf
     distinct, which = np.unique(np.column_stack([rate, multiplier]), axis=0, return_inverse=True)
     happen = np.bincount(which.reshape(-1), weights=times)
     counts = [int(count) for count in happen if count > 0]
     rounds = [kind(float(q), float(s), interval) for q, s in distinct[happen > 0]]
     directions = [composed(losses, counts) for losses in zip(*rounds, strict=True)]
-    return max(epsilon_at(delta - ROUNDING, loss, interval) for loss in directions)
+    return max(epsilon_at(delta - rounding, loss, interval) for loss in directions)
 
 
 def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
@@ -66,33 +70,52 @@ def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     first, log_finite = lowest, 0.0
     for loss, count in zip(losses, counts, strict=True):
-        spectrum *= fft.rfft(loss.masses, size) ** count
+        spectrum *= _power(fft.rfft(loss.masses, size), count)
         first += count * loss.first
         log_finite += count * log1p(-loss.infinite)
     masses = np.roll(fft.irfft(spectrum, size), -lowest)[: highest - lowest + 1]
     return Loss(first, masses, _TRUNCATED - expm1(log_finite))
 
 
+def _power(spectrum: Spectrum, count: int) -> Spectrum:
+    """A whole power, by squares: an order of magnitude faster than numpy's."""
+    power = np.ones_like(spectrum)
+    while count:
+        if count & 1:
+            power *= spectrum
+        count >>= 1
+        if count:
+            spectrum = spectrum * spectrum
+    return power
+
+
 def _window(losses: Sequence[Loss], counts: Sequence[int]) -> tuple[int, int]:
     """Where all but `_TRUNCATED` of the sum lies, from its first point, by Chernoff's bound."""
     centred, centre, variance, highest = [], 0.0, 1e-6, 0
     for loss, count in zip(losses, counts, strict=True):
-        points = np.arange(loss.masses.size)
+        points = np.arange(float(loss.masses.size))
         mean = np.average(points, weights=loss.masses)
         centred.append((points - mean, loss.masses, count))
         centre += count * mean
         variance += count * np.average((points - mean) ** 2, weights=loss.masses)
         highest += count * (points.size - 1)
-    lowest, tail = 0, log(2 / _TRUNCATED)
-    for order in sqrt(2 * tail / variance) * 2.0 ** np.arange(-20, 4, 2):
-        for sign in (1, -1):
-            growth = sum(n * logsumexp(sign * order * x, b=masses) for x, masses, n in centred)
-            bound = centre + sign * (growth + tail) / order
-            if sign > 0:
-                highest = min(highest, ceil(bound))
-            else:
-                lowest = max(lowest, int(bound))
-    return lowest, highest
+    tail = log(2 / _TRUNCATED)
+    orders: Floats = sqrt(2 * tail / variance) * 4.0 ** np.arange(-10.0, 2.0)
+    above = sum(n * _log_moments(x, masses, orders) for x, masses, n in centred)
+    below = sum(n * _log_moments(-x, masses, orders) for x, masses, n in centred)
+    highest = min(highest, ceil(np.min(centre + (above + tail) / orders)))
+    return max(0, int(np.max(centre - (below + tail) / orders))), highest
+
+
+def _log_moments(x: Floats, masses: Floats, orders: Floats) -> Floats:
+    """The logarithms of the mean of ``exp(order * x)``, each order 4 times the one before."""
+    largest = np.max(x)
+    powers, means = np.exp(orders[0] * (x - largest)), []
+    for _ in orders:
+        means.append(np.sum(masses * powers))  # a BLAS would wake threads for it
+        powers *= powers
+        powers *= powers
+    return orders * largest + np.log(means)
 
 
 def epsilon_at(delta: float, loss: Loss, interval: float) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import exp, inf, log, sqrt
+from itertools import count
+from math import exp, inf, log, nan, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -74,15 +75,19 @@ def calibrate_noise(
     4.3524
     """
     positive("target_epsilon", target_epsilon)
-    enough = positive("guess", guess)
-    while not (cost := epsilon_of(enough)) <= target_epsilon:
-        enough *= 2
+    enough = short = positive("guess", guess)
+    cost = short_cost = epsilon_of(guess)
+    stride = _stride(cost, target_epsilon)
+    while not cost <= target_epsilon:
+        short, short_cost = enough, cost
+        enough, stride = enough * stride, min(2.0, stride * stride)
         if enough > guess * _RANGE:
             some = f"such as {cost}" if cost < inf else "at a delta above 0 if it is Gaussian"
             fail("target_epsilon", f"an epsilon that noise attains, {some}", target_epsilon)
-    short, short_cost = enough / 2, epsilon_of(enough / 2)
+        cost = epsilon_of(enough)
     while short_cost <= target_epsilon:
-        enough, cost, short = short, short_cost, short / 2
+        enough, cost = short, short_cost
+        short, stride = short / stride, min(2.0, stride * stride)
         if short < guess / _RANGE:
             fail(
                 "target_epsilon",
@@ -93,6 +98,13 @@ def calibrate_noise(
     return _narrow(epsilon_of, target_epsilon, short, short_cost, enough, cost)
 
 
+def _stride(cost: float, target: float) -> float:
+    """Return a factor of noise, at most 2, that should lead from this cost beyond the target."""
+    if not 0 < cost < inf:
+        return 2.0
+    return min(2.0, max(cost / target, target / cost, 1.001) ** 2)
+
+
 def _narrow(
     epsilon_of: Callable[[float], float],
     target: float,
@@ -101,20 +113,33 @@ def _narrow(
     enough: float,
     cost: float,
 ) -> float:
-    """Narrow ``short < noise <= enough`` by the secant in logarithms, kept inside the bracket."""
-    aim = target - 0.5 * _TOLERANCE * min(1, target)
-    while cost < target - _TOLERANCE * min(1, target) and enough > short * (1 + 1e-13):
-        share = 0.5
-        if 0 < cost < aim and short_cost < inf:
-            share = (log(short_cost) - log(aim)) / (log(short_cost) - log(cost))
-            share = min(max(share, 0.02), 0.98)
-        middle = exp(log(short) + share * (log(enough) - log(short)))
-        middle_cost = epsilon_of(middle)
-        if middle_cost <= target:
-            enough, cost = middle, middle_cost
+    """Narrow ``short < noise <= enough`` by the secant through the last two points, in logarithms.
+
+    Where that leads out of the bracket, and every fifth time, the middle of the bracket is taken.
+    """
+    aim = log(target - 0.5 * _TOLERANCE * min(1, target))
+    before, last = (short, short_cost), (enough, cost)
+    for turn in count(1):
+        if cost >= target - _TOLERANCE * min(1, target) or enough <= short * (1 + 1e-13):
+            break
+        middle = sqrt(short) * sqrt(enough) if turn % 5 == 0 else _secant(before, last, aim)
+        if not short < middle < enough:
+            middle = sqrt(short) * sqrt(enough)
+        before, last = last, (middle, epsilon_of(middle))
+        if last[1] <= target:
+            enough, cost = last
         else:
-            short, short_cost = middle, middle_cost
+            short, _ = last
     return enough
+
+
+def _secant(one: tuple[float, float], other: tuple[float, float], aim: float) -> float:
+    """Return the noise at which the logarithm of the cost would be `aim`; NaN if none is."""
+    (a, cost_a), (b, cost_b) = one, other
+    if not (0 < cost_a < inf and 0 < cost_b < inf) or log(cost_a) == log(cost_b):
+        return nan
+    share = (aim - log(cost_b)) / (log(cost_a) - log(cost_b))
+    return b * exp(min(max(share, -9), 9) * log(a / b))  # beyond is out of any bracket
 
 
 def poisson_gaussian_noise_multiplier(

@@ -61,10 +61,11 @@ def poisson_gaussian_epsilon(
         How often each round happens: a number, or one for each round.
     accountant
         ``"pld"``: privacy loss distributions, within about 1e-6 of the truth, for `delta` from
-        1e-10; infinite where noise is so small that their grid tells nothing. ``"rdp"``: the Rényi
-        curve, some percent above, at any delta and for any number of distinct rounds. ``"best"``:
-        the smaller of both; only ``"rdp"`` where the other does not apply or there are more than 32
-        distinct rounds.
+        1e-10; infinite where noise is so small that their grid tells nothing, and above the truth
+        where rounds are so many that their rounding, 5e-16 for each, is no small part of `delta`.
+        ``"rdp"``: the Rényi curve, some percent above, at any delta and for any number of distinct
+        rounds. ``"best"``: the smaller of both; only ``"rdp"`` where the other does not apply or
+        there are more than 32 distinct rounds.
 
     Raises
     ------
