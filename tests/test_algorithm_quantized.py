@@ -211,7 +211,10 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         ),
         (lambda: make_algorithm(5, grid=0.3), "grid: wanted a power of 2"),
         (lambda: make_algorithm(5).plan(0), "rounds: wanted an integer of at least 1, got 0"),
-        (lambda: make_algorithm(5).plan(7), "t: wanted an integer of at least 1 and below 6"),
+        (
+            lambda: make_algorithm(5).plan(7),
+            "HorizonPower.*: wanted t of at most 5, .*, got 6",
+        ),
         (lambda: make_algorithm(5).paper_budget(1, 1e-5), "rounds: wanted .* at least 2, got 1"),
         (
             lambda: make_algorithm(5, noise_std=None).paper_budget(5, 1e-5),
@@ -220,6 +223,10 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         (
             lambda: simulate(sample_size=SampleSize(10, 0, 5)),
             "sample_size: wanted at most [0-9], the records of the poorest node, got 10",
+        ),
+        (
+            lambda: make_algorithm(5, consensus_step_size=Constant(1.5)).plan(5),
+            "consensus_step_size: wanted at most 1 in every round, got 1.5",
         ),
         (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),
         (

@@ -59,7 +59,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
     code, output = audit("nonsense")
     assert (code, "algorithm: wanted one of" in output) == (2, True)
     code, output = audit("online", "--confidence", "1")
-    assert (code, "confidence: wanted a number in (0, 1), got 1.0" in output) == (2, True)
+    assert (code, output) == (2, "Error: confidence: wanted a number in (0, 1), got 1.0\n")
 
 
 def test_each_layer_flags_a_missing_factor() -> None:

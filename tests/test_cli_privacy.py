@@ -104,7 +104,7 @@ def test_without_replacement() -> None:
             ["federated", "--clients", "9", "--rate", "2", "--noise", "1", "--rounds", "1"],
             r"sampling_rate: wanted a number in \(0, 1\], got 2",
         ),
-        ([*FEDERATED, "--noise", "0.1", "--epsilon", "1"], "rounds: wanted none: epsilon = 1 at"),
+        ([*FEDERATED, "--noise", "0.1", "--epsilon", "1"], "epsilon: wanted at least .*, got 1"),
         (
             [*FEDERATED, "--rounds", "5", "--epsilon", "1", "--delta", "1"],
             r"delta: wanted a number in \[0, 1\), got 1",

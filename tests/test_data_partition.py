@@ -159,6 +159,10 @@ REAL = Dataset(np.zeros((5, 1)), np.linspace(0, 1, 5), "targets")
         (lambda: data.by_user([[1], [2]]), r"users: wanted .* shape \(2, 1\)"),
         (lambda: data.by_user([0.5, 1.0]), "users: wanted integers or texts"),
         (lambda: data.train_test_split(FIVE, 0.0, rng()), r"fraction: wanted a number in \(0, 1\)"),
+        (lambda: data.iid(FIVE, 2, 0), "generator: wanted a numpy generator, .*, got 0"),
+        (lambda: data.dirichlet(FIVE, 2, 0, alpha=1.0), "generator: wanted a numpy generator"),
+        (lambda: data.shards(FIVE, 2, 0), "generator: wanted a numpy generator"),
+        (lambda: data.train_test_split(FIVE, 0.5, None), "generator: wanted .*, got None"),
         (lambda: data.train_test_split(FIVE, 1.0, rng()), r"fraction: wanted a number in \(0, 1\)"),
         (
             lambda: data.train_test_split(labelled(np.zeros(1, int)), 0.5, rng()),

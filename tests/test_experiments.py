@@ -17,6 +17,7 @@ from dpmesh.experiments.experiment import Result
 from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.schema import all_keys, json_schema
 from dpmesh.experiments.sweep import cells, rounds_left
+from dpmesh.privacy import Quantizer
 from dpmesh.simulator import simulate
 
 pytest.importorskip("sklearn")
@@ -84,6 +85,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("scale = 4.0", "size = 4.0", r"line 24: algorithm\.step_size\.size: wanted one of scale"),
         ("mean = 0.05", "mean = 0.0", r"line 28: network\.latency\.mean: wanted a finite number"),
         ("[1, 2]", "[]", r"line 31: sweep\.seeds: wanted a list of values, got \[\]"),
+        ("[1, 2]", "[1, 1]", r"line 30: sweep: wanted runs that all differ, got .*seed=1 2 times"),
         ("epsilon = [1.0", "epsilon = [-1.0", r"algorithm\.epsilon: wanted a finite number great"),
         ("algorithm.epsilon", "algorithm.e", r"algorithm\.e: wanted one of"),
         ("[network]", "[networks]", r"line 27: networks: wanted one of .* did you mean network\?"),
@@ -205,6 +207,7 @@ def test_every_key_is_described_in_the_schema() -> None:
         for name, entry in entries(maker).items():
             assert len(entry.text) > 10, f"{maker.__name__}.{name} has no description"
             assert f"  {name}" in all_keys()
+    assert entries(Quantizer)["step"].text.endswith("at most step**2 / 4.")
     kinds = {
         one["properties"]["kind"]["const"] for one in schema["properties"]["algorithm"]["oneOf"]
     }

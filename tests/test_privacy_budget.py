@@ -105,6 +105,10 @@ def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
         goal.require(Repeated(0.5, Laplace), 10)
     with pytest.raises(OverBudget, match="got 1, which cost epsilon = 2"):
         goal.require(Repeated(0.5, Laplace), 1)
+    with pytest.raises(
+        OverBudget, match=r"cost epsilon = inf \(none: Gaussian noise needs a delta"
+    ):
+        goal.require(Repeated(4.0, Gaussian), 1)
 
 
 def test_a_ledger_takes_no_more_than_the_budget() -> None:

@@ -104,7 +104,7 @@ def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
         (lambda: s.HorizonPower(1, math.inf, 5), "exponent: wanted"),
         (lambda: s.HorizonPower(1, 1, 0), "rounds: wanted an integer of at least 1, got 0"),
         (lambda: s.HorizonPower(1, -400, 10), "HorizonPower.*: wanted .* greater than 0 .* got 0"),
-        (lambda: s.HorizonPower(1, 1, 5)(6), "t: wanted an integer of at least 1 and below 6"),
+        (lambda: s.HorizonPower(1, 1, 5)(6), r"HorizonPower.*: wanted t of at most 5, .*, got 6"),
         (lambda: s.ExponentialDecay(0, 0.5), "scale: wanted"),
         (lambda: s.ExponentialDecay(1, 0), r"rate: wanted a number in \(0, 1\], got 0"),
         (lambda: s.ExponentialDecay(1, 1.5), r"rate: wanted a number in \(0, 1\], got 1\.5"),
@@ -119,7 +119,7 @@ def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
         (lambda: s.SampleSize(1, -1, 5), "exponent: wanted a finite number of at least 0, got -1"),
         (lambda: s.SampleSize(1, 1, 0), "rounds: wanted"),
         (lambda: s.SampleSize(1, 999, 10), "SampleSize.*: wanted a finite value .*, got inf"),
-        (lambda: s.SampleSize(1, 1, 5)(6), "t: wanted an integer of at least 1 and below 6"),
+        (lambda: s.SampleSize(1, 1, 5)(6), r"SampleSize.*: wanted t of at most 5, .*, got 6"),
     ],
 )
 def test_bad_input_is_named(call: object, message: str) -> None:

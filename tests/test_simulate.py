@@ -128,6 +128,8 @@ def test_plots_a_metric() -> None:
         ({"every": 0}, "every: wanted an integer of at least 1, got 0"),
         ({"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
         ({"metrics": ["beauty"]}, "metrics: wanted one of 'loss', 'accuracy'"),
+        ({"metrics": "loss"}, "metrics: wanted a list of names and functions, got 'loss'"),
+        ({"checkpoint_every": 2}, "checkpoint_every: wanted None without a checkpoint, got 2"),
     ],
 )
 def test_bad_options_are_named(options: dict, message: str) -> None:
@@ -145,6 +147,17 @@ def test_the_report_is_at_the_delta_of_the_algorithm_unless_told() -> None:
     assert not told.is_private
     assert "none: Gaussian noise needs a delta above 0" in str(told)
     assert run(problem).privacy.delta == 0
+
+
+def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None:
+    problem = make_problem()
+    result = run(problem)
+    assert "epsilon=2.0" in repr(result)
+    assert "Traffic(messages=" in repr(result)
+    assert repr(problem).startswith("LinearProblem(train=Dataset('")
+    for shown in (result, problem, problem.train):
+        assert len(repr(shown)) < 1000
+        assert "array(" not in repr(shown)
 
 
 def test_a_network_of_another_size_is_refused() -> None:
@@ -181,6 +194,7 @@ def test_a_server_needs_no_network() -> None:
         ({"topology": "ring"}, "topology: wanted a network such as .*, got 'ring'"),
         ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
         ({"key": 3}, "key: wanted a Key, such as .*, got 3"),
+        ({"budget": 1.0}, "budget: wanted a dpmesh.privacy.Budget or None, got 1.0"),
     ],
 )
 def test_arguments_of_another_kind_are_named(wrong: dict, message: str) -> None:

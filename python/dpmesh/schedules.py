@@ -118,7 +118,7 @@ class HorizonPower:
 
     def __call__(self, t: int) -> float:
         """Return the value at t, counted from 1, at most `rounds`."""
-        _counted(t, self.rounds)
+        _within(self, t)
         return _scaled_power(self.scale, self.rounds, self.exponent)
 
 
@@ -131,7 +131,7 @@ class ExponentialDecay:
     scale
         Positive.
     rate
-        In (0, 1].
+        Factor from one t to the next, in (0, 1].
     """
 
     scale: float
@@ -204,7 +204,7 @@ class SampleSize:
 
     def __call__(self, t: int) -> int:
         """Return the number of records at t, counted from 1, at most `rounds`."""
-        _counted(t, self.rounds)
+        _within(self, t)
         size = _scaled_power(self.scale, self.rounds, self.exponent)
         nearest = round(size)
         whole = math.isclose(size, nearest, rel_tol=1e-12, abs_tol=1e-9)
@@ -223,8 +223,13 @@ def _keep(schedule: object, **fields: object) -> None:
         object.__setattr__(schedule, name, value)
 
 
-def _counted(t: int, rounds: int | None = None) -> int:
-    return integer("t", t, at_least=1, below=None if rounds is None else rounds + 1)
+def _counted(t: int) -> int:
+    return integer("t", t, at_least=1)
+
+
+def _within(schedule: HorizonPower | SampleSize, t: int) -> None:
+    if _counted(t) > schedule.rounds:
+        fail(f"{schedule}", f"t of at most {schedule.rounds}, its rounds", t)
 
 
 def _scaled_power(scale: float, base: float, exponent: float) -> float:

@@ -185,12 +185,15 @@ class QuantizedGossip:
         Raises
         ------
         ValueError
-            In mode ``"paper"``, where its conditions do not hold.
+            If beta exceeds 1; in mode ``"paper"``, where its conditions do not hold.
         """
+        beta = self.consensus_step_size(k + 1)
+        if beta > 1:
+            fail("consensus_step_size", "at most 1 in every round", beta)
         return next_sensitivity(
             sensitivity,
             step_size=self.step_size(k + 1),
-            consensus_step_size=self.consensus_step_size(k + 1),
+            consensus_step_size=beta,
             gradient_bound=2 * self.clipping_norm,
             sample_size=self.sample_size(k + 1),
             mode=self.mode,

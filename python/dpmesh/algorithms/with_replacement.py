@@ -31,7 +31,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import InverseSqrt, Schedule
+from dpmesh.schedules import InverseSqrt, Schedule, scheduled
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,10 @@ class WithReplacement:
 
     Parameters
     ----------
-    nodes, records
-        Their number, and that of the records of each: public.
+    nodes
+        Their number, which is public.
+    records
+        How many records each of them has, which is public.
     noise_multiplier
         Standard deviation of the noise of each model over its sensitivity 2 eta L / b; None for no
         noise.
@@ -88,6 +90,7 @@ class WithReplacement:
             fail("batch_size", f"at most {self.records}, the records of a node", self.batch_size)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
+        scheduled("step_size", self.step_size)
 
     @property
     def turns_of_a_node(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dpmesh as dm
-from dpmesh._validate import one_of
+from dpmesh._validate import one_of, probability
 
 if TYPE_CHECKING:
     from dpmesh.privacy.audit import Crowd, Pair
@@ -56,10 +56,10 @@ def _without_replacement(canaries: int) -> tuple[Pair, Crowd]:
 
 CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
     "federated": _federated,
-    "gradient_descent": _gradient_descent,
+    "gradient-descent": _gradient_descent,
     "online": _online,
     "quantized": _quantized,
-    "without_replacement": _without_replacement,
+    "without-replacement": _without_replacement,
 }
 
 
@@ -79,6 +79,7 @@ def audit(
     keys = None if seed is None else dm.Key.seeded(seed)
     faults = []
     try:
+        probability("confidence", confidence, zero=False, one=False)
         for name in CASES if algorithm is None else [one_of("algorithm", algorithm, CASES)]:
             pair, crowd = CASES[name](canaries)
             typer.echo(f"{name}: {pair.algorithm}\n")

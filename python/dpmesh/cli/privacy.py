@@ -184,7 +184,8 @@ def _solve(
         algorithm = make(positive("noise", noise))
         rounds = dm.privacy.Budget(epsilon, delta).affordable_rounds(algorithm, at_most=MOST_ROUNDS)
         if rounds == 0:
-            dm.privacy.Budget(epsilon, delta).require(algorithm, 1)
+            cost = algorithm.plan(1).cost(delta).epsilon
+            fail("epsilon", f"at least {cost:.6g}, which one round costs", epsilon)
         return algorithm, noise, rounds
     rounds = integer("rounds", rounds or 0, at_least=1)
     if noise is None:

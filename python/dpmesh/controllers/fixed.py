@@ -72,7 +72,13 @@ class AlwaysLocal(FixedController):
 
 @dataclass(frozen=True)
 class RandomGlobal(FixedController):
-    """Every update is global with probability `rate`, independently of all else."""
+    """Every update is global with probability `rate`, independently of all else.
+
+    Parameters
+    ----------
+    rate
+        Probability of a global update, in [0, 1].
+    """
 
     rate: float
 

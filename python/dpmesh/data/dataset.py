@@ -53,6 +53,9 @@ class Dataset:
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "labels", labels)
 
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, {self.records} records of {self.dim} features)"
+
     @property
     def records(self) -> int:
         """Number of records."""

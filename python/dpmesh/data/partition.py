@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, positive, probability
+from dpmesh._validate import able, fail, integer, positive, probability
 from dpmesh.data.dataset import Dataset
 
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -51,6 +51,7 @@ def train_test_split(
     if dataset.records < 2:
         fail("dataset", "at least 2 records", dataset.records)
     tests = min(max(round(fraction * dataset.records), 1), dataset.records - 1)
+    _random(generator)
     order = generator.permutation(dataset.records)
     return dataset.take(order[tests:]), dataset.take(order[:tests])
 
@@ -66,6 +67,7 @@ def iid(
         If there are fewer records than nodes.
     """
     nodes = _enough(dataset, nodes)
+    _random(generator)
     order = generator.permutation(dataset.records)
     if equal_sizes:
         order = order[: dataset.records // nodes * nodes]
@@ -108,6 +110,7 @@ def dirichlet(
         every node a record (`alpha` too small for so many nodes).
     """
     nodes, alpha = _enough(dataset, nodes), positive("alpha", alpha)
+    _random(generator)
     pools = _shuffled_classes(dataset, generator)
     sizes = np.array([len(pool) for pool in pools])
     if equal_sizes:
@@ -148,6 +151,7 @@ def shards(
     count = nodes * integer("shards_per_node", shards_per_node, at_least=1)
     if dataset.records < count:
         fail("nodes", f"at most {dataset.records} shards in all", f"{count}")
+    _random(generator)
     order = np.concatenate(_shuffled_classes(dataset, generator))
     if equal_sizes:
         kept = generator.permutation(dataset.records)[: dataset.records // count * count]
@@ -184,6 +188,10 @@ def _enough(dataset: Dataset, nodes: int) -> int:
     if dataset.records < nodes:
         fail("nodes", f"at most {dataset.records}, one for each record", nodes)
     return nodes
+
+
+def _random(generator: np.random.Generator) -> None:
+    able("generator", generator, "a numpy generator, as of dpmesh.keys.generator", "permutation")
 
 
 def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[Indices]:

@@ -125,7 +125,6 @@ _COMMON = {
     "scale": "Factor of the whole schedule.",
     "exponent": "Power of t.",
     "period": "Rounds from one global update to the next.",
-    "rate": "Probability of a global update, or factor from one t to the next.",
     "rounds": "Length of the whole run.",
 }
 """What parameters mean whose docstrings do not say it one by one."""
@@ -201,6 +200,6 @@ def _described(docstring: str) -> dict[str, str]:
         r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", section[1] if section else "", re.M
     )
     for block in blocks:
-        text = re.sub(r"[`*]+", "", " ".join(block[2].split()))
+        text = " ".join(block[2].replace("`", "").split())
         texts |= dict.fromkeys(block[1].split(", "), text)
     return texts

@@ -9,6 +9,7 @@ import os
 import queue
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
@@ -49,7 +50,11 @@ def cells(settings: Settings) -> list[Cell]:
             settings.fail(f"sweep.{key}", f"wanted a list of values, got {values!r}")
     if "seeds" in grid:
         grid["run.seed"] = grid.pop("seeds")
-    return [Cell(dict(zip(grid, v, strict=True))) for v in itertools.product(*grid.values())]
+    found = [Cell(dict(zip(grid, v, strict=True))) for v in itertools.product(*grid.values())]
+    name, times = Counter(cell.name for cell in found).most_common(1)[0]
+    if times > 1:
+        settings.fail("sweep", f"wanted runs that all differ, got {name} {times} times")
+    return found
 
 
 def run_sweep(

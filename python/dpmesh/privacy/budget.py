@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Protocol
 
 from dpmesh._validate import integer, positive, probability
@@ -92,10 +93,9 @@ class Budget:
         affordable = (
             f"at most {most}, which {self} affords" if most else f"none: {self} is too little"
         )
-        cost = plan.cost(self.delta).epsilon
-        raise OverBudget(
-            f"rounds: wanted {affordable}, got {rounds}, which cost epsilon = {cost:.6g}"
-        )
+        cost = plan.cost(self.delta)
+        spent = f"{cost.epsilon:.6g}" if cost.epsilon < inf else f"inf ({cost.accountant})"
+        raise OverBudget(f"rounds: wanted {affordable}, got {rounds}, which cost epsilon = {spent}")
 
     def affordable_rounds(self, algorithm: Planned, *, at_most: int = 100_000) -> int:
         """Return how many rounds of an algorithm keep the budget: 0 if not even one does.

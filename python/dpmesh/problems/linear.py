@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class LinearProblem:
     """
 
     train: Dataset
-    partition: Partition
+    partition: Partition = field(repr=False)
     loss: Loss
     test: Dataset | None = None
     classes: int | None = None
@@ -76,6 +77,10 @@ class LinearProblem:
     _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.train, Dataset):
+            fail("train", "a Dataset", type(self.train).__name__)
+        if not isinstance(self.test, (Dataset, NoneType)):
+            fail("test", "a Dataset or None", type(self.test).__name__)
         one_of("loss", self.loss, LOSSES)
         if self.classes is not None:
             integer("classes", self.classes, at_least=2)

@@ -17,6 +17,8 @@ def flat_partition(partition: Partition, records: int) -> Ragged:
     ValueError
         If there is no node, or one without records, or an index is out of range or occurs twice.
     """
+    if not np.iterable(partition):
+        fail("partition", "an array of indices for each node", repr(partition))
     parts = [np.asarray(part) for part in partition]
     if not parts:
         fail("partition", "at least 1 node", "none")

@@ -118,11 +118,13 @@ def simulate(
     """
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
+    _kinds(topology, network, key, budget)
     if delta is None:
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     probability("delta", delta, one=False)
-    _kinds(topology, network, key)
     _enough_records(algorithm, problem, rounds)
+    if checkpoint is None and checkpoint_every is not None:
+        fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
     if checkpoint is not None and key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     if engine is not None and network is not None:
@@ -248,7 +250,7 @@ def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progr
     return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
 
 
-def _kinds(topology: object, network: object, key: object) -> None:
+def _kinds(topology: object, network: object, key: object, budget: object) -> None:
     """Fail unless the arguments are what they are named after."""
     if topology is not None and not hasattr(topology, "matrix"):
         fail("topology", "a network such as dpmesh.topology.ring(16)", repr(topology))
@@ -256,6 +258,8 @@ def _kinds(topology: object, network: object, key: object) -> None:
         fail("network", "a dpmesh.Network or None", repr(network))
     if not isinstance(key, (Key, NoneType)):
         fail("key", "a Key, such as Key.generate(), or None", repr(key))
+    if not isinstance(budget, (Budget, NoneType)):
+        fail("budget", "a dpmesh.privacy.Budget or None", repr(budget))
 
 
 def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:

@@ -259,6 +259,8 @@ def build_metrics(
     if chosen is None:
         unasked = {"node_accuracy"} | ({"regret"} if problem.nodes > REGRET_NODES else set())
         chosen = [name for name in makers if name not in unasked]
+    if isinstance(chosen, str):
+        fail("metrics", "a list of names and functions", repr(chosen))
     meters: list[Metric] = []
     for one in chosen:
         if not isinstance(one, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,18 +61,19 @@ class Run:
     traffic
         What it sent.
     parameters
-        The nodes' models after the last round, shape (nodes, dim). Not covered by the guarantee.
+        The nodes' models after the last round, shape (nodes, dim), or (1, dim) where all share one.
+        Not covered by the guarantee.
     released
-        The last broadcasts as they were received, shape (nodes, dim): the models to publish.
+        The last broadcasts as they were received, of such a shape: the models to publish.
     """
 
     settings: dict[str, str | int]
-    history: History
-    ledger: Plan
+    history: History = field(repr=False)
+    ledger: Plan = field(repr=False)
     privacy: Report
     traffic: Traffic
-    parameters: Floats
-    released: Released
+    parameters: Floats = field(repr=False)
+    released: Released = field(repr=False)
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw one metric over the rounds; needs the extra ``plots``."""

@@ -91,7 +91,7 @@ def calibrate_noise(
         if short < guess / _RANGE:
             fail(
                 "target_epsilon",
-                f"an epsilon that too little noise exceeds: {cost}",
+                f"less than {cost}, which it costs however little the noise",
                 target_epsilon,
             )
         short_cost = epsilon_of(short)
