@@ -224,10 +224,6 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             lambda: simulate(sample_size=SampleSize(10, 0, 5)),
             "sample_size: wanted at most [0-9], the records of the poorest node, got 10",
         ),
-        (
-            lambda: make_algorithm(5, consensus_step_size=Constant(1.5)).plan(5),
-            "consensus_step_size: wanted at most 1 in every round, got 1.5",
-        ),
         (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),
         (
             lambda: make_algorithm(5, compressor=SimpleNamespace(compress=len, decode=len)),

@@ -111,7 +111,7 @@ class QuantizedGossip:
     step_size
         alpha_K: ``HorizonPower(a1, -alpha, rounds)``.
     consensus_step_size
-        beta_K, at most 1: ``HorizonPower(a2, -beta, rounds)``.
+        beta_K: ``HorizonPower(a2, -beta, rounds)``; above 1 nodes overshoot, at no cost of privacy.
     sample_size
         gamma_K: ``SampleSize(a3, gamma, rounds)``, at most the records of the poorest node.
     noise_std
@@ -185,15 +185,12 @@ class QuantizedGossip:
         Raises
         ------
         ValueError
-            If beta exceeds 1; in mode ``"paper"``, where its conditions do not hold.
+            In mode ``"paper"``, where its conditions do not hold.
         """
-        beta = self.consensus_step_size(k + 1)
-        if beta > 1:
-            fail("consensus_step_size", "at most 1 in every round", beta)
         return next_sensitivity(
             sensitivity,
             step_size=self.step_size(k + 1),
-            consensus_step_size=beta,
+            consensus_step_size=self.consensus_step_size(k + 1),
             gradient_bound=2 * self.clipping_norm,
             sample_size=self.sample_size(k + 1),
             mode=self.mode,
