@@ -186,6 +186,14 @@ def test_no_round_beyond_the_budget() -> None:
         strategy.configure_train(4, model(np.zeros(DIM)), flwr.ConfigRecord(), clients)
 
 
+def test_a_strategy_runs_once() -> None:
+    strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(100.0, 1e-5))
+    run(strategy, Clients(make_problem(), private_update(L)), 2)
+    with pytest.raises(ValueError, match="strategy: wanted a new one for each run, got one that"):
+        run(strategy, Clients(make_problem(), private_update(L)), 1)
+    assert strategy.report.releases == 2
+
+
 def test_local_noise_is_added_by_each_client() -> None:
     """The variance of the sum is that of all clients' noise; 4,000 numbers: 6 standard errors."""
     z, still = 0.7, np.zeros(DIM)

@@ -55,7 +55,7 @@ ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 
 
 class DPFedLS(Strategy):
-    """Flower's strategy that runs the server's part of `FederatedLearning`.
+    """Flower's strategy that runs the server's part of `FederatedLearning`, once.
 
     Parameters
     ----------
@@ -130,8 +130,11 @@ class DPFedLS(Strategy):
         Raises
         ------
         ValueError
-            Before the first round, if `num_rounds` rounds are over the budget.
+            Before the first round, if `num_rounds` rounds are over the budget, or the strategy has
+            run before: its rounds would draw the same noise again.
         """
+        if self._ledger:
+            fail("strategy", "a new one for each run", f"one that ran {len(self._ledger)} rounds")
         if self.budget is not None:
             self.budget.require(self, num_rounds)
         return super().start(grid, initial_arrays, num_rounds, *arguments, **options)

@@ -69,8 +69,8 @@ class Gossip(_Instant):
         """Return what crossed links in this round."""
         matrix, bits = self._matrix(round), info.bits_per_node
         if isinstance(bits, int):
-            return Traffic(matrix.links, matrix.links * bits)
-        return Traffic(matrix.links, int(matrix.listeners @ bits))
+            return Traffic(matrix.messages, matrix.messages * bits)
+        return Traffic(matrix.messages, int(matrix.listeners @ bits))
 
 
 class Broadcast(_Instant):

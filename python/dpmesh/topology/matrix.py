@@ -74,11 +74,6 @@ class MixingMatrix:
         others.flags.writeable = False
         return others
 
-    @cached_property
-    def links(self) -> int:
-        """Over how many links messages travel in a round, each direction counted."""
-        return int(self.listeners.sum())
-
     def neighbours(self, node: int) -> npt.NDArray[np.int64]:
         """Return the other nodes that `node` hears, in ascending order."""
         node = integer("node", node, below=self.nodes)
