@@ -60,6 +60,12 @@ def test_rows_are_those_of_their_nodes(draw: Callable[..., np.ndarray]) -> None:
         draw((2, 3), out=np.zeros((2, 2)))
 
 
+def test_what_is_given_to_fill_says_the_type() -> None:
+    out = np.zeros(9, np.float32)
+    assert kernels.uniform(9, stream(), out=out) is out
+    np.testing.assert_array_equal(out, kernels.uniform(9, stream(), dtype=np.float32))
+
+
 @pytest.mark.parametrize("size", [1, 2, 40, 500])
 def test_samples_are_the_places_of_the_smallest_uniform_numbers(size: int) -> None:
     counts, nodes = np.array([500, 513, 1500, 700, 501]), [4, 0, 2, 9, 7]

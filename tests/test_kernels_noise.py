@@ -128,7 +128,7 @@ def test_bad_input_is_named(
         ({"nodes": [0, 2**32]}, "nodes: wanted integers of .* below .*, got 4294967296"),
         ({"nodes": [0.0, 1.0]}, "nodes: wanted an integer for each of 2 rows, got dtype float64"),
         ({"out": np.zeros((2, 2))}, "out: wanted an array of float64 and shape"),
-        ({"out": np.zeros((2, 3), np.float32)}, "out: wanted an array of float64 and shape"),
+        ({"out": np.zeros((2, 3), int)}, "out: wanted float32 or float64, got int64"),
         ({"dtype": np.int32}, "dtype: wanted float32 or float64, got int32"),
         ({"shape": (2, 0)}, "shape: wanted an integer of at least 1, got 0"),
         ({"shape": (1, 2, 3)}, r"shape: wanted shape \(dim,\) or \(rows, dim\), got"),
@@ -139,6 +139,13 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
     arguments = {"shape": (2, 3), "scale": 1.0, "stream": stream(), **options}
     with pytest.raises(ValueError, match=message):
         kernels.gaussian(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("draw", [kernels.gaussian, kernels.laplace])
+def test_what_is_given_to_fill_says_the_type(draw: Callable[..., np.ndarray]) -> None:
+    out = np.zeros((2, 3), np.float32)
+    assert draw((2, 3), 1.0, stream(), out=out) is out
+    np.testing.assert_array_equal(out, draw((2, 3), 1.0, stream(), dtype=np.float32))
 
 
 def test_overlapping_arrays_are_refused() -> None:

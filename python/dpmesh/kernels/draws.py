@@ -33,15 +33,15 @@ def uniform(
     stream
         Where the randomness comes from; see `dpmesh.keys`.
     dtype
-        float32 or float64.
+        float32 or float64, if there is no `out`.
     nodes
         The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
     out
-        Where to put the result: an array of this shape and type.
+        Where to put the result: an array of such a type and of this shape.
 
     Returns
     -------
-    An array of this shape and type; `out` if it was given.
+    An array of this shape; `out` if it was given.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def uniform(
         If an argument does not fit.
     """
     sizes = row_shape(shape)
-    out = filled(out, sizes, float_type(dtype))
+    out = filled(out, sizes, float_type(dtype, out))
     _core.uniform(a_stream(stream), node_ids(nodes, row_count(sizes)), out)
     return out
 

@@ -95,13 +95,13 @@ def gaussian(
     scale, stream, nodes
         As in `add_gaussian`.
     dtype
-        float32 or float64.
+        float32 or float64, if there is no `out`.
     out
-        Where to put the result: an array of this shape and type.
+        Where to put the result: an array of such a type and of this shape.
 
     Returns
     -------
-    An array of this shape and type; `out` if it was given.
+    An array of this shape; `out` if it was given.
 
     Raises
     ------
@@ -155,6 +155,6 @@ def _fill(
     sizes = row_shape(shape)
     rows = row_count(sizes)
     scales, ids, stream = per_row("scale", scale, rows), node_ids(nodes, rows), a_stream(stream)
-    out = filled(out, sizes, float_type(dtype))
+    out = filled(out, sizes, float_type(dtype, out))
     _core.noise(law, scales, stream, ids, out)
     return out
