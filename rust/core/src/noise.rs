@@ -187,6 +187,10 @@ impl<T: Sample> Sampler for Scaled<T> {
         }
     }
 
+    fn rows_are_alike(&self) -> bool {
+        self.scales.len() == 1
+    }
+
     #[inline(always)]
     fn store(&self, row: usize, samples: &[T], part: &mut [T]) {
         let scale = self.scales[if self.scales.len() == 1 { 0 } else { row }];

@@ -19,34 +19,38 @@ pub enum Norm {
     L2,
 }
 
+/// Up to this many elements, the norm of a row is not worth a call.
+const SHORT: usize = 64;
+
 /// The norm of one row, summed in `f64`; NaN or infinite exactly if the row is not finite or the sum
 /// overflows.
 pub fn norm<T: Real>(row: &[T], norm: Norm) -> f64 {
-    if row.len() <= BLOCK {
-        return vectorized!(short_norm(row, norm));
-    }
     match norm {
-        Norm::L1 => sum_blocks(row, |block| vectorized!(lane_sum(block, f64::abs))),
-        Norm::L2 => sum_blocks(row, |block| vectorized!(lane_sum(block, |v| v * v))).sqrt(),
+        Norm::L1 => sum_blocks(row, |block| {
+            sum(block, f64::abs, vectorized!(lanes(block, f64::abs)))
+        }),
+        Norm::L2 => sum_blocks(row, |block| {
+            sum(block, square, vectorized!(lanes(block, square)))
+        })
+        .sqrt(),
     }
 }
 
 /// The [`norm`] of a row, short or long, for loops over rows inside `vectorized!`.
 #[inline(always)]
 pub(crate) fn inlined_norm<T: Real>(row: &[T], kind: Norm) -> f64 {
-    if row.len() <= BLOCK {
-        short_norm(row, kind)
-    } else {
-        norm(row, kind)
+    if row.len() > SHORT {
+        return norm(row, kind);
+    }
+    match kind {
+        Norm::L1 => sum(row, f64::abs, lanes(row, f64::abs)),
+        Norm::L2 => sum(row, square, lanes(row, square)).sqrt(),
     }
 }
 
 #[inline(always)]
-fn short_norm<T: Real>(row: &[T], norm: Norm) -> f64 {
-    match norm {
-        Norm::L1 => lane_sum(row, f64::abs),
-        Norm::L2 => lane_sum(row, |v| v * v).sqrt(),
-    }
+fn square(v: f64) -> f64 {
+    v * v
 }
 
 /// Whether no element is NaN or infinite.
@@ -156,21 +160,27 @@ pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
     }
 }
 
-/// Sum of `f(v)` in eight independent lanes, which the compiler keeps in vector registers as long as the elements
-/// that fill no vector are added apart from them.
+/// Independent sums, which the compiler keeps in vector registers as long as it does not see them added up.
+const LANES: usize = 8;
+
+/// Sums of `f(v)` over the elements that fill whole vectors.
 #[inline(always)]
-fn lane_sum<T: Real>(block: &[T], f: impl Fn(f64) -> f64) -> f64 {
-    const LANES: usize = 8;
+fn lanes<T: Real>(block: &[T], f: impl Fn(f64) -> f64) -> [f64; LANES] {
     let mut lanes = [0.0; LANES];
-    let (whole, rest) = block.as_chunks::<LANES>();
-    for chunk in whole {
+    for chunk in block.as_chunks::<LANES>().0 {
         for (lane, v) in lanes.iter_mut().zip(chunk) {
             *lane += f(v.to_f64());
         }
     }
+    lanes
+}
+
+/// Sum of `f(v)`, given its [`lanes`].
+#[inline(always)]
+fn sum<T: Real>(block: &[T], f: impl Fn(f64) -> f64, lanes: [f64; LANES]) -> f64 {
     let [a, b, c, d, e, g, h, i] = lanes;
     let mut sum = ((a + e) + (c + h)) + ((b + g) + (d + i));
-    for v in rest {
+    for v in block.as_chunks::<LANES>().1 {
         sum += f(v.to_f64());
     }
     sum

@@ -38,6 +38,11 @@ pub(crate) trait Sampler: Sync {
     /// Turns whole units of words into samples; `#[inline(always)]`.
     fn draw(&self, words: &[Word], samples: &mut [Self::Sample]);
 
+    /// Whether [`store`](Self::store) does the same for all rows, so that it can have several at once.
+    fn rows_are_alike(&self) -> bool {
+        true
+    }
+
     /// Puts samples into a part of a row of as many elements; `#[inline(always)]`.
     fn store(&self, row: usize, samples: &[Self::Sample], part: &mut [Self::Stored]);
 }
@@ -202,9 +207,14 @@ impl<'a, S: Sampler> Source<'a, S> {
             .fill_rows(node_of, block, 4 * words * units, bytes);
         vectorized!({
             let drawn = chunk.draw(&self.sampler, words * units * rows, samples * units * rows);
-            let drawn = drawn.chunks_exact(samples * units);
-            for (row, (x, drawn)) in x.chunks_exact_mut(dim).zip(drawn).enumerate() {
-                self.sampler.store(first.row + row, &drawn[..dim], x);
+            if self.sampler.rows_are_alike() {
+                close_gaps(drawn, samples * units, dim);
+                self.sampler.store(first.row, &drawn[..x.len()], x);
+            } else {
+                let drawn = drawn.chunks_exact(samples * units);
+                for (row, (x, drawn)) in x.chunks_exact_mut(dim).zip(drawn).enumerate() {
+                    self.sampler.store(first.row + row, &drawn[..dim], x);
+                }
             }
         });
     }
@@ -232,6 +242,18 @@ impl<'a, S: Sampler> Source<'a, S> {
     }
 }
 
+/// Moves rows of `drawn` samples together until `dim` samples of each are left, group by group: what a group has too
+/// many, the next row overwrites.
+#[inline(always)]
+fn close_gaps<T: Copy>(samples: &mut [T], drawn: usize, dim: usize) {
+    for row in 1..samples.len() / drawn {
+        for group in (0..dim).step_by(LANES) {
+            let from = row * drawn + group;
+            samples.copy_within(from..from + LANES, row * dim + group);
+        }
+    }
+}
+
 /// One group of words as numbers.
 #[inline(always)]
 pub(crate) fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
@@ -241,14 +263,30 @@ pub(crate) fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
 /// Each sample from two words, which lie a group apart; `sample` is `#[inline(always)]`.
 #[inline(always)]
 pub(crate) fn from_pairs<T>(words: &[Word], samples: &mut [T], sample: impl Fn([u32; 2]) -> T) {
-    let units = words
-        .chunks_exact(2 * LANES)
-        .zip(samples.chunks_exact_mut(LANES));
-    for (words, samples) in units {
-        let (high, low) = (lanes(words, 0), lanes(words, 1));
-        for l in 0..LANES {
-            samples[l] = sample([high[l], low[l]]);
-        }
+    let (pairs, last) = words.as_chunks::<{ 4 * LANES }>();
+    let (in_pairs, in_last) = samples.split_at_mut(2 * LANES * pairs.len());
+    for (words, samples) in pairs.iter().zip(in_pairs.as_chunks_mut().0) {
+        from_groups::<_, { 2 * LANES }>(words, samples, &sample);
+    }
+    for samples in in_last.as_chunks_mut().0 {
+        from_groups::<_, LANES>(last, samples, &sample);
+    }
+}
+
+/// As [`from_pairs`], so many samples at once: those of two groups fill a vector of 512 bits.
+#[inline(always)]
+fn from_groups<T, const N: usize>(
+    words: &[Word],
+    samples: &mut [T; N],
+    sample: impl Fn([u32; 2]) -> T,
+) {
+    let word = |i: usize, half| {
+        u32::from_le_bytes(words[i / LANES * 2 * LANES + half * LANES + i % LANES])
+    };
+    let high: [u32; N] = std::array::from_fn(|i| word(i, 0));
+    let low: [u32; N] = std::array::from_fn(|i| word(i, 1));
+    for i in 0..N {
+        samples[i] = sample([high[i], low[i]]);
     }
 }
 
@@ -272,7 +310,12 @@ impl<T: Copy + Default> Default for Chunk<T> {
 
 impl<T> Chunk<T> {
     #[inline(always)]
-    fn draw(&mut self, sampler: &impl Sampler<Sample = T>, words: usize, samples: usize) -> &[T] {
+    fn draw(
+        &mut self,
+        sampler: &impl Sampler<Sample = T>,
+        words: usize,
+        samples: usize,
+    ) -> &mut [T] {
         let samples = &mut self.samples.0[..samples];
         sampler.draw(&self.bytes.0.as_chunks().0[..words], samples);
         samples

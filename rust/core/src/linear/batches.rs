@@ -66,6 +66,15 @@ impl<'a> Batches<'a> {
         }
     }
 
+    /// The records of so many nodes from `first` on, if each node has one.
+    #[inline(always)]
+    pub(super) fn singles(&self, first: usize, nodes: usize) -> Option<&'a [i64]> {
+        match self.starts {
+            Starts::Every(1) => Some(&self.indices[first..][..nodes]),
+            _ => None,
+        }
+    }
+
     pub(super) fn records(&self) -> &'a [i64] {
         self.indices
     }
@@ -90,6 +99,12 @@ impl Averaging {
     #[inline(always)]
     pub(super) fn weight(&self, batch: &[i64]) -> f64 {
         1.0 / self.divide_by.unwrap_or(batch.len().max(1) as f64)
+    }
+
+    /// What a step of this size leaves of the parameters.
+    #[inline(always)]
+    pub(super) fn decay(&self, step_size: f64) -> f64 {
+        1.0 - step_size * self.regularization
     }
 }
 

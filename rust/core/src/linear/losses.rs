@@ -45,7 +45,7 @@ impl Loss {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(self, target: f64) -> Result<(), KernelError> {
         let (fits, wanted) = match self {
             Loss::Logistic | Loss::Hinge => (target.abs() == 1.0, "labels of -1 or +1"),
@@ -113,7 +113,7 @@ impl Objective<'_> {
     }
 
     /// Fails unless the record has a label that the loss can work with.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(&self, record: usize) -> Result<(), KernelError> {
         match *self {
             Objective::Single { loss, labels } => loss.check(labels[record]),

@@ -7,9 +7,12 @@ use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
-use crate::parallel::{for_each_group_or_within, vectorized};
-use crate::projection::{Norm, clip, inlined_norm};
+use crate::parallel::{BLOCK, for_each_group_or_within, vectorized};
+use crate::projection::{Norm, inlined_norm};
 use crate::{KernelError, Real};
+
+/// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones go on.
+const SIDE_BY_SIDE: usize = 32;
 
 /// How far each node goes, and where it stays.
 #[derive(Debug, Clone, Copy)]
@@ -89,24 +92,30 @@ impl<F: Features> LinearModel<'_, F> {
         averaging.check()?;
         clipping.as_ref().map_or(Ok(()), Clipping::check)?;
         step.check(batches.nodes())?;
+        let (dim, outputs) = (self.dim(), self.objective.outputs());
         let cost = self.cost(batches);
+        let together = (BLOCK / dim).clamp(1, SIDE_BY_SIDE) * dim;
         let all_finite = AtomicBool::new(true);
-        for_each_group_or_within(params, self.dim(), cost, |first, rows| {
+        for_each_group_or_within(params, dim, cost, |first, rows| {
             let (mut scratch, mut finite) = (Scratch::new(), true);
-            vectorized!(
-                for (node, params) in (first..).zip(rows.chunks_exact_mut(self.dim())) {
-                    if let Some(start) = start {
-                        params.copy_from_slice(&start[node * self.dim()..][..self.dim()]);
-                    }
-                    let (size, batch) = (step.size(node), batches.of(node));
-                    self.step_one(params, size, batch, averaging, clipping, &mut scratch);
-                    if let Some(radius) = step.radius {
-                        let length = inlined_norm(params, Norm::L2);
-                        clip(params, length, radius);
-                        finite &= length.is_finite();
+            vectorized!(for (i, rows) in rows.chunks_mut(together).enumerate() {
+                let first = first + i * together / dim;
+                if let Some(start) = start {
+                    rows.copy_from_slice(&start[first * dim..][..rows.len()]);
+                }
+                let singles = batches.singles(first, rows.len() / dim);
+                if let (Some(records), &[size], 1) = (singles, step.sizes, outputs) {
+                    self.step_on_singles(rows, size, records, averaging, clipping);
+                } else {
+                    for (node, params) in (first..).zip(rows.chunks_exact_mut(dim)) {
+                        let (size, batch) = (step.size(node), batches.of(node));
+                        self.step_one(params, size, batch, averaging, clipping, &mut scratch);
                     }
                 }
-            );
+                if let Some(radius) = step.radius {
+                    finite &= project_rows(rows, dim, radius);
+                }
+            });
             if !finite {
                 all_finite.store(false, Ordering::Relaxed);
             }
@@ -130,13 +139,9 @@ impl<F: Features> LinearModel<'_, F> {
         scratch: &mut Scratch<F::Value>,
     ) {
         let weight = -step_size * averaging.weight(batch);
-        let decay = 1.0 - step_size * averaging.regularization;
-        if let (&[record], 1) = (batch, self.objective.outputs()) {
-            let mut slope = [self.features.score(record as usize, params)];
-            self.slopes_in_place(batch, &mut slope, clipping, weight);
-            scale_in_place(params, decay);
-            let factor = F::Value::from_f64(slope[0]);
-            self.features.add(record as usize, factor, params);
+        let decay = averaging.decay(step_size);
+        if let (&[_], 1) = (batch, self.objective.outputs()) {
+            self.step_on_singles(params, step_size, batch, averaging, clipping);
         } else if batch.len() <= RECORDS_PER_BLOCK {
             let factors = self.factors(params, batch, clipping, weight, scratch);
             scale_in_place(params, decay);
@@ -147,4 +152,44 @@ impl<F: Features> LinearModel<'_, F> {
             add_all(&partial, params);
         }
     }
+
+    /// Moves a few nodes of one output, each by a step on its own record.
+    #[inline(always)]
+    fn step_on_singles(
+        &self,
+        params: &mut [F::Value],
+        step_size: f64,
+        records: &[i64],
+        averaging: Averaging,
+        clipping: Option<Clipping>,
+    ) {
+        let mut slopes = [0.0; SIDE_BY_SIDE];
+        let slopes = &mut slopes[..records.len()];
+        let rows = params.chunks_exact(self.dim());
+        for (slope, (&record, params)) in slopes.iter_mut().zip(records.iter().zip(rows)) {
+            *slope = self.features.score(record as usize, params);
+        }
+        let weight = -step_size * averaging.weight(&records[..1]);
+        self.slopes_in_place(records, slopes, clipping, weight);
+        scale_in_place(params, averaging.decay(step_size));
+        let rows = params.chunks_exact_mut(self.dim());
+        for (&slope, (&record, params)) in slopes.iter().zip(records.iter().zip(rows)) {
+            let factor = F::Value::from_f64(slope);
+            self.features.add(record as usize, factor, params);
+        }
+    }
+}
+
+/// Projects each of a few rows onto the ball of this radius; returns whether all were finite.
+#[inline(always)]
+fn project_rows<T: Real>(rows: &mut [T], dim: usize, radius: f64) -> bool {
+    let mut norms = [0.0; SIDE_BY_SIDE];
+    for (norm, row) in norms.iter_mut().zip(rows.chunks_exact(dim)) {
+        *norm = inlined_norm(row, Norm::L2);
+    }
+    let factors = norms.map(|norm| if norm > radius { radius / norm } else { 1.0 });
+    for (row, factor) in rows.chunks_exact_mut(dim).zip(factors) {
+        scale_in_place(row, factor);
+    }
+    norms.iter().all(|norm| norm.is_finite())
 }
