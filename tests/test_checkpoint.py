@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy import sparse
 from test_simulate import make_problem
 
 import dpmesh as dm
@@ -140,6 +141,37 @@ def test_the_checkpoint_of_another_run_is_refused(options, message, tmp_path) ->
     online(tmp_path / "run")
     with pytest.raises(ValueError, match=message):
         online(tmp_path / "run", **options)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path) -> None:
+    """The noise of the rounds after the checkpoint would be on both."""
+    problem, path = make_problem(4, ROUNDS), tmp_path / "run"
+    train, parts = problem.train, problem.partition
+    network, key = topology.ring(4), dm.Key.generate()
+    x, y = train.features.copy(), train.labels.copy()
+    x[parts[3][-1]] *= -1
+    y[parts[3][-1]] *= -1
+    swapped = (parts[1], parts[0], *parts[2:])
+    shifted = (np.append(parts[0], parts[1][:1]), parts[1][1:], *parts[2:])
+    others = [
+        replace(problem, train=dm.Dataset(x, train.labels, train.name)),
+        replace(problem, train=dm.Dataset(train.features, y, train.name)),
+        replace(problem, train=dm.Dataset(sparse.csr_array(x), train.labels, train.name)),
+        replace(problem, partition=swapped),
+        replace(problem, partition=shifted),
+    ]
+
+    def go(learned: dm.LinearProblem) -> dm.Run:
+        algorithm = dm.OnlineLearning(epsilon=2.0)
+        return dm.simulate(
+            algorithm, learned, network, rounds=ROUNDS - 1, key=key, metrics=[], checkpoint=path
+        )
+
+    go(problem)
+    for other in others:
+        with pytest.raises(ValueError, match=r"data: wanted that of the run in .*, got another"):
+            go(other)
+    go(replace(problem, test=None))
 
 
 def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> None:

@@ -5,7 +5,7 @@ parameters: it is as private as they are), what the metrics and the network reme
 and the ledger. It holds no key and no records. A run resumes under its own key and no other: the
 rounds after the checkpoint, run again, then let out the same values, which costs nothing; under a
 fresh key they would let out a second noisy version, and draw other samples than those that are
-used up.
+used up. Nor does it resume with other data: the same noise would then be on both.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
+from scipy import sparse
 
 from dpmesh._core import __version__
 from dpmesh._validate import fail, integer
+from dpmesh.data import Dataset
 from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
@@ -47,16 +50,23 @@ class Checkpoint:
         What makes this run the one it is; a file of another run is refused.
     key
         The run's; only a fingerprint of it is stored, from which it cannot be found.
+    problem
+        Its data; only a checksum of them is stored.
     every
         How many rounds lie between two checkpoints; None for about 10 seconds.
     """
 
     def __init__(
-        self, path: str | Path, run: Mapping[str, Any], key: Key, every: int | None
+        self,
+        path: str | Path,
+        run: Mapping[str, Any],
+        key: Key,
+        problem: object,
+        every: int | None,
     ) -> None:
         self.path = Path(path)
         self._run = {name: _without_addresses(value) for name, value in run.items()}
-        self._run["key"] = fingerprint(key)
+        self._run["key"], self._run["data"] = fingerprint(key), _checksum(problem)
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every
@@ -125,17 +135,30 @@ class Checkpoint:
         for name, saved in header["run"].items():
             if saved != self._run.get(name):
                 wanted = f"that of the run in the checkpoint {self.path}"
-                fail(name, wanted if name == "key" else f"{saved}, {wanted}", self._shown(name))
+                told = name not in ("key", "data")
+                got = self._run.get(name) if told else "another"
+                fail(name, f"{saved}, {wanted}" if told else wanted, got)
         progress: Progress = decode(header["progress"], arrays, classes)
         return progress
-
-    def _shown(self, name: str) -> Any:
-        return "another" if name == "key" else self._run.get(name)
 
 
 def _without_addresses(value: Any) -> Any:
     """Return what is the same in another process: a function prints with its place in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
+
+
+def _checksum(problem: object) -> int | None:
+    """Tell a problem's records and whose they are from others; None if it does not show them."""
+    train, partition = getattr(problem, "train", None), getattr(problem, "partition", None)
+    if not isinstance(train, Dataset) or partition is None:
+        return None
+    x = train.features
+    features = (x.data, x.indices, x.indptr) if isinstance(x, sparse.csr_array) else (x,)
+    sizes = [len(part) for part in partition]
+    found = 0
+    for array in (*features, train.labels, sizes, *partition):
+        found = crc32(np.ascontiguousarray(array).data, found)
+    return found
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:

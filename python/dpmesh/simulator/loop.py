@@ -112,7 +112,7 @@ def simulate(
         If an argument does not fit, or the plan is over the budget (it says how many rounds would
         not be), or the topology and the problem differ in their nodes, or a
         topology is given or missing where it should not be, or the checkpoint is that of another
-        run.
+        run, key or data.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     """
@@ -145,7 +145,7 @@ def simulate(
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
         identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
-        saved = Checkpoint(checkpoint, identity, key, checkpoint_every)
+        saved = Checkpoint(checkpoint, identity, key, problem, checkpoint_every)
     with ranks.together(lambda: None):
         start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()
