@@ -3,7 +3,8 @@
 Every round each node sends its parameters with Gaussian noise, mixes what it receives, and takes a
 step along the mean of 10 clipped gradients. NumPy and JAX (one compiled scan over all rounds) do
 the same with generators that are not secure, and choose records with replacement, which is cheaper.
-gossipy sends one message per node and round instead of four, without noise. The records are MNIST's
+gossipy sends one message per node and round instead of four, without noise; decentralizepy, whose
+nodes are processes that talk over TCP, has no noise and clips nothing. The records are MNIST's
 where DPMESH_DATA says where they are, or else random ones of the same shape.
 """
 
@@ -17,11 +18,13 @@ import networkx as nx
 import numpy as np
 
 import dpmesh as dm
+from benches.decentralizepy_peer import decentralizepy
 from benches.measure import Case, Way, skipped
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.schedules import Constant, SampleSize
 
-NODES, DEGREE, BATCH, ROUNDS, GOSSIPY_ROUNDS = 64, 4, 10, 500, 5
+NODES, DEGREE, BATCH, ROUNDS = 64, 4, 10, 500
+GOSSIPY_ROUNDS, DECENTRALIZEPY_ROUNDS = 5, 20
 STEP, CONSENSUS, STD, CLIP, CLASSES = 0.5, 0.5, 0.01, 1.0, 10
 
 
@@ -33,6 +36,13 @@ def digits() -> dm.data.Dataset:
     rng = np.random.default_rng(0)
     features = rng.random((60_000, 784), dtype=np.float32)
     return dm.data.unit_norm(dm.data.Dataset(features, rng.integers(0, CLASSES, 60_000), "random"))
+
+
+def softmax_regression() -> dm.LinearProblem:
+    """The records in equal parts, one for each node."""
+    train = digits()
+    parts = dm.data.iid(train, NODES, np.random.default_rng(0))
+    return dm.LinearProblem(train, parts, "softmax", classes=CLASSES)
 
 
 def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
@@ -145,9 +155,7 @@ def with_gossipy(problem: dm.LinearProblem, graph: nx.Graph) -> Way:
 
 
 def cases() -> Iterator[Case]:
-    train = digits()
-    parts = dm.data.iid(train, NODES, np.random.default_rng(0))
-    problem = dm.LinearProblem(train, parts, "softmax", classes=CLASSES)
+    problem = softmax_regression()
     graph = nx.random_regular_graph(DEGREE, NODES, seed=1)
     network = dm.topology.from_networkx(graph)
     weights = network.matrix(0).weights.astype(np.float32)
@@ -156,13 +164,16 @@ def cases() -> Iterator[Case]:
         peers["jax"] = with_jax(problem, weights.toarray())
     if not skipped("gossipy"):
         peers["gossipy"] = with_gossipy(problem, graph)
-    skipped("decentralizepy")
+    peers |= decentralizepy(DECENTRALIZEPY_ROUNDS)
     yield Case(
         f"gossip, {NODES} nodes, a round",
         ours(problem, network),
         peers=peers,
-        goals={"numpy": 3.0, "jax": 3.0, "gossipy": 50.0},
-        part={"gossipy": GOSSIPY_ROUNDS / ROUNDS},
+        goals={"numpy": 3.0, "jax": 3.0, "gossipy": 50.0, "decentralizepy": 50.0},
+        part={
+            "gossipy": GOSSIPY_ROUNDS / ROUNDS,
+            "decentralizepy": DECENTRALIZEPY_ROUNDS / ROUNDS,
+        },
         values=ROUNDS,
         rounds=3,
     )

@@ -118,11 +118,12 @@ def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def skipped(package: str) -> bool:
-    """Whether a peer is not installed; says so."""
+def skipped(package: str, source: str = "") -> bool:
+    """Whether a peer is not installed; says so, and where it comes from if not from PyPI."""
     if importlib.util.find_spec(package):
         return False
-    print(f"{package} is not installed: skipped", file=sys.stderr)
+    found_at = f" (see {source})" if source else ""
+    print(f"{package} is not installed{found_at}: skipped", file=sys.stderr)
     return True
 
 

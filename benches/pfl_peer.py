@@ -1,14 +1,12 @@
-"""pfl-research as a peer: processes that wait for rounds to run, since their start is no part."""
+"""pfl-research as a peer: several processes that simulate the clients together."""
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 
 from benches.measure import THREADS, Way, skipped
+from benches.worker import Worker, running, started
 
 
 def pfl(layers: str, *, epochs: int, rounds: int) -> Mapping[str, Way]:
@@ -18,39 +16,23 @@ def pfl(layers: str, *, epochs: int, rounds: int) -> Mapping[str, Way]:
     """
     if THREADS == 1 or skipped("pfl"):
         return {}
-    processes = [
-        _started(rank, port, layers, epochs) for port in [_free()] for rank in range(THREADS)
-    ]
-
-    def run() -> None:
-        for process in processes:
-            process.stdin.write(f"{rounds}\n")
-            process.stdin.flush()
-        for process in processes:
-            if process.stdout.readline() != "done\n":
-                raise RuntimeError("a process of pfl failed")
-
-    return {"pfl": run}
+    port = _free()
+    workers = [_started(rank, port, layers, epochs) for rank in range(THREADS)]
+    return {"pfl": running(workers, rounds)}
 
 
-def _started(rank: int, port: int, layers: str, epochs: int) -> subprocess.Popen[str]:
-    """Start one process; it ends with this one, which closes its standard input."""
-    place = {
-        "TORCHELASTIC_RUN_ID": "benches",
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": THREADS,
-        "LOCAL_WORLD_SIZE": THREADS,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "OMP_NUM_THREADS": 1,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "benches.pfl_worker", layers, str(epochs)],
-        env={**os.environ, **{name: str(value) for name, value in place.items()}},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+def _started(rank: int, port: int, layers: str, epochs: int) -> Worker:
+    return started(
+        "pfl_worker",
+        layers,
+        epochs,
+        TORCHELASTIC_RUN_ID="benches",
+        RANK=rank,
+        LOCAL_RANK=rank,
+        WORLD_SIZE=THREADS,
+        LOCAL_WORLD_SIZE=THREADS,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
     )
 
 
