@@ -59,6 +59,7 @@ def test_online_laplace_and_gaussian() -> None:
     assert number("noise", laplace) == 2.0
     assert "laplace, scale 40)" in laplace  # 2 alpha L sqrt(dim) / epsilon
     assert "any number" in laplace
+    assert "releases" not in laplace
     gaussian = ask("online", "--epsilon", "1", "--delta", "1e-5", "--batch-size", "2")
     assert number("noise", gaussian) == pytest.approx(
         accounting.analytic_gaussian_noise_multiplier(1.0, 1e-5), rel=1e-7

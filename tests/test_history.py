@@ -22,6 +22,10 @@ def history() -> History:
     return measured
 
 
+def test_it_prints_briefly() -> None:
+    assert repr(history()) == "History(7 measurements: accuracy, seconds, by_node)"
+
+
 ROWS = [
     (5, None, "accuracy", 0.5),
     (5, None, "seconds", 2.0),

@@ -164,7 +164,7 @@ def without_replacement(
     mechanism = algorithm.mechanism
     release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
     std = mechanism.noise_scale(algorithm.sensitivity, dim=1) * release
-    meaning = f"standard deviation {std:.6g} of eta N, x sensitivity of the releases together"
+    meaning = f"over the sensitivity of all releases; standard deviation {std:.6g} of eta N"
     _tell(algorithm, None, delta, mechanism.noise_multiplier, meaning)
 
 
@@ -209,4 +209,7 @@ def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, me
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
     typer.echo(f"noise       {noise:.8g} ({meaning})")
     typer.echo(f"rounds      {number}")
-    typer.echo(str(dm.privacy.report(algorithm.plan(rounds or 2), delta)))
+    report = str(dm.privacy.report(algorithm.plan(rounds or 2), delta))
+    if rounds is None:  # nor does that of the releases
+        report = "\n".join(x for x in report.splitlines() if not x.startswith("releases"))
+    typer.echo(report)

@@ -41,6 +41,10 @@ class History:
 
     _measured: list[tuple[int, str, Value]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        names = ", ".join(dict.fromkeys(name for _, name, _ in self._measured))
+        return f"History({len(self._measured)} measurements: {names})"
+
     def add(self, round: int, values: Mapping[str, Value]) -> None:
         """Append the measurements of a round.
 
