@@ -231,7 +231,7 @@ class LinearProblem:
         return kernels.linear_training(
             start,
             self.train.features,
-            self.train.labels,
+            self._labels,
             walks,
             self.loss,
             step_size=step_size,

@@ -2,8 +2,8 @@
 //! C-contiguous, check what only they can see, release the interpreter lock, call a kernel and give the
 //! result. They hold no arithmetic.
 //!
-//! A free-threaded interpreter stays free: classes are frozen, the one static (the pool of threads) is
-//! behind a lock, and an array that a kernel writes is borrowed by nobody else.
+//! A free-threaded interpreter stays free: classes are frozen, the team of threads is behind a lock, and an
+//! array that a kernel writes is borrowed by nobody else.
 
 mod accounting;
 mod complexity;
