@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from dpmesh import kernels
 from dpmesh._validate import fail
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -102,8 +103,9 @@ def _read_only_labels(
         return _read_only(labels.astype(np.int64, copy=False))
     if labels.dtype.kind != "f":
         fail("labels", "integers or real numbers", f"dtype {labels.dtype}")
+    labels = labels.astype(np.float64, copy=False)
     _finite("labels", labels)
-    return _read_only(labels.astype(np.float64, copy=False))
+    return _read_only(labels)
 
 
 def _floats(array: npt.NDArray[Any]) -> FloatArray:
@@ -119,8 +121,8 @@ def _two_axes(shape: tuple[int, ...]) -> None:
         fail("features", "shape (records, dim), both at least 1", f"shape {shape}")
 
 
-def _finite(argument: str, values: npt.NDArray[Any]) -> None:
-    if not np.isfinite(values).all():
+def _finite(argument: str, values: FloatArray) -> None:
+    if values.size and not kernels.all_finite(values):
         position = np.argwhere(~np.isfinite(values))[0].tolist()
         fail(argument, "finite numbers", f"{values[tuple(position)]} at {position}")
 

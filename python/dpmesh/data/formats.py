@@ -7,7 +7,7 @@ import gzip
 import math
 import os
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,14 @@ IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(path: StrPath) -> npt.NDArray[Any]:
-    """Return the array in an IDX file, the format of MNIST.
+    """Return the array in an IDX file, the format of MNIST; bytes stay read-only.
 
     Raises
     ------
     ValueError
         If the file is not IDX, or its length does not fit its header.
     """
-    with open_bytes(path) as file:
-        content = file.read()
+    content = read_bytes(path)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
         fail("path", "an IDX file", f"{os.fspath(path)}, which starts with {content[:4].hex()}")
     start = 4 + 4 * content[3]
@@ -41,9 +40,8 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
     if len(content) != wanted:
         got = f"{len(content)} in {os.fspath(path)}"
         fail("path", f"an IDX file of {wanted} bytes, as its header says", got)
-    return (
-        np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
-    )
+    numbers = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    return numbers.astype(dtype.newbyteorder("="), copy=False)
 
 
 def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
@@ -128,11 +126,10 @@ def read_csv(path: StrPath) -> Dataset:
     return Dataset(table[:, :-1], _whole(table[:, -1]), _stem(path))
 
 
-def open_bytes(path: StrPath) -> IO[bytes]:
-    """Open a file that may be compressed, as its name says."""
-    opener: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(Path(path).suffix, open)
-    file: IO[bytes] = opener(path, "rb")
-    return file
+def read_bytes(path: StrPath) -> bytes:
+    """Return what is in a file that may be compressed, as its name says."""
+    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix, bytes)
+    return unpack(Path(path).read_bytes())
 
 
 def _stem(path: StrPath) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh._validate import fail, one_of
 from dpmesh.data._extra import scikit_learn
@@ -102,8 +103,7 @@ def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     images, labels = (
         read_idx(find_file("mnist", folder, [f"{name}.gz", name], MNIST_SOURCE)) for name in names
     )
-    pixels = images.reshape(len(images), -1).astype(np.float32)
-    return scaled(Dataset(pixels, labels, "mnist"), 255)
+    return Dataset(_shares(images), labels, "mnist")
 
 
 def svhn(
@@ -136,8 +136,8 @@ def svhn(
     if images.shape != (32, 32, 3, len(labels)) or not ((labels >= 1) & (labels <= 10)).all():
         got = f"{images.shape} in {os.fspath(path)}"
         fail("path", f"images of shape (32, 32, 3, {len(labels)}) and labels 1 to 10", got)
-    pixels = np.moveaxis(images, 3, 0).reshape(len(labels), -1).astype(np.float32)
-    return scaled(Dataset(pixels, labels % 10, "svhn"), 255)  # 10 stands for the digit 0
+    pixels = _shares(np.moveaxis(images, 3, 0))
+    return Dataset(pixels, labels % 10, "svhn")  # 10 stands for the digit 0
 
 
 def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
@@ -183,6 +183,14 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
     records = read_libsvm(path, dim=54)
     dense = records.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
     return Dataset(dense, 2 * records.labels - 3, records.name)
+
+
+def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return pixels from 0 to 255 as shares of 255, one row for each image."""
+    pixels: npt.NDArray[np.float32] = np.divide(
+        images.reshape(len(images), -1), np.float32(255), dtype=np.float32
+    )
+    return pixels
 
 
 def find_file(data_set: str, folder: StrPath | None, names: list[str], source: str) -> Path:

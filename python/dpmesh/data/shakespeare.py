@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, integer
 from dpmesh.data.dataset import Dataset
-from dpmesh.data.formats import StrPath, open_bytes
+from dpmesh.data.formats import StrPath, read_bytes
 from dpmesh.data.loaders import find_file
 from dpmesh.data.partition import Partition
 
@@ -139,8 +139,7 @@ def shakespeare(
         If the folder has no such file.
     """
     names = ["t8.shakespeare.txt.gz", "t8.shakespeare.txt"]
-    with open_bytes(find_file("shakespeare", folder, names, SOURCE)) as file:
-        text = file.read().decode("ascii")
+    text = read_bytes(find_file("shakespeare", folder, names, SOURCE)).decode("ascii")
     return next_characters(
         speeches(text), window=window, stride=stride, least_records=least_records
     )

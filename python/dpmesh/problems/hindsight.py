@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+import scipy
 from threadpoolctl import ThreadpoolController
 
 from dpmesh import kernels
@@ -222,7 +222,7 @@ class _Search:
 
         accuracy = self.tolerance / (16 * self.goal.radius * math.sqrt(len(self.w)))
         options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "ftol": 0.0, "gtol": accuracy}
-        found: Vector = optimize.minimize(
+        found: Vector = scipy.optimize.minimize(
             penalized, self.w, jac=True, method="L-BFGS-B", options=options
         ).x
         return found

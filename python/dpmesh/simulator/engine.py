@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntFlag
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
@@ -14,7 +14,9 @@ from dpmesh.privacy.events import Release
 from dpmesh.simulator.exchange import Carrier
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.rounds import Progress
-from dpmesh.topology import Topology
+
+if TYPE_CHECKING:
+    from dpmesh.topology import Topology
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from dpmesh.algorithms.base import Info
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.simulator.network import Conditions, Flags
 from dpmesh.simulator.run import Traffic
-from dpmesh.topology import MixingMatrix, Topology
+
+if TYPE_CHECKING:
+    from dpmesh.topology import MixingMatrix, Topology
 
 
 class Carrier(Protocol):

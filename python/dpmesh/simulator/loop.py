@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
@@ -30,7 +30,9 @@ from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric
 from dpmesh.simulator.network import Conditions, Network
 from dpmesh.simulator.rounds import Callback, Progress, Rounds, Step
 from dpmesh.simulator.run import Run
-from dpmesh.topology import Topology
+
+if TYPE_CHECKING:
+    from dpmesh.topology import Topology
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", bound=Testable)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,9 @@ from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
 from dpmesh.simulator.exchange import FailingGossip, Gossip
 from dpmesh.simulator.network import Conditions, Network
-from dpmesh.topology import Topology
+
+if TYPE_CHECKING:
+    from dpmesh.topology import Topology
 
 StateT = TypeVar("StateT")
 Values = npt.NDArray[np.float64]

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
-from scipy.special import log_ndtr
+import scipy  # whose parts are imported when they are first used
 
 from dpmesh.privacy.accounting._arguments import Floats
 
@@ -66,14 +65,14 @@ def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
     """The sum of independent losses, each so many times, by powers of Fourier transforms."""
     lowest, highest = _window(losses, counts)
     longest = max(loss.masses.size for loss in losses)
-    size = fft.next_fast_len(max(highest - lowest + 1, longest), real=True)
+    size = scipy.fft.next_fast_len(max(highest - lowest + 1, longest), real=True)
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     first, log_finite = lowest, 0.0
     for loss, count in zip(losses, counts, strict=True):
-        spectrum *= _power(fft.rfft(loss.masses, size), count)
+        spectrum *= _power(scipy.fft.rfft(loss.masses, size), count)
         first += count * loss.first
         log_finite += count * log1p(-loss.infinite)
-    masses = np.roll(fft.irfft(spectrum, size), -lowest)[: highest - lowest + 1]
+    masses = np.roll(scipy.fft.irfft(spectrum, size), -lowest)[: highest - lowest + 1]
     return Loss(first, masses, _TRUNCATED - expm1(log_finite))
 
 
@@ -120,14 +119,15 @@ def _log_moments(x: Floats, masses: Floats, orders: Floats) -> Floats:
 
 def epsilon_at(delta: float, loss: Loss, interval: float) -> float:
     """The smallest epsilon of at least 0 at which the profile of a loss is at most `delta`."""
-    from scipy.signal import lfilter  # takes longer to import than all else here
-
     if loss.infinite > delta:
         return inf
     # of what lies beyond each point: its mass, and its mass times exp(point - loss)
     backwards, damping = loss.masses[::-1], exp(-interval)
     beyond = loss.infinite + np.append(np.cumsum(backwards)[-2::-1], 0.0)
-    damped = lfilter([0, damping], [1, -damping], backwards)[::-1]
+    # sums[i] - damping * sums[i - 1] = damping * backwards[i - 1], by a solver for two diagonals
+    diagonals = np.full((2, backwards.size), -damping, order="F")
+    arriving = damping * np.append(0.0, backwards[:-1])
+    damped = scipy.linalg.blas.dtbsv(1, diagonals, arriving, lower=1, diag=1)[::-1]
     exceeding = np.flatnonzero(beyond - damped > delta)
     if exceeding.size == 0:
         return 0.0
@@ -190,7 +190,8 @@ def _profile_removed(rate: float, multiplier: float, interval: float) -> Floats:
     # where exp(e) = (1-q) + q exp(ratio), and the point x at which the normals have that ratio
     ratio = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
     x = 0.5 + multiplier**2 * ratio
-    shifted, centred = log_ndtr((1 - x) / multiplier), log_ndtr(-x / multiplier)
+    shifted = scipy.special.log_ndtr((1 - x) / multiplier)
+    centred = scipy.special.log_ndtr(-x / multiplier)
     profile: Floats = -rate * np.exp(shifted) * np.expm1(ratio + centred - shifted)
     return profile
 
@@ -204,7 +205,8 @@ def _profile_added(rate: float, multiplier: float, interval: float) -> Floats:
     inside = share > 0
     ratio = np.log(share[inside]) - log(rate)
     x = 0.5 + multiplier**2 * ratio
-    shifted, centred = log_ndtr((x - 1) / multiplier), ratio + log_ndtr(x / multiplier)
+    shifted = scipy.special.log_ndtr((x - 1) / multiplier)
+    centred = ratio + scipy.special.log_ndtr(x / multiplier)
     profile = np.zeros(losses.size)
     profile[inside] = -rate * np.exp(losses[inside] + centred) * np.expm1(shifted - centred)
     return profile
