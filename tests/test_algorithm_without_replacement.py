@@ -196,12 +196,16 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             "feature_norm: wanted a public bound on the norm of a record, got None",
         ),
         (
-            lambda: dm.simulate(
-                dm.WithoutReplacement(batch_size=2, controller=AlwaysGlobal()),
-                make_problem([9], 2, loss="hinge"),
-                rounds=1,
+            lambda: dm.WithoutReplacement().init(
+                make_problem([9], 2, loss="hinge"), dm.Key.seeded(0)
             ),
-            "smoothness: wanted a finite number, got inf",
+            "problem: wanted one of a smooth loss, as Lemma 4 does, got 'hinge'",
+        ),
+        (
+            lambda: dm.WithoutReplacement().init(
+                make_problem([9], 2, loss="squared"), dm.Key.seeded(0)
+            ),
+            "model_radius: wanted one, to bound the gradients of the squared loss, got None",
         ),
     ],
 )

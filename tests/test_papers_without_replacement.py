@@ -57,6 +57,7 @@ def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, mo
     paper = "59.05" if table == "table1" else "77.17"
     assert paper in text.read_text()
     assert "not proved of Algorithm 1" in text.read_text()
+    assert "are fitted to the training data" in text.read_text()
     assert figure.stat().st_size > 10_000
 
 
@@ -73,6 +74,7 @@ def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch
             released = float(cell["releases"]) > 0
             assert proved == pytest.approx(released * float(cell["epsilon"]), rel=1e-3)
     assert "with replacement, noise proved" in text.read_text()
+    assert "are fitted to the training data" in text.read_text()
     assert figure.stat().st_size > 10_000
 
 

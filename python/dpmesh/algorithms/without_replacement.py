@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -45,7 +45,7 @@ from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import Constants, LinearProblem
 from dpmesh.schedules import Constant, Schedule, scheduled
 
 Calibration = Literal["analytic", "classical", "paper"]
@@ -200,6 +200,8 @@ class WithoutReplacement:
         """Start all models at 0."""
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
+        if self.epsilon is not None:
+            self._constants(problem)
         local = problem.zeros().reshape(problem.nodes, self.models, -1)
         return WithoutReplacementState(
             local=Sensitive(local),
@@ -352,11 +354,20 @@ class WithoutReplacement:
     def _projected(self, w: Floats) -> Floats:
         return w if self.model_radius is None else kernels.clip_rows(w, self.model_radius)
 
+    def _constants(self, problem: LinearProblem) -> Constants:
+        """Return what Lemma 4 rests on."""
+        constants = problem.model_constants(self.model_radius)
+        if constants.smoothness == inf:
+            fail("problem", "one of a smooth loss, as Lemma 4 does", f"{problem.loss!r}")
+        if constants.loss_lipschitz == inf:
+            fail("model_radius", f"one, to bound the gradients of the {problem.loss} loss", None)
+        return constants
+
     def _lemma4(self, problem: LinearProblem, largest_step: Floats) -> Floats:
         """Return Delta of releases with these largest steps since the last; 1 without noise."""
         if self.epsilon is None:
             return np.ones_like(largest_step)
-        constants = problem.model_constants(self.model_radius)
+        constants = self._constants(problem)
         largest = float(largest_step.max())
         bound = claims.sensitivity(
             largest,

@@ -212,7 +212,6 @@ def table_as_text(cells: list[Cell], source: str) -> str:
         "handed on. Equations 5 and 6 average it with old local models, and get at most about",
         "twice as far in a round as one node, however many there are.",
         "always local: a node learns alone, from all of the data as every node here has them.",
-        "Components or feature norms are fitted to the training data; no epsilon here covers that.",
         "",
         _row("nodes", [str(nodes) for nodes in NODES]),
     ]
@@ -276,6 +275,7 @@ def figure_as_text(cells: list[Cell]) -> str:
 def _caveats(cells: list[Cell]) -> Iterator[str]:
     """Yield what the reports say that is not proved, by method, for the most nodes."""
     yield ""
+    yield "Components or feature norms are fitted to the training data: no epsilon covers that."
     told = {cell.method: cell.not_proved for cell in cells if cell.noise != "none"}
     for method, text in told.items():
         if text:

@@ -67,7 +67,7 @@ class JaxProblem:
     """
 
     train: Dataset
-    partition: Partition
+    partition: Partition = field(repr=False)
     start: Callable[[Any], Params]
     loss: Callable[[Params, Any, Any], Any]
     scores: Callable[[Params, Any], Any] | None = None

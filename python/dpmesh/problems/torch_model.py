@@ -61,7 +61,7 @@ class TorchProblem:
     """
 
     train: Dataset
-    partition: Partition
+    partition: Partition = field(repr=False)
     make_module: Callable[[], torch.nn.Module]
     test: Dataset | None = None
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy
