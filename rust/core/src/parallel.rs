@@ -26,7 +26,7 @@ pub(crate) fn is_better_within(rows: usize, cost: usize) -> bool {
 
 /// Calls `work(scratch, item)` for each item, on several threads unless `serial`. What `scratch` holds from an earlier
 /// call is not defined. An item should be some microseconds of work.
-pub(crate) fn for_each<I: Iterator + Send, S>(
+pub(crate) fn for_each<I: ExactSizeIterator + Send, S>(
     items: I,
     serial: bool,
     scratch: impl Fn() -> S + Sync,
@@ -264,16 +264,60 @@ pub(crate) fn for_each_tile<T: Send, S>(
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, usize, usize, &mut [T]) + Sync,
 ) {
-    let rows_together = (len / dim).max(1);
-    let groups = x.chunks_mut(rows_together * dim).enumerate();
-    let tiles = groups.flat_map(|(group, rows)| {
-        let pieces = rows.chunks_mut(len).enumerate();
-        pieces.map(move |(piece, tile)| (group * rows_together, piece * len, tile))
-    });
+    let tiles = Tiles {
+        rest: x,
+        dim,
+        len: if dim > len { len } else { len / dim * dim },
+        row: 0,
+        column: 0,
+    };
     for_each(tiles, serial, scratch, |scratch, (row, column, tile)| {
         work(scratch, row, column, tile);
     });
 }
+
+/// What [`for_each_tile`] shares.
+struct Tiles<'x, T> {
+    rest: &'x mut [T],
+    dim: usize,
+    /// A piece of a row, or a multiple of `dim`.
+    len: usize,
+    row: usize,
+    column: usize,
+}
+
+impl<'x, T> Iterator for Tiles<'x, T> {
+    type Item = (usize, usize, &'x mut [T]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let (row, column) = (self.row, self.column);
+        let row_ends = if self.dim > self.len {
+            self.dim - column
+        } else {
+            self.rest.len()
+        };
+        let (tile, rest) = std::mem::take(&mut self.rest).split_at_mut(self.len.min(row_ends));
+        self.rest = rest;
+        self.row += (column + tile.len()) / self.dim;
+        self.column = (column + tile.len()) % self.dim;
+        Some((row, column, tile))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let tiles = if self.dim > self.len {
+            let rows = (self.rest.len() + self.column) / self.dim;
+            rows * self.dim.div_ceil(self.len) - self.column / self.len
+        } else {
+            self.rest.len().div_ceil(self.len)
+        };
+        (tiles, Some(tiles))
+    }
+}
+
+impl<T> ExactSizeIterator for Tiles<'_, T> {}
 
 /// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
 pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Sync) -> f64 {

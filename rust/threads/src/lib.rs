@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Items are handed out in their order, one at a time; results must not depend on which thread has which.
+//! Items are handed out in their order; results must not depend on which thread has which.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -17,6 +17,10 @@ use team::{Team, Work};
 /// The environment variable that says how many threads to use, where nobody calls [`set_threads`].
 pub const VARIABLE: &str = "DPMESH_NUM_THREADS";
 
+/// Into so many handfuls for each thread the items that are left are cut: neighbours stay together, and the last
+/// handfuls are small, so that nobody waits long.
+const HANDFULS: usize = 4;
+
 static EVERYBODYS: RwLock<Option<Arc<Team>>> = RwLock::new(None);
 
 thread_local! {
@@ -25,7 +29,7 @@ thread_local! {
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Threads that work is shared among, the calling one included; 1 inside of work that is shared already.
+/// Threads that work is shared among, the calling one included; 1 for a thread that helps another.
 ///
 /// Unless [`set_threads`] was called these are [`VARIABLE`]'s or, without it, as many as there are processors for this
 /// process.
@@ -58,23 +62,29 @@ pub fn with_threads<R>(count: usize, work: impl FnOnce() -> R) -> R {
 /// # Panics
 ///
 /// When `work` does, after all threads have stopped.
-pub fn for_each<I: Iterator + Send, S>(
+pub fn for_each<I: ExactSizeIterator + Send, S>(
     items: I,
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, I::Item) + Sync,
 ) {
-    let most = items.size_hint().1.unwrap_or(usize::MAX);
-    let items = Mutex::new(items.fuse());
-    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
-    share(most.saturating_sub(1), &|| {
-        let Some(mut item) = next() else { return };
+    let most = items.len().saturating_sub(1);
+    let hands = HANDFULS * threads();
+    let items = Mutex::new(items);
+    let take = |handful: &mut Vec<I::Item>| {
+        let mut items = items.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = (items.len() / hands).max(1);
+        handful.extend(items.by_ref().take(size));
+    };
+    share(most, &|| {
+        let mut handful = Vec::new();
+        take(&mut handful);
+        if handful.is_empty() {
+            return;
+        }
         let mut scratch = scratch();
-        loop {
-            work(&mut scratch, item);
-            match next() {
-                Some(another) => item = another,
-                None => return,
-            }
+        while !handful.is_empty() {
+            handful.drain(..).for_each(|item| work(&mut scratch, item));
+            take(&mut handful);
         }
     });
 }
