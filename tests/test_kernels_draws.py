@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -75,6 +77,23 @@ def test_samples_are_the_places_of_the_smallest_uniform_numbers(size: int) -> No
         np.testing.assert_array_equal(row, np.sort(np.argsort(coins)[:size]))
     default = kernels.sample(counts, size, stream())
     np.testing.assert_array_equal(default, kernels.sample(counts, size, stream(), nodes=range(5)))
+
+
+def test_samples_of_very_many_numbers_are_found_in_little_memory() -> None:
+    count = 2**20 + 5
+    smallest = np.argsort(kernels.uniform(count, stream()), kind="stable")[:3]
+    np.testing.assert_array_equal(kernels.sample([count], 3, stream())[0], np.sort(smallest))
+    little = """
+import resource
+from dpmesh import kernels, keys
+
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))
+stream = keys.Key.seeded(1).stream(keys.Purpose.SAMPLE)
+assert kernels.sample([2**27], 1, stream).item() < 2**27  # all of them would take 1 GiB
+"""
+    if sys.platform == "linux":
+        subprocess.run([sys.executable, "-c", little], check=True)
 
 
 def test_all_sets_are_equally_likely() -> None:

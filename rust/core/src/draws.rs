@@ -11,6 +11,9 @@ use crate::{KernelError, Sample};
 /// Each takes 64 bits.
 const NUMBERS_PER_BLOCK: usize = BLOCK_BYTES / 8;
 
+/// Numbers of a row that are in memory at a time.
+const AT_ONCE: usize = 1 << 20;
+
 /// Fills the rows of `dim` elements of `out` with numbers from [0, 1): multiples of 2^-24 in `f32`, of 2^-53 in
 /// `f64`. The row of a node begins at the same place of its sequence in every call.
 ///
@@ -95,28 +98,37 @@ pub fn sample_into(
     let longest = counts.iter().max().map_or(0, |&count| count as usize);
     Stream::holds("counts", longest.div_ceil(NUMBERS_PER_BLOCK) as u64)?;
     let source = Source::new(Draw(f64::uniform), stream, nodes, rows, longest)?;
-    let memory = || (vec![0.0; longest], Vec::new());
+    let memory = || (vec![0.0; longest.min(AT_ONCE)], Vec::new());
     for_each_row_with(out, size, longest, memory, |(coins, low), row, out| {
         let count = counts[row] as usize;
-        let coins = &mut coins[..count];
-        source.draw(coins, count, Place { row, column: 0 });
-        smallest(coins, low, out);
+        smallest(count, low, out, |bound, low| {
+            for column in (0..count).step_by(AT_ONCE) {
+                let coins = &mut coins[..AT_ONCE.min(count - column)];
+                source.draw(coins, coins.len(), Place { row, column });
+                for (i, &coin) in coins.iter().enumerate() {
+                    if coin < bound {
+                        low.push((coin, (column + i) as i64));
+                    }
+                }
+            }
+        });
     });
     Ok(())
 }
 
-/// Writes the places of the smallest numbers, ascending, as many as `out` has; of equal ones the first. `low` is memory
-/// for those numbers below a bound, about as many.
-fn smallest(numbers: &[f64], low: &mut Vec<(f64, i64)>, out: &mut [i64]) {
+/// Writes the places of the smallest of `count` numbers, ascending, as many as `out` has; of equal ones the first.
+/// `find` adds those below a bound, with their places, to `low`, which is memory for about as many.
+fn smallest(
+    count: usize,
+    low: &mut Vec<(f64, i64)>,
+    out: &mut [i64],
+    mut find: impl FnMut(f64, &mut Vec<(f64, i64)>),
+) {
     let size = out.len() as f64;
-    let mut bound = (size + 4.0 * size.sqrt() + 4.0) / numbers.len() as f64;
+    let mut bound = (size + 4.0 * size.sqrt() + 4.0) / count as f64;
     loop {
         low.clear();
-        for (place, &number) in numbers.iter().enumerate() {
-            if number < bound {
-                low.push((number, place as i64));
-            }
-        }
+        find(bound, low);
         if low.len() >= out.len() {
             break;
         }
