@@ -40,6 +40,7 @@ class PersonalNoise:
 
     apart: bool = False
     rare: bool = False
+    compressor: Any = None
     travels = "gossip"
 
     def groups(self, rich: np.ndarray, t: int) -> list[tuple[float, tuple[int, ...]]]:
@@ -64,16 +65,17 @@ class PersonalNoise:
         return State(problem.zeros())
 
     def step(self, state, round, problem, exchange, key):
-        sent, releases = np.zeros_like(state.w), []
+        sent, bits, releases = np.zeros_like(state.w), np.zeros(len(state.w), np.int64), []
         for z, group in self.groups(problem.records > ROUNDS, round):
-            stream = key.stream(Purpose.NOISE, round)
+            stream, coins = key.stream(Purpose.NOISE, round), key.stream(Purpose.QUANTIZE, round)
             rows = state.w[list(group)]
-            out = Laplace(z).release(rows, ONE, stream, round=round, nodes=group)
-            sent[list(group)] = out.values
+            door = Laplace(z, compressor=self.compressor)
+            out = door.release(rows, ONE, stream, round=round, nodes=group, coins=coins)
+            sent[list(group)], bits[list(group)] = out.values, out.bits_per_node
             releases.append(out.release)
         b = exchange(round, sent)
         w = b - 0.1 * problem.gradient(b, problem.everything)
-        return State(w), Info(tuple(releases), 8 * w[0].nbytes, b)
+        return State(w), Info(tuple(releases), bits, b)
 
     def parameters(self, state: State):
         return state.w
@@ -89,6 +91,17 @@ class Resting(PersonalNoise):
 
     def step(self, state, round, problem, exchange, key):
         return state, Info((), 0, state.w)
+
+
+@dataclass(frozen=True)
+class OneLearns(Resting):
+    """Only one node has losses, so that most ranks have none."""
+
+    def step(self, state, round, problem, exchange, key):
+        slopes = problem.gradient(problem.zeros(), problem.everything)[:, 0]
+        learns = slopes > 0.15
+        losses = (lambda: slopes[learns]) if learns.any() else None
+        return state, Info((), 0, state.w, losses)
 
 
 @dataclass(frozen=True)
@@ -174,6 +187,8 @@ ALGORITHMS = {
     "groups": PersonalNoise(),
     "apart": PersonalNoise(apart=True),
     "rare": PersonalNoise(rare=True),
+    "packed": PersonalNoise(compressor=Quantizer(0.1)),
+    "one learns": OneLearns(),
     "resting": Resting(),
     "token": token(dm.controllers.RandomGlobal(0.5)),
     "learned": token(dm.controllers.DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),

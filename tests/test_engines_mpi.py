@@ -122,14 +122,14 @@ def assert_same(folder: Path, alone: dm.Run) -> None:
 
 
 PACKED = ["quantized", "narrow", "levels", "sparse", "discrete"]
-PERSONAL = ["groups", "apart", "rare"]
+PERSONAL = ["groups", "apart", "rare", "packed"]
 TOKEN = ["token", "learned"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
-    names = ["online", *PACKED, *PERSONAL, *TOKEN]
+    names = ["online", *PACKED, *PERSONAL, *TOKEN, "one learns"]
     succeed(ranks, "varying", tmp_path, *names)
     for name in names:
         alone = mpi_program.run(name, "varying")

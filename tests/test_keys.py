@@ -91,6 +91,9 @@ def test_a_key_for_some_nodes_draws_their_rows_of_the_whole(dim: int) -> None:
     np.testing.assert_array_equal(named, whole[[6, 3]])
     fewer = mine.for_nodes(np.array([2, 0], dtype=np.uint32)).stream(Purpose.NOISE, 2)
     np.testing.assert_array_equal(kernels.gaussian((2, dim), 1.0, fewer), named)
+    fewer = mine.stream(Purpose.NOISE, 2).for_nodes(np.array([2, 0], dtype=np.uint32))
+    assert fewer.is_seeded
+    np.testing.assert_array_equal(kernels.gaussian((2, dim), 1.0, fewer), named)
     integers = kernels.discrete_gaussian((8, dim), 9.0, key.stream(Purpose.NOISE, 2))
     part = kernels.discrete_gaussian((3, dim), 9.0, mine.stream(Purpose.NOISE, 2))
     np.testing.assert_array_equal(part, integers[nodes])
@@ -98,6 +101,8 @@ def test_a_key_for_some_nodes_draws_their_rows_of_the_whole(dim: int) -> None:
         kernels.gaussian((1, dim), 1.0, mine.stream(Purpose.NOISE, 2), nodes=[3])
     with pytest.raises(ValueError, match=r"nodes: wanted nodes below 3, .* the key is for, got 7"):
         mine.for_nodes(np.array([7], dtype=np.uint32))
+    with pytest.raises(ValueError, match=r"nodes: wanted nodes below 3, .* the key is for, got 7"):
+        mine.stream(Purpose.NOISE, 2).for_nodes(np.array([7], dtype=np.uint32))
     with pytest.raises(ValueError, match="nodes: wanted one for each of 4 rows, got 3"):
         kernels.gaussian((4, dim), 1.0, mine.stream(Purpose.NOISE, 2))
     with pytest.raises(ValueError, match="nodes: wanted distinct nodes, got 3 twice"):

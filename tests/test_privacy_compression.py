@@ -137,6 +137,30 @@ def test_each_node_takes_the_shortest_message() -> None:
     assert len(set(bits)) == 3
 
 
+@pytest.mark.parametrize("compressor", [Quantizer(0.1), Levels(4), RandomSparsifier(0.5)])
+def test_named_nodes_draw_coins_of_their_own(compressor) -> None:
+    x = np.random.default_rng(0).normal(size=(6, 40))
+    door = Gaussian(1.0, compressor=compressor)
+    sensitivity, noise = Sensitivity(0.1, "l2", "a test"), KEY.stream(Purpose.NOISE)
+    whole = door.release(x, sensitivity, noise, round=0, coins=COINS).values
+    for nodes in ((4, 1), (5,)):
+        some = x[list(nodes)]
+        part = door.release(some, sensitivity, noise, round=0, coins=COINS, nodes=nodes)
+        np.testing.assert_array_equal(part.values, whole[list(nodes)])
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(
+    "compressor", [Quantizer(2.5e38, bits=4), Quantizer(2.5e38), Levels(1), RandomSparsifier(0.5)]
+)
+def test_what_its_type_cannot_hold_is_not_released(compressor) -> None:
+    x = np.full((2, 100), 3.3e38, np.float32)
+    door, sensitivity = NoNoise(compressor=compressor), Sensitivity(1.0, "l2", "a test")
+    with pytest.raises(ValueError, match="values: wanted numbers whose compression float32 can ho"):
+        door.release(x, sensitivity, KEY.stream(Purpose.NOISE), round=0, coins=COINS)
+    door.release(x.astype(float), sensitivity, KEY.stream(Purpose.NOISE), round=0, coins=COINS)
+
+
 @pytest.mark.parametrize("mechanism", [Gaussian(2.0), NoNoise()])
 @pytest.mark.parametrize("bound", [0.0, 1.5])
 def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> None:

@@ -60,7 +60,11 @@ class Compressed:
 
 
 class Compressor(Protocol):
-    """An unbiased code for rows of numbers."""
+    """An unbiased code for rows of numbers.
+
+    What it makes of a number may be larger: where that is more than the number's type can hold,
+    the door refuses the release.
+    """
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Return the messages of `values`, shape (rows, dim), each row with coins of its own.

@@ -176,13 +176,13 @@ class Mechanism(ABC):
         coins
             The compressor's randomness, of another purpose than `stream`.
         nodes
-            Which nodes the rows belong to, and draw their noise; None for all of them, in order.
+            Which nodes the rows belong to, and draw noise and coins; None for all, in order.
 
         Raises
         ------
         ValueError
-            If a value is NaN or infinite, a compressor gets no coins, the noise exceeds 2**25 times
-            the grid, or the release is over the run's budget.
+            If a value is NaN or infinite, or would be after its compression, a compressor gets no
+            coins, the noise exceeds 2**25 times the grid, or the release is over the run's budget.
         """
         if not kernels.all_finite(values):
             fail("values", "finite values at the door", "NaN or infinity")
@@ -201,9 +201,12 @@ class Mechanism(ABC):
         if self.compressor is not None:
             if coins is None:
                 fail("coins", "a stream for the compressor", None)
-            compressed = self.compressor.compress(out, coins)
+            own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
+            compressed = self.compressor.compress(out, own)
             show_carrier(compressed)
             out, bits_per_node = compressed.values, compressed.bits
+            if not kernels.all_finite(out):
+                fail("values", f"numbers whose compression {out.dtype} can hold", "larger ones")
         emission = Emission(Released(out), record, bits_per_node)
         return let_out(Passage(self, Sensitive(inside), emission))
 

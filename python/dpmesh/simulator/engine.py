@@ -33,6 +33,10 @@ class Sign(IntFlag):
     SAVE = 8
     NAMED = 16
     """A release names its nodes."""
+    RESTED = 32
+    """None of the process's nodes learned."""
+    LEARNED = 64
+    """Some did: asked for only in rounds in which those of another rested."""
 
 
 class Share(NamedTuple):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
 
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
@@ -215,6 +217,8 @@ class _Loop:
             releases = step.info.releases
             if signs and signs & Sign.NAMED:  # a look costs a microsecond
                 releases = self.ranks.releases(releases, self.ledger.planned(self.run.at.rounds))
+            if signs and signs & Sign.RESTED:
+                step = self._beside_others(step)
             self.run.accept(step, releases)
             self.ledger.add(*releases)
             if interrupt.requested and not self.ranks.stops_together:
@@ -231,7 +235,17 @@ class _Loop:
             signs |= Sign.SAVE
         if any(release.nodes is not None for release in step.info.releases):
             signs |= Sign.NAMED
+        if step.info.losses is None:
+            signs |= Sign.RESTED
         return signs
+
+    def _beside_others(self, step: Step) -> Step:
+        """Return a step without losses as one with those of no node, if others have some."""
+        rested = step.info.losses is None
+        said = self.ranks.agree(Sign.NONE if rested else Sign.LEARNED)
+        if not rested or not said & Sign.LEARNED:
+            return step
+        return Step(step.state, replace(step.info, losses=lambda: np.empty(0)))
 
     def _save(self) -> str | None:
         """Save the rounds that all have run, if they are to be kept; say where they are."""

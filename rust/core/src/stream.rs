@@ -140,12 +140,14 @@ impl fmt::Debug for Key {
     }
 }
 
+#[derive(Clone)]
 enum Schedule {
     Aes(Box<Aes256Enc>),
     ChaCha20(Zeroizing<[u8; 32]>),
 }
 
 /// The random words of every node for one purpose in one round; see the [module](self).
+#[derive(Clone)]
 pub struct Stream {
     schedule: Schedule,
     purpose: u32,
@@ -165,7 +167,8 @@ impl Stream {
     }
 
     /// The nodes that rows belong to; `None` for 0, 1, ..
-    pub(crate) fn nodes(&self) -> Option<&[u32]> {
+    #[must_use]
+    pub fn nodes(&self) -> Option<&[u32]> {
         self.nodes.as_deref()
     }
 

@@ -121,20 +121,10 @@ impl Key {
 
     /// The same key for a process that holds only these of its nodes: row r of what it draws is that of node nodes[r].
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Key> {
-        let nodes = read::<u32>("nodes", nodes)?;
-        let nodes = match &self.nodes {
-            None => nodes.as_slice()?.into(),
-            Some(held) => {
-                let of = |node: &u32| held.get(*node as usize).copied().ok_or(*node);
-                let chosen: Result<_, u32> = nodes.as_slice()?.iter().map(of).collect();
-                let wanted = format!("nodes below {}, as many as the key is for", held.len());
-                chosen.map_err(|node| unfit("nodes", &wanted, node))?
-            }
-        };
         Ok(Key {
             secret: self.secret.clone(),
             is_seeded: self.is_seeded,
-            nodes: Some(nodes),
+            nodes: Some(some_of(self.nodes.as_deref(), nodes)?),
         })
     }
 
@@ -180,6 +170,16 @@ impl Stream {
         let mut out = write::<u32>("out", out)?;
         let out = out.as_slice_mut()?;
         run_native(py, || self.kernel.words_into(node, 0, out))
+    }
+
+    /// The same stream for rows of some of its nodes only: row r of what it draws is that of node nodes[r].
+    fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Stream> {
+        let nodes = some_of(self.kernel.nodes(), nodes)?;
+        Ok(Stream {
+            kernel: self.kernel.clone().for_nodes(nodes),
+            cipher: self.cipher,
+            is_seeded: self.is_seeded,
+        })
     }
 
     fn __repr__(&self) -> String {
@@ -234,4 +234,16 @@ fn seed_bytes(seed: &Bound<'_, PyAny>) -> PyResult<Zeroizing<[u8; 32]>> {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Key>()?;
     module.add_class::<Stream>()
+}
+
+/// The nodes with these numbers among those that are held, which are all for `None`.
+fn some_of(held: Option<&[u32]>, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Arc<[u32]>> {
+    let nodes = read::<u32>("nodes", nodes)?;
+    let Some(held) = held else {
+        return Ok(nodes.as_slice()?.into());
+    };
+    let of = |node: &u32| held.get(*node as usize).copied().ok_or(*node);
+    let chosen: Result<_, u32> = nodes.as_slice()?.iter().map(of).collect();
+    let wanted = format!("nodes below {}, as many as the key is for", held.len());
+    chosen.map_err(|node| unfit("nodes", &wanted, node))
 }
