@@ -1,5 +1,10 @@
 //! By how much less an element counts for each step that it lies further away.
 
+use crate::Real;
+
+/// Powers that are computed from each other.
+pub(super) const STRIDE: usize = 16;
+
 /// The powers of `r = (q-1)/(q+1)`, `q = sqrt(1 + 4s)`, accurate even where it is close to 1.
 pub(super) struct Decay {
     pub(super) r: f64,
@@ -27,20 +32,29 @@ impl Decay {
         -(self.log * k as f64).exp_m1()
     }
 
+    /// `r^0, r^1, ..` up to `r^STRIDE`, by products, which cost less.
+    pub(super) fn first_powers(&self) -> [f64; STRIDE + 1] {
+        let mut powers = [1.0; STRIDE + 1];
+        powers[1] = self.r;
+        for k in 2..=STRIDE {
+            powers[k] = powers[k / 2] * powers[k - k / 2];
+        }
+        powers
+    }
+
     /// `r^0, r^1, ..`, with 0 for what is so small that it adds nothing and would make slow subnormal numbers.
-    pub(super) fn powers(&self, count: usize) -> Vec<f64> {
-        let first: [f64; 16] = std::array::from_fn(|k| self.power(k));
-        let mut powers = vec![0.0; count];
-        for (i, block) in powers.chunks_mut(16).enumerate() {
-            let start = self.power(16 * i);
+    pub(super) fn powers_into<A: Real>(&self, powers: &mut [A]) {
+        let first = self.first_powers();
+        powers.fill(A::ZERO);
+        for (i, block) in powers.chunks_mut(STRIDE).enumerate() {
+            let start = self.power(STRIDE * i);
             if start < 1e-30 {
                 break;
             }
             for (power, first) in block.iter_mut().zip(first) {
                 let product = start * first;
-                *power = if product < 1e-30 { 0.0 } else { product };
+                *power = A::from_f64(if product < 1e-30 { 0.0 } else { product });
             }
         }
-        powers
     }
 }

@@ -20,7 +20,7 @@
 use std::ops::Range;
 
 use super::Smooth;
-use super::decay::Decay;
+use super::decay::{Decay, STRIDE};
 use super::sweep::{LANES, Lanes, Outside, Reach, STEP, Sweep, Tiles};
 use crate::Real;
 use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
@@ -83,9 +83,6 @@ struct Scratch<A, const TILE: usize> {
     y: Vec<Lanes<A>>,
 }
 
-/// Sums over powers of `r` go in strides, to add as many elements at a time.
-const STRIDE: usize = 16;
-
 impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
     const CHUNK: usize = LANES * TILE;
 
@@ -103,7 +100,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
             cycles: blocks.iter().map(cycle).collect(),
             sweep: Sweep::new(&decay, longest.min(TILE)),
             range: (negligible.ln() / decay.log).ceil() as usize,
-            powers: std::array::from_fn(|k| decay.power(k)),
+            powers: decay.first_powers(),
             behind_scale: 1.0 / (decay.rest * (1.0 + decay.r)),
             decay,
         }
@@ -244,7 +241,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         Reach { right, left }
     }
 
-    /// To sums over every [`STRIDE`]th element adds the next ones, which come closer.
+    /// To sums over every [`STRIDE`]th element, as many as are added at a time, adds the next ones, which come closer.
     #[inline(always)]
     fn add_strides<'a, T: Real>(
         &self,

@@ -85,12 +85,13 @@ macro_rules! on_widest {
 
 impl<A: Smooth> Sweep<A> {
     pub(super) fn new(decay: &Decay, longest: usize) -> Self {
-        let powers = decay.powers(longest + 1).into_iter().map(A::from_f64);
+        let mut powers = vec![A::ONE; STEP + longest];
+        decay.powers_into(&mut powers[STEP - 1..]);
         Sweep {
             r: A::from_f64(decay.r),
             r_squared: A::from_f64(decay.r * decay.r),
             scale: A::from_f64(decay.rest * decay.rest),
-            powers: [A::ONE; STEP - 1].into_iter().chain(powers).collect(),
+            powers,
             tiny: A::MIN_POSITIVE * A::from_f64(f64::from(1 << 20)),
         }
     }
