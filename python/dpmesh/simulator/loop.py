@@ -159,7 +159,9 @@ def simulate(
             run.recall(_resumed(saved, plan, run, ranks))
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
-    _Loop(ranks, run, ledger, saved, own.rewinds).run_all(progress if ranks.is_root else False)
+    ends_early = saved is not None or budget is not None
+    loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early)
+    loop.run_all(progress if ranks.is_root else False)
     end = ranks.gather(run.remembered())
     return Run(
         settings=settings,
@@ -181,6 +183,8 @@ class _Loop:
     ledger: Ledger
     saved: Checkpoint | None
     rewinds: bool
+    ends_early: bool
+    """Whether the rounds before one that fails count."""
 
     def run_all(self, progress: bool | None) -> None:
         """Run them until the last, the end of the budget, or Ctrl-C."""
@@ -207,6 +211,8 @@ class _Loop:
 
     def _attempt(self, interrupt: Interrupt) -> tuple[Step, Sign]:
         """Run the next round, and hear what the processes have to say after it."""
+        if not self.ends_early:
+            self.run.at.received = None  # its memory, as large as the state, serves the round
         with self.ranks.together(self._save if self.rewinds else self._last_checkpoint):
             step = self.run.attempt()
             return step, self.ranks.agree(self._signs(step, interrupt))
