@@ -73,8 +73,7 @@ def test_regret_is_that_of_definition_2() -> None:
 
 
 def test_arrays_that_no_round_needs_any_more_are_gone() -> None:
-    """What is sent, when its exchange is over; a state, when the round after it is; what was received,
-    when the next round begins."""
+    """What is sent, after its exchange; a state, after its round; what came, before the next."""
     sent, states, received = [], [], []
 
     class Watched(dm.OnlineLearning):

@@ -152,7 +152,7 @@ _Ragged: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # indp
 _Batches: TypeAlias = _Ragged | npt.NDArray[np.int64]
 _Averaging: TypeAlias = tuple[float, float | None]  # regularization, divide_by
 _Clipping: TypeAlias = tuple[float, str]  # bound, norm
-_Step: TypeAlias = tuple[npt.NDArray[np.float64], float | None]  # sizes, radius
+_Step: TypeAlias = tuple[_PerRow, float | None]  # sizes, radius
 
 def linear_gradient(
     params: _Floats,

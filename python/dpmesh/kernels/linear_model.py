@@ -104,14 +104,16 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
 
 def step_parts(
     step_size: npt.ArrayLike, radius: float | None, *, nodes: int
-) -> tuple[npt.NDArray[np.float64], float | None]:
+) -> tuple[float | npt.NDArray[np.float64], float | None]:
     """One step size for all nodes or one for each, and the radius of the ball."""
+    radius = None if radius is None else positive("radius", radius)
+    if isinstance(step_size, float):
+        return step_size, radius
     steps = np.asarray(step_size)
     if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
         got = f"dtype {steps.dtype} and shape {steps.shape}"
         fail("step_size", f"one number, or one for each of {nodes} nodes", got)
-    sizes = np.ascontiguousarray(steps.reshape(-1), dtype=np.float64)
-    return sizes, None if radius is None else positive("radius", radius)
+    return np.ascontiguousarray(steps.reshape(-1), dtype=np.float64), radius
 
 
 def averaging_parts(regularization: float, divide_by: float | None) -> tuple[float, float | None]:

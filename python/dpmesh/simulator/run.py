@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """What crossed the network.
 
     Parameters
@@ -35,7 +34,7 @@ class Traffic:
     messages: int
     bits: int
 
-    def __add__(self, other: Traffic) -> Traffic:
+    def __add__(self, other: Traffic) -> Traffic:  # type: ignore[override]
         return Traffic(self.messages + other.messages, self.bits + other.bits)
 
     @property
@@ -91,7 +90,7 @@ class Run:
                 **asdict(self.privacy),
                 "epsilon": epsilon if isfinite(epsilon) else "infinite",
             },
-            "traffic": asdict(self.traffic),
+            "traffic": self.traffic._asdict(),
             "history": self.history.as_dicts(),
         }
 

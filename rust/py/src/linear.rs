@@ -8,7 +8,7 @@ use dpmesh_core::linear::{
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use crate::convert::{read, refused, row_len, run_native, write};
+use crate::convert::{PerRow, read, refused, row_len, run_native, write};
 use crate::projection::norm;
 use crate::with_real;
 
@@ -206,7 +206,7 @@ fn linear_gradient<'py>(
 }
 
 /// The sizes and the radius.
-type StepArguments<'py> = (Array<'py>, Option<f64>);
+type StepArguments<'py> = (Bound<'py, PyAny>, Option<f64>);
 
 #[pyfunction]
 fn linear_step<'py>(
@@ -219,7 +219,7 @@ fn linear_step<'py>(
     clipping: Option<ClippingArguments>,
     out: &Array<'py>,
 ) -> PyResult<()> {
-    let sizes = read("step_size", &step.0)?;
+    let sizes = PerRow::new("step_size", &step.0)?;
     let step = Step {
         sizes: sizes.as_slice()?,
         radius: step.1,
@@ -245,7 +245,7 @@ fn linear_step_in_place<'py>(
     averaging: AveragingArguments,
     clipping: Option<ClippingArguments>,
 ) -> PyResult<()> {
-    let sizes = read("step_size", &step.0)?;
+    let sizes = PerRow::new("step_size", &step.0)?;
     let step = Step {
         sizes: sizes.as_slice()?,
         radius: step.1,
