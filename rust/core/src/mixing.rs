@@ -3,11 +3,14 @@
 //! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
 //! whatever the number of threads and the width of the vector registers.
 
-use crate::error::{rows, same_len};
+use crate::error::{self, same_len};
 use crate::noise::Noise;
-use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vectorized};
+use crate::parallel::{LINE, for_each, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Place};
 use crate::{KernelError, Real, Sample};
+use rows::{Ahead, Columns, LONG, Tile, VECTORS, mix_long, mix_row, mix_short};
+
+mod rows;
 
 /// Products that take as long as the work on one element elsewhere.
 const PRODUCTS: usize = 4;
@@ -15,24 +18,11 @@ const PRODUCTS: usize = 4;
 /// Elements of `Y` that one task computes.
 const TILE: usize = 1 << 14;
 
-/// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
-/// reads ahead, instead of adding them up a few columns at a time in registers.
-const LONG: usize = 256;
-
-/// Columns of a block of `x`, for few nodes.
-const BLOCK: usize = 256;
+/// Columns of a task, for few nodes.
+const BLOCK: usize = 512;
 
 /// Bytes that stay in the second-level cache beside others.
 const CACHED: usize = 1 << 19;
-
-/// From so many bytes on `x` comes from so far that reading long rows ahead is worth more than reading them once.
-const FAR: usize = 1 << 22;
-
-/// Vectors of sums that are held in registers.
-const VECTORS: usize = 4;
-
-/// Rows that are added up side by side.
-const SIDE_BY_SIDE: usize = 8;
 
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
 /// `indices` (the columns, in any order) and `weights`.
@@ -84,6 +74,18 @@ impl<'a, T> MixingMatrix<'a, T> {
         self.indptr.len() - 1
     }
 
+    /// Whether nearly all neighbours are at most `distance` rows away.
+    fn is_local(&self, distance: usize) -> bool {
+        let far = |i| {
+            let (neighbours, _) = self.row(i);
+            neighbours
+                .iter()
+                .filter(|j| j.abs_diff(i) > distance)
+                .count()
+        };
+        4 * (0..self.rows()).map(far).sum::<usize>() <= self.rows()
+    }
+
     /// Columns and weights of row `i`.
     #[inline(always)]
     fn row(&self, i: usize) -> (&'a [usize], &'a [T]) {
@@ -104,28 +106,53 @@ pub fn mix_into<T: Real>(
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
-    let bytes = size_of_val(x);
-    let is_cached = bytes <= CACHED;
-    let block_is_cached = dim > 2 * BLOCK && a.columns * BLOCK * size_of::<T>() <= CACHED;
-    if !is_cached && bytes < FAR && block_is_cached {
+    let is_cached = size_of_val(x) <= CACHED;
+    let panel_is_cached = dim >= BLOCK && a.columns * VECTORS * LINE <= CACHED;
+    if !is_cached && panel_is_cached && !a.is_local(CACHED / size_of::<T>() / dim) {
         mix_blocks(a, x, dim, serial, out);
         return Ok(());
     }
+    let ahead = if is_cached {
+        Ahead::Nothing
+    } else {
+        Ahead::Row
+    };
     let fill = |(): &mut (), row, column, tile: &mut [T]| {
-        vectorized!(for (i, out) in tile.chunks_mut(dim).enumerate() {
-            if out.len() < LONG && !is_cached && row + i + 1 < a.rows() {
-                for &j in a.row(row + i + 1).0 {
-                    fetch_all(x, j * dim, dim);
-                }
+        let len = dim.min(tile.len());
+        vectorized!(if len < LONG {
+            mix_short(
+                a,
+                row,
+                Columns {
+                    x,
+                    dim,
+                    column,
+                    len,
+                },
+                ahead,
+                &mut Tile(tile, len),
+            );
+        } else {
+            for (i, out) in tile.chunks_mut(len).enumerate() {
+                mix_long(
+                    a,
+                    row + i,
+                    Columns {
+                        x,
+                        dim,
+                        column,
+                        len,
+                    },
+                    out,
+                );
             }
-            mix_row(a.row(row + i), x, dim, column, out);
         });
     };
     for_each_tile(out, dim, TILE, serial, || (), fill);
     Ok(())
 }
 
-/// `out = A X` in blocks of columns, each of which stays in the second-level cache until all rows have it.
+/// `out = A X` in blocks of columns, for few nodes: a panel of few columns stays in the cache until all rows have it.
 fn mix_blocks<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize, serial: bool, out: &mut [T]) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
     let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
@@ -135,11 +162,19 @@ fn mix_blocks<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize, serial: boo
         serial,
         || (),
         |(), (column, mut rows)| {
-            vectorized!(for (i, out) in rows.iter_mut().enumerate() {
-                let part = |j: usize, from: usize, len: usize| &x[j * dim + column + from..][..len];
-                let (indices, weights) = a.row(i);
-                mix_short(indices, weights, part, out);
-            });
+            let len = rows[0].len();
+            vectorized!(mix_short(
+                a,
+                0,
+                Columns {
+                    x,
+                    dim,
+                    column,
+                    len
+                },
+                Ahead::Panel,
+                &mut rows
+            ));
         },
     );
 }
@@ -188,7 +223,19 @@ pub fn mix_noisy_into<T: Sample>(
             let columns = rows[0].len();
             send(sent, first, columns);
             vectorized!(for (i, out) in rows.iter_mut().enumerate() {
-                mix_row(a.row(i), sent, columns, 0, out);
+                {
+                    mix_row(
+                        a,
+                        i,
+                        Columns {
+                            x: sent,
+                            dim: columns,
+                            column: 0,
+                            len: columns,
+                        },
+                        out,
+                    );
+                };
             });
         },
     );
@@ -224,158 +271,7 @@ fn check_shapes<T>(
     dim: usize,
     out: usize,
 ) -> Result<(), KernelError> {
-    rows("x", x, dim)?;
+    error::rows("x", x, dim)?;
     same_len("x", x, a.columns * dim)?;
     same_len("out", out, a.rows() * dim)
-}
-
-/// Weighted sum of rows of `x`, which are `dim` elements apart: their columns from `column` on, as many as `out` has.
-#[inline(always)]
-fn mix_row<T: Real>(
-    (indices, weights): (&[usize], &[T]),
-    x: &[T],
-    dim: usize,
-    column: usize,
-    out: &mut [T],
-) {
-    let part = |j: usize, from: usize, len: usize| &x[j * dim + column + from..][..len];
-    if out.len() < LONG {
-        mix_short(indices, weights, part, out);
-    } else {
-        mix_long(indices, weights, part, out);
-    }
-}
-
-/// Sums a few columns at a time in registers, over all entries.
-#[inline(always)]
-fn mix_short<'a, T: Real>(
-    indices: &[usize],
-    weights: &[T],
-    part: impl Fn(usize, usize, usize) -> &'a [T],
-    out: &mut [T],
-) {
-    match out.len() {
-        0..8 => sum_panels::<T, 1>(indices, weights, part, out),
-        16.. if 16 * size_of::<T>() == LINE => sum_panels::<T, 16>(indices, weights, part, out),
-        _ => sum_panels::<T, 8>(indices, weights, part, out),
-    }
-}
-
-/// Sums up to `VECTORS` vectors of `LANES` columns at a time; there are at least `LANES` columns.
-#[inline(always)]
-fn sum_panels<'a, T: Real, const LANES: usize>(
-    indices: &[usize],
-    weights: &[T],
-    part: impl Fn(usize, usize, usize) -> &'a [T],
-    out: &mut [T],
-) {
-    let mut from = 0;
-    while from < out.len() {
-        from = from.min(out.len() - LANES); // some of them once more
-        let len = (out.len() - from).min(VECTORS * LANES);
-        let (part, out) = (|j| part(j, from, len), &mut out[from..from + len]);
-        match len.div_ceil(LANES) {
-            1 => sum_panel::<T, LANES, 0>(indices, weights, part, out),
-            2 => sum_panel::<T, LANES, 1>(indices, weights, part, out),
-            3 => sum_panel::<T, LANES, 2>(indices, weights, part, out),
-            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(indices, weights, part, out),
-        }
-        from += len;
-    }
-}
-
-/// Sums `WHOLE` vectors, and one more that ends with the last column.
-#[inline(always)]
-fn sum_panel<'a, T: Real, const LANES: usize, const WHOLE: usize>(
-    indices: &[usize],
-    weights: &[T],
-    part: impl Fn(usize) -> &'a [T],
-    out: &mut [T],
-) {
-    let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
-    for (&j, &weight) in indices.iter().zip(weights) {
-        let part = part(j);
-        for (sums, x) in sums.iter_mut().zip(&part.as_chunks::<LANES>().0[..WHOLE]) {
-            add_product(sums, weight, x);
-        }
-        add_product(&mut last_sums, weight, &part[part.len() - LANES..]);
-    }
-    out[..WHOLE * LANES].copy_from_slice(sums.as_flattened());
-    let last = out.len() - LANES;
-    out[last..].copy_from_slice(&last_sums);
-}
-
-#[inline(always)]
-fn add_product<T: Real, const LANES: usize>(sums: &mut [T; LANES], weight: T, x: &[T]) {
-    for (sum, &x) in sums.iter_mut().zip(x) {
-        *sum += weight * x;
-    }
-}
-
-/// Sums all columns, over a few entries at a time.
-#[inline(always)]
-fn mix_long<'a, T: Real>(
-    indices: &[usize],
-    weights: &[T],
-    part: impl Fn(usize, usize, usize) -> &'a [T],
-    out: &mut [T],
-) {
-    if indices.is_empty() {
-        out.fill(T::ZERO);
-    }
-    let groups = indices
-        .chunks(SIDE_BY_SIDE)
-        .zip(weights.chunks(SIDE_BY_SIDE));
-    for (group, (indices, weights)) in groups.enumerate() {
-        let mut rows: [&[T]; SIDE_BY_SIDE] = [&[]; SIDE_BY_SIDE];
-        for (row, &j) in rows.iter_mut().zip(indices) {
-            *row = part(j, 0, out.len());
-        }
-        if group == 0 {
-            sum_rows::<T, true>(weights, &rows, out);
-        } else {
-            sum_rows::<T, false>(weights, &rows, out);
-        }
-    }
-}
-
-/// `out` = (0 if `FROM_ZERO`, or else `out`) + the weighted sum of the first rows, one for each weight.
-#[inline(always)]
-fn sum_rows<T: Real, const FROM_ZERO: bool>(
-    weights: &[T],
-    rows: &[&[T]; SIDE_BY_SIDE],
-    out: &mut [T],
-) {
-    match weights.len() {
-        1 => sum_k_rows::<T, 1, FROM_ZERO>(weights, rows, out),
-        2 => sum_k_rows::<T, 2, FROM_ZERO>(weights, rows, out),
-        3 => sum_k_rows::<T, 3, FROM_ZERO>(weights, rows, out),
-        4 => sum_k_rows::<T, 4, FROM_ZERO>(weights, rows, out),
-        5 => sum_k_rows::<T, 5, FROM_ZERO>(weights, rows, out),
-        6 => sum_k_rows::<T, 6, FROM_ZERO>(weights, rows, out),
-        7 => sum_k_rows::<T, 7, FROM_ZERO>(weights, rows, out),
-        _ => sum_k_rows::<T, SIDE_BY_SIDE, FROM_ZERO>(weights, rows, out),
-    }
-}
-
-#[inline(always)]
-fn sum_k_rows<T: Real, const K: usize, const FROM_ZERO: bool>(
-    weights: &[T],
-    rows: &[&[T]; SIDE_BY_SIDE],
-    out: &mut [T],
-) {
-    // Arrays of known size, and rows of the same length as `out`: no checks are left in the loop.
-    let mut fixed_weights = [T::ZERO; K];
-    fixed_weights.copy_from_slice(weights);
-    let mut fixed_rows: [&[T]; K] = [&[]; K];
-    for (fixed, row) in fixed_rows.iter_mut().zip(rows) {
-        *fixed = &row[..out.len()];
-    }
-    for (c, out) in out.iter_mut().enumerate() {
-        let mut sum = if FROM_ZERO { T::ZERO } else { *out };
-        for k in 0..K {
-            sum += fixed_weights[k] * fixed_rows[k][c];
-        }
-        *out = sum;
-    }
 }

@@ -132,21 +132,22 @@ pub(crate) const LINE: usize = 64;
 /// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
 #[inline(always)]
 pub(crate) fn fetch<T>(slice: &[T], index: usize) {
-    fetch_all(slice, index, 1);
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
+        use std::arch::x86_64::_MM_HINT_T0;
+        sse._mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (slice, index);
 }
 
 /// As [`fetch`], for so many elements from `first` on.
 #[inline(always)]
 pub(crate) fn fetch_all<T>(slice: &[T], first: usize, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
-        use std::arch::x86_64::_MM_HINT_T0;
-        for index in (first..first + len).step_by(LINE / size_of::<T>()) {
-            sse._mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast());
-        }
+    let line = LINE / size_of::<T>();
+    for number in 0..len.div_ceil(line) {
+        fetch(slice, first + number * line);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (slice, first, len);
 }
 
 /// Calls `work(row_index, row)` for each row of `dim` elements, on several threads if there is much to do.

@@ -1,0 +1,244 @@
+//! Rows of the result, or some columns of them: many columns are summed side by side, few in registers.
+
+use super::MixingMatrix;
+use crate::Real;
+use crate::parallel::{LINE, fetch};
+
+/// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
+/// reads ahead, instead of adding them up a few columns at a time in registers.
+pub const LONG: usize = 256;
+
+/// Short rows of `x` are asked for so many rows of the result ahead,
+const ROWS_AHEAD: usize = 3;
+
+/// and panels of few rows so many panels.
+const PANELS_AHEAD: usize = 4;
+
+/// Rows that are added up side by side.
+const SIDE_BY_SIDE: usize = 8;
+
+/// Vectors of sums that are held in registers.
+pub const VECTORS: usize = 4;
+
+/// `len` columns of `x`, from `column` on.
+#[derive(Clone, Copy)]
+pub struct Columns<'a, T> {
+    pub x: &'a [T],
+    pub dim: usize,
+    pub column: usize,
+    pub len: usize,
+}
+
+impl<'a, T> Columns<'a, T> {
+    #[inline(always)]
+    fn of_row(self, j: usize) -> &'a [T] {
+        &self.x[j * self.dim + self.column..][..self.len]
+    }
+}
+
+/// What is asked for while a row is summed.
+#[derive(Clone, Copy)]
+pub enum Ahead {
+    Nothing,
+    /// The rows of `x` for a later row of the result.
+    Row,
+    /// A later panel of one row of `x`: when all rows are summed, all have been asked for.
+    Panel,
+}
+
+/// Rows of the result.
+pub trait Rows<T> {
+    /// Some columns of each.
+    fn panel<'r>(&'r mut self, from: usize, len: usize) -> impl Iterator<Item = &'r mut [T]>
+    where
+        T: 'r;
+}
+
+/// Rows of so many elements.
+pub struct Tile<'a, T>(pub &'a mut [T], pub usize);
+
+impl<T> Rows<T> for Tile<'_, T> {
+    #[inline(always)]
+    fn panel<'r>(&'r mut self, from: usize, len: usize) -> impl Iterator<Item = &'r mut [T]>
+    where
+        T: 'r,
+    {
+        let rows = self.0.chunks_exact_mut(self.1);
+        rows.map(move |row| &mut row[from..from + len])
+    }
+}
+
+impl<T> Rows<T> for Vec<&mut [T]> {
+    #[inline(always)]
+    fn panel<'r>(&'r mut self, from: usize, len: usize) -> impl Iterator<Item = &'r mut [T]>
+    where
+        T: 'r,
+    {
+        self.iter_mut().map(move |row| &mut row[from..from + len])
+    }
+}
+
+/// Row `i` of `A X`.
+#[inline(always)]
+pub fn mix_row<T: Real>(a: &MixingMatrix<'_, T>, i: usize, x: Columns<'_, T>, out: &mut [T]) {
+    if x.len < LONG {
+        mix_short(a, i, x, Ahead::Nothing, &mut Tile(out, x.len));
+    } else {
+        mix_long(a, i, x, out);
+    }
+}
+
+/// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries.
+#[inline(always)]
+pub fn mix_short<T: Real>(
+    a: &MixingMatrix<'_, T>,
+    first: usize,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: &mut impl Rows<T>,
+) {
+    match x.len {
+        0..8 => sum_panels::<T, 1>(a, first, x, ahead, rows),
+        16.. if 16 * size_of::<T>() == LINE => sum_panels::<T, 16>(a, first, x, ahead, rows),
+        _ => sum_panels::<T, 8>(a, first, x, ahead, rows),
+    }
+}
+
+/// Sums panels of up to `VECTORS` vectors of `LANES` columns; there are at least `LANES` columns.
+#[inline(always)]
+fn sum_panels<T: Real, const LANES: usize>(
+    a: &MixingMatrix<'_, T>,
+    first: usize,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: &mut impl Rows<T>,
+) {
+    let mut from = 0;
+    while from < x.len {
+        from = from.min(x.len - LANES); // some of them once more
+        let len = (x.len - from).min(VECTORS * LANES);
+        let panel = Columns {
+            column: x.column + from,
+            len,
+            ..x
+        };
+        let out = rows.panel(from, len);
+        match len.div_ceil(LANES) {
+            1 => sum_panel::<T, LANES, 0>(a, first, panel, ahead, out),
+            2 => sum_panel::<T, LANES, 1>(a, first, panel, ahead, out),
+            3 => sum_panel::<T, LANES, 2>(a, first, panel, ahead, out),
+            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(a, first, panel, ahead, out),
+        }
+        from += len;
+    }
+}
+
+/// Sums `WHOLE` vectors, and one more that ends with the last column, of each row.
+#[inline(always)]
+fn sum_panel<'r, T: Real, const LANES: usize, const WHOLE: usize>(
+    a: &MixingMatrix<'_, T>,
+    first: usize,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: impl Iterator<Item = &'r mut [T]>,
+) {
+    for (i, out) in (first..).zip(rows) {
+        let fetch_from = |j: usize, column: usize| {
+            for vector in 0..=WHOLE {
+                fetch(x.x, j * x.dim + column + vector * LANES);
+            }
+        };
+        match ahead {
+            Ahead::Row if i + ROWS_AHEAD < a.rows() => {
+                for &j in a.row(i + ROWS_AHEAD).0 {
+                    fetch_from(j, x.column);
+                }
+            }
+            Ahead::Panel if i < a.columns => fetch_from(i, x.column + PANELS_AHEAD * x.len),
+            _ => {}
+        }
+        let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
+        let (indices, weights) = a.row(i);
+        for (&j, &weight) in indices.iter().zip(weights) {
+            let part = x.of_row(j);
+            for (sums, x) in sums.iter_mut().zip(&part.as_chunks::<LANES>().0[..WHOLE]) {
+                add_product(sums, weight, x);
+            }
+            add_product(&mut last_sums, weight, &part[part.len() - LANES..]);
+        }
+        out[..WHOLE * LANES].copy_from_slice(sums.as_flattened());
+        let last = out.len() - LANES;
+        out[last..].copy_from_slice(&last_sums);
+    }
+}
+
+#[inline(always)]
+fn add_product<T: Real, const LANES: usize>(sums: &mut [T; LANES], weight: T, x: &[T]) {
+    for (sum, &x) in sums.iter_mut().zip(x) {
+        *sum += weight * x;
+    }
+}
+
+/// Row `i` of `A X`, summed over all columns, a few entries at a time.
+#[inline(always)]
+pub fn mix_long<T: Real>(a: &MixingMatrix<'_, T>, i: usize, x: Columns<'_, T>, out: &mut [T]) {
+    let (indices, weights) = a.row(i);
+    if indices.is_empty() {
+        out.fill(T::ZERO);
+    }
+    let groups = indices
+        .chunks(SIDE_BY_SIDE)
+        .zip(weights.chunks(SIDE_BY_SIDE));
+    for (group, (indices, weights)) in groups.enumerate() {
+        let mut rows: [&[T]; SIDE_BY_SIDE] = [&[]; SIDE_BY_SIDE];
+        for (row, &j) in rows.iter_mut().zip(indices) {
+            *row = x.of_row(j);
+        }
+        if group == 0 {
+            sum_rows::<T, true>(weights, &rows, out);
+        } else {
+            sum_rows::<T, false>(weights, &rows, out);
+        }
+    }
+}
+
+/// `out` = (0 if `FROM_ZERO`, or else `out`) + the weighted sum of the first rows, one for each weight.
+#[inline(always)]
+fn sum_rows<T: Real, const FROM_ZERO: bool>(
+    weights: &[T],
+    rows: &[&[T]; SIDE_BY_SIDE],
+    out: &mut [T],
+) {
+    match weights.len() {
+        1 => sum_k_rows::<T, 1, FROM_ZERO>(weights, rows, out),
+        2 => sum_k_rows::<T, 2, FROM_ZERO>(weights, rows, out),
+        3 => sum_k_rows::<T, 3, FROM_ZERO>(weights, rows, out),
+        4 => sum_k_rows::<T, 4, FROM_ZERO>(weights, rows, out),
+        5 => sum_k_rows::<T, 5, FROM_ZERO>(weights, rows, out),
+        6 => sum_k_rows::<T, 6, FROM_ZERO>(weights, rows, out),
+        7 => sum_k_rows::<T, 7, FROM_ZERO>(weights, rows, out),
+        _ => sum_k_rows::<T, SIDE_BY_SIDE, FROM_ZERO>(weights, rows, out),
+    }
+}
+
+#[inline(always)]
+fn sum_k_rows<T: Real, const K: usize, const FROM_ZERO: bool>(
+    weights: &[T],
+    rows: &[&[T]; SIDE_BY_SIDE],
+    out: &mut [T],
+) {
+    // Arrays of known size, and rows of the same length as `out`: no checks are left in the loop.
+    let mut fixed_weights = [T::ZERO; K];
+    fixed_weights.copy_from_slice(weights);
+    let mut fixed_rows: [&[T]; K] = [&[]; K];
+    for (fixed, row) in fixed_rows.iter_mut().zip(rows) {
+        *fixed = &row[..out.len()];
+    }
+    for (c, out) in out.iter_mut().enumerate() {
+        let mut sum = if FROM_ZERO { T::ZERO } else { *out };
+        for k in 0..K {
+            sum += fixed_weights[k] * fixed_rows[k][c];
+        }
+        *out = sum;
+    }
+}
