@@ -24,7 +24,7 @@ from dpmesh.keys import Key
 from dpmesh.simulator import Repeats
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
-RUNS, ROUNDS, LONG_ROUNDS = 64, 100, 20
+RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20
 LONG, STORED = 47_236, 75  # of RCV1: features, and how many of them a record has
 Matrix = np.ndarray | sparse.csr_array
 
