@@ -6,6 +6,7 @@ use std::array;
 use pulp::{Simd, WithSimd};
 
 use super::Dense;
+use crate::parallel::{LINE, fetch};
 use crate::wide::Wide;
 
 /// Rows of a tile, and its records where there are registers for that.
@@ -81,7 +82,13 @@ impl<T: Wide> Tiles for Scores<'_, T> {
         for (i, row) in rows.iter_mut().enumerate() {
             *row = &self.params[(k + i) * columns..][..columns];
         }
-        let sums = products(simd, self.x.rows(group::<R>(self.records, first)), rows);
+        let x = self.x.rows(group::<R>(self.records, first));
+        let sums = if k == 0 {
+            let next = self.x.rows(group_or_last::<R>(self.records, first + R));
+            products(simd, x, rows, |r, c| fetch(next[r], c))
+        } else {
+            products(simd, x, rows, |_, _| ())
+        };
         for (r, sums) in sums.into_iter().enumerate() {
             let scores = &mut self.out[(first + r) * outputs + k..][..K];
             for (score, sum) in scores.iter_mut().zip(sums) {
@@ -96,17 +103,26 @@ fn group<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
     array::from_fn(|r| records[first + r])
 }
 
-/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over.
+/// As [`group`], with the last record in place of those beyond it.
+#[inline(always)]
+fn group_or_last<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
+    array::from_fn(|r| records[(first + r).min(records.len() - 1)])
+}
+
+/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over. `fetch(i, column)`
+/// may ask for what comes after row `i` of `a`.
 #[inline(always)]
 fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
     simd: S,
     a: [&[T]; A],
     b: [&[T]; B],
+    fetch: impl Fn(usize, usize),
 ) -> [[T; B]; A] {
     let (a, b) = (split::<T, S, A>(a), split::<T, S, B>(b));
     let mut lanes = [[T::splat(simd, T::ZERO); B]; A];
     for c in 0..a[0].whole.len().min(b[0].whole.len()) {
         for i in 0..A {
+            fetch(i, c * (LINE / size_of::<T>()));
             for j in 0..B {
                 lanes[i][j] = T::multiply_add(simd, a[i].whole[c], b[j].whole[c], lanes[i][j]);
             }

@@ -286,7 +286,7 @@ fn product<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
 /// Sum of `term(a, b)` over the pairs of elements.
 #[inline(always)]
 fn sum_of<A: Real, B: Real>(a: &[A], b: &[B], term: impl Fn(A, B) -> f64) -> f64 {
-    const LANES: usize = 8;
+    const LANES: usize = 32; // several vectors, so that additions need not wait for each other
     let mut lanes = [0.0; LANES];
     let (whole, rest) = a.as_chunks::<LANES>();
     let (whole_b, rest_b) = b.as_chunks::<LANES>();
