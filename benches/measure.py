@@ -17,6 +17,7 @@ from typing import Any
 Way = Callable[[], object]
 
 SECONDS = 0.02  # of one sample, about
+REST = 0.1  # seconds before it: threads of some libraries go on spinning after their work
 THREADS = int(os.environ.get("DPMESH_NUM_THREADS", "1"))
 
 
@@ -111,6 +112,7 @@ def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, call in ways.items():
+            time.sleep(REST)
             start = clock()
             for _ in range(repeats[name]):
                 call()
