@@ -61,7 +61,8 @@ def run(
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        typer.echo(f"interrupted; the same command goes on from {folder}", err=True)
+        again = f"the same command goes on from {folder}; a run without a seed begins anew"
+        typer.echo(f"interrupted; {again}", err=True)
         raise typer.Exit(130) from None
     for cell, reason in failed:
         typer.echo(f"Error: {cell.name}: {reason}", err=True)
