@@ -21,7 +21,6 @@ pub(crate) type Work<'a> = dyn Fn() + Sync + 'a;
 pub(crate) struct Team {
     threads: usize,
     shared: Arc<Shared>,
-    helpers: OnceLock<Vec<Thread>>,
     /// Whether a caller's work is under way.
     taken: AtomicBool,
 }
@@ -33,6 +32,7 @@ struct Shared {
     job: Mutex<Option<Job>>,
     /// The first panic of a helper.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    helpers: OnceLock<Vec<Thread>>,
     asleep: Vec<AtomicBool>,
     dismissed: AtomicBool,
 }
@@ -41,6 +41,8 @@ struct Shared {
 struct Job {
     work: &'static Work<'static>,
     caller: Thread,
+    /// Helpers that there is work for.
+    most: usize,
 }
 
 impl Team {
@@ -50,7 +52,6 @@ impl Team {
         Self {
             threads,
             shared: Arc::new(Shared::new(threads - 1)),
-            helpers: OnceLock::new(),
             taken: AtomicBool::new(false),
         }
     }
@@ -69,8 +70,9 @@ impl Team {
         if most == 0 || self.threads == 1 || self.taken.swap(true, SeqCst) {
             return work();
         }
-        let open = Open::new(self, work);
-        self.wake(self.helpers.get_or_init(|| self.shared.hire()), most);
+        let open = Open::new(self, most, work);
+        self.shared.helpers.get_or_init(|| self.shared.hire());
+        self.shared.wake_one();
         work();
         drop(open);
         let panic = lock(&self.shared.panic).take();
@@ -78,20 +80,12 @@ impl Team {
             resume_unwind(panic);
         }
     }
-
-    fn wake(&self, helpers: &[Thread], most: usize) {
-        let sleepers = (self.shared.asleep.iter().zip(helpers))
-            .filter(|(asleep, _)| asleep.load(SeqCst) && asleep.swap(false, SeqCst));
-        sleepers.take(most).for_each(|(_, helper)| helper.unpark());
-    }
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.dismissed.store(true, SeqCst);
-        if let Some(helpers) = self.helpers.get() {
-            self.wake(helpers, usize::MAX);
-        }
+        while self.shared.wake_one() {}
     }
 }
 
@@ -99,11 +93,11 @@ impl Drop for Team {
 struct Open<'t>(&'t Team);
 
 impl<'t> Open<'t> {
-    fn new(team: &'t Team, work: &Work<'_>) -> Self {
+    fn new(team: &'t Team, most: usize, work: &Work<'_>) -> Self {
         let shared = &team.shared;
         let work = outlive(work);
         let caller = thread::current();
-        *lock(&shared.job) = Some(Job { work, caller });
+        *lock(&shared.job) = Some(Job { work, caller, most });
         *lock(&shared.panic) = None;
         shared.state.fetch_add(TURN, SeqCst);
         Self(team)
@@ -140,6 +134,7 @@ impl Shared {
             state: AtomicU64::new(0),
             job: Mutex::new(None),
             panic: Mutex::new(None),
+            helpers: OnceLock::new(),
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
             dismissed: AtomicBool::new(false),
         }
@@ -161,7 +156,10 @@ impl Shared {
         crate::become_helper();
         let mut turn = 0;
         while self.next_turn(&mut turn, index) {
-            if let Some(job) = self.join(turn) {
+            if let Some((job, inside)) = self.join(turn) {
+                if inside < job.most {
+                    self.wake_one();
+                }
                 let done = catch_unwind(AssertUnwindSafe(job.work));
                 if let Err(panic) = done {
                     lock(&self.panic).get_or_insert(panic);
@@ -194,11 +192,21 @@ impl Shared {
         }
     }
 
-    /// Enters, if that turn is still open.
-    fn join(&self, turn: u64) -> Option<Job> {
+    /// Enters, if that turn is still open; tells how many helpers are inside then.
+    fn join(&self, turn: u64) -> Option<(Job, usize)> {
         let enter = |state| (state / TURN == turn).then_some(state + 1);
-        self.state.fetch_update(SeqCst, SeqCst, enter).ok()?;
-        lock(&self.job).clone()
+        let before = self.state.fetch_update(SeqCst, SeqCst, enter).ok()?;
+        let job = lock(&self.job).clone()?;
+        Some((job, (before % TURN) as usize + 1))
+    }
+
+    /// Wakes a helper that sleeps, if there is one. That takes some ten microseconds: so the caller wakes one, and that
+    /// one the next.
+    fn wake_one(&self) -> bool {
+        let helpers = self.helpers.get().into_iter().flatten();
+        let sleeper = (self.asleep.iter().zip(helpers))
+            .find(|(asleep, _)| asleep.load(SeqCst) && asleep.swap(false, SeqCst));
+        sleeper.inspect(|(_, helper)| helper.unpark()).is_some()
     }
 
     fn leave(&self, caller: &Thread) {
