@@ -60,8 +60,8 @@ impl Team {
         self.threads
     }
 
-    /// Does the work on the calling thread and, at the same time, on up to `most` of the others; returns when all who
-    /// began it are done. Where the team is at work already, the caller does it alone.
+    /// Does the work on the calling thread and, at the same time, on others, of which up to `most` are woken for it;
+    /// returns when all who began it are done. Where the team is at work already, the caller does it alone.
     ///
     /// # Panics
     ///
