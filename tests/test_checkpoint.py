@@ -31,6 +31,7 @@ from dpmesh.schedules import Constant, SampleSize
 from dpmesh.simulator.codec import classes_in, decode, encode
 
 ROUNDS = 12
+LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
 
 
 class StoppedError(Exception):
@@ -147,7 +148,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path) -> None:
     """The noise of the rounds after the checkpoint would be on both."""
     problem, path = make_problem(4, ROUNDS), tmp_path / "run"
     train, parts = problem.train, problem.partition
-    network, key = topology.ring(4), dm.Key.generate()
+    network, key = topology.ring(4), dm.Key.seeded(0)
     x, y = train.features.copy(), train.labels.copy()
     x[parts[3][-1]] *= -1
     y[parts[3][-1]] *= -1
@@ -159,6 +160,8 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path) -> None:
         replace(problem, train=dm.Dataset(sparse.csr_array(x), train.labels, train.name)),
         replace(problem, partition=swapped),
         replace(problem, partition=shifted),
+        replace(problem, loss="hinge"),
+        replace(problem, regularization=0.1),
     ]
 
     def go(learned: dm.LinearProblem) -> dm.Run:
@@ -169,9 +172,35 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path) -> None:
 
     go(problem)
     for other in others:
-        with pytest.raises(ValueError, match=r"data: wanted that of the run in .*, got another"):
+        with pytest.raises(ValueError, match=r"problem: wanted that of the run in .*, got another"):
             go(other)
     go(replace(problem, test=None))
+
+
+def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) -> None:
+    matchings = [topology.random_matchings(4, key=dm.Key.seeded(seed)) for seed in (0, 1)]
+    given = [topology.Static(topology.ring(4).mixing_matrix), topology.Static(LAZY)]
+    for one, other in (matchings, given):
+        online(tmp_path / "run", network=one, metrics=[])
+        with pytest.raises(ValueError, match=r"topology: wanted .*, that of the run in the"):
+            online(tmp_path / "run", network=other, metrics=[])
+        (tmp_path / "run").unlink()
+
+
+def test_a_key_serves_one_run() -> None:
+    """Two at different epsilons have the same noise, but for its scale: together they have none."""
+    key = dm.Key.generate()
+    first = online(key=key)
+    assert_same(online(key=key), first)
+    for options, name in (
+        ({"algorithm": dm.OnlineLearning(epsilon=4.0)}, "algorithm"),
+        ({"network": topology.complete(4)}, "topology"),
+    ):
+        with pytest.raises(ValueError, match=rf"key: wanted a new one, .* with another {name}"):
+            online(key=key, **options)
+    seeded = dm.Key.seeded(7)
+    online(key=seeded)
+    online(key=seeded, algorithm=dm.OnlineLearning(epsilon=4.0))
 
 
 def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> None:

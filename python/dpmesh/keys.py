@@ -21,8 +21,9 @@ pickle gets to see the key.
   what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all, and nodes that it is
   then told are counted among these.
 - A key is for one run on one data set. Two runs under one key draw the same noise, and the
-  difference of what they release has none: both together have no finite epsilon. Seeded runs, which
-  are not private anyway, may share a key to be compared.
+  difference of what they release has none: both together have no finite epsilon. `simulate` refuses
+  the second in one process; across processes it cannot know. Seeded runs, which are not private
+  anyway, may share a key to be compared.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
   read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Keep the file as you keep
   the data, and delete it when the run is over: who has it can subtract the noise.

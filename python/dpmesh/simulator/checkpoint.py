@@ -5,34 +5,31 @@ parameters: it is as private as they are), what the metrics and the network reme
 and the ledger. It holds no key and no records. A run resumes under its own key and no other: the
 rounds after the checkpoint, run again, then let out the same values, which costs nothing; under a
 fresh key they would let out a second noisy version, and draw other samples than those that are
-used up. Nor does it resume with other data: the same noise would then be on both.
+used up. Nor does it resume with another algorithm, network, problem or data: the same noise would
+then be on both.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
-from zlib import crc32
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
-from scipy import sparse
 
 from dpmesh._core import __version__
 from dpmesh._validate import fail, integer
-from dpmesh.data import Dataset
 from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.simulator.rounds import Progress
 
-VERSION = 1
+VERSION = 2
 SECONDS = 10.0
 """How often a checkpoint is written if no number of rounds is given."""
 
@@ -47,11 +44,9 @@ class Checkpoint:
     path
         Where it is.
     run
-        What makes this run the one it is; a file of another run is refused.
+        What makes this run the one it is, see `identity`; a file of another run is refused.
     key
         The run's; only a fingerprint of it is stored, from which it cannot be found.
-    problem
-        Its data; only a checksum of them is stored.
     every
         How many rounds lie between two checkpoints; None for about 10 seconds.
     """
@@ -61,12 +56,10 @@ class Checkpoint:
         path: str | Path,
         run: Mapping[str, Any],
         key: Key,
-        problem: object,
         every: int | None,
     ) -> None:
         self.path = Path(path)
-        self._run = {name: _without_addresses(value) for name, value in run.items()}
-        self._run["key"], self._run["data"] = fingerprint(key), _checksum(problem)
+        self._run = {**run, "key": fingerprint(key)}
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every
@@ -135,30 +128,11 @@ class Checkpoint:
         for name, saved in header["run"].items():
             if saved != self._run.get(name):
                 wanted = f"that of the run in the checkpoint {self.path}"
-                told = name not in ("key", "data")
+                told = name not in ("key", "problem")
                 got = self._run.get(name) if told else "another"
                 fail(name, f"{saved}, {wanted}" if told else wanted, got)
         progress: Progress = decode(header["progress"], arrays, classes)
         return progress
-
-
-def _without_addresses(value: Any) -> Any:
-    """Return what is the same in another process: a function prints with its place in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", value) if isinstance(value, str) else value
-
-
-def _checksum(problem: object) -> int | None:
-    """Tell a problem's records and whose they are from others; None if it does not show them."""
-    train, partition = getattr(problem, "train", None), getattr(problem, "partition", None)
-    if not isinstance(train, Dataset) or partition is None:
-        return None
-    x = train.features
-    features = (x.data, x.indices, x.indptr) if isinstance(x, sparse.csr_array) else (x,)
-    sizes = [len(part) for part in partition]
-    found = 0
-    for array in (*features, train.labels, sizes, *partition):
-        found = crc32(np.ascontiguousarray(array).data, found)
-    return found
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:

@@ -27,6 +27,7 @@ from dpmesh.simulator.exchange import (
     TimedServer,
     TimedToken,
 )
+from dpmesh.simulator.identity import claim, identity
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
 from dpmesh.simulator.network import Conditions, Network
@@ -73,7 +74,8 @@ def simulate(
         At least 1.
     key
         Source of all randomness, of this run and no other: two runs under one key have the same
-        noise, which their difference is rid of. By default a new one from the operating system. A
+        noise, which their difference is rid of; in one process the second is refused, unless the
+        key is seeded. By default a new one from the operating system. A
         seeded key makes the run reproducible, and its report says that it is no private release.
     delta
         For the privacy report, in [0, 1); by default that of the budget, or of the algorithm if it
@@ -116,7 +118,7 @@ def simulate(
         If an argument does not fit, or the plan is over the budget (it says how many rounds would
         not be), or the topology and the problem differ in their nodes, or a
         topology is given or missing where it should not be, or the checkpoint is that of another
-        run, key or data.
+        run, key or data, or a key from the operating system has served another run.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     """
@@ -141,15 +143,20 @@ def simulate(
         "network": str(network),
         "rounds": rounds,
     }
-    key = Key.generate() if key is None else key
+    kept = checkpoint is not None or (key is not None and not key.is_seeded)
+    this = identity(algorithm, problem, topology, network) if kept else {}
+    if key is None:
+        key = Key.generate()
+    elif not key.is_seeded:
+        claim(key, this)
     ranks: Engine = OneProcess() if engine is None else engine
     whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
     own = ranks.share(whole, topology)
     saved = None
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
-        identity = {**settings, "nodes": problem.nodes, "every": every, "metrics": names}
-        saved = Checkpoint(checkpoint, identity, key, problem, checkpoint_every)
+        shape = {"rounds": rounds, "nodes": problem.nodes, "every": every, "metrics": names}
+        saved = Checkpoint(checkpoint, {**this, **shape}, key, checkpoint_every)
     with ranks.together(lambda: None):
         start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()

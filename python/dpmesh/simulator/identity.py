@@ -1,0 +1,91 @@
+"""What makes a run the one it is: under one key, runs that differ in it draw the same noise."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+from scipy import sparse
+
+from dpmesh._validate import fail
+from dpmesh.data import Dataset
+from dpmesh.keys import Key, fingerprint
+
+if TYPE_CHECKING:
+    from dpmesh.topology import Topology
+
+Identity = dict[str, str]
+
+_served: dict[str, Identity] = {}
+"""The runs of this process's keys, but for seeded ones, by the keys' fingerprints."""
+
+
+def identity(
+    algorithm: object, problem: object, topology: Topology | None, network: object
+) -> Identity:
+    """Return what releases depend on, beside the key: in words, and checksums of what is long.
+
+    What is private is in checksums alone. Functions are known by their names only.
+    """
+    links = "" if topology is None else f", links {_links(topology):08x}"
+    return {
+        "algorithm": _without_addresses(algorithm),
+        "topology": _without_addresses(topology) + links,
+        "network": _without_addresses(network),
+        "problem": f"{_data(problem, crc32(_settings(problem).encode())):08x}",
+    }
+
+
+def claim(key: Key, run: Identity) -> None:
+    """Let a key serve this run, and in this process no other.
+
+    Raises
+    ------
+    ValueError
+        If it has served another one: the difference of what the two release has no noise.
+    """
+    served = _served.setdefault(fingerprint(key), run)
+    differing = [name for name in run if run[name] != served[name]]
+    if differing:
+        got = f"that of a run with another {differing[0]}"
+        fail("key", "a new one, or a seeded one for runs that are not private", got)
+
+
+def _without_addresses(value: object) -> str:
+    """Return what is the same in another process: a function prints with its place in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
+def _settings(problem: Any) -> str:
+    """Return what a problem says of itself; its test records change no release."""
+    if not is_dataclass(problem):
+        return _without_addresses(problem)
+    shown = (field.name for field in fields(problem) if field.repr and field.name != "test")
+    return _without_addresses([(name, getattr(problem, name)) for name in shown])
+
+
+def _data(problem: object, found: int) -> int:
+    """Return a checksum, begun by `found`, of a problem's records and whose they are, if shown."""
+    train, partition = getattr(problem, "train", None), getattr(problem, "partition", None)
+    if not isinstance(train, Dataset) or partition is None:
+        return found
+    sizes = [len(part) for part in partition]
+    for array in (*_arrays(train.features), train.labels, sizes, *partition):
+        found = crc32(np.ascontiguousarray(array).data, found)
+    return found
+
+
+def _links(topology: Topology) -> int:
+    """Return a checksum of the first two graphs; those that are drawn differ from the first on."""
+    found = 0
+    for matrix in (topology.matrix(0), topology.matrix(1)):
+        for array in _arrays(matrix.weights):
+            found = crc32(np.ascontiguousarray(array).data, found)
+    return found
+
+
+def _arrays(x: Any) -> tuple[Any, ...]:
+    return (x.data, x.indices, x.indptr) if isinstance(x, sparse.csr_array) else (x,)
