@@ -64,7 +64,7 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
-def test_reproduce_lists_runs_and_refuses(tmp_path: Path) -> None:
+def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
     from dpmesh.cli import app
@@ -81,6 +81,23 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path) -> None:
     assert (code, "seeds: wanted none" in output) == (2, True)
     code, output = reproduce("nonsense")
     assert (code, "name: wanted one of" in output) == (2, True)
+    monkeypatch.delenv("DPMESH_DATA", raising=False)
+    code, output = reproduce("online-table1")
+    assert (code, "--data: wanted a folder whose subfolder rcv1" in output) == (2, True)
+
+
+def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    typer = pytest.importorskip("typer")
+    from dpmesh.cli._errors import telling
+
+    def command(package: str) -> None:
+        raise ModuleNotFoundError(name=package)
+
+    with pytest.raises(typer.Exit):
+        telling(command)("matplotlib.figure")
+    assert 'this needs matplotlib: pip install "dpmesh[plots]"' in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError):
+        telling(command)("dpmesh.nonsense")
 
 
 @pytest.mark.parametrize("command", ["--help", "doctor", "--version"])

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dpmesh import __version__
+from dpmesh.cli._errors import telling
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.doctor import doctor
@@ -15,7 +16,11 @@ from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
 from dpmesh.cli.run import run
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # they hold private data
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -33,10 +38,6 @@ def main(
     """Differentially private learning among many nodes."""
 
 
-app.command()(audit)
-app.command()(demo)
-app.command()(doctor)
-app.command()(report)
-app.command()(reproduce)
-app.command()(run)
+for command in (audit, demo, doctor, report, reproduce, run):
+    app.command()(telling(command))
 app.add_typer(privacy, name="privacy")

@@ -19,7 +19,7 @@ EXTRAS = {
     "data": ("scikit-learn",),
     "plots": ("matplotlib",),
     "progress": ("tqdm",),
-    "parquet": ("pandas", "pyarrow"),
+    "pandas": ("pandas", "pyarrow"),
     "jax": ("jax",),
     "torch": ("torch",),
     "mpi": ("mpi4py",),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from math import inf
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
+from dpmesh.cli._errors import telling
 
 if TYPE_CHECKING:
     from dpmesh.privacy.accounting.papers.quantized import Mode
@@ -27,7 +27,6 @@ MOST_ROUNDS = 100_000
 FOREVER = 2**62
 
 AlgorithmT = TypeVar("AlgorithmT", bound="Planned")
-P = ParamSpec("P")
 
 Epsilon = Annotated[float | None, typer.Option(help="What may be spent.")]
 Noise = Annotated[
@@ -37,22 +36,8 @@ Rounds = Annotated[int | None, typer.Option(help="Of the whole run.")]
 Delta = Annotated[float, typer.Option(help="Well below one over the number of units.")]
 
 
-def _command(run: Callable[P, None]) -> Callable[P, None]:
-    """Register a command that tells what does not fit, instead of where it was noticed."""
-
-    @privacy.command()
-    @wraps(run)
-    def command(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            run(*args, **kwargs)
-        except ValueError as error:
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(2) from error
-
-    return command
-
-
-@_command
+@privacy.command()
+@telling
 def federated(
     clients: Annotated[int, typer.Option(help="N.")],
     rate: Annotated[float, typer.Option(help="Expected share of clients in a cohort, tau.")],
@@ -80,7 +65,8 @@ def federated(
     _tell(algorithm, rounds, delta, noise, f"standard deviation {std:.6g} on the sum of moves")
 
 
-@_command
+@privacy.command()
+@telling
 def online(
     epsilon: Epsilon = None,
     noise: Noise = None,
@@ -106,7 +92,8 @@ def online(
     _tell(algorithm, None, delta, mechanism.noise_multiplier, f"{mechanism.law}, scale {scale:.6g}")
 
 
-@_command
+@privacy.command()
+@telling
 def quantized(
     step_size: Annotated[float, typer.Option(help="alpha_K.")],
     consensus_step_size: Annotated[float, typer.Option(help="beta_K.")],
@@ -144,7 +131,8 @@ def quantized(
     )
 
 
-@_command
+@privacy.command()
+@telling
 def without_replacement(
     epsilon: Epsilon = None,
     noise: Noise = None,

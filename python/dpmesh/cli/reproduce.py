@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dpmesh._validate import fail, one_of
 from dpmesh.papers import catalog
 
 
@@ -31,10 +32,8 @@ def reproduce(
         return
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)
-    try:
-        files = catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo)
-    except (ValueError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
-    for path in files:
+    needed = catalog.EXPERIMENTS[one_of("name", name, tuple(catalog.EXPERIMENTS))].data
+    if needed and data is None:
+        fail("--data", f"a folder whose subfolder {needed.lower()} holds {needed}", "none")
+    for path in catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo):
         typer.echo(f"wrote {path}")

@@ -57,9 +57,6 @@ def run(
             return
         with _progress(rounds_left(settings, folder), not quiet) as tell:
             failed = run_sweep(settings, folder, processes=processes, tell=tell)
-    except (ValueError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from error
     except KeyboardInterrupt:
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
         typer.echo(f"interrupted; {again}", err=True)

@@ -10,6 +10,6 @@ def scikit_learn(module: str, purpose: str) -> ModuleType:
     """Return a module of scikit-learn, or say how to get it."""
     try:
         return import_module(f"sklearn.{module}")
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         hint = f'{purpose} needs scikit-learn: pip install "dpmesh[data]"'
-        raise ImportError(hint) from error
+        raise ModuleNotFoundError(hint, name="sklearn") from error

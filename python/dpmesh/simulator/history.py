@@ -131,7 +131,7 @@ class History:
     def to_pandas(self) -> DataFrame:
         """Return the records as a table; `node` is missing for the whole network.
 
-        Needs the extra ``parquet``, which holds pandas.
+        Needs the extra ``pandas``.
         """
         from pandas import DataFrame, arrays
 
@@ -161,7 +161,7 @@ class History:
             file.writelines(json.dumps(record) + "\n" for record in self.as_dicts())
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write the table of `to_pandas`; needs the extra ``parquet``."""
+        """Write the table of `to_pandas`; needs the extra ``pandas``."""
         self.to_pandas().to_parquet(path)
 
 

@@ -1,0 +1,37 @@
+"""What goes wrong in a command is told in one line, not by a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import NoReturn, ParamSpec
+
+import typer
+
+P = ParamSpec("P")
+
+EXTRA_OF = {"jax": "jax", "matplotlib": "plots", "mpi4py": "mpi", "sklearn": "data"}
+"""Packages that commands import when they need them, and the extras that bring these."""
+
+
+def telling(command: Callable[P, None]) -> Callable[P, None]:
+    """Return the command, which tells what does not fit or is missing and ends with code 2."""
+
+    @wraps(command)
+    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (ValueError, OSError) as error:
+            _end(str(error), error)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in EXTRA_OF:
+                raise
+            _end(f'this needs {package}: pip install "dpmesh[{EXTRA_OF[package]}]"', error)
+
+    return told
+
+
+def _end(message: str, cause: Exception) -> NoReturn:
+    typer.echo(f"Error: {message}", err=True)
+    raise typer.Exit(2) from cause
