@@ -163,6 +163,12 @@ REAL = Dataset(np.zeros((5, 1)), np.linspace(0, 1, 5), "targets")
         (lambda: data.dirichlet(FIVE, 2, 0, alpha=1.0), "generator: wanted a numpy generator"),
         (lambda: data.shards(FIVE, 2, 0), "generator: wanted a numpy generator"),
         (lambda: data.train_test_split(FIVE, 0.5, None), "generator: wanted .*, got None"),
+        (lambda: data.iid(np.eye(2), 2, rng()), "dataset: wanted a Dataset, such as .*, got array"),
+        (lambda: data.shards(None, 2, rng()), "dataset: wanted a Dataset, such as .*, got None"),
+        (
+            lambda: data.train_test_split(None, 0.5, rng()),
+            "dataset: wanted a Dataset, .*, got None",
+        ),
         (lambda: data.train_test_split(FIVE, 1.0, rng()), r"fraction: wanted a number in \(0, 1\)"),
         (
             lambda: data.train_test_split(labelled(np.zeros(1, int)), 0.5, rng()),

@@ -104,6 +104,10 @@ TOY = Dataset(np.ones((2, 3)), [0, 1], "toy")
             "divisor: wanted finite numbers greater than 0, got nan",
         ),
         (lambda: data.scaled(TOY, [1, 2]), r"divisor: wanted one number or shape \(3,\), got .*2"),
+        (lambda: data.scaled(np.eye(2), 1.0), "dataset: wanted a Dataset, such as .*, got array"),
+        (lambda: data.unit_norm(np.eye(2)), "dataset: wanted a Dataset, such as .*, got array"),
+        (lambda: data.with_constant(np.eye(2)), "dataset: wanted a Dataset, such as .*, got array"),
+        (lambda: data.random_projection(None, 1, None), "dataset: wanted a Dataset, .*, got None"),
         (lambda: data.with_constant(TOY, np.inf), "value: wanted a finite number, got inf"),
         (
             lambda: data.random_projection(TOY, 0, np.random.default_rng(0)),

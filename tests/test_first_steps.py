@@ -27,6 +27,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize("name", dm.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(dm, name) is not None
+    assert name in dir(dm)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

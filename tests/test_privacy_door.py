@@ -130,6 +130,7 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
         (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
         (lambda: Gaussian(1.0).clipping_sensitivity("add_remove"), "clipping_norm: wanted a clip"),
+        (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, as of .*, got Gaussian"),
         (lambda: plan().cost(1.0), r"delta: wanted a number in \[0, 1\), got 1"),
         (
             lambda: Gaussian(1.0).release(np.array([[np.nan]]), ONE, stream(), round=0),

@@ -35,7 +35,7 @@ def run(problem: dm.LinearProblem, network: topology.Topology, conditions: Any) 
         network,
         rounds=ROUNDS,
         key=dm.Key.seeded(1),
-        metrics=["loss", "consensus"],
+        metrics=["loss", "consensus_distance"],
         network=conditions,
     )
 

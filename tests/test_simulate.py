@@ -155,6 +155,9 @@ def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None
     result = run(problem)
     assert "epsilon=2.0" in repr(result)
     assert "Traffic(messages=" in repr(result)
+    assert repr(result.ledger) == "Plan(6 releases, replace_one, record)"
+    assert str(result).endswith(str(result.privacy))
+    assert f"accuracy {result.history.last('accuracy'):.4g}, " in str(result)
     assert repr(problem).startswith("LinearProblem(train=Dataset('")
     for shown in (result, problem, problem.train):
         assert len(repr(shown)) < 1000
@@ -192,13 +195,17 @@ def test_a_server_needs_no_network() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"topology": "ring"}, "topology: wanted a network such as .*, got 'ring'"),
+        ({"topology": "ring"}, "topology: wanted a network of .*, got 'ring'"),
         ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
+        ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),
+        ({"algorithm": dm.OnlineLearning}, "algorithm: wanted an algorithm, with init, step, "),
+        ({"problem": dm.OnlineLearning()}, "problem: wanted what is to be learned, with accuracy"),
+        ({"algorithm": dm.OnlineLearning(batch_size=7)}, "problem: wanted enough records at"),
         ({"key": 3}, "key: wanted a Key, such as .*, got 3"),
         ({"budget": 1.0}, "budget: wanted a dpmesh.privacy.Budget or None, got 1.0"),
     ],
 )
 def test_arguments_of_another_kind_are_named(wrong: dict, message: str) -> None:
-    options = {"topology": topology.ring(4), "rounds": 2} | wrong
+    right = {"algorithm": dm.OnlineLearning(), "problem": make_problem(), "rounds": 2}
     with pytest.raises(ValueError, match=message):
-        dm.simulate(dm.OnlineLearning(), make_problem(), **options)
+        dm.simulate(**right | {"topology": topology.ring(4)} | wrong)

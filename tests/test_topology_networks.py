@@ -222,6 +222,11 @@ def test_descriptions_say_what_the_network_is() -> None:
             r"keep: .* \(0, 1\], got 0",
         ),
         (lambda: topology.edge_dropping(topology.ring(3), np.nan, key=KEY), "keep: wanted"),
+        (lambda: Static(np.eye(1)), "mixing_matrix: wanted a MixingMatrix, .*, got array"),
+        (lambda: topology.erdos_renyi(5, 0.5, key=1), "key: wanted a Key, such as .*, got 1"),
+        (lambda: topology.edge_dropping("ring", 0.5, key=KEY), "base: wanted a network, .* 'ring'"),
+        (lambda: topology.shuffled(np.eye(2), key=KEY), "base: wanted a network, .*, got array"),
+        (lambda: topology.cycle([np.eye(2)]), "matrices: wanted mixing matrices, got array"),
         (lambda: topology.cycle([]), "matrices: wanted at least 1 mixing matrix, got none"),
         (
             lambda: topology.cycle([MixingMatrix(np.eye(2)), MixingMatrix(np.eye(3))]),

@@ -101,3 +101,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'dpmesh' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Collection
 from numbers import Integral, Real
 from typing import NoReturn, TypeVar
@@ -17,8 +18,15 @@ def fail(argument: str, wanted: str, got: object) -> NoReturn:
 
 def able(argument: str, value: object, wanted: str, *methods: str) -> None:
     """Fail unless a part that a user may write has all the methods that it is asked for."""
-    if not all(callable(getattr(value, method, None)) for method in methods):
-        fail(argument, f"{wanted}, with {', '.join(methods)}", repr(value))
+    has_all = all(callable(getattr(value, method, None)) for method in methods)
+    if isinstance(value, type) or not has_all:
+        fail(argument, f"{wanted}, with {', '.join(methods)}", reprlib.repr(value))
+
+
+def instance(argument: str, value: object, wanted: str, *kinds: type) -> None:
+    """Fail unless a part is of one of these classes."""
+    if not isinstance(value, kinds):
+        fail(argument, wanted, reprlib.repr(value))
 
 
 def number(argument: str, value: float) -> float:

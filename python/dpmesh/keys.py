@@ -36,8 +36,12 @@ from enum import IntEnum
 import numpy as np
 
 from dpmesh._core import Key, Stream
+from dpmesh._validate import instance
 
 __all__ = ["Key", "Purpose", "Stream", "fingerprint", "generator"]
+
+
+A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 
 
 class Purpose(IntEnum):
@@ -78,8 +82,9 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
     Raises
     ------
     ValueError
-        If an integer is out of its range.
+        If `key` is no key, or an integer is out of its range.
     """
+    instance("key", key, A_KEY, Key)
     words = np.empty(8, dtype=np.uint32)
     key.stream(purpose, round).words(node, words)
     return np.random.default_rng(np.random.SeedSequence(words.tolist(), pool_size=8))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer
+from dpmesh._validate import able, fail, instance, integer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ _LABELS = {
 
 
 class Curves(Protocol):
-    """Anything with measurements over rounds, such as a run's history."""
+    """Anything with measurements over rounds, such as the `history` of a run."""
 
     def __getitem__(self, metric: str) -> npt.NDArray[np.float64]: ...
 
@@ -60,8 +60,9 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
     Raises
     ------
     ValueError
-        If a history lacks the metric.
+        If what is given is no history, or one lacks the metric.
     """
+    instance("histories", histories, "the history of each run, by a label", Mapping)
     return bands({label: [history] for label, history in histories.items()}, metric, ax=ax)
 
 
@@ -93,13 +94,15 @@ def bands(
     Raises
     ------
     ValueError
-        If a history lacks the metric, a group is empty, or its runs were measured in different
-        rounds.
+        If what is given is no history, one lacks the metric, a group is empty, or its runs were
+        measured in different rounds.
     """
     ax = _axes(ax)
     for i, (label, histories) in enumerate(groups.items()):
         if not histories:
             fail("groups", "at least 1 run in each group", f"none in {label!r}")
+        for history in histories:
+            able(f"{label!r}", history, "the history of a run", "rounds")
         rounds = histories[0].rounds(metric)
         if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
             fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")

@@ -14,6 +14,7 @@ from dpmesh import kernels
 from dpmesh._validate import fail
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+A_DATASET = "a Dataset, such as Dataset(features, labels)"
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -44,7 +45,7 @@ class Dataset:
 
     features: FloatArray | sparse.csr_array
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float64]
-    name: str
+    name: str = "given data"
 
     def __post_init__(self) -> None:
         features = _read_only_features(self.features)

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import able, fail, integer, positive, probability
-from dpmesh.data.dataset import Dataset
+from dpmesh._validate import able, fail, instance, integer, positive, probability
+from dpmesh.data.dataset import A_DATASET, Dataset
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Partition: TypeAlias = tuple[Indices, ...]
@@ -47,6 +47,7 @@ def train_test_split(
     ValueError
         If `fraction` is not in (0, 1), or there is only one record.
     """
+    instance("dataset", dataset, A_DATASET, Dataset)
     fraction = probability("fraction", fraction, zero=False, one=False)
     if dataset.records < 2:
         fail("dataset", "at least 2 records", dataset.records)
@@ -147,6 +148,7 @@ def shards(
     ValueError
         If labels are not classes, or there are fewer records than shards.
     """
+    instance("dataset", dataset, A_DATASET, Dataset)
     nodes = integer("nodes", nodes, at_least=1)
     count = nodes * integer("shards_per_node", shards_per_node, at_least=1)
     if dataset.records < count:
@@ -184,6 +186,7 @@ def by_user(users: npt.ArrayLike) -> Partition:
 
 
 def _enough(dataset: Dataset, nodes: int) -> int:
+    instance("dataset", dataset, A_DATASET, Dataset)
     nodes = integer("nodes", nodes, at_least=1)
     if dataset.records < nodes:
         fail("nodes", f"at most {dataset.records}, one for each record", nodes)

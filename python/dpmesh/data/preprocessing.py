@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, number
-from dpmesh.data.dataset import Dataset, FloatArray
+from dpmesh._validate import fail, instance, integer, number
+from dpmesh.data.dataset import A_DATASET, Dataset, FloatArray
 
 
 def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
@@ -37,6 +37,7 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
     ValueError
         If a divisor is not finite and positive, or their number does not fit.
     """
+    instance("dataset", dataset, A_DATASET, Dataset)
     divisors = np.asarray(divisor, dtype=np.float64)
     if divisors.shape not in ((), (dataset.dim,)):
         fail("divisor", f"one number or shape ({dataset.dim},)", f"shape {divisors.shape}")
@@ -55,6 +56,7 @@ def unit_norm(dataset: Dataset) -> Dataset:
     Gradients of a linear model's loss then have at most the slope of the loss as their norm: 1 for
     hinge and logistic.
     """
+    instance("dataset", dataset, A_DATASET, Dataset)
     x = dataset.features
     if not isinstance(x, sparse.csr_array):
         norms = kernels.row_norms(x)
@@ -72,6 +74,7 @@ def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
     ValueError
         If `value` is not finite.
     """
+    instance("dataset", dataset, A_DATASET, Dataset)
     column = np.full((dataset.records, 1), number("value", value), dtype=dataset.features.dtype)
     if isinstance(dataset.features, sparse.csr_array):
         return replace(dataset, features=sparse.hstack([dataset.features, column], format="csr"))
@@ -99,6 +102,7 @@ def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator
     ValueError
         If `dim` is not an integer of at least 1.
     """
+    instance("dataset", dataset, A_DATASET, Dataset)
     dim = integer("dim", dim, at_least=1)
     directions = generator.standard_normal((dataset.dim, dim)) / np.sqrt(dim)
     projected = dataset.features @ directions.astype(dataset.features.dtype)

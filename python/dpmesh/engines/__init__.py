@@ -16,3 +16,7 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         return import_module(f"dpmesh.engines.{name}")
     raise AttributeError(f"module 'dpmesh.engines' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

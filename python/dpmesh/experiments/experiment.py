@@ -78,8 +78,8 @@ class RunSettings:
     delta
         For the privacy report; by default the algorithm's own, if it has one, or 0.
     metrics
-        Names of what is measured: loss, accuracy, regret, consensus, compression, node_accuracy; by
-        default all but the last that the problem and the algorithm allow.
+        Names of what is measured: loss, accuracy, regret, consensus_distance, compression,
+        node_accuracy; by default all but the last that the problem and the algorithm allow.
     every
         Measure in every so many rounds; by default about 25 times in a run.
     """

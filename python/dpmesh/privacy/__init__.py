@@ -50,3 +50,7 @@ def __getattr__(name: str) -> object:
     if name == "audit":  # a higher floor: it runs algorithms
         return import_module("dpmesh.privacy.audit")
     raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

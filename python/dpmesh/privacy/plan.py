@@ -43,6 +43,9 @@ class Plan:
     unit: Unit
     assumptions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Plan({len(self.releases)} releases, {self.neighboring_relation}, {self.unit})"
+
     def with_releases(self, releases: Iterable[Release]) -> Plan:
         """Return the same kind of plan with other releases: the ledger of a run."""
         return replace(self, releases=tuple(releases))

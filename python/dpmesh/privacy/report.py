@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmesh._validate import instance
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import NeighboringRelation, Unit
 
@@ -99,8 +100,9 @@ def report(
     Raises
     ------
     ValueError
-        If `delta` is outside [0, 1), or `nodes` is less than that number.
+        If `plan` is no plan, `delta` is outside [0, 1), or `nodes` is less than that number.
     """
+    instance("plan", plan, "a Plan, as of algorithm.plan(rounds)", Plan)
     cost, by_node = plan.cost(delta), None
     if plan.tells_nodes_apart:
         epsilons = plan.costs_by_node(delta, nodes)

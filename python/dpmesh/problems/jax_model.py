@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import jax
@@ -16,8 +17,9 @@ from jax.flatten_util import ravel_pytree
 
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
-from dpmesh._validate import fail, integer, non_negative, positive
+from dpmesh._validate import fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset, Partition
+from dpmesh.data.dataset import A_DATASET
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import check_shape, flat_partition
 
@@ -82,6 +84,8 @@ class JaxProblem:
         non_negative("regularization", self.regularization)
         integer("nodes_at_once", self.nodes_at_once, at_least=1)
         integer("records_at_once", self.records_at_once, at_least=1)
+        instance("train", self.train, A_DATASET, Dataset)
+        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
         check_shape(self._shape, train=self.train, test=self.test)
 

@@ -13,8 +13,9 @@ from scipy import sparse
 
 from dpmesh import kernels
 from dpmesh._ragged import Ragged, Walks, rows
-from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh._validate import fail, instance, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition
+from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
@@ -77,10 +78,8 @@ class LinearProblem:
     _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.train, Dataset):
-            fail("train", "a Dataset", type(self.train).__name__)
-        if not isinstance(self.test, (Dataset, NoneType)):
-            fail("test", "a Dataset or None", type(self.test).__name__)
+        instance("train", self.train, A_DATASET, Dataset)
+        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         one_of("loss", self.loss, LOSSES)
         if self.classes is not None:
             integer("classes", self.classes, at_least=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 from torch import func
 
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
-from dpmesh._validate import fail, integer, non_negative
+from dpmesh._validate import fail, instance, integer, non_negative
 from dpmesh.data import Dataset, Partition
+from dpmesh.data.dataset import A_DATASET
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import check_shape, flat_partition
 
@@ -74,6 +76,8 @@ class TorchProblem:
     def __post_init__(self) -> None:
         non_negative("regularization", self.regularization)
         integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        instance("train", self.train, A_DATASET, Dataset)
+        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
         check_shape(self._shape, train=self.train, test=self.test)
 

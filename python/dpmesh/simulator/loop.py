@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import able, fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
-from dpmesh.keys import Key
+from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import report
@@ -84,10 +84,11 @@ def simulate(
         What must not be exceeded: a plan that costs more is refused before the first round, and a
         run that departs from its plan ends before the first release that would cost more.
     metrics
-        Names out of ``"loss"``, ``"accuracy"``, ``"regret"``, ``"consensus"``, ``"compression"``,
-        ``"node_accuracy"``, and functions ``metric(problem, parameters, received)`` of your own
-        that return a number, or one for each node. By default all named ones of the network that
-        the problem and the algorithm allow, regret up to 256 nodes.
+        Names out of ``"loss"``, ``"accuracy"`` (with ``"released_accuracy"``), ``"regret"`` (with
+        ``"worst_regret"``), ``"consensus_distance"``, ``"compression"`` (with
+        ``"bits_per_node"``), ``"node_accuracy"``, and functions ``metric(problem, parameters,
+        received)`` of your own that return a number, or one for each node. By default all named
+        ones of the network that the problem and the algorithm allow, regret up to 256 nodes.
     every
         Measure in every so many rounds, and in the last; by default about 25 times in a run.
     progress
@@ -124,7 +125,7 @@ def simulate(
     """
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
-    _kinds(topology, network, key, budget)
+    _kinds(algorithm, problem, topology, network, key, budget)
     if delta is None:
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     probability("delta", delta, one=False)
@@ -279,21 +280,30 @@ def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progr
     return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
 
 
-def _kinds(topology: object, network: object, key: object, budget: object) -> None:
+def _kinds(
+    algorithm: object,
+    problem: object,
+    topology: object,
+    network: object,
+    key: object,
+    budget: object,
+) -> None:
     """Fail unless the arguments are what they are named after."""
-    if topology is not None and not hasattr(topology, "matrix"):
-        fail("topology", "a network such as dpmesh.topology.ring(16)", repr(topology))
-    if not isinstance(network, (Network, NoneType)):
-        fail("network", "a dpmesh.Network or None", repr(network))
-    if not isinstance(key, (Key, NoneType)):
-        fail("key", "a Key, such as Key.generate(), or None", repr(key))
-    if not isinstance(budget, (Budget, NoneType)):
-        fail("budget", "a dpmesh.privacy.Budget or None", repr(budget))
+    able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
+    able("problem", problem, "what is to be learned", "accuracy")
+    if topology is not None:
+        wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
+        able("topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix")
+    instance("network", network, "a dpmesh.Network or None", Network, NoneType)
+    instance("key", key, f"{A_KEY}, or None", Key, NoneType)
+    instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
 
 
 def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
     """Fail if records that are used once run out before the run is over."""
     most = algorithm.most_rounds(problem) if isinstance(algorithm, UsesRecordsOnce) else None
+    if most == 0:
+        fail("problem", "enough records at each node for one round", "fewer")
     if most is not None and rounds > most:
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
 

@@ -231,7 +231,7 @@ class Regret:
         return {"regret": float(regrets.mean()), "worst_regret": float(regrets.max())}
 
 
-NAMES = ("loss", "accuracy", "regret", "consensus", "compression", "node_accuracy")
+NAMES = ("loss", "accuracy", "regret", "consensus_distance", "compression", "node_accuracy")
 
 REGRET_NODES = 256
 """Up to so many nodes regret is measured without being asked for: a round costs their square."""
@@ -243,7 +243,7 @@ def build_metrics(
     """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
     Accuracy needs test data; regret a linear problem and an algorithm with a ``radius``, the ball
-    of its comparator; consensus a network; compression an algorithm with a ``compressor``.
+    of its comparator; consensus_distance a network; compression an algorithm with a ``compressor``.
     """
     radius = getattr(algorithm, "radius", None)
     makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
@@ -253,7 +253,7 @@ def build_metrics(
     if radius and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
     if algorithm.travels == "gossip":
-        makers["consensus"] = Consensus
+        makers["consensus_distance"] = Consensus
     if getattr(algorithm, "compressor", None) is not None:
         makers["compression"] = Compression
     if chosen is None:

@@ -74,6 +74,14 @@ class Run:
     parameters: Floats = field(repr=False)
     released: Released = field(repr=False)
 
+    def __str__(self) -> str:
+        lines = [f"{name:<11} {value}" for name, value in self.settings.items() if value != "None"]
+        measured = [f"{name} {self.history.last(name):.4g}" for name in self.history.metrics]
+        if measured:
+            lines.append(f"at the end  {', '.join(measured)}")
+        lines.append(f"traffic     {self.traffic.megabytes:.4g} MB, {self.traffic.messages} messages")
+        return "\n".join([*lines, str(self.privacy)])
+
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw one metric over the rounds; needs the extra ``plots``."""
         from dpmesh import plots

@@ -48,6 +48,9 @@ class MixingMatrix:
             array.flags.writeable = False
         object.__setattr__(self, "weights", weights)
 
+    def __repr__(self) -> str:
+        return f"MixingMatrix({self.nodes} nodes, {self.messages} messages a round)"
+
     @property
     def nodes(self) -> int:
         """Number of nodes."""

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from scipy import sparse
 
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import able, fail, instance, integer, probability
 from dpmesh.keys import Key
 from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.matrix import MixingMatrix
@@ -41,8 +41,10 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `keep` is not in (0, 1]; when a round is asked for: if its matrix is not symmetric.
+        If `base` is no network, or `keep` is not in (0, 1]; when a round is asked for: if its
+        matrix is not symmetric.
     """
+    able("base", base, "a network, such as ring(16)", "matrix")
     keep = probability("keep", keep, zero=False)
     description = f"{base}, each link up with probability {keep:g}"
     return Varying(base.nodes, partial(_kept, base, keep, key), description)
@@ -52,7 +54,13 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     """The graph of `base`, its places taken by the nodes in a new random order each round.
 
     A shuffled random regular graph is a new random regular graph in each round.
+
+    Raises
+    ------
+    ValueError
+        If `base` is no network.
     """
+    able("base", base, "a network, such as ring(16)", "matrix")
     return Varying(base.nodes, partial(_shuffled, base, key), f"{base}, shuffled each round")
 
 
@@ -62,9 +70,11 @@ def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
     Raises
     ------
     ValueError
-        If there is none, or they differ in their nodes.
+        If there is none, or they are no mixing matrices, or differ in their nodes.
     """
     matrices = tuple(matrices)
+    for matrix in matrices:
+        instance("matrices", matrix, "mixing matrices", MixingMatrix)
     if not matrices:
         fail("matrices", "at least 1 mixing matrix", "none")
     sizes = sorted({matrix.nodes for matrix in matrices})

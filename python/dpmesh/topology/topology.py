@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, instance, integer
 from dpmesh.topology.matrix import MixingMatrix
 
 
@@ -33,13 +33,16 @@ class Static:
     Raises
     ------
     ValueError
-        If the graph is not connected: messages would never reach all nodes.
+        If it is no mixing matrix, or its graph is not connected: messages would never reach all
+        nodes.
     """
 
     mixing_matrix: MixingMatrix
     description: str = "given mixing matrix"
 
     def __post_init__(self) -> None:
+        wanted = "a MixingMatrix, such as MixingMatrix(weights)"
+        instance("mixing_matrix", self.mixing_matrix, wanted, MixingMatrix)
         components = self.mixing_matrix.components
         if components != 1:
             fail("mixing_matrix", "a connected graph", f"one of {components} components")
