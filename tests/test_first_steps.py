@@ -42,7 +42,7 @@ def test_the_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert program is not None
     exec(program.group(1), {})
     printed = capsys.readouterr().out
-    assert "epsilon = 4, delta = 0" in printed
+    assert "epsilon = 8, delta = 1e-05" in printed
 
 
 def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:

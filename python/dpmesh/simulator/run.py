@@ -79,7 +79,9 @@ class Run:
         measured = [f"{name} {self.history.last(name):.4g}" for name in self.history.metrics]
         if measured:
             lines.append(f"at the end  {', '.join(measured)}")
-        lines.append(f"traffic     {self.traffic.megabytes:.4g} MB, {self.traffic.messages} messages")
+        lines.append(
+            f"traffic     {self.traffic.megabytes:.4g} MB, {self.traffic.messages} messages"
+        )
         return "\n".join([*lines, str(self.privacy)])
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
