@@ -161,6 +161,23 @@ def test_pieces_of_one_planned_release_are_counted_once() -> None:
     assert ledger.plan == planned
 
 
+def test_what_left_must_be_written_down() -> None:
+    planned = Repeated(4.0, Laplace).plan(2).releases[0]
+    more = Laplace(1.0).planned(0, ONE, nodes=(1, 2))
+    for told in ((), (more,), (planned,), (planned, replace(more, nodes=(1, 3)))):
+        ledger = Ledger(Repeated(4.0, Laplace).plan(2))
+        ledger.admit(planned)
+        ledger.admit(more)
+        with pytest.raises(ValueError, match="releases: wanted all that left in the round, such"):
+            ledger.add(*told)
+    twice = Ledger(Repeated(4.0, Laplace).plan(2))
+    for _ in range(2):
+        twice.admit(more)
+    with pytest.raises(ValueError, match="releases: wanted all"):
+        twice.add(more)
+    twice.add(more, replace(more, nodes=(0, 1, 2)))
+
+
 class Spendthrift(dm.OnlineLearning):
     """Lets out all of its data, too, from round 3 on: which was not planned."""
 
@@ -201,6 +218,18 @@ def test_a_run_that_departs_from_its_plan_ends_at_the_budget(
     assert [release.round for release in done.ledger.releases] == [0, 1, 2, 3, 3, 4, 4, 5]
     assert done.privacy.epsilon == pytest.approx(0.9)
     assert run(Spendthrift(epsilon=0.1), small_problem).privacy.epsilon == pytest.approx(2.9)
+
+
+def test_a_run_that_tells_less_than_it_releases_fails(small_problem: dm.LinearProblem) -> None:
+    """Its report would say that nothing depends on the data."""
+
+    class Silent(dm.OnlineLearning):
+        def step(self, state, round, problem, exchange, key):
+            state, info = super().step(state, round, problem, exchange, key)
+            return state, replace(info, releases=())
+
+    with pytest.raises(ValueError, match="releases: wanted all that left in the round"):
+        run(Silent(), small_problem)
 
 
 def test_the_first_round_raises(small_problem: dm.LinearProblem) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Protocol
 
-from dpmesh._validate import integer, positive, probability
+from dpmesh._validate import fail, integer, positive, probability
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
@@ -224,7 +224,17 @@ class Ledger:
         self._leaving.append(release)
 
     def add(self, *releases: Release) -> None:
-        """Write down what a finished round released, in place of what was seen to leave."""
+        """Write down what a finished round released, in place of what was seen to leave.
+
+        Raises
+        ------
+        ValueError
+            If something left that is not among it: the ledger would cost less than the run.
+        """
+        for release in self._leaving:
+            told = sum(_includes(whole, release) for whole in releases)
+            if told < self._leaving.count(release):
+                fail("releases", f"all that left in the round, such as {release}", releases)
         self._leaving.clear()
         self._releases += releases
         if self._budget is not None:
@@ -233,3 +243,12 @@ class Ledger:
 
     def _with(self, releases: Iterable[Release]) -> Plan:
         return self._plan.with_releases((*self._releases, *self._leaving, *releases))
+
+
+def _includes(whole: Release, piece: Release) -> bool:
+    """Whether a release is another one, or that of some of its nodes."""
+    if whole == piece:
+        return True
+    if piece.nodes is None or replace(whole, nodes=piece.nodes) != piece:
+        return False
+    return whole.nodes is None or set(piece.nodes) <= set(whole.nodes)
