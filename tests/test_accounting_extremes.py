@@ -130,3 +130,16 @@ def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: flo
         accountant="pld",
     )
     assert exact <= numeric < 1.005 * exact
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@pytest.mark.parametrize("multiplier", [1e-3, 0.01, 0.02, 0.05])
+def test_with_next_to_no_noise_the_best_accountant_is_right(
+    sampling: str, multiplier: float
+) -> None:
+    """Samples of everything are Gaussian releases, of which the truth is known."""
+    epsilon_of, _, relation = SAMPLED[sampling]
+    for count, delta in product((1, 2, 100), (1e-10, 1e-5, 0.999)):
+        found = epsilon_of(delta, 1.0, multiplier, neighboring_relation=relation, count=count)
+        truth = accounting.gdp_epsilon(delta, accounting.gdp_mu(multiplier, count=count))
+        assert truth <= found <= 1.2 * truth

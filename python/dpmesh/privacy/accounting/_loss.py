@@ -236,4 +236,6 @@ def _joined(own: tuple[Floats, float], other: tuple[Floats, float], interval: fl
     mirrored = other[0] * np.exp(-interval * np.arange(1, other[0].size + 1))
     mirrored, _ = _cut(mirrored)  # what it leaves out goes to loss 0
     at_zero = max(0.0, 1 - infinite - float(np.sum(masses) + np.sum(mirrored)))
-    return Loss(-mirrored.size, np.concatenate([mirrored[::-1], [at_zero], masses]), infinite)
+    everything = np.concatenate([mirrored[::-1], [at_zero], masses])
+    first = int(np.argmax(everything > 0))  # with next to no noise all of it is far above 0
+    return Loss(first - mirrored.size, everything[first:], infinite)
