@@ -154,8 +154,15 @@ fn finite_norms<T: Real>(
 pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
     if norm > bound {
         let factor = T::from_f64(bound / norm);
-        for v in row {
-            *v *= factor;
+        if factor >= T::MIN_POSITIVE {
+            for v in row {
+                *v *= factor;
+            }
+        } else {
+            // Of the factor too few bits are left: rounded up it would let the row out of the ball.
+            for v in row {
+                *v = T::from_f64(v.to_f64() / norm * bound);
+            }
         }
     }
 }
@@ -222,6 +229,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_longest_rows_are_clipped_to_the_smallest_balls() {
+        fn check<T: Real>(largest: f64, bounds: &[f64]) {
+            for (&bound, dim) in bounds.iter().zip([1, 3, 100, 1000].into_iter().cycle()) {
+                let mut row = vec![T::from_f64(largest / (dim as f64).sqrt()); dim];
+                clip_rows_in_place(&mut row, dim, Norm::L2, bound).unwrap();
+                let scaled: Vec<f64> = row.iter().map(|v| v.to_f64() / bound).collect();
+                let ratio = slow_norm(&scaled, Norm::L2);
+                assert!((1.0 - 1e-6..=1.0 + 1e-6).contains(&ratio), "{bound}: {ratio}");
+            }
+        }
+        check::<f32>(3e38, &[1.0, 1e-3, 1e-6, 4.8e-7, 3e-8, 1e-9, 1e-20]);
+        check::<f64>(1e153, &[1.0, 1e-100, 1e-160]);
     }
 
     #[test]
