@@ -239,7 +239,10 @@ mod tests {
                 clip_rows_in_place(&mut row, dim, Norm::L2, bound).unwrap();
                 let scaled: Vec<f64> = row.iter().map(|v| v.to_f64() / bound).collect();
                 let ratio = slow_norm(&scaled, Norm::L2);
-                assert!((1.0 - 1e-6..=1.0 + 1e-6).contains(&ratio), "{bound}: {ratio}");
+                assert!(
+                    (1.0 - 1e-6..=1.0 + 1e-6).contains(&ratio),
+                    "{bound}: {ratio}"
+                );
             }
         }
         check::<f32>(3e38, &[1.0, 1e-3, 1e-6, 4.8e-7, 3e-8, 1e-9, 1e-20]);
