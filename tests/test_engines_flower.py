@@ -11,7 +11,13 @@ import dpmesh as dm
 
 flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
-from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
+from dpmesh.engines.flower import (  # noqa: E402
+    DPFedLS,
+    TrainingFailed,
+    flat,
+    private_update,
+    unflat,
+)
 
 CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
 
@@ -84,7 +90,7 @@ class Clients:
         """An app that fails becomes a message that says so, as on Flower."""
         try:
             return self.mod(message, None, self.train)
-        except ValueError as error:
+        except Exception as error:
             return flwr.Message(flwr.Error(0, str(error)), reply_to=message)
 
 
@@ -209,6 +215,31 @@ def test_local_noise_is_added_by_each_client() -> None:
     assert "every client adds the noise" in str(strategy.report)
     exact = dm.privacy.accounting.gdp_epsilon(1e-5, 1 / z)
     assert strategy.report.epsilon == pytest.approx(exact)
+
+
+def test_what_went_wrong_in_training_stays_with_the_client() -> None:
+    """Flower tells the server the text of an exception, and that of an error for an answer."""
+
+    def ask(app, kind=flwr.MessageType.TRAIN):
+        content = flwr.RecordDict({"arrays": model(np.zeros((1, DIM)))})
+        return private_update(L)(flwr.Message(content, 7, kind), None, app)
+
+    def raises(message, context):
+        raise ValueError("record 12 of patient 3 has no age")
+
+    def answers(message, context):
+        return flwr.Message(flwr.Error(0, "record 12 of patient 3"), reply_to=message)
+
+    def diverges(message, context):
+        content = flwr.RecordDict({"model": model(np.full((1, DIM), np.nan))})
+        return flwr.Message(content, reply_to=message)
+
+    for app in (raises, answers, diverges):
+        with pytest.raises(TrainingFailed, match=r"^the client's log says why$") as failed:
+            ask(app)
+        assert failed.value.__cause__ is not None
+    with pytest.raises(ValueError, match="record 12"):
+        ask(raises, flwr.MessageType.EVALUATE)
 
 
 def test_arrays_come_back_as_they_went() -> None:

@@ -54,6 +54,10 @@ ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 """Names of records and of an entry, by Flower's convention."""
 
 
+class TrainingFailed(RuntimeError):  # noqa: N818
+    """A client could not train; what went wrong may tell of its data and stays with it."""
+
+
 class DPFedLS(Strategy):
     """Flower's strategy that runs the server's part of `FederatedLearning`, once.
 
@@ -256,8 +260,9 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
     Guarantee
     ---------
     With a noise multiplier z, what the client sends in one round is 1/z-Gaussian-DP for replacing
-    all its data, whoever sees it. The metrics that its app returns with the model are removed:
-    nothing protects them.
+    all its data, whoever sees it, but for whether it answers: why training failed stays in the
+    client's own log. The metrics that its app returns with the model are removed: nothing protects
+    them, nor what the app answers to other messages than those to train, which pass as they are.
 
     Raises
     ------
@@ -268,9 +273,16 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
     mechanism = None if noise_multiplier is None else Gaussian(noise_multiplier)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        reply = call_next(message, context)
-        if message.metadata.message_type != MessageType.TRAIN or reply.has_error():
-            return reply
+        if message.metadata.message_type != MessageType.TRAIN:
+            return call_next(message, context)
+        try:
+            return bounded(message, call_next(message, context))
+        except Exception as error:  # Flower sends its text to the server
+            raise TrainingFailed("the client's log says why") from error
+
+    def bounded(message: Message, reply: Message) -> Message:
+        if reply.has_error():
+            raise RuntimeError(reply.error.reason)
         (start,) = message.content.array_records.values()
         ((name, trained),) = reply.content.array_records.items()
         w = flat(start)
