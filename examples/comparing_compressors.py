@@ -43,7 +43,7 @@ noise = budget.calibrate(lambda std: replace(plain, noise_std=PowerLaw(std, 0.05
 plain = replace(plain, noise_std=PowerLaw(noise, 0.05))
 
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
-network = dm.topology.random_regular(NODES, 4, key=key)
+topology = dm.topology.random_regular(NODES, 4, key=key)
 compressors = {
     "none": None,
     "quantizer, step 0.2": Quantizer(0.2),
@@ -52,7 +52,7 @@ compressors = {
 }
 for i, (name, compressor) in enumerate(compressors.items()):
     algorithm = replace(plain, compressor=compressor)
-    run = dm.simulate(algorithm, problem, network, rounds=ROUNDS, delta=DELTA)
+    run = dm.simulate(algorithm, problem, topology, rounds=ROUNDS, delta=DELTA)
     bits = run.traffic.bits / run.traffic.messages
     accuracy = run.history.last("accuracy")
     print(f"{name:<22} {bits:>7.0f} bits a message, accuracy {accuracy:.3f}, {budget}")

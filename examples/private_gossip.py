@@ -23,15 +23,15 @@ problem = dm.LinearProblem(train, parts, "logistic", test=test)
 algorithm = dm.OnlineLearning(
     epsilon=16.0, delta=1e-5, batch_size=5, radius=10.0, step_size=dm.schedules.InverseSqrt(4.0)
 )
-networks = {
+topologies = {
     "ring": dm.topology.ring(16),
     "torus": dm.topology.torus(4, 4),
     "complete": dm.topology.complete(16),
 }
 histories = {}
-for name, network in networks.items():
-    run = dm.simulate(algorithm, problem, network, rounds=16, delta=1e-5, every=1)
-    histories[f"{name}, gap {network.matrix(0).spectral_gap:.2f}"] = run.history
+for name, topology in topologies.items():
+    run = dm.simulate(algorithm, problem, topology, rounds=16, delta=1e-5, every=1)
+    histories[f"{name}, gap {topology.matrix(0).spectral_gap:.2f}"] = run.history
     print(f"{name:<10} accuracy {run.history.last('accuracy'):.3f}  {run.traffic.megabytes:.2f} MB")
 print(run.privacy)
 

@@ -330,7 +330,7 @@ QUANTIZED = {
         ),
         (
             lambda: without_replacement.sensitivity([], lipschitz=1, batch_size=1, smoothness=1),
-            "step_sizes: wanted at least 1 step",
+            "step_size: wanted at least 1 step",
         ),
         (
             lambda: without_replacement.classical_noise_std(0.5, 1e-5, 0),

@@ -172,7 +172,7 @@ def test_steps_of_theorem_4_keep_lemma_4() -> None:
     assert 0.99 * cap < steps(1) < cap
     assert steps(10**7) == pytest.approx(1 / (0.5 * 1e-4 * 1e7), rel=1e-2)
     too_long = dm.WithoutReplacement(batch_size=2, step_size=InverseTime(1 / (0.5 * 1e-4)))
-    with pytest.raises(ValueError, match="Lemma 4 wants at most"):
+    with pytest.raises(ValueError, match="step_size: Lemma 4 wants at most"):
         dm.simulate(replace(too_long, controller=AlwaysGlobal()), problem, rounds=3)
     with pytest.raises(ValueError, match=r"problem\.regularization: wanted .* greater than 0"):
         theorem4_steps(make_problem([20], 2), 0.5)

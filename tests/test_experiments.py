@@ -72,6 +72,8 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("rounds = 6", "", r"line 1: run\.rounds: wanted a value: Number of rounds"),
         ("delta = 1e-5", "delta = 1.0", r"line 4: run\.delta: wanted a number in \[0, 1\)"),
         ('"digits"', '"numbers"', r"line 8: data\.source: wanted one of 'digits', .*'numbers'"),
+        ('"digits"', '"csv"', r"line 7: data\.file: wanted the file of the source 'csv', got none"),
+        ('"digits"', '"digits"\nfile = "x"', r"line 9: data\.file: wanted none for the source"),
         ("[5, 6, 7, 8, 9]", '["a"]', r"line 9: data\.positive\[0\]: wanted an integer, got 'a'"),
         ("nodes = 4", 'nodes = "4"', r"line 13: partition\.nodes: wanted an integer, got '4'"),
         ("nodes = 4", "nodes = 5000", r"line 13: partition\.nodes: wanted at most"),
@@ -101,6 +103,17 @@ def test_errors_name_the_line_and_the_key(old: str, new: str, message: str, tmp_
         failed = [(None, error)]
         assert not (tmp_path / "results").exists()
     assert re.match(rf"{re.escape(str(path))}(, |: ).*{message}", str(failed[0][1]), re.S)
+
+
+def test_a_file_of_ones_own_is_learned_from(tmp_path) -> None:
+    numbers = np.random.default_rng(0).normal(size=(40, 3))
+    table = np.column_stack([numbers, np.repeat([5, 1], 20)])
+    np.savetxt(tmp_path / "mine.csv", table, delimiter=",")
+    source = f'source = "csv"\nfile = "{tmp_path / "mine.csv"}"'
+    settings = read(write(tmp_path, TEXT.replace('source = "digits"', source)))
+    problem = Experiment.of(settings).problem()
+    assert (problem.train.name, problem.train.dim, problem.train.records) == ("mine", 3, 32)
+    assert set(problem.train.labels.tolist()) == {-1, 1}
 
 
 def test_a_table_that_is_missing_is_named(tmp_path) -> None:

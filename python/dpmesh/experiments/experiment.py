@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpmesh import data, topology
-from dpmesh._validate import integer, probability
+from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.data import Dataset
 from dpmesh.experiments.parts import SECTIONS, Maker, entries
@@ -27,8 +27,11 @@ EDGES_SHOWN = 2000
 
 
 def load(
-    source: Literal["digits", "breast_cancer", "mnist", "rcv1", "covertype"],
+    source: Literal[
+        "digits", "breast_cancer", "mnist", "svhn", "rcv1", "covertype", "csv", "libsvm"
+    ],
     folder: str | None = None,
+    file: str | None = None,
     records: int | None = None,
     positive: tuple[int, ...] | None = None,
     test_fraction: float = 0.2,
@@ -39,9 +42,11 @@ def load(
     Parameters
     ----------
     source
-        Which data set; the first two ship with scikit-learn.
+        Which data set; the first two ship with scikit-learn, the last two are a file of your own.
     folder
         Where its files are; by default the subfolder of that name of the folder DPMESH_DATA.
+    file
+        Your own file: numbers without a header, the label last ("csv"), or LIBSVM's format.
     records
         Use the first so many only; by default all.
     positive
@@ -51,9 +56,7 @@ def load(
     unit_norm
         Whether each record is divided by its L2 norm.
     """
-    loader: Maker = getattr(data, source)
-    shipped = source in ("digits", "breast_cancer")
-    dataset: Dataset = loader() if shipped else loader(folder=folder)
+    dataset = _read(source, folder, file)
     if records is not None:
         count = integer("records", records, at_least=1, below=dataset.records + 1)
         dataset = dataset.take(np.arange(count))
@@ -62,6 +65,20 @@ def load(
     if unit_norm:
         dataset = data.unit_norm(dataset)
     return dataset, probability("test_fraction", test_fraction, zero=False, one=False)
+
+
+def _read(source: str, folder: str | None, file: str | None) -> Dataset:
+    own = {"csv": data.read_csv, "libsvm": data.read_libsvm}
+    if source in own:
+        if file is None:
+            fail("file", f"the file of the source {source!r}", "none")
+        return own[source](file)
+    if file is not None:
+        fail("file", f"none for the source {source!r}, whose files are in a folder", file)
+    loader: Maker = getattr(data, source)
+    shipped = source in ("digits", "breast_cancer")
+    dataset: Dataset = loader() if shipped else loader(folder=folder)
+    return dataset
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from dpmesh.algorithms import (
     WithoutReplacement,
     WithReplacement,
 )
-from dpmesh.privacy.compression import Compressor, Quantizer
+from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
 
@@ -53,7 +53,7 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
         controllers.Periodic,
         controllers.DeepQ,
     ),
-    Compressor: (Quantizer,),
+    Compressor: (Quantizer, Levels, RandomSparsifier),
 }
 """Interfaces, and the classes by which a file can fill them in."""
 

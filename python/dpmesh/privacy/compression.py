@@ -187,7 +187,7 @@ class Levels:
     Parameters
     ----------
     levels
-        At least 1, which leaves signs and zeros.
+        Steps from 0 to a row's norm, at least 1, which leaves signs and zeros.
     """
 
     levels: int
@@ -244,7 +244,7 @@ class RandomSparsifier:
     Parameters
     ----------
     keep
-        In (0, 1].
+        Probability that a number is kept, in (0, 1].
     """
 
     keep: float

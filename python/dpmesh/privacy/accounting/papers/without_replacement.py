@@ -20,7 +20,7 @@ from dpmesh.privacy.accounting.papers._refusal import NotProved
 
 
 def sensitivity(
-    step_sizes: npt.ArrayLike, *, lipschitz: float, batch_size: int, smoothness: float
+    step_size: npt.ArrayLike, *, lipschitz: float, batch_size: int, smoothness: float
 ) -> float:
     """Return the L2 sensitivity of a release to replacing a record, by Lemma 4.
 
@@ -29,8 +29,8 @@ def sensitivity(
 
     Parameters
     ----------
-    step_sizes
-        eta_k of the steps since the last release and of this one.
+    step_size
+        eta_k of the steps since the last release and of this one: an array, or the largest alone.
     lipschitz
         L: of the loss, or its clipping norm; without the regularizer, which cancels.
     batch_size
@@ -46,16 +46,16 @@ def sensitivity(
     ValueError
         If an argument is out of its range.
     """
-    steps = positives("step_sizes", step_sizes)
+    steps = positives("step_size", step_size)
     positive("lipschitz", lipschitz)
     integer("batch_size", batch_size, at_least=1)
     positive("smoothness", smoothness)
     if steps.size == 0:
-        fail("step_sizes", "at least 1 step", "none")
+        fail("step_size", "at least 1 step", "none")
     largest = float(np.max(steps))
     if largest > 1 / (2 * smoothness):
         raise NotProved(
-            f"step_sizes: Lemma 4 wants at most 1 / (2 smoothness) = {1 / (2 * smoothness):.4g},"
+            f"step_size: Lemma 4 wants at most 1 / (2 smoothness) = {1 / (2 * smoothness):.4g},"
             f" got {largest:.4g}: the gradient map may expand"
         )
     return 2 * largest * lipschitz / batch_size
