@@ -105,6 +105,20 @@ class OneLearns(Resting):
 
 
 @dataclass(frozen=True)
+class SomeTellRecords(Resting):
+    """All ranks but the first tell which records they used."""
+
+    radius: float = 1.0
+
+    def step(self, state, round, problem, exchange, key):
+        from mpi4py import MPI
+
+        state, info = super().step(state, round, problem, exchange, key)
+        records = problem.everything[1][:, np.newaxis] if MPI.COMM_WORLD.rank else None
+        return state, replace(info, records=records)
+
+
+@dataclass(frozen=True)
 class Failing(dm.OnlineLearning):
     """On rank 1 something goes wrong in round 5."""
 
@@ -190,6 +204,9 @@ ALGORITHMS = {
     "packed": PersonalNoise(compressor=Quantizer(0.1)),
     "one learns": OneLearns(),
     "resting": Resting(),
+    "some tell records": SomeTellRecords(),
+    "own keys": dm.OnlineLearning(epsilon=2.0),
+    "own keys again": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),
     "learned": token(dm.controllers.DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
     "token value": token(dm.controllers.AlwaysGlobal(), FailingToken),
@@ -213,6 +230,19 @@ def run(name: str, network: str, **options) -> Run:
     )
 
 
+def own_keys(folder: str, *, again: bool) -> dict[str, Any]:
+    """Options for ranks with a key each, of which only that of rank 1 is seeded, and changes."""
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.rank
+    secret = Path(folder) / f"key {rank}"
+    if not secret.exists():
+        secret.parent.mkdir(parents=True, exist_ok=True)
+        dm.Key.generate().save(secret)
+    key = dm.Key.seeded(int(again)) if rank == 1 else dm.Key.load(secret)
+    return {"key": key, "checkpoint": Path(folder) / "own keys" / "checkpoint"}
+
+
 def main(network: str, folder: str, *names: str) -> None:
     """Run algorithms one after the other; the results of each go into a folder of its name."""
     from dpmesh.engines.mpi import MpiEngine
@@ -222,6 +252,8 @@ def main(network: str, folder: str, *names: str) -> None:
         engine = MpiEngine(NODES if ALGORITHMS[name].travels == "token" else make(network)[1])
         if name == "resting":
             options = {"key": None}
+        elif name.startswith("own keys"):
+            options = own_keys(folder, again=name.endswith("again"))
         else:
             options = {"checkpoint": own / "checkpoint", "checkpoint_every": 2}
         result = run(name, network, engine=engine, **options)

@@ -147,6 +147,23 @@ def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) ->
     np.testing.assert_array_equal(start, np.repeat(start[:1], mpi_program.NODES, axis=0))
 
 
+def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
+    """The noise of one rank's nodes is that of its own key."""
+    succeed(2, "ring", tmp_path, "own keys")
+    run = json.loads((tmp_path / "own keys" / "run.json").read_text())
+    assert "the noise is seeded" in str(run["privacy"]["assumptions"])
+    succeed(2, "ring", tmp_path, "own keys")
+    refused = launch(2, "ring", tmp_path, "own keys again")
+    assert refused.returncode != 0
+    assert "key: wanted that of the run in the checkpoint" in refused.stderr
+
+
+def test_ranks_that_tell_different_things_fail_instead_of_waiting(tmp_path: Path) -> None:
+    refused = launch(4, "ring", tmp_path, "some tell records")
+    assert refused.returncode != 0
+    assert "records: wanted arrays from every rank or from none" in refused.stderr
+
+
 def test_packed_rows_travel_packed(tmp_path: Path) -> None:
     """Two ranks of a ring: 2 rows from each in a round, of 5 float64 unpacked."""
     succeed(2, "ring", tmp_path, "online", "quantized")

@@ -174,6 +174,10 @@ class MpiEngine:
             raise OverBudget("release: wanted what the budget has room for, on every rank")
         return said
 
+    def told(self, mine: T) -> list[T]:
+        """Return what each rank tells."""
+        return self.communicator.allgather(mine)
+
     def on_root(self, work: Callable[[], T]) -> T | None:
         """Let rank 0 do something; should it fail, all do."""
         done = work() if self.is_root else None
@@ -204,14 +208,24 @@ class MpiEngine:
             return replace(progress, state=state, received=received, metrics=[progress.metrics])
         return Progress(state, received, rounds, ledger=ledger, metrics=[None])
 
-    def rows(self, mine: Any) -> Any:
+    def rows(self, mine: Any, what: str = "rows") -> Any:
         """Return the rows of all nodes on rank 0, and None elsewhere.
 
-        Where not every node has one, they come rank by rank.
+        Where not every node has one, they come rank by rank; what is no array is on every rank.
+
+        Raises
+        ------
+        ValueError
+            On rank 0, if only some ranks have an array.
         """
         gathered = self.communicator.gather(mine)
         if gathered is None:
             return None
+        lack = [rank for rank, each in enumerate(gathered) if not isinstance(each, np.ndarray)]
+        if len(lack) == len(gathered):
+            return mine
+        if lack:
+            fail(what, "arrays from every rank or from none", f"none from ranks {lack}")
         rows, order = np.concatenate(gathered), np.concatenate(self.parts)
         return rows[np.argsort(order)] if len(rows) == len(order) else rows
 
@@ -232,8 +246,7 @@ class MpiEngine:
         Where each rank has its own it is a new one, which is no secret: a start is none.
         """
         new = self.communicator.bcast(secrets.randbits(256))
-        prints = self.communicator.allgather(fingerprint(key))
-        return key if len(set(prints)) == 1 else Key.seeded(new)
+        return key if len(set(self.told(fingerprint(key)))) == 1 else Key.seeded(new)
 
     def _all(self, signs: Sign) -> Sign:
         said = np.empty(1, np.int64)
@@ -295,8 +308,8 @@ class _OnRoot:
             if callable(mine):
                 self._losses = mine
                 seen[name] = lambda: self._rows
-            else:  # None and one length for all messages are the same everywhere
-                seen[name] = self.engine.rows(mine) if isinstance(mine, np.ndarray) else mine
+            else:
+                seen[name] = self.engine.rows(mine, name)
         everybody = seen.pop("parameters", parameters)
 
         def tell_all() -> None:

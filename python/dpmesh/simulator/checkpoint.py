@@ -15,7 +15,7 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +24,6 @@ from numpy.lib.npyio import NpzFile
 
 from dpmesh._core import __version__
 from dpmesh._validate import fail, integer
-from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.simulator.rounds import Progress
@@ -45,8 +44,8 @@ class Checkpoint:
         Where it is.
     run
         What makes this run the one it is, see `identity`; a file of another run is refused.
-    key
-        The run's; only a fingerprint of it is stored, from which it cannot be found.
+    keys
+        Fingerprints of the processes' keys, in their order; the keys cannot be found from them.
     every
         How many rounds lie between two checkpoints; None for about 10 seconds.
     """
@@ -55,11 +54,11 @@ class Checkpoint:
         self,
         path: str | Path,
         run: Mapping[str, Any],
-        key: Key,
+        keys: Iterable[str],
         every: int | None,
     ) -> None:
         self.path = Path(path)
-        self._run = {**run, "key": fingerprint(key)}
+        self._run = {**run, "key": ", ".join(dict.fromkeys(keys))}
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every

@@ -91,6 +91,10 @@ class Engine(Protocol):
         """Return the signs of all processes; fail if one of them did."""
         ...
 
+    def told(self, mine: T) -> list[T]:
+        """Return what each process tells."""
+        ...
+
     def on_root(self, work: Callable[[], T]) -> T | None:
         """Let the root do something; return None elsewhere."""
         ...
@@ -133,6 +137,10 @@ class OneProcess:
     def agree(self, signs: Sign = Sign.NONE) -> Sign:
         """Return the signs."""
         return signs
+
+    def told(self, mine: T) -> list[T]:
+        """Return it."""
+        return [mine]
 
     def on_root(self, work: Callable[[], T]) -> T | None:
         """Do it."""

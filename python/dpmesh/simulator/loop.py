@@ -13,7 +13,7 @@ import numpy as np
 
 from dpmesh._validate import able, fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
-from dpmesh.keys import A_KEY, Key
+from dpmesh.keys import A_KEY, Key, fingerprint
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import report
@@ -153,11 +153,13 @@ def simulate(
     ranks: Engine = OneProcess() if engine is None else engine
     whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
     own = ranks.share(whole, topology)
+    seeded = any(ranks.told(key.is_seeded))
     saved = None
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
         shape = {"rounds": rounds, "nodes": problem.nodes, "every": every, "metrics": names}
-        saved = Checkpoint(checkpoint, {**this, **shape}, key, checkpoint_every)
+        keys = ranks.told(fingerprint(key))
+        saved = Checkpoint(checkpoint, {**this, **shape}, keys, checkpoint_every)
     with ranks.together(lambda: None):
         start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()
@@ -175,7 +177,7 @@ def simulate(
         settings=settings,
         history=end.history,
         ledger=ledger.plan,
-        privacy=report(ledger.plan, delta, seeded=key.is_seeded, nodes=problem.nodes),
+        privacy=report(ledger.plan, delta, seeded=seeded, nodes=problem.nodes),
         traffic=end.traffic,
         parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
         released=end.received,
