@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
 import dpmesh as dm
-from dpmesh.problems.jax_model import JaxProblem
 
 ROUNDS, DELTA = 30, 1e-3
 
@@ -35,7 +34,7 @@ key = dm.Key.generate()
 draw = dm.keys.generator(key, dm.keys.Purpose.SPLIT)
 train, test = dm.data.train_test_split(dm.data.unit_norm(dm.data.digits()), 0.2, draw)
 parts = dm.data.iid(train, 100, draw)
-problem = JaxProblem(train, parts, start, loss, scores, test=test)
+problem = dm.problems.JaxProblem(train, parts, start, loss, scores, test=test)
 
 plain = dm.FederatedLearning(
     clients=100,

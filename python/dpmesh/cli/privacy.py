@@ -39,14 +39,14 @@ Delta = Annotated[float, typer.Option(help="Well below one over the number of un
 @privacy.command()
 @telling
 def federated(
-    clients: Annotated[int, typer.Option(help="N.")],
+    clients: Annotated[int, typer.Option(help="Their number, N.")],
     rate: Annotated[float, typer.Option(help="Expected share of clients in a cohort, tau.")],
     epsilon: Epsilon = None,
     noise: Noise = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
     sampling: Annotated[str, typer.Option(help="poisson or uniform.")] = "poisson",
-    clipping_norm: Annotated[float, typer.Option(help="L.")] = 1.0,
+    clipping_norm: Annotated[float, typer.Option(help="Of a client's move, L.")] = 1.0,
 ) -> None:
     """Federated learning, for adding (poisson) or replacing (uniform) a client."""
 
@@ -72,9 +72,9 @@ def online(
     noise: Noise = None,
     delta: Annotated[float, typer.Option(help="0: Laplace noise; more: Gaussian noise.")] = 0.0,
     dim: Annotated[int, typer.Option(help="Number of parameters.")] = 1,
-    clipping_norm: Annotated[float, typer.Option(help="L.")] = 1.0,
+    clipping_norm: Annotated[float, typer.Option(help="Of an example's gradient, L.")] = 1.0,
     batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
-    step_size: Annotated[float, typer.Option(help="alpha_1, of the first round.")] = 0.5,
+    step_size: Annotated[float, typer.Option(help="Of the first round, alpha_1.")] = 0.5,
 ) -> None:
     """Online learning, for replacing an example, which one round uses: any number of rounds.
 
@@ -95,17 +95,17 @@ def online(
 @privacy.command()
 @telling
 def quantized(
-    step_size: Annotated[float, typer.Option(help="alpha_K.")],
-    consensus_step_size: Annotated[float, typer.Option(help="beta_K.")],
-    sample_size: Annotated[int, typer.Option(help="gamma_K.")],
+    step_size: Annotated[float, typer.Option(help="Of the gradient, alpha_K.")],
+    consensus_step_size: Annotated[float, typer.Option(help="Towards the neighbours, beta_K.")],
+    sample_size: Annotated[int, typer.Option(help="Records of a node and round, gamma_K.")],
     epsilon: Epsilon = None,
     noise: Annotated[float | None, typer.Option(help="Its standard deviation, sigma_0.")] = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
-    noise_exponent: Annotated[float, typer.Option(help="zeta: sigma_k grows with it.")] = 0.0,
-    clipping_norm: Annotated[float, typer.Option(help="C / 2.")] = 1.0,
+    noise_exponent: Annotated[float, typer.Option(help="Power by which it grows, zeta.")] = 0.0,
+    clipping_norm: Annotated[float, typer.Option(help="Of a record's gradient, C / 2.")] = 1.0,
     mode: Annotated[str, typer.Option(help="safe, paper or public_point.")] = "safe",
-    smoothness: Annotated[float, typer.Option(help="L, of every record's gradient.")] = inf,
+    smoothness: Annotated[float, typer.Option(help="Of every record's gradient, L.")] = inf,
 ) -> None:
     """Quantized gossip, for replacing a record: with these sizes in all rounds."""
     gossip = dm.QuantizedGossip(
@@ -139,9 +139,9 @@ def without_replacement(
     delta: Delta = 1e-5,
     models: Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")] = 1,
     copies: Annotated[int, typer.Option(help="Most nodes that hold the same record.")] = 1,
-    batch_size: Annotated[int, typer.Option(help="b.")] = 50,
-    step_size: Annotated[float, typer.Option(help="The largest eta.")] = 0.1,
-    lipschitz: Annotated[float, typer.Option(help="L, of the loss.")] = 1.0,
+    batch_size: Annotated[int, typer.Option(help="Records of a mini-batch, b.")] = 50,
+    step_size: Annotated[float, typer.Option(help="The largest, eta.")] = 0.1,
+    lipschitz: Annotated[float, typer.Option(help="Of the loss, L.")] = 1.0,
 ) -> None:
     """SGD without replacement, for replacing a record, which one step uses: any number of rounds.
 

@@ -1,13 +1,38 @@
-"""What is learned: linear models, their constants, and the best of them in hindsight."""
+"""What is learned: linear models on the kernels, models in JAX and PyTorch, and what bounds them.
+
+`JaxProblem` and `TorchProblem` are imported when they are first used, since each needs its extra:
+`jax`, `torch`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.hindsight import BestPredictor, best_fixed_predictor
 from dpmesh.problems.linear import LinearProblem
 
+if TYPE_CHECKING:
+    from dpmesh.problems.jax_model import JaxProblem
+    from dpmesh.problems.torch_model import TorchProblem
+
 __all__ = [
     "BestPredictor",
     "Constants",
+    "JaxProblem",
     "LinearProblem",
+    "TorchProblem",
     "best_fixed_predictor",
     "linear_constants",
 ]
+
+_HOMES = {"JaxProblem": "jax_model", "TorchProblem": "torch_model"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"dpmesh.problems.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'dpmesh.problems' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

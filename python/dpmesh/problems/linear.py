@@ -340,7 +340,7 @@ class LinearProblem:
             bound = positive("label_bound", self.label_bound)
             wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
         else:
-            wanted, fits = "labels of -1 and +1", np.abs(labels) == 1
+            wanted, fits = "labels of -1 and +1 (see Dataset.relabelled)", np.abs(labels) == 1
         if not fits.all():
             fail(argument, wanted, labels[~fits][0])
 
