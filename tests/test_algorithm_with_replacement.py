@@ -69,8 +69,10 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
     one_node = WithReplacement(1, 60, 1.5, 3, 5, visits=2).plan(24).cost(1e-5)
     assert run.privacy.epsilon == pytest.approx(one_node.epsilon, rel=1e-12)
     assert dm.privacy.report(replace(algorithm, noise_multiplier=None).plan(3)).epsilon == inf
-    half = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=48, delta=1e-5)
-    assert half.privacy.epsilon <= plan.cost(1e-5).epsilon
+    for rounds in (1, 12, 48):  # in which chance may give a node all of its turns
+        some = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=rounds, delta=1e-5)
+        assert some.privacy.epsilon <= algorithm.plan(rounds).cost(1e-5).epsilon
+    assert algorithm.plan(24).cost(1e-5).epsilon == pytest.approx(one_node.epsilon, rel=1e-12)
 
 
 def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivity() -> None:
@@ -110,6 +112,14 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
                 WithReplacement(2, 9, 1.0, batch_size=3), make_problem([9, 8], 2), rounds=1
             ),
             "problem: wanted 2 nodes of 9 records, got",
+        ),
+        (
+            lambda: dm.simulate(
+                WithReplacement(1, 9, 1.0, batch_size=3),
+                replace(make_problem([9], 2), loss="squared"),
+                rounds=1,
+            ),
+            "problem: wanted one of a loss whose gradients are bounded, got 'squared'",
         ),
         (
             lambda: dm.simulate(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
+from math import inf, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -118,13 +118,14 @@ class WithReplacement:
     def plan(self, rounds: int) -> Plan:
         """Return the releases of `rounds` rounds, from public numbers alone.
 
-        Here nodes take turns; in a run they come by chance. So a ledger costs at most as much as
-        the plan of all rounds, and the same when all rounds are over.
+        Here one node after the other takes all of its turns; in a run they come by chance. So a
+        ledger costs at most as much as its plan, and the same when all rounds are over.
         """
         self._check_rounds(rounds)
         mechanism, sensitivity, sampling = self.mechanism, self.sensitivity, self.sampling
         releases = (
-            mechanism.planned(t, sensitivity, t % self.nodes, sampling) for t in range(rounds)
+            mechanism.planned(t, sensitivity, t // self.turns_of_a_node, sampling)
+            for t in range(rounds)
         )
         secret = "which records are in a mini-batch stays secret"
         return Plan(tuple(releases), "replace_one", "record", (secret,))
@@ -135,6 +136,8 @@ class WithReplacement:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if (problem.records != self.records).any() or problem.nodes != self.nodes:
             fail("problem", f"{self.nodes} nodes of {self.records} records", problem.records)
+        if self.noise_multiplier is not None and problem.model_constants().loss_lipschitz == inf:
+            fail("problem", "one of a loss whose gradients are bounded", f"{problem.loss!r}")
         start = problem.zeros(1).reshape(self.models, -1)
         return WithReplacementState(Released(start), np.zeros(self.nodes, dtype=np.int64))
 
