@@ -26,6 +26,7 @@ class Sensitivity:
     ----------
     bound
         Largest distance, in the units of the released values; 0 if they do not depend on the data.
+        That of exact arithmetic: the type of the values must be fine beside it.
     norm
         The norm of that distance.
     reason
