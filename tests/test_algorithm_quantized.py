@@ -243,6 +243,16 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             ),
             r"regularization: wanted at most 2 \(1 - consensus_step_size\) / step_size = 0.4",
         ),
+        (
+            lambda: simulate(
+                regularization=0.2,
+                step_size=Constant(0.5),
+                consensus_step_size=Constant(0.9),
+                mode="paper",
+                smoothness=0.25,
+            ),
+            r"regularization: wanted at most 2 .* / step_size - smoothness = 0.15, got 0.2",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:

@@ -18,7 +18,7 @@ from dpmesh import topology
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers import quantized as claims
 from dpmesh.privacy.accounting.papers._refusal import NotProved
-from dpmesh.privacy.audit import couple
+from dpmesh.privacy.audit import alone, couple
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 from dpmesh.simulator.exchange import Gossip
 
@@ -126,6 +126,29 @@ def test_replacing_a_record_moves_a_state_within_the_sensitivity(mode) -> None:
     seen = couple(algorithm, *worlds, Gossip(topology.ring(3)), rounds=40)
     assert not seen.violated, str(seen)
     assert max(m.distance / m.allowed for m in seen.movements[1:]) > 0.2
+
+
+def test_a_regularizer_beside_convex_losses_does_not_drive_states_apart() -> None:
+    """Mode "paper" needs step_size (smoothness + regularization) <= 2 (1 - consensus_step_size)."""
+    algorithm = dm.QuantizedGossip(
+        Constant(1.0),
+        Constant(0.5),
+        SampleSize(2, 0.0, 8),
+        Constant(1e-3),
+        compressor=None,
+        mode="paper",
+        smoothness=0.5,
+    )
+
+    def world(label: float, regularization: float) -> dm.LinearProblem:
+        records = dm.Dataset(np.sqrt([[0.5], [0.5]]), np.array([label, 0.0]), "two records")
+        parts = (np.arange(2),)
+        return dm.LinearProblem(records, parts, "squared", regularization=regularization)
+
+    kept = couple(algorithm, world(1.0, 0.5), world(-1.0, 0.5), alone, rounds=8)
+    assert not kept.violated, str(kept)
+    with pytest.raises(ValueError, match="regularization: wanted at most"):
+        couple(algorithm, world(1.0, 1.0), world(-1.0, 1.0), alone, rounds=8)
 
 
 def test_lemma_2_as_printed_is_wrong_for_nonconvex_losses() -> None:

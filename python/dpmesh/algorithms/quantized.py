@@ -129,7 +129,8 @@ class QuantizedGossip:
         convergence no longer applies. ``"paper"``: convex losses of known smoothness only, whose
         gradients are not clipped, since a clipped gradient need not be that of a convex function.
     smoothness
-        L, the Lipschitz constant of every record's gradient; infinity if unknown.
+        L, the Lipschitz constant of every record's gradient, without the regularizer; infinity if
+        unknown.
     grid
         If given, a power of 2: states are rounded to multiples of it and the noise is discrete
         Gaussian on them, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
@@ -286,9 +287,12 @@ class QuantizedGossip:
             point: Floats = z
         else:
             point = state.x
-            largest = max(0.0, 2 * (1 - beta) / alpha)  # more decay drives two states apart
+            # More decay drives two states apart; in mode "paper" the losses contract them, too.
+            known = self.smoothness if self.mode == "paper" else 0.0
+            largest = max(0.0, 2 * (1 - beta) / alpha - known)
             if problem.regularization > largest:
-                wanted = f"at most 2 (1 - consensus_step_size) / step_size = {largest:g}"
+                less = " - smoothness" if known else ""
+                wanted = f"at most 2 (1 - consensus_step_size) / step_size{less} = {largest:g}"
                 fail("regularization", wanted, problem.regularization)
         bound = None if self.mode == "paper" else self.clipping_norm
         g = problem.gradient(point, batches, clipping_norm=bound)
@@ -319,12 +323,9 @@ class QuantizedGossip:
             return
         if isinstance(problem, LinearProblem) and problem.feature_norm is not None:
             constants = problem.constants()
-            if self.smoothness < constants.smoothness and self.smoothness < inf:
-                fail(
-                    "smoothness",
-                    f"at least the problem's {constants.smoothness:g}",
-                    self.smoothness,
-                )
+            if self.smoothness + problem.regularization < constants.smoothness:
+                of_records = constants.smoothness - problem.regularization
+                fail("smoothness", f"at least the problem's {of_records:g}", self.smoothness)
             if self.mode == "paper" and self.clipping_norm < constants.loss_lipschitz:
                 wanted_norm = f"at least the problem's {constants.loss_lipschitz:g} in mode 'paper'"
                 fail("clipping_norm", wanted_norm, self.clipping_norm)
