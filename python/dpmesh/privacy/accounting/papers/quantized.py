@@ -61,8 +61,8 @@ def sensitivities(
         clipped gradients are L-Lipschitz; L may be infinite. ``"public_point"``: the recursion
         above, for gradients taken at a released point, any loss. ``"paper"``: the same for
         gradients taken at the state, as in the paper; right where the loss of every record is
-        convex and ``alpha L <= 2 (1 - beta)``, a regularizer included, and wrong for the nonconvex losses that the paper is
-        about, by a factor of 4.8 and more.
+        convex and ``alpha L <= 2 (1 - beta)``, L with a regularizer's factor added, and wrong for
+        the nonconvex losses that the paper is about, by a factor of 4.8 and more.
     smoothness
         L, the Lipschitz constant of each record's gradient; in mode ``"paper"`` of a convex loss.
 
