@@ -246,7 +246,7 @@ def test_a_decision_costs_its_likelihood_ratio() -> None:
 
 
 def test_online_sensitivity_and_scale() -> None:
-    found = online.sensitivity(0.1, dimension=25, lipschitz=2.0, batch_size=4)
+    found = online.sensitivity(0.1, dim=25, lipschitz=2.0, batch_size=4)
     assert found == pytest.approx(0.5)
     assert online.laplace_scale(0.5, found) == 1.0
 
@@ -338,11 +338,11 @@ QUANTIZED = {
         ),
         (lambda: without_replacement.decision_epsilon(0), r"exploration: wanted a number in \(0"),
         (lambda: without_replacement.decision_delta(-1, 0.1), "epsilon: wanted a finite number of"),
-        (lambda: online.sensitivity(0, dimension=1, lipschitz=1), "step_size: wanted a finite"),
-        (lambda: online.sensitivity(1, dimension=0, lipschitz=1), "dimension: wanted an integer"),
+        (lambda: online.sensitivity(0, dim=1, lipschitz=1), "step_size: wanted a finite"),
+        (lambda: online.sensitivity(1, dim=0, lipschitz=1), "dim: wanted an integer"),
         (lambda: online.laplace_scale(0, 1), "target_epsilon: wanted a finite number greater"),
         (lambda: online.unnoised_regularizer_factors([], 1), "step_sizes: wanted one step for"),
-        (lambda: online.l1_projection_factor(0), "dimension: wanted an integer of at least 1"),
+        (lambda: online.l1_projection_factor(0), "dim: wanted an integer of at least 1"),
     ],
 )
 def test_bad_input_is_named(call: object, message: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
-from dpmesh.bounds.without_replacement import theorem4_steps
+from dpmesh.bounds.without_replacement import theorem_4_steps
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.audit.transcript import record
@@ -167,7 +167,7 @@ def test_public_controllers_see_nothing_private_and_others_are_reported() -> Non
 
 def test_steps_of_theorem_4_keep_lemma_4() -> None:
     problem = make_problem([20], 2, regularization=1e-4)
-    steps = theorem4_steps(problem, 0.5)
+    steps = theorem_4_steps(problem, 0.5)
     cap = 1 / (2 * problem.model_constants().smoothness)
     assert 0.99 * cap < steps(1) < cap
     assert steps(10**7) == pytest.approx(1 / (0.5 * 1e-4 * 1e7), rel=1e-2)
@@ -175,7 +175,7 @@ def test_steps_of_theorem_4_keep_lemma_4() -> None:
     with pytest.raises(ValueError, match="step_size: Lemma 4 wants at most"):
         dm.simulate(replace(too_long, controller=AlwaysGlobal()), problem, rounds=3)
     with pytest.raises(ValueError, match=r"problem\.regularization: wanted .* greater than 0"):
-        theorem4_steps(make_problem([20], 2), 0.5)
+        theorem_4_steps(make_problem([20], 2), 0.5)
 
 
 def test_a_budget_is_met_however_often_nodes_release() -> None:

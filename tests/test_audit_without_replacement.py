@@ -17,7 +17,7 @@ from faulty_without_replacement import (
 )
 
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.bounds.without_replacement import theorem4_steps
+from dpmesh.bounds.without_replacement import theorem_4_steps
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
@@ -106,7 +106,7 @@ def test_coupling_flags_steps_that_expand() -> None:
     """The paper's steps 1 / (a lambda t), and the same schedule as late as Lemma 4 wants it."""
     problem, neighbor = drifting()
     steps = {"batch_size": 50, "controller": Periodic(3), "model_radius": None}
-    late = nodes(step_size=theorem4_steps(problem, A), **steps)
+    late = nodes(step_size=theorem_4_steps(problem, A), **steps)
     right = couple(late, problem, neighbor, alone, rounds=3, key=Key.seeded(1))
     assert not right.violated, str(right)
     early = nodes(ExpandingSteps, step_size=InverseTime(1 / (A * LAMBDA)), **steps)

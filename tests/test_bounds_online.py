@@ -80,7 +80,7 @@ WINDOWS = {"ring": 1, "star": 1, "matchings": 12, "dropping": 12}
 @pytest.mark.parametrize("name", NETWORKS)
 def test_products_of_matrices_keep_to_lemma_3(name: str) -> None:
     network, rounds = NETWORKS[name], 200
-    bounds = [Mixing.of_network(network, WINDOWS[name], rounds)]
+    bounds = [Mixing.of_topology(network, WINDOWS[name], rounds)]
     if isinstance(network, topology.Static):
         bounds.append(Mixing.of_matrix(network.matrix(0)))
     for first in (0, 7):
@@ -96,10 +96,10 @@ def test_assumption_2_is_checked() -> None:
     swap = topology.MixingMatrix(np.array([[0.0, 1.0], [1.0, 0.0]]))
     message = "topology: wanted own and positive weights of at least 1.0, got 0.0 in round 0"
     with pytest.raises(ValueError, match=message):
-        Mixing.of_network(topology.Static(swap), 1, 10)
+        Mixing.of_topology(topology.Static(swap), 1, 10)
     pairs = topology.random_matchings(4, key=dm.Key.seeded(0))
     with pytest.raises(ValueError, match="a connected union of graphs over every 1"):
-        Mixing.of_network(pairs, 1, 10)
+        Mixing.of_topology(pairs, 1, 10)
     topology.check_weights(pairs, 0.5, 10)
     with pytest.raises(ValueError, match=r"of at least 0\.6, got 0\.5 in round 0"):
         topology.check_weights(pairs, 0.6, 10)

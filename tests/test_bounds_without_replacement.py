@@ -16,8 +16,8 @@ from dpmesh.bounds.without_replacement import (
     generalization_gap,
     squared_distance,
     suboptimality,
-    theorem3_as_printed,
-    theorem4_steps,
+    theorem_3_as_printed,
+    theorem_4_steps,
 )
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
 from dpmesh.keys import Purpose, generator
@@ -46,18 +46,18 @@ def test_printed_theorem_3_by_hand() -> None:
     expected += 4 * log(1.25e5) * eta * 4 / (25 * 0.25) * 40 / T
     gap = sqrt(5 * T) / 1000 + 2 / (sqrt(1000) + sqrt(1000 - 5 * T))
     expected += 2 * (2 + 12 * sqrt(2)) * R * 2.0 / 3 * gap
-    assert theorem3_as_printed(RUN, 0.5, 1e-5) == pytest.approx(expected, rel=1e-12)
+    assert theorem_3_as_printed(RUN, 0.5, 1e-5) == pytest.approx(expected, rel=1e-12)
     quiet = replace(RUN, global_steps=0.0)
-    assert theorem3_as_printed(quiet, 0.5, 1e-5) == theorem3_as_printed(RUN, None, 1e-5)
+    assert theorem_3_as_printed(quiet, 0.5, 1e-5) == theorem_3_as_printed(RUN, None, 1e-5)
 
 
 def test_the_correction_is_the_dimension() -> None:
     """In one dimension, with the paper's noise, the corrected bound is below the printed one."""
     noise = sqrt(2 * log(1.25e5)) / 0.5
     one = replace(RUN, dim=1, noise_multiplier=noise)
-    assert suboptimality(one) < theorem3_as_printed(one, 0.5, 1e-5)
+    assert suboptimality(one) < theorem_3_as_printed(one, 0.5, 1e-5)
     many = replace(one, dim=10_000)
-    assert suboptimality(many) > theorem3_as_printed(many, 0.5, 1e-5)
+    assert suboptimality(many) > theorem_3_as_printed(many, 0.5, 1e-5)
 
 
 def make_problem(nodes: int, records: int, dim: int, key: dm.Key, regularization: float = 0.0):
@@ -167,7 +167,7 @@ def test_distances_shrink_as_theorem_4_says() -> None:
                 problem, np.arange(nodes * records), radius=10.0
             ).parameters
             algorithm = dm.WithoutReplacement(
-                epsilon, 1e-5, 1, b, theorem4_steps(problem, 0.5), RandomGlobal(0.5),
+                epsilon, 1e-5, 1, b, theorem_4_steps(problem, 0.5), RandomGlobal(0.5),
                 model_radius=10.0,
             )  # fmt: skip
             state = algorithm.init(problem, key)
@@ -198,8 +198,8 @@ def test_rate_of_theorem_4_by_hand() -> None:
         (lambda: replace(RUN, noise_multiplier=-1), "noise_multiplier: wanted .* at least 0"),
         (lambda: replace(RUN, global_steps=121), "global_steps: wanted at most 120 steps"),
         (lambda: generalization_gap(RUN, 121), "step: wanted an integer"),
-        (lambda: theorem3_as_printed(RUN, 0.0, 1e-5), "epsilon: wanted a finite number greater"),
-        (lambda: theorem3_as_printed(RUN, 1.0, 0.0), r"delta: wanted a number in \(0, 1\)"),
+        (lambda: theorem_3_as_printed(RUN, 0.0, 1e-5), "epsilon: wanted a finite number greater"),
+        (lambda: theorem_3_as_printed(RUN, 1.0, 0.0), r"delta: wanted a number in \(0, 1\)"),
         (lambda: squared_distance(RUN, 0.0), r"smallest_chance: wanted a number in \(0, 1\]"),
         (
             lambda: squared_distance(replace(RUN, regularization=0.0), 0.5),

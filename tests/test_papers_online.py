@@ -127,7 +127,7 @@ def test_all_numbers_of_nodes_use_the_same_examples() -> None:
 
 @pytest.mark.parametrize("nodes", [4, 64])
 def test_networks_meet_assumption_2(nodes: int) -> None:
-    assert Mixing.of_network(changing_graph(nodes), window=1, rounds=20).beta < 1
+    assert Mixing.of_topology(changing_graph(nodes), window=1, rounds=20).beta < 1
 
 
 def test_settings_are_what_the_texts_say() -> None:

@@ -15,7 +15,7 @@ with decisions of its own. Here and there the paper needs repair, and gets it:
 - The standard deviation that Theorem 2 gives is that of the product eta_t N_t.
 - A record enters K releases, not one, and more if several nodes hold it: the noise is for all.
 - Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
-  every step of the paper's runs; `theorem4_steps` of `dpmesh.bounds.without_replacement` starts
+  every step of the paper's runs; `theorem_4_steps` of `dpmesh.bounds.without_replacement` starts
   the same schedule late enough.
 - Algorithm 1 does not project, and its constants need a bounded model: see `model_radius`.
 - Decisions that depend on private data are not covered by Theorem 2: the default controller's do

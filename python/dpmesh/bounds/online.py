@@ -56,7 +56,7 @@ class Mixing:
         return cls(left**-2, left ** (1 / integer("window", window, at_least=1)))
 
     @classmethod
-    def of_network(cls, topology: Topology, window: int, rounds: int) -> Mixing:
+    def of_topology(cls, topology: Topology, window: int, rounds: int) -> Mixing:
         """Return theta and beta of Lemma 3 for a network, whose Assumption 2 is checked.
 
         Parameters

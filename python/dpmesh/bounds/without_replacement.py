@@ -1,7 +1,7 @@
 """Convergence of SGD without replacement (Jin, He, Dai): Theorem 3, corrected and as printed.
 
 Steps are counted as in the paper's proofs: every mini-batch of every node is one. As printed,
-Theorem 3 forgets the dimension of the noise (23), so `theorem3_as_printed` is no bound that anyone
+Theorem 3 forgets the dimension of the noise (23), so `theorem_3_as_printed` is no bound that anyone
 has proved. `suboptimality` is: with the dimension, with the noise that is really drawn, and with
 the sums that (25) approximates. What both bound is the average over the steps of
 
@@ -132,7 +132,7 @@ def generalization_gap(training: Training, step: int) -> float:
     return s / n * kernels.mean_gap_bound(complexity, s, n, largest)
 
 
-def theorem3_as_printed(training: Training, epsilon: float | None, delta: float) -> float:
+def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float) -> float:
     """Return the right side of (9), with the paper's constants and without the dimension.
 
     Parameters
@@ -194,7 +194,7 @@ def squared_distance(
     return scale * (B**2 + B**2 * log(t) / b + training.dim * noise**2) / t
 
 
-def theorem4_steps(
+def theorem_4_steps(
     problem: LinearProblem, smallest_chance: float, *, smoothness: float | None = None
 ) -> InverseTime:
     """Return the step sizes of Theorem 4, delayed until Lemma 4 allows them.

@@ -79,8 +79,8 @@ class MpiEngine:
 
     Parameters
     ----------
-    network
-        The whole topology, the same on every rank; for messages that travel with a token, the
+    topology
+        The whole network, the same on every rank; for messages that travel with a token, the
         number of nodes.
     communicator
         By default all ranks.
@@ -93,14 +93,14 @@ class MpiEngine:
 
     stops_together = True
 
-    def __init__(self, network: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
+    def __init__(self, topology: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         self.communicator = communicator
-        nodes = network if isinstance(network, int) else network.nodes
+        nodes = topology if isinstance(topology, int) else topology.nodes
         integer("ranks", communicator.size, at_least=1, below=nodes + 1)
-        if isinstance(network, int):
+        if isinstance(topology, int):
             self.parts = np.array_split(np.arange(nodes), communicator.size)
         else:
-            cut = blocks(network.matrix(0).weights, communicator.size) if self.is_root else None
+            cut = blocks(topology.matrix(0).weights, communicator.size) if self.is_root else None
             self.parts = communicator.bcast(cut)
         self._ended = False
         self._exchange: MpiGossip | MpiToken | None = None

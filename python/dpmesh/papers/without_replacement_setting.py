@@ -10,7 +10,7 @@ from scipy import stats
 
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.bounds.without_replacement import theorem4_steps
+from dpmesh.bounds.without_replacement import theorem_4_steps
 from dpmesh.controllers import AnyController
 from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
 from dpmesh.data.preprocessing import scaled, unit_norm, with_constant
@@ -119,7 +119,7 @@ def steps_of(case: Case, problem: LinearProblem) -> Schedule:
     """Return the paper's step sizes; strongly convex with mu = 1 + lambda, as the paper has it."""
     if case == "convex":
         return Constant(STEP_SIZE)
-    return theorem4_steps(problem, SMALLEST_CHANCE, smoothness=1 + REGULARIZATION)
+    return theorem_4_steps(problem, SMALLEST_CHANCE, smoothness=1 + REGULARIZATION)
 
 
 def without_replacement(

@@ -112,7 +112,7 @@ def gdp_delta(epsilon: float, mu: float | Floats) -> float | Floats:
     return _like(mus, np.exp(_core.gdp_log_deltas(mus.reshape(-1), epsilon)))
 
 
-def analytic_gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
+def analytic_gaussian_noise_multiplier(target_epsilon: float, target_delta: float) -> float:
     """Return the least noise that makes one Gaussian release (epsilon, delta)-private.
 
     The analytic Gaussian mechanism (Balle and Wang 2018, Algorithm 1): exact at any epsilon, where
@@ -120,23 +120,23 @@ def analytic_gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 
     Parameters
     ----------
-    epsilon
+    target_epsilon
         Finite and positive.
-    delta
+    target_delta
         In (0, 1).
 
     Returns
     -------
-    Standard deviation over the L2 sensitivity; `gdp_epsilon` of it does not exceed `epsilon`. For
-    `k` releases of the same data multiply it by ``sqrt(k)``.
+    Standard deviation over the L2 sensitivity; `gdp_epsilon` of it does not exceed
+    `target_epsilon`. For `k` releases of the same data multiply it by ``sqrt(k)``.
 
     Raises
     ------
     ValueError
-        If `epsilon` is not finite and positive, or `delta` is outside (0, 1).
+        If `target_epsilon` is not finite and positive, or `target_delta` is outside (0, 1).
     """
     return _core.gaussian_noise_multiplier(
-        positive("epsilon", epsilon), open_probability("delta", delta)
+        positive("target_epsilon", target_epsilon), open_probability("target_delta", target_delta)
     )
 
 

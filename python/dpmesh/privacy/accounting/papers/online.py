@@ -17,9 +17,7 @@ from dpmesh._validate import fail, integer, positive
 from dpmesh.privacy.accounting._arguments import Floats, positives
 
 
-def sensitivity(
-    step_size: float, *, dimension: int, lipschitz: float, batch_size: int = 1
-) -> float:
+def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int = 1) -> float:
     """Return the L1 sensitivity of a release to replacing an example, by Lemmas 1 and 7.
 
     ``2 alpha_t sqrt(n) L / h``. It holds for any convex set that iterates are projected on, as
@@ -30,7 +28,7 @@ def sensitivity(
     ----------
     step_size
         alpha_t, the step that leads to the release.
-    dimension
+    dim
         n.
     lipschitz
         L, the L2 bound of the gradients of the loss, without the regularizer.
@@ -43,10 +41,10 @@ def sensitivity(
         If an argument is out of its range.
     """
     positive("step_size", step_size)
-    integer("dimension", dimension, at_least=1)
+    integer("dim", dim, at_least=1)
     positive("lipschitz", lipschitz)
     integer("batch_size", batch_size, at_least=1)
-    return 2 * step_size * sqrt(dimension) * lipschitz / batch_size
+    return 2 * step_size * sqrt(dim) * lipschitz / batch_size
 
 
 def laplace_scale(target_epsilon: float, sensitivity: float) -> float:
@@ -95,7 +93,7 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
     return factors
 
 
-def l1_projection_factor(dimension: int) -> float:
+def l1_projection_factor(dim: int) -> float:
     """Return how much projecting onto a convex set in L2 can stretch L1 distances.
 
     ``(1 + sqrt(n)) / 2``, attained: the first step of the paper's Lemma 1, that it is 1, fails. Its
@@ -104,6 +102,6 @@ def l1_projection_factor(dimension: int) -> float:
     Raises
     ------
     ValueError
-        If `dimension` is no integer of at least 1.
+        If `dim` is no integer of at least 1.
     """
-    return (1 + sqrt(integer("dimension", dimension, at_least=1))) / 2
+    return (1 + sqrt(integer("dim", dim, at_least=1))) / 2
