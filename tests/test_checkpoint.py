@@ -29,6 +29,7 @@ from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
 from dpmesh.schedules import Constant, SampleSize
 from dpmesh.simulator.codec import classes_in, decode, encode
+from dpmesh.simulator.identity import identity
 
 ROUNDS = 12
 LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
@@ -201,6 +202,14 @@ def test_a_key_serves_one_run() -> None:
     seeded = dm.Key.seeded(7)
     online(key=seeded)
     online(key=seeded, algorithm=dm.OnlineLearning(epsilon=4.0))
+
+
+@pytest.mark.parametrize("last", [1.0, 1 + 1e-12])
+def test_long_arrays_tell_runs_apart(last: float) -> None:
+    first, other = np.ones(2000), np.ones(2000)
+    other[1000] = last
+    one, two = (identity(Node(x), Node(x), None, None, 1) for x in (first, other))
+    assert (one == two) == (last == 1)
 
 
 def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -24,13 +25,17 @@ _served: dict[str, Identity] = {}
 
 
 def identity(
-    algorithm: object, problem: object, topology: Topology | None, network: object
+    algorithm: object,
+    problem: object,
+    topology: Topology | None,
+    network: object,
+    rounds: int,
 ) -> Identity:
     """Return what releases depend on, beside the key: in words, and checksums of what is long.
 
     What is private is in checksums alone. Functions are known by their names only.
     """
-    links = "" if topology is None else f", links {_links(topology):08x}"
+    links = "" if topology is None else f", links {_links(topology, rounds):08x}"
     return {
         "algorithm": _without_addresses(algorithm),
         "topology": _without_addresses(topology) + links,
@@ -56,7 +61,8 @@ def claim(key: Key, run: Identity) -> None:
 
 def _without_addresses(value: object) -> str:
     """Return what is the same in another process: a function prints with its place in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
+        return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def _settings(problem: Any) -> str:
@@ -78,11 +84,11 @@ def _data(problem: object, found: int) -> int:
     return found
 
 
-def _links(topology: Topology) -> int:
+def _links(topology: Topology, rounds: int) -> int:
     """Return a checksum of the first two graphs; those that are drawn differ from the first on."""
     found = 0
-    for matrix in (topology.matrix(0), topology.matrix(1)):
-        for array in _arrays(matrix.weights):
+    for t in range(min(2, rounds)):
+        for array in _arrays(topology.matrix(t).weights):
             found = crc32(np.ascontiguousarray(array).data, found)
     return found
 

@@ -145,7 +145,7 @@ def simulate(
         "rounds": rounds,
     }
     kept = checkpoint is not None or (key is not None and not key.is_seeded)
-    this = identity(algorithm, problem, topology, network) if kept else {}
+    this = identity(algorithm, problem, topology, network, rounds) if kept else {}
     if key is None:
         key = Key.generate()
     elif not key.is_seeded:
