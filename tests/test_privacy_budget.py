@@ -256,6 +256,9 @@ def test_examples_of_the_docstrings() -> None:
             lambda: Budget(1.0).calibrate(online, 0),
             "rounds: wanted an integer of at least 1, got 0",
         ),
+        (lambda: Budget(1.0).require(1.0, 1), "algorithm: wanted an algorithm, with plan, got 1"),
+        (lambda: Budget(1.0).affordable_rounds(1.0), "algorithm: wanted an algorithm, with plan"),
+        (lambda: Budget(1.0).calibrate(online(1.0), 1), "algorithm: wanted a function that makes"),
         (lambda: Budget(1.0).calibrate(online, 1, guess=0), "guess: wanted a finite number"),
         (lambda: Budget(1.0).calibrate(Repeated, 1), "epsilon: wanted an epsilon that noise"),
         (

@@ -80,5 +80,6 @@ def integer(argument: str, value: int, *, at_least: int = 0, below: int | None =
 def one_of(argument: str, value: T, choices: Collection[T]) -> T:
     """One of the given choices."""
     if value not in choices:
-        fail(argument, "one of " + ", ".join(map(repr, choices)), repr(value))
+        listed = ", ".join(map(repr, choices)) or "none at all"
+        fail(argument, f"one of {listed}", repr(value))
     return value

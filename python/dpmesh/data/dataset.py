@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ from scipy import sparse
 
 from dpmesh import kernels
 from dpmesh._validate import fail
+from dpmesh.kernels._arrays import FloatArray
 
-FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
 Scalar = TypeVar("Scalar", bound=np.generic)
 

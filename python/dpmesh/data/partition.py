@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._ragged import Indices
 from dpmesh._validate import able, fail, instance, integer, positive, probability
 from dpmesh.data.dataset import A_DATASET, Dataset
 
-Indices: TypeAlias = npt.NDArray[np.int64]
 Partition: TypeAlias = tuple[Indices, ...]
 
 ATTEMPTS = 100

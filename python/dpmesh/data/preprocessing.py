@@ -18,7 +18,8 @@ from scipy import sparse
 
 from dpmesh import kernels
 from dpmesh._validate import fail, instance, integer, number
-from dpmesh.data.dataset import A_DATASET, Dataset, FloatArray
+from dpmesh.data.dataset import A_DATASET, Dataset
+from dpmesh.kernels._arrays import FloatArray
 
 
 def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:

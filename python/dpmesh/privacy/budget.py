@@ -6,6 +6,7 @@ algorithm, also one of your own.
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from functools import cached_property
 from math import inf
 from typing import Protocol
 
-from dpmesh._validate import fail, integer, positive, probability
+from dpmesh._validate import able, fail, integer, positive, probability
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
@@ -86,6 +87,7 @@ class Budget:
         OverBudget
             A `ValueError`, if that costs more; it says how many rounds are affordable.
         """
+        able("algorithm", algorithm, "an algorithm", "plan")
         plan = algorithm.plan(rounds)
         if self.allows(plan):
             return plan
@@ -111,8 +113,9 @@ class Budget:
         Raises
         ------
         ValueError
-            If `at_most` is no integer of at least 1.
+            If `algorithm` has no plan, or `at_most` is no integer of at least 1.
         """
+        able("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
             lambda rounds: algorithm.plan(rounds).cost(self.delta).epsilon,
             self.epsilon * _ROUNDING,
@@ -143,10 +146,13 @@ class Budget:
         Raises
         ------
         ValueError
-            If `rounds` or `guess` are out of range, or no noise within a factor 1e12 of `guess`
-            keeps the budget or exceeds it: Gaussian noise needs a delta, and where a record is
-            protected by an `epsilon` of the algorithm's own, there is nothing to calibrate.
+            If `algorithm` is no function, `rounds` or `guess` are out of range, or no noise within
+            a factor 1e12 of `guess` keeps the budget or exceeds it: Gaussian noise needs a delta,
+            and where a record is protected by an `epsilon` of the algorithm's own, there is nothing
+            to calibrate.
         """
+        if not callable(algorithm):
+            fail("algorithm", "a function that makes one for a noise", reprlib.repr(algorithm))
         integer("rounds", rounds, at_least=1)
         return accounting.calibrate_noise(
             lambda noise: algorithm(noise).plan(rounds).cost(self.delta).epsilon,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._ragged import Indices
 from dpmesh.privacy.events import Release
 
-Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
 

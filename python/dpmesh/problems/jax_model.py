@@ -20,10 +20,10 @@ from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.data.dataset import A_DATASET
+from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import check_shape, flat_partition
 
-FloatArray = npt.NDArray[np.floating[Any]]
 Params = Any
 """A pytree of arrays: what a model's functions take."""
 

@@ -16,13 +16,12 @@ from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, instance, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.data.dataset import A_DATASET
+from dpmesh.kernels._arrays import FloatArray
 from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import flat_partition
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 SLACK = 1e-6
 """Relative excess of a norm that is put down to rounding."""

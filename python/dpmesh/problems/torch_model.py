@@ -17,10 +17,9 @@ from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance, integer, non_negative
 from dpmesh.data import Dataset, Partition
 from dpmesh.data.dataset import A_DATASET
+from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import check_shape, flat_partition
-
-FloatArray = npt.NDArray[np.floating[Any]]
 
 TESTS_AT_ONCE = 1024
 

@@ -125,7 +125,7 @@ def simulate(
     """
     integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
-    _kinds(algorithm, problem, topology, network, key, budget)
+    _kinds(algorithm, problem, topology, network, key, budget, engine, callback)
     if delta is None:
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     probability("delta", delta, one=False)
@@ -289,6 +289,8 @@ def _kinds(
     network: object,
     key: object,
     budget: object,
+    engine: object,
+    callback: object,
 ) -> None:
     """Fail unless the arguments are what they are named after."""
     able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
@@ -299,6 +301,10 @@ def _kinds(
     instance("network", network, "a dpmesh.Network or None", Network, NoneType)
     instance("key", key, f"{A_KEY}, or None", Key, NoneType)
     instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
+    if engine is not None:
+        able("engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share")
+    if callback is not None and not callable(callback):
+        fail("callback", "a function of the round and its measurements, or None", repr(callback))
 
 
 def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:

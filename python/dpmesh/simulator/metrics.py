@@ -264,6 +264,8 @@ def build_metrics(
     meters: list[Metric] = []
     for one in chosen:
         if not isinstance(one, str):
+            if not callable(one):
+                fail("metrics", "names and functions", repr(one))
             meters.append(UserDefined(one, problem))
             continue
         one_of("metrics", one, NAMES)
