@@ -191,6 +191,8 @@ def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) ->
 def test_a_key_serves_one_run() -> None:
     """Two at different epsilons have the same noise, but for its scale: together they have none."""
     key = dm.Key.generate()
+    with pytest.raises(ValueError, match="topology: wanted 4 nodes"):
+        online(key=key, network=topology.ring(5))  # which releases nothing
     first = online(key=key)
     assert_same(online(key=key), first)
     for options, name in (

@@ -144,12 +144,10 @@ def simulate(
         "network": str(network),
         "rounds": rounds,
     }
-    kept = checkpoint is not None or (key is not None and not key.is_seeded)
-    this = identity(algorithm, problem, topology, network, rounds) if kept else {}
-    if key is None:
-        key = Key.generate()
-    elif not key.is_seeded:
-        claim(key, this)
+    serves_once = key is not None and not key.is_seeded
+    known = serves_once or checkpoint is not None
+    this = identity(algorithm, problem, topology, network, rounds) if known else {}
+    key = Key.generate() if key is None else key
     ranks: Engine = OneProcess() if engine is None else engine
     whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
     own = ranks.share(whole, topology)
@@ -167,6 +165,9 @@ def simulate(
         run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, start)
         if saved is not None:
             run.recall(_resumed(saved, plan, run, ranks))
+        if serves_once:
+            claim(key, this)
+        ranks.agree()
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
