@@ -198,6 +198,11 @@ def test_a_strategy_runs_once() -> None:
     with pytest.raises(ValueError, match="strategy: wanted a new one for each run, got one that"):
         run(strategy, Clients(make_problem(), private_update(L)), 1)
     assert strategy.report.releases == 2
+    own, seeded = dm.Key.generate(), dm.Key.seeded(1)
+    for key in (own, seeded, seeded):
+        run(DPFedLS(ALGORITHM, key=key), Clients(make_problem(), private_update(L)), 1)
+    with pytest.raises(ValueError, match=r"key: wanted a new one, .* with another strategy"):
+        run(DPFedLS(ALGORITHM, key=own), Clients(make_problem(), private_update(L)), 1)
 
 
 def test_local_noise_is_added_by_each_client() -> None:

@@ -13,6 +13,7 @@ from the sum, and nothing else changes: the public expected size divides.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -45,6 +46,7 @@ from dpmesh.privacy.mechanisms import Gaussian, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.simulator.identity import claim
 
 log = getLogger("flwr")
 
@@ -99,6 +101,7 @@ class DPFedLS(Strategy):
             self.delta = budget.delta
         self.trust = one_of("trust", trust, ("central", "local"))
         self.key = Key.generate() if key is None else key
+        self._identity = {"strategy": secrets.token_hex(8)}
         self._ledger: list[Release] = []
         self._cohort: dict[int, int] = {}
         self._state: FederatedState | None = None
@@ -134,13 +137,15 @@ class DPFedLS(Strategy):
         Raises
         ------
         ValueError
-            Before the first round, if `num_rounds` rounds are over the budget, or the strategy has
-            run before: its rounds would draw the same noise again.
+            Before the first round, if `num_rounds` rounds are over the budget, or the strategy, or
+            its key unless it is seeded, has run before: its rounds would draw the same noise again.
         """
         if self._ledger:
             fail("strategy", "a new one for each run", f"one that ran {len(self._ledger)} rounds")
         if self.budget is not None:
             self.budget.require(self, num_rounds)
+        if not self.key.is_seeded:
+            claim(self.key, self._identity)
         return super().start(grid, initial_arrays, num_rounds, *arguments, **options)
 
     def configure_train(
