@@ -58,7 +58,7 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     assert "no private release" in result.output
     runs = json.loads((tmp_path / "demo.json").read_text())
     first, *private = (run["privacy"]["epsilon"] for run in runs.values())
-    assert first == "infinite"
+    assert first == "infinity"
     assert private == pytest.approx([16.0, 4.0, 1.0])
     last = {name: run["history"][-1]["round"] for name, run in runs.items()}
     assert set(last.values()) == {22}

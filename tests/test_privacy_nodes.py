@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from dataclasses import replace
 from math import hypot, inf
 
 import numpy as np
@@ -18,6 +20,7 @@ from dpmesh.privacy import (
     NoNoise,
     Plan,
     Release,
+    Report,
     Sensitivity,
     Spread,
     accounting,
@@ -84,6 +87,14 @@ def test_the_report_tells_the_spread() -> None:
     everybody = report(plan(Laplace(1.0).planned(0, ONE)))
     assert everybody.by_node is None
     assert "by node" not in str(everybody)
+
+
+@pytest.mark.parametrize("spread", [None, Spread(1.0, 2.0, 3.0), Spread(0.5, inf, inf)])
+def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
+    told = report(plan(Laplace(1.0).planned(0, ONE)), seeded=True)
+    told = replace(told, epsilon=told.epsilon if spread is None else spread.largest, by_node=spread)
+    text = json.dumps(told.as_dict(), allow_nan=False)
+    assert Report.from_dict(json.loads(text)) == told
 
 
 def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:

@@ -17,6 +17,7 @@ from dpmesh.data import Dataset
 from dpmesh.experiments.parts import SECTIONS, Maker, entries
 from dpmesh.experiments.settings import Settings
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator import History, Network, Run, simulate
 from dpmesh.simulator.engine import Engine
@@ -242,13 +243,13 @@ class Result:
         return history
 
     @property
-    def epsilon(self) -> float:
-        """Of the privacy report."""
-        return float(str(self.run["privacy"]["epsilon"]).replace("infinite", "inf"))
+    def privacy(self) -> Report:
+        """The privacy report."""
+        return Report.from_dict(self.run["privacy"])
 
     @classmethod
     def load(cls, folder: Path) -> Result:
-        """Read a folder that `save` wrote."""
+        """Read the folder of a run of ``dpmesh run``."""
         content = json.loads((folder / "result.json").read_text())
         run = json.loads((folder / "run.json").read_text())
         return cls(content["changes"], run, content["graph"])

@@ -75,7 +75,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         groups[_label(result.changes)].append(result)
-    seeded = any("seeded" in text for r in results for text in r.run["privacy"]["assumptions"])
+    seeded = any("seeded" in text for r in results for text in r.privacy.assumptions)
     warning = (
         '<p class="warning">Runs with a seed are reproducible and no private release: '
         "whoever knows the seed can remove the noise.</p>"
@@ -97,7 +97,10 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         _figures(_tradeoffs(results)),
         *_graph(results),
         "<h2>Privacy reports</h2>",
-        *(f"<h3>{escape(label)}</h3>{_privacy(runs[0])}" for label, runs in groups.items()),
+        *(
+            f"<h3>{escape(label)}</h3><pre>{escape(str(runs[0].privacy))}</pre>"
+            for label, runs in groups.items()
+        ),
         "<h2>Settings</h2>",
         f"<pre>{escape(json.dumps(settings or first['settings'], indent=1))}</pre>",
         "<h2>Versions</h2>",
@@ -141,8 +144,8 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
     for label, runs in groups.items():
         ends = [_spread([run.history.last(name) for run in runs]) for name in names]
         sent = _spread([run.run["traffic"]["bits"] / 8e6 for run in runs])
-        delta = runs[0].run["privacy"]["delta"]
-        rows.append([label, len(runs), f"{runs[0].epsilon:.4g}", f"{delta:g}", *ends, sent])
+        cost = runs[0].privacy
+        rows.append([label, len(runs), f"{cost.epsilon:.4g}", f"{cost.delta:g}", *ends, sent])
     return f'<div class="wide">{_table(heads, rows)}</div>'
 
 
@@ -171,7 +174,7 @@ def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, st
 
 def _tradeoffs(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
     shared = _shared({"": results})
-    epsilons = [result.epsilon for result in results]
+    epsilons = [result.privacy.epsilon for result in results]
     sent = [result.run["traffic"]["bits"] / 8e6 for result in results]
     for metric in (name for name in ("accuracy", "released_accuracy", "loss") if name in shared):
         figure, ax = _figure()
@@ -191,15 +194,6 @@ def _graph(results: Sequence[Result]) -> Iterable[str]:
             figure, ax = _figure()
             plots.network(graph["edges"], graph["nodes"], title=gap, ax=ax)
             yield _figures([(figure, f"graph of {description}")])
-
-
-def _privacy(result: Result) -> str:
-    names = ("neighboring_relation", "unit", "accountant", "releases")
-    privacy = result.run["privacy"]
-    lines = [f"{'epsilon':<14}{result.epsilon:.6g}, delta {privacy['delta']:g}"]
-    lines += [f"{name.split('_')[0]:<14}{privacy[name]}" for name in names]
-    lines += [f"{'not proved':<14}{text}" for text in privacy["assumptions"]]
-    return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

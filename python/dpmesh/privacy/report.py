@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,23 @@ class Report:
     assumptions: tuple[str, ...]
     by_node: Spread | None = None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types; JSON has no infinity, for which a text stands."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Report:
+        """Return the report that `as_dict` told."""
+        spread = told["by_node"]
+        return cls(
+            **{
+                **told,
+                "epsilon": float(told["epsilon"]),
+                "assumptions": tuple(told["assumptions"]),
+                "by_node": None if spread is None else Spread(*map(float, spread)),
+            }
+        )
+
     @property
     def is_private(self) -> bool:
         """Whether there is a finite epsilon."""
@@ -79,6 +97,12 @@ class Report:
             )
         lines += [f"not proved  {text}" for text in self.assumptions]
         return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return "infinity" if value == inf else value
 
 
 def report(

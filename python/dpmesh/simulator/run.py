@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,14 +91,10 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the arrays, in plain types that JSON can hold."""
-        epsilon = self.privacy.epsilon
         return {
             "dpmesh": __version__,
             "settings": self.settings,
-            "privacy": {
-                **asdict(self.privacy),
-                "epsilon": epsilon if isfinite(epsilon) else "infinite",
-            },
+            "privacy": self.privacy.as_dict(),
             "traffic": self.traffic._asdict(),
             "history": self.history.as_dicts(),
         }
