@@ -82,6 +82,7 @@ def test_the_report_tells_the_spread() -> None:
     told = report(plan(*rounds))
     assert told.by_node == Spread(1.0, 3.0, 4.0)
     assert told.epsilon == 4.0
+    assert report(plan(*rounds, *rounds)).releases == told.releases == 4  # rounds
     assert "by node     epsilon = 1 to 4, median 3" in str(told)
     assert report(plan(*rounds), nodes=9).by_node == Spread(0.0, 0.0, 4.0)
     everybody = report(plan(Laplace(1.0).planned(0, ONE)))

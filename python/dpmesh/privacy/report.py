@@ -143,7 +143,7 @@ def report(
         neighboring_relation=plan.neighboring_relation,
         unit=plan.unit,
         accountant=cost.accountant,
-        releases=sum(release.sensitivity.bound > 0 for release in plan.releases),
+        releases=len({r.round for r in plan.releases if r.sensitivity.bound > 0}),
         assumptions=assumptions,
         by_node=by_node,
     )
