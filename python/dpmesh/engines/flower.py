@@ -90,15 +90,15 @@ class DPFedLS(Strategy):
         algorithm: FederatedLearning,
         *,
         budget: Budget | None = None,
-        delta: float = 0.0,
+        delta: float | None = None,
         trust: Trust = "central",
         key: Key | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.budget = budget
+        if delta is None:
+            delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
-        if budget is not None and delta == 0:
-            self.delta = budget.delta
         self.trust = one_of("trust", trust, ("central", "local"))
         self.key = Key.generate() if key is None else key
         self._identity = {"strategy": secrets.token_hex(8)}
