@@ -78,7 +78,13 @@ _NEEDED = {
 
 
 def curvature_left(dim: int, smoothing: float) -> float:
-    """Return the smallest eigenvalue of A^-1, by which smoothing divides strong convexity."""
+    """Return the smallest eigenvalue of A^-1, by which smoothing divides strong convexity.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is no integer of at least 1, or `smoothing` is not finite and at least 0.
+    """
     highest = integer("dim", dim, at_least=1) // 2
     return 1 / (1 + 2 * non_negative("smoothing", smoothing) * (1 - cos(2 * pi * highest / dim)))
 

@@ -242,6 +242,11 @@ def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | No
         The run and its network; `noise` is not looked at.
     epsilon
         Of the paper's Laplace noise; None for none.
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` is not finite and positive.
     """
     m, n, L = learning.nodes, learning.dim, learning.lipschitz
     lambda_, T = learning.strong_convexity, learning.rounds

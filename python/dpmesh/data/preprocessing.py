@@ -56,6 +56,11 @@ def unit_norm(dataset: Dataset) -> Dataset:
 
     Gradients of a linear model's loss then have at most the slope of the loss as their norm: 1 for
     hinge and logistic.
+
+    Raises
+    ------
+    ValueError
+        If `dataset` is no Dataset.
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     x = dataset.features

@@ -48,26 +48,51 @@ def from_networkx(
 
 
 def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Each node hears its two neighbours on a cycle."""
+    """Each node hears its two neighbours on a cycle.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is no integer of at least 1, or `weights` are unknown.
+    """
     graph = nx.cycle_graph(integer("nodes", nodes, at_least=1))
     return from_networkx(graph, weights=weights, description="ring")
 
 
 def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Everyone hears everyone: one round with Metropolis weights computes the mean."""
+    """Everyone hears everyone: one round with Metropolis weights computes the mean.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is no integer of at least 1, or `weights` are unknown.
+    """
     nodes = integer("nodes", nodes, at_least=1)
     everyone = sparse.csr_array(np.ones((nodes, nodes)))
     return Static(weigh(everyone, weights), "complete graph")
 
 
 def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Node 0 hears all others, and they hear it alone."""
+    """Node 0 hears all others, and they hear it alone.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is no integer of at least 1, or `weights` are unknown, or ``"equal"``, which a
+        star of more than 2 nodes cannot have.
+    """
     graph = nx.star_graph(integer("nodes", nodes, at_least=1) - 1)
     return from_networkx(graph, weights=weights, description="star")
 
 
 def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
-    """A grid whose edges are glued; node ``row * columns + column`` hears the four next to it."""
+    """A grid whose edges are glued; node ``row * columns + column`` hears the four next to it.
+
+    Raises
+    ------
+    ValueError
+        If a length is no integer of at least 1, or `weights` are unknown.
+    """
     rows, columns = integer("rows", rows, at_least=1), integer("columns", columns, at_least=1)
     graph = nx.grid_2d_graph(rows, columns, periodic=True)
     return from_networkx(graph, weights=weights, description=f"torus of {rows} x {columns}")

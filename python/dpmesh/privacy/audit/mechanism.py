@@ -115,7 +115,13 @@ def audit_mechanism(
 
 
 def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
-    """Return two rows around 0 as far apart as they may be, in the worst direction."""
+    """Return two rows around 0 as far apart as they may be, in the worst direction.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is no integer of at least 1.
+    """
     integer("dim", dim, at_least=1)
     # Laplace noise covers an L2 distance least well along the diagonal
     direction = np.eye(dim)[0] if sensitivity.norm == "l1" else np.full(dim, 1 / sqrt(dim))

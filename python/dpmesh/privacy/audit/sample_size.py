@@ -22,12 +22,24 @@ class Curve(NamedTuple):
 
 
 def gaussian_curve(mu: float) -> Curve:
-    """Return the curve of the best tests between N(0, 1) and N(mu, 1)."""
+    """Return the curve of the best tests between N(0, 1) and N(mu, 1).
+
+    Raises
+    ------
+    ValueError
+        If `mu` is not finite and positive.
+    """
     return _curve(stats.norm, positive("mu", mu))
 
 
 def laplace_curve(epsilon: float) -> Curve:
-    """Return the curve of the best tests between Laplace noise of scale 1 around 0 and epsilon."""
+    """Return the curve of the best tests between Laplace noise of scale 1 around 0 and epsilon.
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` is not finite and positive.
+    """
     return _curve(stats.laplace, positive("epsilon", epsilon))
 
 
