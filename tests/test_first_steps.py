@@ -101,6 +101,17 @@ def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[s
         telling(command)("dpmesh.nonsense")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break in another way there")
+def test_a_command_whose_reader_leaves_ends_in_silence() -> None:
+    pytest.importorskip("typer")
+    asked = [sys.executable, "-m", "dpmesh", "reproduce"]
+    command = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command.stdout.close()
+    with command.stderr:
+        assert command.stderr.read() == b""
+    command.wait()
+
+
 @pytest.mark.parametrize("command", ["--help", "doctor", "--version"])
 def test_the_command_line_loads_nothing_heavy_to_answer(command: str) -> None:
     pytest.importorskip("typer")

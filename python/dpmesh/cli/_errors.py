@@ -21,6 +21,8 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     def told(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
+        except BrokenPipeError:
+            raise  # nobody reads on, as behind `| head`, which typer ends in silence
         except (ValueError, OSError) as error:
             _end(str(error), error)
         except ModuleNotFoundError as error:
