@@ -19,15 +19,24 @@ def smoothed() -> bytes:
     return kernels.smooth(KEPT, 2.0).tobytes()
 
 
-@pytest.mark.parametrize(("setting", "threads"), [("3", 3), ("many", None), ("", None)])
-def test_the_environment_says_how_many_threads(setting: str, threads: int | None) -> None:
+def started_with(setting: str) -> subprocess.CompletedProcess[str]:
     program = "import dpmesh; print(dpmesh.kernels.get_threads())"
     environment = {**os.environ, "DPMESH_NUM_THREADS": setting}
-    told = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
     )
+
+
+@pytest.mark.parametrize(("setting", "threads"), [("3", 3), ("", None)])
+def test_the_environment_says_how_many_threads(setting: str, threads: int | None) -> None:
     available = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-    assert int(told.stdout) == (threads or len(available(0)))
+    assert int(started_with(setting).stdout) == (threads or len(available(0)))
+
+
+@pytest.mark.parametrize("setting", ["many", "0", "-1", "1.5"])
+def test_an_environment_that_says_something_else_is_refused(setting: str) -> None:
+    said = f"DPMESH_NUM_THREADS: wanted an integer of at least 1, or nothing, got '{setting}'"
+    assert f"ValueError: {said}" in started_with(setting).stderr
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 64])

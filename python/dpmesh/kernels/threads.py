@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 
 from dpmesh import _core
-from dpmesh._validate import integer
+from dpmesh._validate import fail, integer
 
 
 def set_threads(count: int) -> None:
     """Let kernels use `count` threads from now on.
 
-    The default is all cores, or the environment variable ``DPMESH_NUM_THREADS``.
+    The default is all cores, or the environment variable ``DPMESH_NUM_THREADS``, which must hold an
+    integer of at least 1 as well, or nothing.
 
     Raises
     ------
@@ -26,10 +27,18 @@ def get_threads() -> int:
     return _core.get_threads()
 
 
+def _check_environment() -> None:
+    """Refuse a number of threads that the kernels would not understand."""
+    given = os.environ.get("DPMESH_NUM_THREADS", "")
+    if given and not (given.isdecimal() and int(given) >= 1):
+        fail("DPMESH_NUM_THREADS", "an integer of at least 1, or nothing", repr(given))
+
+
 def _renew_after_fork() -> None:
     """Threads do not survive a fork: the child gets others."""
     _core.set_threads(_core.get_threads())
 
 
+_check_environment()
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_renew_after_fork)
