@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail
@@ -36,11 +36,12 @@ def identity(
     What is private is in checksums alone. Functions are known by their names only.
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
+    settings = _in_words(problem, leave_out="test")  # which changes no release
     return {
-        "algorithm": _without_addresses(algorithm),
+        "algorithm": _in_words(algorithm),
         "topology": _without_addresses(topology) + links,
         "network": _without_addresses(network),
-        "problem": f"{_data(problem, crc32(_settings(problem).encode())):08x}",
+        "problem": f"{_data(problem, crc32(settings.encode())):08x}",
     }
 
 
@@ -61,16 +62,24 @@ def claim(key: Key, run: Identity) -> None:
 
 def _without_addresses(value: object) -> str:
     """Return what is the same in another process: a function prints with its place in memory."""
-    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
-        return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
-def _settings(problem: Any) -> str:
-    """Return what a problem says of itself; its test records change no release."""
-    if not is_dataclass(problem):
-        return _without_addresses(problem)
-    shown = (field.name for field in fields(problem) if field.repr and field.name != "test")
-    return _without_addresses([(name, getattr(problem, name)) for name in shown])
+def _in_words(value: Any, leave_out: str = "") -> str:
+    """Return what prints of a value; of a dataclass with checksums of its arrays."""
+    if not is_dataclass(value):
+        return _without_addresses(value)
+    told = []
+    for field in fields(value):
+        if field.repr and field.name != leave_out:
+            part = getattr(value, field.name)
+            text = _array_in_words(part) if isinstance(part, np.ndarray) else repr(part)
+            told.append(f"{field.name}={text}")
+    return _without_addresses(f"{type(value).__name__}({', '.join(told)})")
+
+
+def _array_in_words(x: npt.NDArray[Any]) -> str:
+    return f"{x.dtype} of shape {x.shape}, {crc32(np.ascontiguousarray(x).tobytes()):08x}"
 
 
 def _data(problem: object, found: int) -> int:
