@@ -84,6 +84,9 @@ def test_records_are_taken_and_relabelled() -> None:
     for dataset in both(np.arange(6.0).reshape(3, 2)):
         np.testing.assert_array_equal(dense(dataset.take(np.array([2, 0]))), [[4, 5], [0, 1]])
         np.testing.assert_array_equal(dataset.take(np.array([2, 0])).labels, [2, 0])
+        np.testing.assert_array_equal(dense(dataset.take(np.array([-1]))), [[4, 5]])
+        with pytest.raises(IndexError):
+            dataset.take(np.array([3]))
         odd = dataset.relabelled(lambda label: label % 2 == 1)
         np.testing.assert_array_equal(odd.labels, [0, 1, 0])
         assert odd.labels.dtype == np.int64

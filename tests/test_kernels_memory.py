@@ -59,7 +59,10 @@ def test_what_is_kept_has_a_bound():
         del arrays[0]
     gc.collect()
     assert [memory.size for memory in _memory._kept] == newest
-    assert _memory.empty((_memory.LARGEST + 1,), np.dtype(np.int8)).base is None
+    large = _memory.empty((_memory.LARGEST + 1,), np.dtype(np.int8))
+    assert address(large) % _memory.LINE == 0
+    del large
+    assert [memory.size for memory in _memory._kept] == newest
 
 
 def test_threads_never_share_memory():

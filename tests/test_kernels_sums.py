@@ -1,4 +1,4 @@
-"""Weighted sums of arrays."""
+"""Sums of arrays."""
 
 import numpy as np
 import pytest
@@ -18,6 +18,15 @@ def test_rounded_as_numpy_does(dtype, shape):
     assert kernels.weighted_sum(*terms, out=out) is out
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(kernels.weighted_sum((2, x[..., ::2])), 2 * x[..., ::2])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 3), (60, 1_001)])
+def test_columns_are_summed_as_numpy_does(dtype, shape):
+    x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
+    expected = x.sum(axis=0, dtype=np.float64)
+    np.testing.assert_array_equal(kernels.column_sums(x), expected)
+    np.testing.assert_array_equal(kernels.column_sums(x[:, ::-1]), expected[::-1])
 
 
 def test_bits_do_not_depend_on_threads():
@@ -43,6 +52,9 @@ def test_bits_do_not_depend_on_threads():
             lambda x: kernels.weighted_sum((1.0, x), out=x),
             "terms: wanted an array that nothing else writes",
         ),
+        (kernels.column_sums, "x: wanted 2 axes, got shape"),
+        (lambda x: kernels.column_sums(x[:0, None]), "x: wanted at least 1 element"),
+        (lambda x: kernels.column_sums(x[:, None].astype(str)), "x: wanted an array of float32"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -251,7 +251,7 @@ class FederatedLearning:
         for first in range(0, len(cohort), self.clients_at_once):
             some = cohort[first : first + self.clients_at_once]
             moves, loss = self.client_updates(state.w, some, t, problem, key)
-            moved += moves.sum(axis=0, dtype=np.float64)
+            moved += kernels.column_sums(moves)
             losses.append(loss)
         emission = self.mechanism.release(
             Sensitive(moved[np.newaxis].astype(state.w.dtype)),

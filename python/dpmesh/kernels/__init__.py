@@ -55,7 +55,7 @@ from dpmesh.kernels.smoothing import (
     smooth,
     smoothing_spectrum,
 )
-from dpmesh.kernels.sums import weighted_sum
+from dpmesh.kernels.sums import column_sums, weighted_sum
 from dpmesh.kernels.threads import get_threads, set_threads
 from dpmesh.kernels.training import linear_training
 
@@ -72,6 +72,7 @@ __all__ = [
     "bernoulli",
     "bits_needed",
     "clip_rows",
+    "column_sums",
     "dequantize",
     "discrete_gaussian",
     "discrete_laplace",

@@ -54,9 +54,9 @@ _kept: deque[_Memory] = deque(maxlen=MOST)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return a new array of undefined values, as `numpy.empty` does."""
+    """Return a new array of undefined values, as `numpy.empty` does; if large, at a cache line."""
     size = prod(shape) * dtype.itemsize
-    if not SMALLEST <= size <= LARGEST:
+    if size < SMALLEST:
         return np.empty(shape, dtype)
     loan: Any = _Loan(_take(size), shape, dtype)
     return np.asarray(loan)
@@ -78,4 +78,5 @@ def _take(size: int) -> _Memory:
 
 
 def _give_back(memory: _Memory) -> None:
-    _kept.append(memory)
+    if memory.size <= LARGEST:
+        _kept.append(memory)

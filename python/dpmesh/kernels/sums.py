@@ -1,7 +1,8 @@
-"""Weighted sums of arrays in one pass: no array for a product, none for a part of the sum."""
+"""Sums of arrays in one pass: no array for a product, none for a part of the sum."""
 
 from __future__ import annotations
 
+import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
@@ -43,3 +44,26 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     out = buffer(out, like)
     _core.weighted_sum(arrays, out)
     return out
+
+
+def column_sums(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Sum of each column, in float64 and in the order of the rows, as ``x.sum(0, np.float64)``.
+
+    Parameters
+    ----------
+    x
+        Shape (rows, dim), float32 or float64.
+
+    Returns
+    -------
+    Shape (dim,).
+
+    Raises
+    ------
+    ValueError
+        If `x` does not fit. NaN and infinity are passed on.
+    """
+    x = floats("x", x, ndim=2)
+    sums = np.empty(x.shape[1])
+    _core.column_sums(x, sums)
+    return sums

@@ -11,6 +11,7 @@ from dpmesh import _core
 from dpmesh._ragged import Walks
 from dpmesh._validate import fail, non_negative, one_of, positive
 from dpmesh.kernels._arrays import FloatArray
+from dpmesh.kernels._memory import empty
 from dpmesh.kernels.linear_model import Features, Loss, integers, model_parts
 
 
@@ -74,7 +75,7 @@ def linear_training(
     if form is not None:
         one_of("form", form, ("direct", "span"))
     nodes = max(0, len(steps) - 1)
-    moves = np.empty((nodes, start.shape[1]), start.dtype)
+    moves = empty((nodes, start.shape[1]), start.dtype)
     losses = np.empty(nodes)
     _core.linear_training(
         start,

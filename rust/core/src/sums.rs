@@ -1,7 +1,7 @@
-//! Weighted sums of arrays, element by element.
+//! Sums of arrays, element by element.
 
-use crate::error::same_len;
-use crate::parallel::{BLOCK, for_each_block, vectorized};
+use crate::error::{rows, same_len};
+use crate::parallel::{BLOCK, for_each, for_each_block, is_serial, vectorized};
 use crate::{KernelError, Real};
 
 /// `out = sum_k weights[k] * terms[k]`, each element summed in the order of the terms.
@@ -42,6 +42,33 @@ pub fn weighted_sum_into<T: Real>(
     Ok(())
 }
 
+/// Columns that are summed together: their sums stay in the first-level cache.
+const COLUMNS: usize = 512;
+
+/// The sum of each column of `x`, whose rows have as many elements as `out`; in `f64`, in the order of the rows.
+///
+/// # Errors
+/// If `x` is no whole number of rows.
+pub fn column_sums_into<T: Real>(x: &[T], out: &mut [f64]) -> Result<(), KernelError> {
+    let dim = out.len();
+    rows("x", x.len(), dim)?;
+    let blocks = out.chunks_mut(COLUMNS).enumerate();
+    for_each(
+        blocks,
+        is_serial(x.len()),
+        || (),
+        |(), (block, out)| {
+            out.fill(0.0);
+            vectorized!(for row in x.chunks_exact(dim) {
+                for (sum, &v) in out.iter_mut().zip(&row[block * COLUMNS..]) {
+                    *sum += v.to_f64();
+                }
+            });
+        },
+    );
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +88,22 @@ mod tests {
                 prop_assert_eq!(sum, products.reduce(|a, b| a + b).unwrap());
             }
         }
+    }
+
+    #[test]
+    fn columns_are_summed_in_the_order_of_the_rows_on_any_number_of_threads() {
+        let (count, dim) = (70, COLUMNS + 3);
+        let x: Vec<f32> = (0..count * dim).map(|i| (i as f32 * 0.37).sin()).collect();
+        let expected: Vec<f64> = (0..dim)
+            .map(|j| x[j..].iter().step_by(dim).map(|&v| f64::from(v)).sum())
+            .collect();
+        for threads in [1, 2, 7] {
+            let mut sums = vec![f64::NAN; dim];
+            dpmesh_threads::with_threads(threads, || column_sums_into(&x, &mut sums)).unwrap();
+            assert_eq!(sums, expected);
+        }
+        let error = column_sums_into(&x[1..], &mut vec![0.0; dim]).unwrap_err();
+        assert_eq!(error.argument, "x");
     }
 
     #[test]

@@ -24,6 +24,22 @@ fn weighted_sum<'py>(
     })
 }
 
+#[pyfunction]
+fn column_sums<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyUntypedArray>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let mut out = write::<f64>("out", out)?;
+    let out = out.as_slice_mut()?;
+    with_real!(x, T => {
+        let x = read::<T>("x", x)?;
+        let x = x.as_slice()?;
+        run_native(py, || sums::column_sums_into(x, out))
+    })
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(weighted_sum, module)?)
+    module.add_function(wrap_pyfunction!(weighted_sum, module)?)?;
+    module.add_function(wrap_pyfunction!(column_sums, module)?)
 }

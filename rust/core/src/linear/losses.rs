@@ -182,7 +182,7 @@ impl Objective<'_> {
             }
             Objective::Softmax { classes, labels } => {
                 for scores in scores.chunks_exact_mut(classes) {
-                    let top = scores[first_largest(scores)];
+                    let top = largest(scores);
                     for z in scores {
                         *z = top - *z;
                     }
@@ -226,6 +226,13 @@ fn targets(label: i64) -> impl Iterator<Item = f64> {
 #[inline(always)]
 fn first_largest(scores: &[f64]) -> usize {
     (1..scores.len()).fold(0, |top, k| if scores[k] > scores[top] { k } else { top })
+}
+
+/// The number at [`first_largest`], found without branches.
+#[inline(always)]
+fn largest(scores: &[f64]) -> f64 {
+    let larger = |top, &z| if z > top { z } else { top };
+    scores[1..].iter().fold(scores[0], larger)
 }
 
 #[cfg(test)]

@@ -185,11 +185,15 @@ impl<'a, F: Features> LinearModel<'a, F> {
         }
         let work = |memory: &mut _, (node, records, losses): (usize, &[i64], &mut [f64])| {
             let params = &params[node * self.dim..][..self.dim];
-            vectorized!(
-                self.for_each_scored(params, records, memory, |i, record, scores| {
+            vectorized!(self.for_each_scored(
+                params,
+                records,
+                memory,
+                #[inline(always)]
+                |i, record, scores| {
                     losses[i] = self.objective.value(record, scores);
-                })
-            );
+                }
+            ));
         };
         let cost = batches.records().len() * self.objective.outputs() * self.features.cost();
         for_each(tasks.into_iter(), is_serial(cost), Vec::new, work);
@@ -218,6 +222,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
                     params,
                     records,
                     &mut memory,
+                    #[inline(always)]
                     |_, record, scores| {
                         right += i64::from(self.objective.is_right(record, scores));
                     }
@@ -232,11 +237,15 @@ impl<'a, F: Features> LinearModel<'a, F> {
     /// Sum of the records' losses at `params`.
     pub(super) fn sum_of_losses(&self, params: &[F::Value], records: &[i64]) -> f64 {
         let (mut sum, mut memory) = (0.0, Vec::new());
-        vectorized!(
-            self.for_each_scored(params, records, &mut memory, |_, record, scores| {
+        vectorized!(self.for_each_scored(
+            params,
+            records,
+            &mut memory,
+            #[inline(always)]
+            |_, record, scores| {
                 sum += self.objective.value(record, scores);
-            })
-        );
+            }
+        ));
         sum
     }
 

@@ -10,7 +10,7 @@
 //! the Gram matrix `X X^T` of these records a step costs as much as there are records, whatever their length.
 
 use super::scratch::Scratch;
-use super::vectors::{scale_in_place, scale_into};
+use super::vectors::{distance, scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
 use crate::parallel::{for_each, is_serial, vectorized};
@@ -146,19 +146,20 @@ impl<F: Features> LinearModel<'_, F> {
         out: &mut [F::Value],
     ) {
         let averaging = training.averaging;
-        let (mut w, mut scratch) = (start.to_vec(), Scratch::new());
+        let mut scratch = Scratch::new();
+        out.copy_from_slice(start);
         for batch in batches {
             let step = training.step_size;
-            vectorized!(self.step_one(&mut w, step, batch, averaging, None, &mut scratch));
-            let length = vectorized!(distance(&w, start));
+            vectorized!(self.step_one(out, step, batch, averaging, None, &mut scratch));
+            let length = distance(out, start);
             if length > training.radius {
                 let factor = F::Value::from_f64(training.radius / length);
-                vectorized!(pull(&mut w, start, factor));
+                vectorized!(pull(out, start, factor));
             }
         }
-        for ((out, &w), &start) in out.iter_mut().zip(&w).zip(start) {
-            *out = w - start;
-        }
+        vectorized!(for (w, &start) in out.iter_mut().zip(start) {
+            *w -= start;
+        });
     }
 
     /// Keeps of the parameters `W = (1 + b) W_0 + C^T X` only `b`, `C` and the scores `Z = C^T X X^T`.
@@ -267,26 +268,11 @@ fn distinct<'b>(batches: impl Iterator<Item = &'b [i64]>) -> Vec<i64> {
     records
 }
 
-/// `|a - b|`.
-#[inline(always)]
-fn distance<T: Real>(a: &[T], b: &[T]) -> f64 {
-    let square = |a: T, b: T| {
-        let difference = (a - b).to_f64();
-        difference * difference
-    };
-    sum_of(a, b, square).sqrt()
-}
-
 /// Inner product.
 #[inline(always)]
 fn product<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
-    sum_of(a, b, |a, b| a.to_f64() * b.to_f64())
-}
-
-/// Sum of `term(a, b)` over the pairs of elements.
-#[inline(always)]
-fn sum_of<A: Real, B: Real>(a: &[A], b: &[B], term: impl Fn(A, B) -> f64) -> f64 {
     const LANES: usize = 32; // several vectors, so that additions need not wait for each other
+    let term = |a: A, b: B| a.to_f64() * b.to_f64();
     let mut lanes = [0.0; LANES];
     let (whole, rest) = a.as_chunks::<LANES>();
     let (whole_b, rest_b) = b.as_chunks::<LANES>();
