@@ -17,7 +17,11 @@
 //! the cache from one recursion to the other, and which need not wait for each other: what reaches out of a chunk
 //! comes from few elements at its ends, unless the smoothing is very large.
 
+use std::cell::Cell;
+use std::mem::take;
 use std::ops::Range;
+
+use pulp::bytemuck::cast_slice_mut;
 
 use super::Smooth;
 use super::decay::{Decay, STRIDE};
@@ -28,11 +32,6 @@ use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
 /// Up to this smoothing `f32` data are smoothed in `f32`; beyond, `1 - r` is so small that digits would be lost.
 const NARROW_UP_TO: f64 = 100.0;
 
-/// From this length on, a block comes from main memory: long tiles give the processor time to see which elements
-/// will be next. Below, [`LANES`] tiles of 1 KiB and what lies between the recursions fit the first-level cache.
-/// (No power of 2 for the long ones, else all lanes would share a few places of the cache.)
-const LONG: usize = 1 << 21;
-
 /// Smooths each row of `v` into `u`, in place without `v`.
 pub(super) fn smooth_rows<T: Smooth>(
     v: Option<&[T]>,
@@ -40,13 +39,11 @@ pub(super) fn smooth_rows<T: Smooth>(
     blocks: &[usize],
     smoothing: f64,
 ) {
-    let is_narrow = size_of::<T>() == 4 && smoothing <= NARROW_UP_TO;
-    let is_long = blocks.iter().any(|&length| length >= LONG);
-    match (is_narrow, is_long) {
-        (true, false) => Recursion::<T, 256>::new(smoothing, blocks).smooth_rows(v, u),
-        (true, true) => Recursion::<T, 1040>::new(smoothing, blocks).smooth_rows(v, u),
-        (false, false) => Recursion::<f64, 128>::new(smoothing, blocks).smooth_rows(v, u),
-        (false, true) => Recursion::<f64, 520>::new(smoothing, blocks).smooth_rows(v, u),
+    // Tiles of 1 KiB: all lanes' fit the first-level cache, beside `y` and the next ones.
+    if size_of::<T>() == 4 && smoothing <= NARROW_UP_TO {
+        Recursion::<T, 256>::new(smoothing, blocks).smooth_rows(v, u);
+    } else {
+        Recursion::<f64, 128>::new(smoothing, blocks).smooth_rows(v, u);
     }
 }
 
@@ -77,10 +74,33 @@ struct Around {
     from_right: f64,
 }
 
-/// What a thread works in.
-struct Scratch<A, const TILE: usize> {
-    tiles: Box<Tiles<A, TILE>>,
-    y: Vec<Lanes<A>>,
+/// What a thread works in, kept from one call to the next: to clear it takes a tenth of the time of a short row.
+struct Scratch(Vec<f64>);
+
+thread_local! {
+    static KEPT: Cell<Vec<f64>> = const { Cell::new(Vec::new()) };
+}
+
+impl Scratch {
+    fn kept() -> Scratch {
+        Scratch(KEPT.take())
+    }
+
+    /// Tiles, and `y` for each of their elements; both hold anything.
+    fn parts<A: Smooth, const TILE: usize>(&mut self) -> (&mut Tiles<A, TILE>, &mut [Lanes<A>]) {
+        let elements = LANES * TILE;
+        let len = 2 * elements * size_of::<A>() / size_of::<f64>();
+        self.0.resize(len, 0.0);
+        let (tiles, y) = cast_slice_mut(&mut self.0).split_at_mut(elements);
+        let tiles = tiles.as_chunks_mut().0.first_chunk_mut();
+        (tiles.expect("as many tiles as lanes"), y.as_chunks_mut().0)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        KEPT.set(take(&mut self.0));
+    }
 }
 
 impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
@@ -106,16 +126,18 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         }
     }
 
-    fn scratch() -> Scratch<A, TILE> {
-        Scratch {
-            tiles: Box::new([[A::ZERO; TILE]; LANES]),
-            y: vec![[A::ZERO; LANES]; TILE],
+    /// `r^k`, or 0 where it adds nothing.
+    fn over(&self, k: usize) -> f64 {
+        if k < self.range {
+            self.decay.power(k)
+        } else {
+            0.0
         }
     }
 
     fn smooth_rows<T: Real>(&self, v: Option<&[T]>, u: &mut [T]) {
         let dim: usize = self.cycles.iter().map(|cycle| cycle.length).sum();
-        for_each_block(u, LANES * dim, Self::scratch, |scratch, group, u| {
+        for_each_block(u, LANES * dim, Scratch::kept, |scratch, group, u| {
             let v = v.map(|v| &v[group * LANES * dim..][..u.len()]);
             let mut start = 0;
             for cycle in &self.cycles {
@@ -148,8 +170,9 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         dim: usize,
         block: Range<usize>,
         rounds: f64,
-        Scratch { tiles, y }: &mut Scratch<A, TILE>,
+        scratch: &mut Scratch,
     ) {
+        let (tiles, y) = scratch.parts::<A, TILE>();
         let (padding, padded) = in_steps(block.len());
         vectorized!(
             for (tile, row) in tiles.iter_mut().zip(v.unwrap_or(u).chunks(dim)) {
@@ -180,10 +203,10 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         v: Option<&[T]>,
         u: &mut [T],
         rounds: f64,
-        scratch: &mut Scratch<A, TILE>,
+        scratch: &mut Scratch,
     ) {
         let around = self.around_chunks(v.unwrap_or(u), rounds);
-        let smooth = |scratch: &mut Scratch<A, TILE>, chunk: usize, u: &mut [T]| {
+        let smooth = |scratch: &mut Scratch, chunk: usize, u: &mut [T]| {
             let v = v.map(|v| &v[chunk * Self::CHUNK..][..u.len()]);
             self.smooth_chunk(v, u, around[chunk], scratch);
         };
@@ -192,7 +215,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
                 smooth(scratch, chunk, u);
             }
         } else {
-            for_each_block(u, Self::CHUNK, Self::scratch, smooth);
+            for_each_block(u, Self::CHUNK, Scratch::kept, smooth);
         }
     }
 
@@ -200,7 +223,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
     fn around_chunks<T: Real>(&self, v: &[T], rounds: f64) -> Vec<Around> {
         let reach = map_blocks(v, Self::CHUNK, |chunk| self.reach(chunk));
         let last_length = v.len() - (reach.len() - 1) * Self::CHUNK;
-        let (whole, last) = (self.decay.power(Self::CHUNK), self.decay.power(last_length));
+        let (whole, last) = (self.over(Self::CHUNK), self.over(last_length));
         let over = |chunk: usize| if chunk + 1 < reach.len() { whole } else { last };
         let mut around = vec![Around::default(); reach.len()];
         // The first round adds up the whole cycle, the second starts from that.
@@ -263,8 +286,9 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         v: Option<&[T]>,
         u: &mut [T],
         around: Around,
-        Scratch { tiles, y }: &mut Scratch<A, TILE>,
+        scratch: &mut Scratch,
     ) {
+        let (tiles, y) = scratch.parts::<A, TILE>();
         let length = u.len() / LANES;
         let (padding, padded) = in_steps(length);
         let y = &mut y[..padded];
@@ -281,7 +305,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
                 self.sweep.forward(tiles, padding, y)
             }
         };
-        let over = self.decay.power(length);
+        let over = self.over(length);
         let rest = &from[LANES * length..];
         let (outside, rest) = vectorized!(self.outside_of_tiles(&reach, over, around, rest));
         for (u, rest) in u[LANES * length..].iter_mut().zip(rest) {

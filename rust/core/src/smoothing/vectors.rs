@@ -6,17 +6,12 @@
 mod avx2;
 mod avx512;
 
+use pulp::bytemuck::Pod;
 use pulp::x86::{V3, V4};
 
 use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Sweep, Tiles};
 use crate::Real;
-
-/// How many elements ahead tiles that come from main memory are asked for: the processor itself does not see so many
-/// streams at once.
-const AHEAD: usize = 32;
-
-/// Bytes of the longest tiles that are in the cache anyway.
-const NEAR: usize = 1024;
+use crate::parallel::LINE;
 
 /// The elements of one step, of as many lanes as a vector has; others are not looked at.
 type Rows<A> = [[A; STEP]; LANES];
@@ -28,7 +23,7 @@ impl Smooth for f32 {}
 impl Smooth for f64 {}
 
 /// Numbers in vectors, with the instructions that `S` stands for.
-pub trait InVectors<S>: Real {
+pub trait InVectors<S>: Real + Pod {
     #[doc(hidden)]
     type Vector: Copy;
     /// Numbers in a vector, a divisor of [`LANES`].
@@ -156,10 +151,8 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         [even, odd]: &mut [A::Vector; 2],
     ) {
         let mut rows = [[A::ZERO; STEP]; LANES];
+        self.fetch_next(v, from, lane, 0);
         for (row, tile) in rows.iter_mut().zip(&v[lane..lane + A::WIDTH]) {
-            if TILE * size_of::<T>() > NEAR {
-                A::prefetch(self.simd, tile.as_ptr().wrapping_add(from + AHEAD));
-            }
             for (value, v) in row.iter_mut().zip(&tile[from..from + STEP]) {
                 *value = A::from_f64(v.to_f64());
             }
@@ -206,10 +199,28 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
             values[k] = *behind;
         }
         let rows = A::rows(self.simd, values, self.scale);
+        self.fetch_next(u, from, lane, A::WIDTH / 2);
         for (row, tile) in rows.iter().zip(&mut u[lane..lane + A::WIDTH]) {
             for (u, value) in tile[from..from + STEP].iter_mut().zip(row) {
                 *u = T::from_f64(value.to_f64());
             }
+        }
+    }
+
+    /// Asks for a part of the tiles that follow these in memory, which the processor itself does not see coming: either
+    /// sweep for its half, so that memory is never idle.
+    #[inline(always)]
+    fn fetch_next<T, const TILE: usize>(
+        &self,
+        tiles: &Tiles<T, TILE>,
+        from: usize,
+        lane: usize,
+        half: usize,
+    ) {
+        let next = tiles.as_ptr().cast::<T>().wrapping_add(LANES * TILE);
+        let next = next.wrapping_add(LANES * from + STEP * (lane + half));
+        for line in (0..STEP * A::WIDTH / 2).step_by(LINE / size_of::<T>()) {
+            A::prefetch(self.simd, next.wrapping_add(line));
         }
     }
 
