@@ -175,8 +175,9 @@ const LANES: usize = 8;
 fn lanes<T: Real>(block: &[T], f: impl Fn(f64) -> f64) -> [f64; LANES] {
     let mut lanes = [0.0; LANES];
     for chunk in block.as_chunks::<LANES>().0 {
-        for (lane, v) in lanes.iter_mut().zip(chunk) {
-            *lane += f(v.to_f64());
+        // Zipped iterators would keep LLVM from putting the lanes into one vector register.
+        for l in 0..LANES {
+            lanes[l] += f(chunk[l].to_f64());
         }
     }
     lanes

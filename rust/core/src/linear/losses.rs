@@ -2,6 +2,8 @@
 //!
 //! `log1p` comes from the `libm` crate, whose bits are the same on every platform.
 
+use std::hint::select_unpredictable;
+
 use crate::KernelError;
 use crate::exponential::exp_of_negative;
 
@@ -39,8 +41,8 @@ impl Loss {
                 let numerator = if margin > 0.0 { small } else { 1.0 };
                 -target * numerator / (1.0 + small)
             }
-            Loss::Hinge if target * score < 1.0 => -target,
-            Loss::Hinge => 0.0 * score, // NaN if the score is not finite
+            // The other way it is NaN if the score is not finite.
+            Loss::Hinge => select_unpredictable(target * score < 1.0, -target, 0.0 * score),
             Loss::Squared => score - target,
         }
     }

@@ -170,7 +170,15 @@ impl<F: Features> LinearModel<'_, F> {
             *slope = self.features.score(record as usize, params);
         }
         let weight = -step_size * averaging.weight(&records[..1]);
-        self.slopes_in_place(records, slopes, clipping, weight);
+        self.objective.slopes_in_place(records, slopes);
+        for (slope, &record) in slopes.iter_mut().zip(records) {
+            let mut factor = weight;
+            if let Some(clip) = clipping {
+                let norm = slope.abs() * self.features.norm(record as usize, clip.norm);
+                factor *= clip.factor(norm);
+            }
+            *slope *= factor;
+        }
         scale_in_place(params, averaging.decay(step_size));
         let rows = params.chunks_exact_mut(self.dim());
         for (&slope, (&record, params)) in slopes.iter().zip(records.iter().zip(rows)) {
