@@ -382,7 +382,8 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 Err(KernelError::new("batches", wanted, record))
             }
         };
-        let blocks = map(records.chunks(BLOCK), is_serial(records.len()), |block| {
+        let serial = is_serial(records.len() * self.features.cost());
+        let blocks = map(records.chunks(BLOCK), serial, |block| {
             block.iter().try_for_each(check)
         });
         blocks.into_iter().collect()

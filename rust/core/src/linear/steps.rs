@@ -1,5 +1,6 @@
 //! Gradient steps of a stack of nodes.
 
+use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::model::RECORDS_PER_BLOCK;
@@ -174,8 +175,8 @@ impl<F: Features> LinearModel<'_, F> {
         for (slope, &record) in slopes.iter_mut().zip(records) {
             let mut factor = weight;
             if let Some(clip) = clipping {
-                let norm = slope.abs() * self.features.norm(record as usize, clip.norm);
-                factor *= clip.factor(norm);
+                let length = inlined_norm(from_ref(slope), clip.norm);
+                factor *= clip.factor(length * self.features.norm(record as usize, clip.norm));
             }
             *slope *= factor;
         }

@@ -351,3 +351,20 @@ fn clipping_passes_on_what_is_not_finite() {
         assert!(out.iter().all(|v| v.is_nan()), "{w}: {out:?}");
     }
 }
+
+#[test]
+fn a_gradient_is_clipped_from_its_bound_on() {
+    let clipping = Clipping {
+        norm: Norm::L2,
+        bound: 0.1,
+    };
+    for norm in [0.0, f64::MIN_POSITIVE, 0.1 / 3.0, 0.1] {
+        assert_eq!(clipping.factor(norm), 1.0);
+    }
+    for norm in [0.1_f64.next_up(), 1.0, f64::MAX] {
+        assert_eq!(clipping.factor(norm), 0.1 / norm);
+    }
+    for norm in [f64::INFINITY, f64::NAN] {
+        assert!(clipping.factor(norm).is_nan());
+    }
+}
