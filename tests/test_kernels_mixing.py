@@ -68,7 +68,9 @@ def test_every_form_of_matrix_and_array_gives_the_same(
 ) -> None:
     matrix, x = problem
     expected = kernels.mix(matrix, x)
-    for form in (matrix.toarray(), matrix.tocoo(), matrix.tocsc(), sp.csr_matrix(matrix)):
+    long = matrix.copy()
+    long.indptr, long.indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
+    for form in (matrix.toarray(), matrix.tocoo(), matrix.tocsc(), sp.csr_matrix(matrix), long):
         np.testing.assert_array_equal(kernels.mix(form, x), expected)
     np.testing.assert_array_equal(kernels.mix(matrix, np.asfortranarray(x)), expected)
     strided = np.repeat(x, 2, axis=0)[::2]
@@ -130,9 +132,10 @@ def test_nan_and_infinity_are_passed_on() -> None:
     np.testing.assert_array_equal(mixed, [np.nan, np.inf, 1.0])
 
 
-def broken_csr() -> sp.csr_array:
+def broken_csr(column: int, places: type[np.signedinteger[Any]]) -> sp.csr_array:
     matrix = sp.csr_array(np.eye(2))
-    matrix.indices[1] = 2
+    matrix.indptr, matrix.indices = matrix.indptr.astype(places), matrix.indices.astype(places)
+    matrix.indices[1] = column
     return matrix
 
 
@@ -153,7 +156,9 @@ X = np.ones((2, 3))
             "matrix: wanted a matrix of real numbers",
         ),
         (lambda: kernels.mix(1j * np.eye(2), X), "matrix: wanted a matrix of real numbers"),
-        (lambda: kernels.mix(broken_csr(), X), "indices: wanted columns below 2, got 2"),
+        (lambda: kernels.mix(broken_csr(2, np.int32), X), "indices: wanted columns below 2, got 2"),
+        (lambda: kernels.mix(broken_csr(-1, np.int32), X), "indices: wanted columns below 2"),
+        (lambda: kernels.mix(broken_csr(2**32, np.int64), X), "indices: wanted columns below 2"),
         (lambda: kernels.mix(np.eye(2), X.astype(complex)), "x: wanted an array of float32 or"),
         (lambda: kernels.mix(np.eye(2), np.empty((2, 0))), "x: wanted at least 1 element"),
         (

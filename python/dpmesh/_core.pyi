@@ -67,16 +67,16 @@ class Stream:
 
 # mixing
 def mix(
-    indptr: npt.NDArray[np.uintp],
-    indices: npt.NDArray[np.uintp],
+    indptr: _Integers,
+    indices: _Integers,
     weights: _Floats,
     x: _Floats,
     dim: int,
     out: _Floats,
 ) -> None: ...
 def mix_noisy(
-    indptr: npt.NDArray[np.uintp],
-    indices: npt.NDArray[np.uintp],
+    indptr: _Integers,
+    indices: _Integers,
     weights: _Floats,
     x: _Floats,
     law: str,

@@ -98,7 +98,7 @@ def mix_noisy(
 
 def _compressed_rows(
     matrix: Any, x: FloatArray
-) -> tuple[npt.NDArray[np.uintp], npt.NDArray[np.uintp], FloatArray]:
+) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.signedinteger[Any]], FloatArray]:
     """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
     is_sparse = sp.issparse(matrix)
     if not is_sparse:
@@ -112,9 +112,7 @@ def _compressed_rows(
         fail("matrix", wanted, f"shape {matrix.shape}")
     rows = matrix if is_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
-    return _unsigned(rows.indptr), _unsigned(rows.indices), weights
-
-
-def _unsigned(indices: npt.NDArray[np.integer]) -> npt.NDArray[np.uintp]:
-    """Without a copy where they are as wide; what is negative becomes too large."""
-    return np.ascontiguousarray(indices, dtype=np.intp).view(np.uintp)
+    is_short = rows.indptr.dtype == rows.indices.dtype == np.int32
+    places = np.int32 if is_short else np.int64
+    indptr = np.ascontiguousarray(rows.indptr, dtype=places)
+    return indptr, np.ascontiguousarray(rows.indices, dtype=places), weights

@@ -15,6 +15,7 @@ mod chacha20;
 mod double_double;
 mod error;
 mod exponential;
+mod index;
 mod parallel;
 #[cfg(test)]
 mod portability;
@@ -38,6 +39,7 @@ pub mod stream;
 pub mod sums;
 
 pub use error::KernelError;
+pub use index::Index;
 pub use real::Real;
 pub use transform::Sample;
 pub use wide::Wide;

@@ -7,8 +7,8 @@ use crate::error::{self, same_len};
 use crate::noise::Noise;
 use crate::parallel::{LINE, for_each, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Place};
-use crate::{KernelError, Real, Sample};
-use rows::{Ahead, Columns, LONG, Tile, VECTORS, mix_long, mix_row, mix_short};
+use crate::{Index, KernelError, Real, Sample};
+use rows::{Ahead, Columns, LONG, PANEL, Tile, mix_long, mix_row, mix_short};
 
 mod rows;
 
@@ -27,35 +27,35 @@ const CACHED: usize = 1 << 19;
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
 /// `indices` (the columns, in any order) and `weights`.
 #[derive(Debug, Clone, Copy)]
-pub struct MixingMatrix<'a, T> {
-    indptr: &'a [usize],
-    indices: &'a [usize],
+pub struct MixingMatrix<'a, T, I> {
+    indptr: &'a [I],
+    indices: &'a [I],
     weights: &'a [T],
     columns: usize,
 }
 
-impl<'a, T> MixingMatrix<'a, T> {
+impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
     /// The matrix of `columns` columns that these slices describe.
     ///
     /// # Errors
     /// If `indptr` does not rise from 0 to the number of `indices`, if there are not as many `weights` as
     /// `indices`, or if an index is not below `columns`.
     pub fn new(
-        indptr: &'a [usize],
-        indices: &'a [usize],
+        indptr: &'a [I],
+        indices: &'a [I],
         weights: &'a [T],
         columns: usize,
-    ) -> Result<MixingMatrix<'a, T>, KernelError> {
+    ) -> Result<MixingMatrix<'a, T, I>, KernelError> {
         same_len("weights", weights.len(), indices.len())?;
-        let ends = [indptr.first(), indptr.last()];
-        if ends != [Some(&0), Some(&indices.len())] || !indptr.is_sorted() {
+        let ends = [indptr.first(), indptr.last()].map(|end| end.map(|end| end.position()));
+        if ends != [Some(0), Some(indices.len())] || !indptr.is_sorted() {
             let wanted = format!("offsets that rise from 0 to {}", indices.len());
             return Err(KernelError::new("indptr", wanted, format!("{indptr:?}")));
         }
         let largest = vectorized!(
             indices
                 .iter()
-                .fold(0, |largest, &column| largest.max(column))
+                .fold(0, |largest, column| largest.max(column.position()))
         );
         if largest >= columns && !indices.is_empty() {
             let wanted = format!("columns below {columns}");
@@ -80,7 +80,7 @@ impl<'a, T> MixingMatrix<'a, T> {
             let (neighbours, _) = self.row(i);
             neighbours
                 .iter()
-                .filter(|j| j.abs_diff(i) > distance)
+                .filter(|j| j.position().abs_diff(i) > distance)
                 .count()
         };
         4 * (0..self.rows()).map(far).sum::<usize>() <= self.rows()
@@ -88,8 +88,8 @@ impl<'a, T> MixingMatrix<'a, T> {
 
     /// Columns and weights of row `i`.
     #[inline(always)]
-    fn row(&self, i: usize) -> (&'a [usize], &'a [T]) {
-        let entries = self.indptr[i]..self.indptr[i + 1];
+    fn row(&self, i: usize) -> (&'a [I], &'a [T]) {
+        let entries = self.indptr[i].position()..self.indptr[i + 1].position();
         (&self.indices[entries.clone()], &self.weights[entries])
     }
 }
@@ -99,7 +99,7 @@ impl<'a, T> MixingMatrix<'a, T> {
 /// # Errors
 /// If `x` or `out` has not as many elements.
 pub fn mix_into<T: Real>(
-    a: &MixingMatrix<'_, T>,
+    a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
     dim: usize,
     out: &mut [T],
@@ -107,7 +107,7 @@ pub fn mix_into<T: Real>(
     check_shapes(a, x.len(), dim, out.len())?;
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let is_cached = size_of_val(x) <= CACHED;
-    let panel_is_cached = dim >= BLOCK && a.columns * VECTORS * LINE <= CACHED;
+    let panel_is_cached = dim >= BLOCK && a.columns * PANEL * LINE <= CACHED;
     if !is_cached && panel_is_cached && !a.is_local(CACHED / size_of::<T>() / dim) {
         mix_blocks(a, x, dim, serial, out);
         return Ok(());
@@ -153,7 +153,13 @@ pub fn mix_into<T: Real>(
 }
 
 /// `out = A X` in blocks of columns, for few nodes: a panel of few columns stays in the cache until all rows have it.
-fn mix_blocks<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize, serial: bool, out: &mut [T]) {
+fn mix_blocks<T: Real>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    x: &[T],
+    dim: usize,
+    serial: bool,
+    out: &mut [T],
+) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
     let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
     let tiles = column_tiles(out, dim, unaligned, BLOCK).into_iter();
@@ -185,7 +191,7 @@ fn mix_blocks<T: Real>(a: &MixingMatrix<'_, T>, x: &[T], dim: usize, serial: boo
 /// # Errors
 /// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into).
 pub fn mix_noisy_into<T: Sample>(
-    a: &MixingMatrix<'_, T>,
+    a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
     dim: usize,
     noise: &Noise<'_>,
@@ -266,7 +272,7 @@ fn column_tiles<T>(
 }
 
 fn check_shapes<T>(
-    a: &MixingMatrix<'_, T>,
+    a: &MixingMatrix<'_, T, impl Index>,
     x: usize,
     dim: usize,
     out: usize,

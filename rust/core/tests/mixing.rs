@@ -52,6 +52,12 @@ fn equals_slow<T: Real>(degrees: &[usize], columns: usize, dim: usize, seed: u64
     let x: Vec<T> = numbers(columns * dim, seed + 2);
     let a = MixingMatrix::new(&indptr, &indices, &weights, columns).unwrap();
     let expected = slow(&indptr, &indices, &weights, &x, dim);
+    let [short_indptr, short_indices] =
+        [&indptr, &indices].map(|part| part.iter().map(|&i| i as i32).collect::<Vec<_>>());
+    let short = MixingMatrix::new(&short_indptr, &short_indices, &weights, columns).unwrap();
+    let mut out = vec![T::from_f64(f64::NAN); expected.len()];
+    mix_into(&short, &x, dim, &mut out).unwrap();
+    assert!(out == expected, "{degrees:?} {columns} {dim}, 32 bits");
     for threads in [1, 2, 7] {
         let mut out = vec![T::from_f64(f64::NAN); degrees.len() * dim];
         dpmesh_threads::with_threads(threads, || mix_into(&a, &x, dim, &mut out).unwrap());
@@ -146,6 +152,10 @@ fn what_does_not_fit_is_named() {
         message(&[0, 1], &[2], &[1.0]),
         "indices: wanted columns below 2, got 2"
     );
+    let negative = MixingMatrix::new(&[0, 1], &[-1], &[1.0_f32], 2).unwrap_err();
+    assert_eq!(negative.argument, "indices");
+    let falling = MixingMatrix::new(&[0, -1, 1], &[0], &[1.0_f32], 2).unwrap_err();
+    assert_eq!(falling.argument, "indptr");
     assert_eq!(
         message(&[0, 1], &[0], &[]),
         "weights: wanted 1 elements, got 0"

@@ -1,8 +1,9 @@
 //! Boundary of `dpmesh_core::mixing`.
 
+use dpmesh_core::Index;
 use dpmesh_core::mixing::{self, MixingMatrix};
 use dpmesh_core::noise::Noise;
-use numpy::PyUntypedArray;
+use numpy::{Element, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
 
 use crate::convert::{read, row_len, run_native, write};
@@ -52,8 +53,24 @@ fn mix_rows<'py>(
     noise: Option<&Noise<'_>>,
     out: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<()> {
-    let indptr = read::<usize>("indptr", indptr)?;
-    let indices = read::<usize>("indices", indices)?;
+    let mix = if indices.dtype().is_equiv_to(&dtype::<i32>(py)) {
+        mix_indexed::<i32>
+    } else {
+        mix_indexed::<i64>
+    };
+    mix(py, [indptr, indices, weights], x, dim, noise, out)
+}
+
+fn mix_indexed<'py, I: Index + Element>(
+    py: Python<'py>,
+    [indptr, indices, weights]: [&Bound<'py, PyUntypedArray>; 3],
+    x: &Bound<'py, PyUntypedArray>,
+    dim: usize,
+    noise: Option<&Noise<'_>>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let indptr = read::<I>("indptr", indptr)?;
+    let indices = read::<I>("indices", indices)?;
     let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
     with_real!(x, T => {
         let (weights, x) = (read::<T>("weights", weights)?, read::<T>("x", x)?);

@@ -38,7 +38,7 @@ pub use dense::Dense;
 pub use losses::{Loss, Objective};
 pub use model::LinearModel;
 pub use scores::scores_into;
-pub use sparse::{Csr, Index};
+pub use sparse::Csr;
 pub use steps::Step;
 pub use training::{Form, Training, Walks};
 

@@ -6,27 +6,7 @@ use super::Features;
 use crate::error::same_len;
 use crate::projection::{Norm, inlined_norm};
 use crate::wide::Wide;
-use crate::{KernelError, Real};
-
-/// The integers that index a sparse matrix: `i32` and `i64`.
-pub trait Index: Copy + Ord + Send + Sync + std::fmt::Debug + 'static {
-    /// The same number; beyond the length of any slice if it is negative.
-    fn position(self) -> usize;
-}
-
-impl Index for i32 {
-    #[inline(always)]
-    fn position(self) -> usize {
-        self as usize
-    }
-}
-
-impl Index for i64 {
-    #[inline(always)]
-    fn position(self) -> usize {
-        self as usize
-    }
-}
+use crate::{Index, KernelError, Real};
 
 /// Features in compressed sparse rows: the values of record `r` and their columns stand at
 /// `indptr[r]..indptr[r + 1]`; columns rise within a row, each at most once.

@@ -1,8 +1,8 @@
 //! Rows of the result, or some columns of them: many columns are summed side by side, few in registers.
 
 use super::MixingMatrix;
-use crate::Real;
 use crate::parallel::{LINE, fetch};
+use crate::{Index, Real};
 
 /// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
 /// reads ahead, instead of adding them up a few columns at a time in registers.
@@ -17,8 +17,11 @@ const PANELS_AHEAD: usize = 4;
 /// Rows that are added up side by side.
 const SIDE_BY_SIDE: usize = 8;
 
-/// Vectors of sums that are held in registers.
-pub const VECTORS: usize = 4;
+/// Vectors of sums that are held in registers: of short rows as many as AVX2 has registers for,
+const VECTORS: usize = 7;
+
+/// and of panels as many as keep these in the first-level cache.
+pub const PANEL: usize = 4;
 
 /// `len` columns of `x`, from `column` on.
 #[derive(Clone, Copy)]
@@ -80,7 +83,12 @@ impl<T> Rows<T> for Vec<&mut [T]> {
 
 /// Row `i` of `A X`.
 #[inline(always)]
-pub fn mix_row<T: Real>(a: &MixingMatrix<'_, T>, i: usize, x: Columns<'_, T>, out: &mut [T]) {
+pub fn mix_row<T: Real>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    i: usize,
+    x: Columns<'_, T>,
+    out: &mut [T],
+) {
     if x.len < LONG {
         mix_short(a, i, x, Ahead::Nothing, &mut Tile(out, x.len));
     } else {
@@ -91,7 +99,7 @@ pub fn mix_row<T: Real>(a: &MixingMatrix<'_, T>, i: usize, x: Columns<'_, T>, ou
 /// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries.
 #[inline(always)]
 pub fn mix_short<T: Real>(
-    a: &MixingMatrix<'_, T>,
+    a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
     ahead: Ahead,
@@ -107,16 +115,20 @@ pub fn mix_short<T: Real>(
 /// Sums panels of up to `VECTORS` vectors of `LANES` columns; there are at least `LANES` columns.
 #[inline(always)]
 fn sum_panels<T: Real, const LANES: usize>(
-    a: &MixingMatrix<'_, T>,
+    a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
     ahead: Ahead,
     rows: &mut impl Rows<T>,
 ) {
+    let most = match ahead {
+        Ahead::Panel => PANEL,
+        _ => VECTORS,
+    };
     let mut from = 0;
     while from < x.len {
         from = from.min(x.len - LANES); // some of them once more
-        let len = (x.len - from).min(VECTORS * LANES);
+        let len = (x.len - from).min(most * LANES);
         let panel = Columns {
             column: x.column + from,
             len,
@@ -127,6 +139,9 @@ fn sum_panels<T: Real, const LANES: usize>(
             1 => sum_panel::<T, LANES, 0>(a, first, panel, ahead, out),
             2 => sum_panel::<T, LANES, 1>(a, first, panel, ahead, out),
             3 => sum_panel::<T, LANES, 2>(a, first, panel, ahead, out),
+            4 => sum_panel::<T, LANES, 3>(a, first, panel, ahead, out),
+            5 => sum_panel::<T, LANES, 4>(a, first, panel, ahead, out),
+            6 => sum_panel::<T, LANES, 5>(a, first, panel, ahead, out),
             _ => sum_panel::<T, LANES, { VECTORS - 1 }>(a, first, panel, ahead, out),
         }
         from += len;
@@ -136,7 +151,7 @@ fn sum_panels<T: Real, const LANES: usize>(
 /// Sums `WHOLE` vectors, and one more that ends with the last column, of each row.
 #[inline(always)]
 fn sum_panel<'r, T: Real, const LANES: usize, const WHOLE: usize>(
-    a: &MixingMatrix<'_, T>,
+    a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
     ahead: Ahead,
@@ -150,8 +165,8 @@ fn sum_panel<'r, T: Real, const LANES: usize, const WHOLE: usize>(
         };
         match ahead {
             Ahead::Row if i + ROWS_AHEAD < a.rows() => {
-                for &j in a.row(i + ROWS_AHEAD).0 {
-                    fetch_from(j, x.column);
+                for j in a.row(i + ROWS_AHEAD).0 {
+                    fetch_from(j.position(), x.column);
                 }
             }
             Ahead::Panel if i < a.columns => fetch_from(i, x.column + PANELS_AHEAD * x.len),
@@ -159,8 +174,8 @@ fn sum_panel<'r, T: Real, const LANES: usize, const WHOLE: usize>(
         }
         let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
         let (indices, weights) = a.row(i);
-        for (&j, &weight) in indices.iter().zip(weights) {
-            let part = x.of_row(j);
+        for (j, &weight) in indices.iter().zip(weights) {
+            let part = x.of_row(j.position());
             for (sums, x) in sums.iter_mut().zip(&part.as_chunks::<LANES>().0[..WHOLE]) {
                 add_product(sums, weight, x);
             }
@@ -181,7 +196,12 @@ fn add_product<T: Real, const LANES: usize>(sums: &mut [T; LANES], weight: T, x:
 
 /// Row `i` of `A X`, summed over all columns, a few entries at a time.
 #[inline(always)]
-pub fn mix_long<T: Real>(a: &MixingMatrix<'_, T>, i: usize, x: Columns<'_, T>, out: &mut [T]) {
+pub fn mix_long<T: Real>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    i: usize,
+    x: Columns<'_, T>,
+    out: &mut [T],
+) {
     let (indices, weights) = a.row(i);
     if indices.is_empty() {
         out.fill(T::ZERO);
@@ -191,8 +211,8 @@ pub fn mix_long<T: Real>(a: &MixingMatrix<'_, T>, i: usize, x: Columns<'_, T>, o
         .zip(weights.chunks(SIDE_BY_SIDE));
     for (group, (indices, weights)) in groups.enumerate() {
         let mut rows: [&[T]; SIDE_BY_SIDE] = [&[]; SIDE_BY_SIDE];
-        for (row, &j) in rows.iter_mut().zip(indices) {
-            *row = x.of_row(j);
+        for (row, j) in rows.iter_mut().zip(indices) {
+            *row = x.of_row(j.position());
         }
         if group == 0 {
             sum_rows::<T, true>(weights, &rows, out);

@@ -1,0 +1,20 @@
+//! Integers that stand for places in a sparse matrix.
+
+/// The integers that index a sparse matrix.
+pub trait Index: Copy + Ord + Send + Sync + std::fmt::Debug + 'static {
+    /// The same number; beyond the length of any slice if it is negative.
+    fn position(self) -> usize;
+}
+
+macro_rules! index {
+    ($($integer:ty),+) => {
+        $(impl Index for $integer {
+            #[inline(always)]
+            fn position(self) -> usize {
+                self as usize
+            }
+        })+
+    };
+}
+
+index!(i32, i64, usize);
