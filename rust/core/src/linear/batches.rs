@@ -1,8 +1,8 @@
 //! Which records a node works on, and what becomes of their losses.
 
-use crate::KernelError;
 use crate::error::{non_negative, positive};
 use crate::projection::Norm;
+use crate::{KernelError, Real};
 
 /// The mini-batch of each node.
 #[derive(Debug, Clone, Copy)]
@@ -127,5 +127,17 @@ impl Clipping {
     pub(super) fn factor(&self, norm: f64) -> f64 {
         // Without branches: a processor cannot foresee which of many records of about this norm exceed it.
         (self.bound / norm).min(1.0) + 0.0 * norm
+    }
+}
+
+/// What records are multiplied with; 0 where too few of its bits are left: rounded up, it would let the clipped
+/// gradient of a record of the largest numbers out of its ball.
+#[inline(always)]
+pub(super) fn records_factor<T: Real>(factor: f64) -> T {
+    let factor = T::from_f64(factor);
+    if factor.abs() < T::MIN_POSITIVE {
+        T::ZERO
+    } else {
+        factor
     }
 }

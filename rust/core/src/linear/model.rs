@@ -1,5 +1,6 @@
 //! The work on one stack of nodes, shared among threads.
 
+use super::batches::records_factor;
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_into};
 use super::{Averaging, Batches, Clipping, Features, Objective};
@@ -306,7 +307,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         self.features.scores(records, params, scores);
         self.slopes_in_place(records, scores, clipping, weight);
         factors.clear();
-        factors.extend(scores.iter().map(|&s| F::Value::from_f64(s)));
+        factors.extend(scores.iter().map(|&s| records_factor::<F::Value>(s)));
         factors
     }
 

@@ -3,6 +3,7 @@
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::batches::records_factor;
 use super::model::RECORDS_PER_BLOCK;
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place};
@@ -183,7 +184,7 @@ impl<F: Features> LinearModel<'_, F> {
         scale_in_place(params, averaging.decay(step_size));
         let rows = params.chunks_exact_mut(self.dim());
         for (&slope, (&record, params)) in slopes.iter().zip(records.iter().zip(rows)) {
-            let factor = F::Value::from_f64(slope);
+            let factor = records_factor(slope);
             self.features.add(record as usize, factor, params);
         }
     }

@@ -353,6 +353,28 @@ fn clipping_passes_on_what_is_not_finite() {
 }
 
 #[test]
+fn gradients_of_the_largest_records_stay_within_the_smallest_balls() {
+    let norm = Norm::L2;
+    for (bound, columns) in [(1.0, 1), (1e-3, 3), (1e-6, 100), (4.8e-7, 1), (3e-8, 3)] {
+        let clipping = Some(Clipping { norm, bound });
+        let features = vec![3e38_f32 / (columns as f32).sqrt(); columns];
+        let (loss, labels) = (Loss::Logistic, &[1.0][..]);
+        let objective = Objective::Single { loss, labels };
+        let model = LinearModel::new(Dense::new(&features, columns).unwrap(), objective).unwrap();
+        let batches = Batches::new(&[0, 1], &[0]).unwrap();
+        let mut moved = vec![0.0_f32; columns];
+        let (sizes, radius) = (&[1.0][..], None);
+        let step = Step { sizes, radius };
+        model
+            .step_in_place(&mut moved, step, batches, Averaging::default(), clipping)
+            .unwrap();
+        let scaled: Vec<f64> = moved.iter().map(|&v| f64::from(v) / bound).collect();
+        let length = crate::projection::norm(&scaled, norm);
+        assert!(length <= 1.0 + 1e-6, "{bound} {columns}: {length}");
+    }
+}
+
+#[test]
 fn a_gradient_is_clipped_from_its_bound_on() {
     let clipping = Clipping {
         norm: Norm::L2,
