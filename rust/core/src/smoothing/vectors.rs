@@ -151,7 +151,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         [even, odd]: &mut [A::Vector; 2],
     ) {
         let mut rows = [[A::ZERO; STEP]; LANES];
-        self.fetch_next(v, from, lane, 0);
+        self.fetch_next(v, from, lane);
         for (row, tile) in rows.iter_mut().zip(&v[lane..lane + A::WIDTH]) {
             for (value, v) in row.iter_mut().zip(&tile[from..from + STEP]) {
                 *value = A::from_f64(v.to_f64());
@@ -199,7 +199,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
             values[k] = *behind;
         }
         let rows = A::rows(self.simd, values, self.scale);
-        self.fetch_next(u, from, lane, A::WIDTH / 2);
+        self.fetch_next(u, from, lane);
         for (row, tile) in rows.iter().zip(&mut u[lane..lane + A::WIDTH]) {
             for (u, value) in tile[from..from + STEP].iter_mut().zip(row) {
                 *u = T::from_f64(value.to_f64());
@@ -207,19 +207,13 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         }
     }
 
-    /// Asks for a part of the tiles that follow these in memory, which the processor itself does not see coming: either
-    /// sweep for its half, so that memory is never idle.
+    /// Asks for what follows these tiles in memory, which the processor itself does not see coming. Both sweeps do: they
+    /// may be in two arrays.
     #[inline(always)]
-    fn fetch_next<T, const TILE: usize>(
-        &self,
-        tiles: &Tiles<T, TILE>,
-        from: usize,
-        lane: usize,
-        half: usize,
-    ) {
+    fn fetch_next<T, const TILE: usize>(&self, tiles: &Tiles<T, TILE>, from: usize, lane: usize) {
         let next = tiles.as_ptr().cast::<T>().wrapping_add(LANES * TILE);
-        let next = next.wrapping_add(LANES * from + STEP * (lane + half));
-        for line in (0..STEP * A::WIDTH / 2).step_by(LINE / size_of::<T>()) {
+        let next = next.wrapping_add(LANES * from + STEP * lane);
+        for line in (0..STEP * A::WIDTH).step_by(LINE / size_of::<T>()) {
             A::prefetch(self.simd, next.wrapping_add(line));
         }
     }
