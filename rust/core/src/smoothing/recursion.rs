@@ -32,6 +32,10 @@ use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
 /// Up to this smoothing `f32` data are smoothed in `f32`; beyond, `1 - r` is so small that digits would be lost.
 const NARROW_UP_TO: f64 = 100.0;
 
+/// From this length on a block comes from main memory, and the next chunk is asked for. Shorter ones are in the caches,
+/// of other threads, too, that would have to let go of what they are about to write.
+const LONG: usize = 1 << 21;
+
 /// Smooths each row of `v` into `u`, in place without `v`.
 pub(super) fn smooth_rows<T: Smooth>(
     v: Option<&[T]>,
@@ -116,9 +120,10 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
             rounds: 1.0 / decay.power_from_one(length),
         };
         let longest = blocks.iter().copied().max().unwrap_or(0);
+        let ahead = if longest < LONG { 0 } else { Self::CHUNK };
         Recursion {
             cycles: blocks.iter().map(cycle).collect(),
-            sweep: Sweep::new(&decay, longest.min(TILE)),
+            sweep: Sweep::new(&decay, longest.min(TILE), ahead),
             range: (negligible.ln() / decay.log).ceil() as usize,
             powers: decay.first_powers(),
             behind_scale: 1.0 / (decay.rest * (1.0 + decay.r)),

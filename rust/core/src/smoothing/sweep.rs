@@ -56,6 +56,9 @@ pub(super) struct Sweep<A> {
     powers: Vec<A>,
     /// What is smaller becomes 0: where `v` is 0, a recursion would linger at subnormal numbers, which are slow.
     pub(super) tiny: A,
+    /// How many elements ahead the tiles' elements are asked for; 0 if they are in the cache anyway.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    pub(super) ahead: usize,
 }
 
 /// With the widest vectors that the processor has, or portably.
@@ -84,7 +87,7 @@ macro_rules! on_widest {
 }
 
 impl<A: Smooth> Sweep<A> {
-    pub(super) fn new(decay: &Decay, longest: usize) -> Self {
+    pub(super) fn new(decay: &Decay, longest: usize, ahead: usize) -> Self {
         let mut powers = vec![A::ONE; STEP + longest];
         decay.powers_into(&mut powers[STEP - 1..]);
         Sweep {
@@ -93,6 +96,7 @@ impl<A: Smooth> Sweep<A> {
             scale: A::from_f64(decay.rest * decay.rest),
             powers,
             tiny: A::MIN_POSITIVE * A::from_f64(f64::from(1 << 20)),
+            ahead,
         }
     }
 
@@ -213,7 +217,7 @@ mod tests {
         };
         let v: Tiles<T, TILE> =
             std::array::from_fn(|lane| std::array::from_fn(|k| value(lane * TILE + k)));
-        let sweep = Sweep::<A>::new(&Decay::new(smoothing), length);
+        let sweep = Sweep::<A>::new(&Decay::new(smoothing), length, 0);
         let results = with_each_instruction_set(|| {
             let (mut y, mut u) = (vec![[A::ONE; LANES]; length], v);
             let reach = sweep.forward(&u, padding, &mut y);

@@ -64,6 +64,7 @@ pub(super) struct Pass<'a, S, A: InVectors<S>> {
     scale: A::Vector,
     tiny: A::Vector,
     powers: &'a [A],
+    ahead: usize,
 }
 
 impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
@@ -76,6 +77,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
             scale: A::splat(simd, sweep.scale),
             tiny: A::splat(simd, sweep.tiny),
             powers,
+            ahead: sweep.ahead,
         }
     }
 
@@ -207,11 +209,14 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         }
     }
 
-    /// Asks for what follows these tiles in memory, which the processor itself does not see coming. Both sweeps do: they
-    /// may be in two arrays.
+    /// Asks for what follows these tiles in main memory, which the processor itself does not see coming. Both sweeps do:
+    /// they may be in two arrays.
     #[inline(always)]
     fn fetch_next<T, const TILE: usize>(&self, tiles: &Tiles<T, TILE>, from: usize, lane: usize) {
-        let next = tiles.as_ptr().cast::<T>().wrapping_add(LANES * TILE);
+        if self.ahead == 0 {
+            return;
+        }
+        let next = tiles.as_ptr().cast::<T>().wrapping_add(self.ahead);
         let next = next.wrapping_add(LANES * from + STEP * lane);
         for line in (0..STEP * A::WIDTH).step_by(LINE / size_of::<T>()) {
             A::prefetch(self.simd, next.wrapping_add(line));
