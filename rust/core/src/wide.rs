@@ -1,6 +1,8 @@
 //! Vectors of 512 bits on every processor, in one register or in several: a sum has the same lanes everywhere.
 
-use pulp::{Arch, Scalar, Scalar512b, Simd, WithSimd};
+#[cfg(target_arch = "x86_64")]
+use pulp::Arch;
+use pulp::{Scalar, Scalar512b, Simd, WithSimd};
 
 use crate::Real;
 use crate::parallel::instruction_set;
