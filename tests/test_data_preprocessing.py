@@ -85,8 +85,13 @@ def test_records_are_taken_and_relabelled() -> None:
         np.testing.assert_array_equal(dense(dataset.take(np.array([2, 0]))), [[4, 5], [0, 1]])
         np.testing.assert_array_equal(dataset.take(np.array([2, 0])).labels, [2, 0])
         np.testing.assert_array_equal(dense(dataset.take(np.array([-1]))), [[4, 5]])
-        with pytest.raises(IndexError):
-            dataset.take(np.array([3]))
+        for which in ([True] * 3, [False, True, True]):
+            mask = np.array(which)
+            np.testing.assert_array_equal(dense(dataset.take(mask)), dense(dataset)[mask])
+            np.testing.assert_array_equal(dataset.take(mask).labels, dataset.labels[mask])
+        for wrong in (np.array([3]), np.array([-4]), np.array([True, False])):
+            with pytest.raises(IndexError):
+                dataset.take(wrong)
         odd = dataset.relabelled(lambda label: label % 2 == 1)
         np.testing.assert_array_equal(odd.labels, [0, 1, 0])
         assert odd.labels.dtype == np.int64

@@ -69,15 +69,22 @@ class Dataset:
         """Number of features of one record."""
         return int(self.features.shape[1])
 
-    def take(self, indices: npt.NDArray[np.int64]) -> Dataset:
-        """Return the records of these indices, in their order."""
+    def take(self, indices: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Dataset:
+        """Return the records of these indices, in their order, or those of a mask.
+
+        Raises
+        ------
+        IndexError
+            If an index is out of range, or the mask has another length than the data.
+        """
+        indices = np.arange(self.records)[indices]  # refuses what is out of range
         labels = self.labels[indices]
         if sparse.issparse(self.features):
             return replace(self, features=self.features[indices], labels=labels)
         # In this memory rows of whole cache lines begin with one, which makes kernels faster.
         features = empty((len(labels), self.dim), self.features.dtype)
-        # The labels have refused what is out of range; the mode "raise" would copy twice.
-        np.take(self.features, indices, axis=0, out=features, mode="wrap")
+        # The mode "raise" would copy twice.
+        np.take(self.features, indices, axis=0, out=features, mode="clip")
         return replace(self, features=features, labels=labels)
 
     def relabelled(self, rule: Callable[[Any], npt.ArrayLike]) -> Dataset:

@@ -154,6 +154,21 @@ macro_rules! with_real {
     };
 }
 
+/// Runs the body with `I` bound to the type of an array of places: integers of 32 bits, or else of 64.
+#[macro_export]
+macro_rules! with_index {
+    ($array:ident, $I:ident => $body:expr) => {{
+        let dtype = numpy::PyUntypedArrayMethods::dtype($array);
+        if numpy::PyArrayDescrMethods::is_equiv_to(&dtype, &numpy::dtype::<i32>($array.py())) {
+            type $I = i32;
+            $body
+        } else {
+            type $I = i64;
+            $body
+        }
+    }};
+}
+
 /// Runs the body with `T` bound to the type of an array of integer codes, whose name is the argument's.
 #[macro_export]
 macro_rules! with_code {

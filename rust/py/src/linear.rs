@@ -5,12 +5,12 @@ use dpmesh_core::linear::{
     Averaging, Batches, Clipping, Csr, Dense, Form, LinearModel, Loss, Objective, Step, Training,
     Walks, scores_into,
 };
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use crate::convert::{PerRow, read, refused, row_len, run_native, write};
 use crate::projection::norm;
-use crate::with_real;
+use crate::{with_index, with_real};
 
 type Array<'py> = Bound<'py, PyUntypedArray>;
 
@@ -140,27 +140,19 @@ macro_rules! with_features {
                     $body
                 })
             }
-            Features::Sparse(indptr, indices, values, columns) => {
+            Features::Sparse(indptr, indices, values, columns) => with_index!(indices, I => {
+                let indptr = read::<I>("features.indptr", indptr)?;
+                let indices = read::<I>("features.indices", indices)?;
                 let values = read::<$T>("features", values)?;
+                let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
                 let values = values.as_slice()?;
-                if indices.dtype().is_equiv_to(&numpy::dtype::<i32>($py)) {
-                    with_features!(@csr $py, i32, indptr, indices, values, columns, $x => $body)
-                } else {
-                    with_features!(@csr $py, i64, indptr, indices, values, columns, $x => $body)
-                }
-            }
+                run_native($py, || {
+                    let $x = Csr::new(indptr, indices, values, *columns)?;
+                    $body
+                })
+            }),
         }
     };
-    (@csr $py:ident, $I:ty, $indptr:ident, $indices:ident, $values:ident, $columns:ident,
-     $x:ident => $body:expr) => {{
-        let indptr = read::<$I>("features.indptr", $indptr)?;
-        let indices = read::<$I>("features.indices", $indices)?;
-        let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
-        run_native($py, || {
-            let $x = Csr::new(indptr, indices, $values, *$columns)?;
-            $body
-        })
-    }};
 }
 
 /// Runs the body with `$m` bound to the model, whose parameters have type `$T`.

@@ -1,15 +1,14 @@
 //! Boundary of `dpmesh_core::mixing`.
 
-use dpmesh_core::Index;
 use dpmesh_core::mixing::{self, MixingMatrix};
 use dpmesh_core::noise::Noise;
-use numpy::{Element, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
 use crate::convert::{read, row_len, run_native, write};
 use crate::noise::with_noise;
 use crate::stream::Stream;
-use crate::with_real;
+use crate::{with_index, with_real};
 
 #[pyfunction]
 #[pyo3(signature = (indptr, indices, weights, x, dim, out))]
@@ -53,26 +52,10 @@ fn mix_rows<'py>(
     noise: Option<&Noise<'_>>,
     out: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<()> {
-    let mix = if indices.dtype().is_equiv_to(&dtype::<i32>(py)) {
-        mix_indexed::<i32>
-    } else {
-        mix_indexed::<i64>
-    };
-    mix(py, [indptr, indices, weights], x, dim, noise, out)
-}
-
-fn mix_indexed<'py, I: Index + Element>(
-    py: Python<'py>,
-    [indptr, indices, weights]: [&Bound<'py, PyUntypedArray>; 3],
-    x: &Bound<'py, PyUntypedArray>,
-    dim: usize,
-    noise: Option<&Noise<'_>>,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<()> {
-    let indptr = read::<I>("indptr", indptr)?;
-    let indices = read::<I>("indices", indices)?;
-    let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
-    with_real!(x, T => {
+    with_index!(indices, I => with_real!(x, T => {
+        let indptr = read::<I>("indptr", indptr)?;
+        let indices = read::<I>("indices", indices)?;
+        let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
         let (weights, x) = (read::<T>("weights", weights)?, read::<T>("x", x)?);
         let mut out = write::<T>("out", out)?;
         let (weights, x, out) = (weights.as_slice()?, x.as_slice()?, out.as_slice_mut()?);
@@ -83,7 +66,7 @@ fn mix_indexed<'py, I: Index + Element>(
                 Some(noise) => mixing::mix_noisy_into(&matrix, x, dim, noise, out),
             }
         })
-    })
+    }))
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

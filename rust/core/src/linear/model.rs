@@ -323,15 +323,26 @@ impl<'a, F: Features> LinearModel<'a, F> {
         self.objective.slopes_in_place(records, scores);
         let each = scores.chunks_exact_mut(self.objective.outputs());
         for (slopes, &record) in each.zip(records) {
-            let mut factor = weight;
-            if let Some(clip) = clipping {
-                let length = inlined_norm(slopes, clip.norm);
-                factor *= clip.factor(length * self.features.norm(record as usize, clip.norm));
-            }
+            let factor = self.factor(record, slopes, clipping, weight);
             for slope in slopes {
                 *slope *= factor;
             }
         }
+    }
+
+    /// What the derivatives of a record's loss are multiplied with: `weight`, less if its gradient is clipped.
+    #[inline(always)]
+    pub(super) fn factor(
+        &self,
+        record: i64,
+        slopes: &[f64],
+        clipping: Option<Clipping>,
+        weight: f64,
+    ) -> f64 {
+        clipping.map_or(weight, |clip| {
+            let length = inlined_norm(slopes, clip.norm);
+            weight * clip.factor(length * self.features.norm(record as usize, clip.norm))
+        })
     }
 
     /// Calls `work(position, record, scores)` for each of the records; `memory` is for the scores.

@@ -174,12 +174,7 @@ impl<F: Features> LinearModel<'_, F> {
         let weight = -step_size * averaging.weight(&records[..1]);
         self.objective.slopes_in_place(records, slopes);
         for (slope, &record) in slopes.iter_mut().zip(records) {
-            let mut factor = weight;
-            if let Some(clip) = clipping {
-                let length = inlined_norm(from_ref(slope), clip.norm);
-                factor *= clip.factor(length * self.features.norm(record as usize, clip.norm));
-            }
-            *slope *= factor;
+            *slope *= self.factor(record, from_ref(slope), clipping, weight);
         }
         scale_in_place(params, averaging.decay(step_size));
         let rows = params.chunks_exact_mut(self.dim());

@@ -17,10 +17,10 @@ const PANELS_AHEAD: usize = 4;
 /// Rows that are added up side by side.
 const SIDE_BY_SIDE: usize = 8;
 
-/// Vectors of sums that are held in registers: of short rows as many as AVX2 has registers for,
+/// Vectors of a short row's sums that are held in registers: as many as AVX2 has registers for.
 const VECTORS: usize = 7;
 
-/// and of panels as many as keep these in the first-level cache.
+/// As [`VECTORS`], of panels: as many as keep these in the first-level cache.
 pub const PANEL: usize = 4;
 
 /// `len` columns of `x`, from `column` on.
