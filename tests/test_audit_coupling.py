@@ -101,7 +101,7 @@ class SumOnDemand(Sum):
         ),
         (
             SumTwice,
-            ["all releases together: mu = 2, planned is 1.41421"],
+            ["all releases together: mu = 2, planned is 1.41422"],
         ),
         (SumUnwritten, ["the second run let out 2 releases that it did not write down"]),
         (

@@ -99,7 +99,7 @@ def test_a_claim_is_gaussian_if_all_noise_is() -> None:
     claim = claim_of(Plan((first, second, second), "replace_one", "record"), 1e-5)
     assert isinstance(claim, GaussianClaim)
     assert claim.mu == pytest.approx(8**-0.5)
-    assert claim.at(0.5) == "mu = 0.5 (epsilon = 1.99309 at delta = 1e-05)"
+    assert claim.at(0.5) == "mu = 0.5 (epsilon = 1.9931 at delta = 1e-05)"
     assert claim_of(Plan((first, third, third), "replace_one", "record")) == EpsilonClaim(1.0)
 
 

@@ -15,7 +15,7 @@ FLOORS = [
     ["_validate"],
     ["_ragged"],
     ["keys", "kernels"],
-    ["privacy.types"],
+    ["privacy.shown", "privacy.types"],
     ["schedules", "topology", "data", "privacy.accounting", "privacy.sampling"],
     [
         "problems",

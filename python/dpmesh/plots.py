@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import able, fail, instance, integer
+from dpmesh.privacy.shown import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -160,7 +161,7 @@ def tradeoff(
     at = np.where(finite, eps, last)
     ax.scatter(at, value, s=area, color=_COLOURS[0], alpha=0.55, edgecolor="white")
     ax.set_xscale("log")
-    marks = dict.fromkeys(f"{e:.3g}" for e in np.sort(eps[finite]))
+    marks = dict.fromkeys(rounded_up(e, 3) for e in np.sort(eps[finite]))
     if len(marks) <= MARKS:
         none = {"none": last} if not finite.all() else {}
         ax.set_xticks([*map(float, marks), *none.values()], labels=[*marks, *none])

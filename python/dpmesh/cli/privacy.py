@@ -61,8 +61,8 @@ def federated(
         )
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
-    std = algorithm.mechanism.noise_scale(algorithm.sensitivity, dim=1)
-    _tell(algorithm, rounds, delta, noise, f"standard deviation {std:.6g} on the sum of moves")
+    std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity, dim=1))
+    _tell(algorithm, rounds, delta, noise, f"standard deviation {std} on the sum of moves")
 
 
 @privacy.command()
@@ -88,8 +88,8 @@ def online(
         batch_size=batch_size,
     )
     mechanism, dim = algorithm.mechanism, integer("dim", dim, at_least=1)
-    scale = mechanism.noise_scale(algorithm.sensitivity(1), dim)
-    _tell(algorithm, None, delta, mechanism.noise_multiplier, f"{mechanism.law}, scale {scale:.6g}")
+    scale = dm.privacy.rounded_up(mechanism.noise_scale(algorithm.sensitivity(1), dim))
+    _tell(algorithm, None, delta, mechanism.noise_multiplier, f"{mechanism.law}, scale {scale}")
 
 
 @privacy.command()
@@ -151,8 +151,8 @@ def without_replacement(
     algorithm = dm.WithoutReplacement(budget, delta, models, batch_size, copies=copies)
     mechanism = algorithm.mechanism
     release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
-    std = mechanism.noise_scale(algorithm.sensitivity, dim=1) * release
-    meaning = f"over the sensitivity of all releases; standard deviation {std:.6g} of eta N"
+    std = dm.privacy.rounded_up(mechanism.noise_scale(algorithm.sensitivity, dim=1) * release)
+    meaning = f"over the sensitivity of all releases; standard deviation {std} of eta N"
     _tell(algorithm, None, delta, mechanism.noise_multiplier, meaning)
 
 
@@ -172,8 +172,8 @@ def _solve(
         algorithm = make(positive("noise", noise))
         rounds = dm.privacy.Budget(epsilon, delta).affordable_rounds(algorithm, at_most=MOST_ROUNDS)
         if rounds == 0:
-            cost = algorithm.plan(1).cost(delta).epsilon
-            fail("epsilon", f"at least {cost:.6g}, which one round costs", epsilon)
+            cost = dm.privacy.rounded_up(algorithm.plan(1).cost(delta).epsilon)
+            fail("epsilon", f"at least {cost}, which one round costs", epsilon)
         return algorithm, noise, rounds
     rounds = integer("rounds", rounds or 0, at_least=1)
     if noise is None:
@@ -195,7 +195,7 @@ def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) ->
 def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:
     """Tell the noise and the report; `rounds` is None where their number does not matter."""
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
-    typer.echo(f"noise       {noise:.8g} ({meaning})")
+    typer.echo(f"noise       {dm.privacy.rounded_up(noise, 8)} ({meaning})")
     typer.echo(f"rounds      {number}")
     report = str(dm.privacy.report(algorithm.plan(rounds or 2), delta))
     if rounds is None:  # nor does that of the releases

@@ -17,6 +17,7 @@ import numpy as np
 from dpmesh import __version__, plots
 from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result, is_finished
+from dpmesh.privacy.shown import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,7 +146,8 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
         ends = [_spread([run.history.last(name) for run in runs]) for name in names]
         sent = _spread([run.run["traffic"]["bits"] / 8e6 for run in runs])
         cost = runs[0].privacy
-        rows.append([label, len(runs), f"{cost.epsilon:.4g}", f"{cost.delta:g}", *ends, sent])
+        spent = [rounded_up(cost.epsilon, 4), rounded_up(cost.delta)]
+        rows.append([label, len(runs), *spent, *ends, sent])
     return f'<div class="wide">{_table(heads, rows)}</div>'
 
 

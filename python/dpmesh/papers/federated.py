@@ -16,6 +16,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import federated as claims
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Released
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
@@ -267,7 +268,7 @@ def as_text(cells: list[Cell]) -> str:
             stds = [_one(mine, noise, e, 0.0) for e in EPSILONS]
             lines += [
                 _row(f"{noise} noise", [f"{cell.noise_std:.3f}" for cell in stds]),
-                _row("  proved epsilon", [f"{cell.epsilon_proved:.2f}" for cell in stds]),
+                _row("  proved epsilon", [rounded_up(cell.epsilon_proved, 3) for cell in stds]),
             ]
         for smoothing in (*SMOOTHINGS, None):
             name = "chosen" if smoothing is None else f"{smoothing:g}"

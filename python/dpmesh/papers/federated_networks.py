@@ -31,6 +31,7 @@ from dpmesh.estimators import (
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.federated import WEIGHT_DECAY, Sampling, broadcast, standardized
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
 from dpmesh.schedules import ExponentialDecay
@@ -312,7 +313,7 @@ def in_words(cell: Cell) -> str:
     spread = f" +- {cell.spread:.2f}" if cell.seeds > 1 else ""
     return (
         f"{cell.sampling:<8} z {cell.noise_multiplier:<4g} {cell.method:<19} "
-        f"epsilon {cell.epsilon:.2f} (proved {cell.epsilon_proved:.2f})  "
+        f"epsilon {cell.epsilon:.2f} (proved {rounded_up(cell.epsilon_proved, 3)})  "
         f"accuracy {cell.accuracy:.2f}{spread}, paper {cell.paper:.2f}"
     )
 

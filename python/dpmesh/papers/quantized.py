@@ -19,6 +19,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.schedules import PowerLaw
 from dpmesh.simulator import Run, simulate
 
@@ -213,6 +214,8 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
         for zeta in NOISE_EXPONENTS
     }
     schedules = POWERS.schedules(rounds)
+    costs = cells[0].epsilon, cells[0].unproved_epsilon, proved.epsilon
+    first, unproved, last = (rounded_up(epsilon, 4) for epsilon in costs)
     lines = [
         "Figure 2: accuracy of a network on MNIST for several quantizer steps and noise exponents.",
         "",
@@ -232,10 +235,10 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
         "",
         "Privacy: a network has no known smoothness, so that what is proved for gradients taken at",
         "the state does not gain by sampling: in the first row it is epsilon =",
-        f"{cells[0].epsilon:.4g} at delta = {DELTA:g}. The recursion of Lemma 2, which is wrong",
-        f"for nonconvex losses, would say {cells[0].unproved_epsilon:.4g}. It holds where",
+        f"{first} at delta = {DELTA:g}. The recursion of Lemma 2, which is wrong",
+        f"for nonconvex losses, would say {unproved}. It holds where",
         "gradients are taken at the node's own message: with ten times the samples and gradients",
-        f"clipped to 1/2, the last row has a proved epsilon = {proved.epsilon:.4g}.",
+        f"clipped to 1/2, the last row has a proved epsilon = {last}.",
     ]
     return "\n".join(lines)
 

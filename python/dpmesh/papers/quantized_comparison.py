@@ -33,6 +33,7 @@ from dpmesh.privacy import (
     Sensitive,
     Sensitivity,
 )
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, PowerLaw
 from dpmesh.simulator import simulate
@@ -313,7 +314,8 @@ def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
 
 
 def _in_words(point: Point) -> str:
-    claim = "" if np.isnan(point.paper_epsilon) else f", Theorem 1: {point.paper_epsilon:.3g}"
+    charged = point.paper_epsilon
+    claim = "" if np.isnan(charged) else f", Theorem 1: {rounded_up(charged, 3)}"
     return (
         f"{point.algorithm:<19} epsilon {point.epsilon:<5g} accuracy {point.accuracy:.3f}, "
         f"{point.bits / 8e6:.3g} MB, {point.samples:,} samples{claim}"
@@ -358,7 +360,7 @@ def _text(points: list[Point], rounds: int, seeds: int) -> str:
         "proved to amplify its privacy; noise on gradients gains from it, and online learning uses",
         "each record once. Quantization with step 0.05 sends",
         f"{saved:.3g} times fewer bits than floats at epsilon = {SHOWN_EPSILON:g} and takes",
-        f"{lost:.3f} of accuracy. At that epsilon Theorem 1 charges {claimed:.3g}.",
+        f"{lost:.3f} of accuracy. At that epsilon Theorem 1 charges {rounded_up(claimed, 3)}.",
     ]
     return "\n".join(lines)
 

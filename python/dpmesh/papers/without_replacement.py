@@ -35,6 +35,7 @@ from dpmesh.papers.without_replacement_setting import (
     everything_for_each,
     mnist_setting,
 )
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def table_as_text(cells: list[Cell], source: str) -> str:
                 values = [str(Accuracy(c.local, c.local_interval)) for c in row]
                 lines.append(_row(f"{name}: local", values))
             if noise != "none" and method == COLLABORATIVE:
-                values = [f"{c.epsilon_proved:.2f}" for c in row]
+                values = [rounded_up(c.epsilon_proved, 3) for c in row]
                 lines.append(_row(f"epsilon of a record, noise {noise}", values))
     return "\n".join([*lines, *_caveats(cells)])
 
@@ -267,7 +268,7 @@ def figure_as_text(cells: list[Cell]) -> str:
             lines.append(_row(f"{method}, noise {noise}" + (": local" if local else ""), values))
             if method in (COLLABORATIVE, WITH_REPLACEMENT) and noise != "none":
                 lines.append(
-                    _row("  epsilon of a record", [f"{c.epsilon_proved:.2f}" for c in row])
+                    _row("  epsilon of a record", [rounded_up(c.epsilon_proved, 3) for c in row])
                 )
     return "\n".join([*lines, *_caveats(cells)])
 

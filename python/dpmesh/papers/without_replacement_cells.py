@@ -24,6 +24,7 @@ from dpmesh.papers.without_replacement_setting import (
     with_replacement,
     without_replacement,
 )
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 
 NOISELESS = "noiseless, one model"
@@ -139,7 +140,7 @@ def in_words(cell: Cell) -> str:
     paper = "" if cell.paper is None else f", paper {cell.paper:.2f}"
     return (
         f"{cell.case:<15} {cell.nodes:>2} nodes  epsilon {cell.epsilon:<4g} {cell.noise:<6} noise "
-        f"(proved {cell.epsilon_proved:.2f})  {cell.method:<20} "
+        f"(proved {rounded_up(cell.epsilon_proved, 3)})  {cell.method:<20} "
         f"global {Accuracy(cell.released, cell.released_interval)}  "
         f"local {Accuracy(cell.local, cell.local_interval)}{paper}"
     )

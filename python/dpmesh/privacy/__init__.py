@@ -12,6 +12,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, No
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report, Spread, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Released, Sensitive
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "accounting",
     "audit",
     "report",
+    "rounded_up",
 ]
 
 

@@ -18,8 +18,7 @@ from dpmesh._validate import able, fail, integer, positive, probability
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
-
-_ROUNDING = 1 + 1e-12  # of an epsilon that was computed from one to noise and back
+from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
 
 
 class OverBudget(ValueError):  # noqa: N818
@@ -73,11 +72,11 @@ class Budget:
         probability("delta", self.delta, one=False)
 
     def __str__(self) -> str:
-        return f"epsilon = {self.epsilon:.6g} at delta = {self.delta:g}"
+        return f"epsilon = {as_given(self.epsilon)} at delta = {as_given(self.delta)}"
 
     def allows(self, plan: Plan) -> bool:
         """Whether a plan costs no more; but for the rounding of epsilon's last digits."""
-        return plan.cost(self.delta).epsilon <= self.epsilon * _ROUNDING
+        return plan.cost(self.delta).epsilon <= self.epsilon * (1 + ROUNDING)
 
     def require(self, algorithm: Planned, rounds: int) -> Plan:
         """Return the plan of so many rounds of an algorithm.
@@ -96,7 +95,7 @@ class Budget:
             f"at most {most}, which {self} affords" if most else f"none: {self} is too little"
         )
         cost = plan.cost(self.delta)
-        spent = f"{cost.epsilon:.6g}" if cost.epsilon < inf else f"inf ({cost.accountant})"
+        spent = rounded_up(cost.epsilon) if cost.epsilon < inf else f"inf ({cost.accountant})"
         raise OverBudget(f"rounds: wanted {affordable}, got {rounds}, which cost epsilon = {spent}")
 
     def affordable_rounds(self, algorithm: Planned, *, at_most: int = 100_000) -> int:
@@ -118,7 +117,7 @@ class Budget:
         able("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
             lambda rounds: algorithm.plan(rounds).cost(self.delta).epsilon,
-            self.epsilon * _ROUNDING,
+            self.epsilon * (1 + ROUNDING),
             at_most=at_most,
         )
 
@@ -226,7 +225,9 @@ class Ledger:
             return
         if self._budget is not None and not self.allows(release):
             cost = self._with((release,)).cost(self._budget.delta).epsilon
-            raise OverBudget(f"release: wanted at most {self._budget}, got {cost:.6g} with it")
+            raise OverBudget(
+                f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
+            )
         self._leaving.append(release)
 
     def add(self, *releases: Release) -> None:

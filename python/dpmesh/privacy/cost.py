@@ -14,6 +14,7 @@ from dpmesh.privacy.accounting.sampled import Accountant
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.sampling import PoissonSampling, Sampling
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
 MOST_LOSS_DISTRIBUTIONS = 8
@@ -131,7 +132,7 @@ def _gaussian(
 
 
 def _exact_text(mu: float) -> str:
-    return f"Gaussian differential privacy, exact, mu = {mu:.6g}" if mu > 0 else ""
+    return f"Gaussian differential privacy, exact, mu = {rounded_up(mu)}" if mu > 0 else ""
 
 
 def _composed(

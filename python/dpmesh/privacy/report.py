@@ -11,6 +11,7 @@ import numpy as np
 
 from dpmesh._validate import instance
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
 
 _NEIGHBOURS = {
@@ -80,7 +81,7 @@ class Report:
 
     def __str__(self) -> str:
         guarantee = (
-            f"epsilon = {self.epsilon:.6g}, delta = {self.delta:g}"
+            f"epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)}"
             if self.is_private
             else "none (epsilon is infinite)"
         )
@@ -92,9 +93,8 @@ class Report:
             f"releases    {self.releases} round{'' if self.releases == 1 else 's'}",
         ]
         if self.by_node is not None:
-            lines.append(
-                "by node     epsilon = {0:.6g} to {2:.6g}, median {1:.6g}".format(*self.by_node)
-            )
+            smallest, median, largest = map(rounded_up, self.by_node)
+            lines.append(f"by node     epsilon = {smallest} to {largest}, median {median}")
         lines += [f"not proved  {text}" for text in self.assumptions]
         return "\n".join(lines)
 

@@ -9,6 +9,7 @@ neighbouring one. A guarantee bounds its true positive rate by its false positiv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, hypot, inf
 from typing import Protocol
@@ -21,6 +22,7 @@ from dpmesh._validate import non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.shown import rounded_up
 
 Rates = npt.NDArray[np.float64]
 
@@ -41,8 +43,8 @@ class Claim(Protocol):
         """Return the level from which on the guarantee allows tests with these rates, fpr > 0."""
         ...
 
-    def at(self, level: float) -> str:
-        """Return the guarantee in words, at another level."""
+    def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
+        """Return the guarantee in words, at another level that is rounded by `shown`."""
         ...
 
 
@@ -77,9 +79,9 @@ class EpsilonClaim:
         """Return ln((TPR - delta) / FPR), at least 0."""
         return np.log(np.maximum(tpr - self.delta, fpr) / fpr)
 
-    def at(self, level: float) -> str:
-        """Return the guarantee in words, at another epsilon."""
-        return f"epsilon = {level:.6g} at delta = {self.delta:g}"
+    def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
+        """Return the guarantee in words, at another epsilon that is rounded by `shown`."""
+        return f"epsilon = {shown(level)} at delta = {rounded_up(self.delta)}"
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,12 @@ class GaussianClaim:
         level = special.ndtri(np.maximum(tpr, below_one)) - special.ndtri(below_one)
         return np.asarray(level)
 
-    def at(self, level: float) -> str:
-        """Return the guarantee in words, at another mu."""
+    def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
+        """Return the guarantee in words, at another mu that is rounded by `shown`."""
         epsilon = gdp_epsilon(self.delta, level) if self.delta > 0 else inf
-        return f"mu = {level:.6g} (epsilon = {epsilon:.6g} at delta = {self.delta:g})"
+        return (
+            f"mu = {shown(level)} (epsilon = {shown(epsilon)} at delta = {rounded_up(self.delta)})"
+        )
 
 
 def claim_of(plan: Plan, delta: float = 0.0) -> Claim:

@@ -22,6 +22,7 @@ from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.door import Passage
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
 
 _ROUNDING = 1 + 1e-9  # of the bounds themselves
@@ -176,9 +177,9 @@ def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str
             for releases in plan.compositions()
         ]
         cost = np.linalg.norm(ratios, order)
-        paid = max(np.linalg.norm(inverses, order) for inverses in planned)
+        paid = max(float(np.linalg.norm(inverses, order)) for inverses in planned)
         if cost > paid * _ROUNDING:
-            yield f"all releases together: {level} = {cost:.6g}, planned is {paid:.6g}"
+            yield f"all releases together: {level} = {cost:.6g}, planned is {rounded_up(paid)}"
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dpmesh._validate import integer
 from dpmesh.privacy.audit.claims import Claim
 from dpmesh.privacy.audit.statistics import best_threshold, count, lower_bound
+from dpmesh.privacy.shown import rounded_down
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class AuditResult:
             (
                 f"audit     {self.method}",
                 f"claim     {self.claim.at(self.claim.level)}",
-                f"measured  at least {self.claim.at(self.lower_bound)}, "
-                f"with confidence {self.confidence:.6g}",
+                f"measured  at least {self.claim.at(self.lower_bound, rounded_down)}, "
+                f"with confidence {rounded_down(self.confidence)}",
                 f"verdict   {verdict}",
             )
         )

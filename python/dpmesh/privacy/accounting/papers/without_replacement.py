@@ -17,6 +17,7 @@ from dpmesh._validate import fail, integer, number, positive, probability
 from dpmesh.privacy.accounting._arguments import open_probability, positives
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_delta
 from dpmesh.privacy.accounting.papers._refusal import NotProved
+from dpmesh.privacy.shown import rounded_up
 
 
 def sensitivity(
@@ -87,7 +88,7 @@ def classical_noise_std(target_epsilon: float, target_delta: float, sensitivity:
         if spent > target_delta:
             raise NotProved(
                 "target_epsilon: the classical formula is proved below 1, and at"
-                f" {target_epsilon:.4g} its delta is {spent:.4g}, not {target_delta:.4g}"
+                f" {target_epsilon:.4g} its delta is {rounded_up(spent, 4)}, not {target_delta:.4g}"
             )
     return multiplier * sensitivity
 

@@ -1,0 +1,34 @@
+"""Guarantees as a person reads them: few digits, rounded so that they promise no more than holds.
+
+A number that lies within floating point's own error of a shorter one is taken for that one: the
+epsilon of noise that was calibrated to epsilon 1 is shown as 1, and a delta of 1e-5 as 1e-05.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from math import isfinite
+
+ROUNDING = 1e-12
+"""Relative error of a number that was computed from one to noise and back."""
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """Return what holds at most, such as an epsilon or a delta, to so many significant digits."""
+    return _rounded(value * (1 - ROUNDING), digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 6) -> str:
+    """Return what holds at least, such as an audit's bound, to so many significant digits."""
+    return _rounded(value * (1 + ROUNDING), digits, ROUND_FLOOR)
+
+
+def as_given(value: float) -> str:
+    """Return a number as its user wrote it, such as a budget: up to 15 digits are kept."""
+    return f"{value:.15g}"
+
+
+def _rounded(value: float, digits: int, direction: str) -> str:
+    if isfinite(value):
+        value = float(Context(digits, direction).create_decimal(value))
+    return f"{value:.{digits}g}"
