@@ -114,6 +114,10 @@ def test_all_sets_are_equally_likely() -> None:
         (lambda: kernels.rademacher(3, 0.6, stream()), r"p: wanted a number in \[0, 0.5\], got"),
         (lambda: kernels.rademacher(3, -0.1, stream()), r"p: wanted a number in \[0, 1\], got"),
         (lambda: kernels.uniform(3, stream(), dtype=int), "dtype: wanted float32 or float64"),
+        (
+            lambda: kernels.uniform(3, stream(), dtype="x"),
+            "dtype: wanted a type of numpy's, got 'x'",
+        ),
         (lambda: kernels.sample([3, 2], 3, stream()), "counts: wanted at least 3, the size of a"),
         (lambda: kernels.sample([-1], 1, stream()), "counts: wanted at least 1, the size .* -1"),
         (lambda: kernels.sample([[3]], 1, stream()), "counts: wanted 1 axes, got shape"),

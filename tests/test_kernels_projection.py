@@ -68,6 +68,7 @@ def test_in_place_and_strided_forms_agree(x: np.ndarray, bound: float) -> None:
         (lambda: kernels.clip_rows([[np.inf, 1.0]], 1.0), "x: wanted finite values, got norm inf"),
         (lambda: kernels.clip_rows([[1.0]], 0.0), "bound: wanted .* greater than 0, got 0"),
         (lambda: kernels.clip_rows([[1.0]], np.nan), "bound: wanted a finite number, got nan"),
+        (lambda: kernels.clip_rows([[1.0]], 1.0, norm=np.ones(2)), "norm: wanted one of 'l1',"),
         (lambda: kernels.clip_rows([[1.0]], 1.0, norm="l3"), "norm: wanted one of 'l1', 'l2'"),
         (lambda: kernels.clip_rows(np.empty((0, 3)), 1.0), "x: wanted at least 1 element"),
         (lambda: kernels.clip_rows(["a"], 1.0), "x: wanted an array of float32 or float64"),

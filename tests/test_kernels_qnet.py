@@ -209,6 +209,9 @@ def learn(**changes: Any) -> object:
             lambda: kernels.q_values(PARAMETERS.astype(float), np.ones((2, 3))),  # type: ignore[arg-type]
             r"parameters: wanted an array of float32 and shape \(any, any, 16\), got float64",
         ),
+        (lambda: kernels.q_values(None, np.ones((2, 3))), "parameters: .*, got NoneType"),  # type: ignore[arg-type]
+        (lambda: learn(trained=PARAMETERS), "trained: wanted a QTrained, got array"),
+        (lambda: learn(replay={}), "replay: wanted a QReplay, got {}"),
         (
             lambda: kernels.q_values(PARAMETERS, np.ones((2, 3)), activation="tanh"),  # type: ignore[arg-type]
             "activation: wanted one of 'linear', 'relu', got 'tanh'",

@@ -209,6 +209,7 @@ X = np.ones((2, 6))
             lambda: kernels.smooth(X, 1.0, blocks=[6, 0]),
             "blocks: wanted an integer of at least 1, got 0",
         ),
+        (lambda: kernels.smooth(X, 1.0, blocks=6), "blocks: wanted a sequence of lengths, got 6"),  # type: ignore[arg-type]
         (lambda: kernels.smooth(X, 1.0, blocks=[]), "blocks: wanted lengths that sum"),
         (lambda: kernels.smooth(X, 1.0, out=np.empty(6)), "out: wanted an array of float64"),
         (lambda: kernels.smoothing_spectrum(0, 1.0), "dim: wanted an integer of at least 1, got 0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from numbers import Integral, Real
 from typing import NoReturn, TypeVar
 
@@ -79,7 +79,7 @@ def integer(argument: str, value: int, *, at_least: int = 0, below: int | None =
 
 def one_of(argument: str, value: T, choices: Collection[T]) -> T:
     """One of the given choices."""
-    if value not in choices:
+    if not isinstance(value, Hashable) or value not in choices:
         listed = ", ".join(map(repr, choices)) or "none at all"
-        fail(argument, f"one of {listed}", repr(value))
+        fail(argument, f"one of {listed}", reprlib.repr(value))
     return value

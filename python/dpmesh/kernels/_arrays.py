@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,7 +64,12 @@ def code_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
 
 
 def _result_type(dtype: npt.DTypeLike, out: object) -> tuple[str, np.dtype[Any]]:
-    return ("out", out.dtype) if isinstance(out, np.ndarray) else ("dtype", np.dtype(dtype))
+    if isinstance(out, np.ndarray):
+        return "out", out.dtype
+    try:
+        return "dtype", np.dtype(dtype)
+    except TypeError:
+        fail("dtype", "a type of numpy's", reprlib.repr(dtype))
 
 
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._core import Stream
-from dpmesh._validate import fail, integer, number, one_of, positive
+from dpmesh._validate import fail, instance, integer, number, one_of, positive
 from dpmesh.kernels._arrays import floats
 from dpmesh.kernels.draws import uniform
 
@@ -154,8 +154,9 @@ def q_values(
         If an argument does not fit.
     """
     states = floats("states", states).astype(np.float32, copy=False)
-    if states.ndim not in (2, 3) or len(states) != len(parameters):
-        wanted = f"shape ({len(parameters)}, inputs) or ({len(parameters)}, samples, inputs)"
+    networks, _, _ = _check("parameters", parameters, np.float32, (None, None, LANES))
+    if states.ndim not in (2, 3) or len(states) != networks:
+        wanted = f"shape ({networks}, inputs) or ({networks}, samples, inputs)"
         fail("states", wanted, f"shape {states.shape}")
     hidden = _hidden(parameters, states.shape[-1])
     activation = one_of("activation", activation, ACTIVATIONS)
@@ -208,6 +209,8 @@ def q_learn(
     ValueError
         If an argument does not fit; nothing has changed then. NaN and infinity are passed on.
     """
+    instance("trained", trained, "a QTrained", QTrained)
+    instance("replay", replay, "a QReplay", QReplay)
     networks, capacity = _check("replay.actions", replay.actions, np.uint8, (None, None))
     inputs = _check("replay.states", replay.states, np.float32, (networks, capacity, 2, None))[3]
     _check("replay.rewards", replay.rewards, np.float32, (networks, capacity))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -150,6 +151,8 @@ def _power(power: int) -> int:
 
 
 def _lengths(blocks: Sequence[int], *, dim: int) -> list[int]:
+    if not isinstance(blocks, Iterable):
+        fail("blocks", "a sequence of lengths", reprlib.repr(blocks))
     lengths = [integer("blocks", block, at_least=1) for block in blocks]
     if sum(lengths) != dim:
         fail("blocks", f"lengths that sum to the {dim} elements of a row", f"sum {sum(lengths)}")
