@@ -43,7 +43,7 @@ plain = dm.FederatedLearning(
     noise_multiplier=1.0,
     local_epochs=3,
     batch_size=4,
-    local_step_size=dm.schedules.Constant(1.0),
+    local_step_size=1.0,
 )
 budget = dm.privacy.Budget(epsilon=8.0, delta=DELTA)
 noise = budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds=ROUNDS)

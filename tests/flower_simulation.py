@@ -31,7 +31,7 @@ ALGORITHM = dm.FederatedLearning(
     sampling="uniform",
     batch_size=50,
     local_steps=1,
-    local_step_size=dm.schedules.Constant(STEP),
+    local_step_size=STEP,
     estimator=dm.estimators.LaplacianSmoothing(1.0),
 )
 

@@ -317,8 +317,8 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         (lambda: dm.OnlineLearning(delta=1.0), r"delta: wanted a number in \[0, 1\), got 1"),
         (lambda: dm.OnlineLearning(batch_size=0), "batch_size: wanted an integer of at least 1"),
         (
-            lambda: dm.OnlineLearning(step_size=0.5),
-            "step_size: wanted a schedule, such as .* got 0.5",
+            lambda: dm.OnlineLearning(step_size=-0.5),
+            "step_size: wanted a finite number greater than 0 or a schedule, .*, got -0.5",
         ),
         (lambda: dm.OnlineLearning(radius=0), "radius: wanted .* greater than 0, got 0"),
         (lambda: dm.OnlineLearning(clipping_norm=np.inf), "clipping_norm: wanted a finite number"),

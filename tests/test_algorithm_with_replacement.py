@@ -100,8 +100,8 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
         (lambda: WithReplacement(1, 9, 1.0, batch_size=10), "batch_size: wanted at most 9"),
         (lambda: WithReplacement(1, 9, 1.0, visits=0, batch_size=1), "visits: wanted an integer"),
         (
-            lambda: WithReplacement(2, 9, 1.0, batch_size=3, step_size=0.1),
-            "step_size: wanted a schedule, such as .*, got 0.1",
+            lambda: WithReplacement(2, 9, 1.0, batch_size=3, step_size=-0.1),
+            "step_size: wanted a finite number greater than 0 or a schedule, .*, got -0.1",
         ),
         (
             lambda: WithReplacement(2, 9, 1.0, batch_size=3).plan(31),

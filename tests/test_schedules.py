@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,22 +129,51 @@ def test_bad_input_is_named(call: object, message: str) -> None:
         call()  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("wrong", [0.1, "Constant", None])
-def test_algorithms_ask_for_schedules(wrong: object) -> None:
-    gossip = {
-        "step_size": s.Constant(0.1),
-        "consensus_step_size": s.Constant(0.1),
-        "sample_size": s.SampleSize(5.0, 0.0, 10),
-        "noise_std": s.Constant(1.0),
-    }
-    for name in ("step_size", "consensus_step_size", "sample_size"):
-        with pytest.raises(ValueError, match=f"{name}: wanted a schedule"):
-            algorithms.QuantizedGossip(**{**gossip, name: wrong})
-    if wrong is not None:
-        with pytest.raises(ValueError, match="noise_std: wanted a schedule"):
-            algorithms.QuantizedGossip(**{**gossip, "noise_std": wrong})
+GOSSIP: dict[str, Any] = {
+    "step_size": 0.1,
+    "consensus_step_size": 0.2,
+    "sample_size": 5,
+    "noise_std": 1.0,
+}
+
+
+def test_a_number_is_kept_as_the_schedule_that_it_stands_for() -> None:
+    gossip = algorithms.QuantizedGossip(**GOSSIP)
+    spelt = s.Constant(0.1), s.Constant(0.2), s.SampleSize(5), s.Constant(1.0)
+    assert gossip == algorithms.QuantizedGossip(*spelt)
+    assert str(gossip) == str(algorithms.QuantizedGossip(*spelt))
+    assert replace(gossip, noise_std=None).noise_std is None
     for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
-        with pytest.raises(ValueError, match="step_size: wanted a schedule"):
+        assert make(step_size=np.float32(0.5)).step_size == s.Constant(0.5)
+    descent = algorithms.GradientDescent(10, 1.0, step_size=2)
+    assert descent.step_size == s.Constant(2.0)
+    assert s.at(descent.step_size, 7) == s.at(2.0, 7) == 2.0
+    learning = algorithms.FederatedLearning(
+        10, 0.1, 1.0, 1.0, local_steps=1, local_step_size=0.3, output_weights=1
+    )
+    assert learning.local_step_size == s.Constant(0.3)
+    assert learning.output_weights == s.Constant(1.0)
+
+
+@pytest.mark.parametrize("wrong", [0, -0.1, math.nan, math.inf, True, "Constant", None])
+def test_algorithms_ask_for_schedules(wrong: object) -> None:
+    wanted = "wanted a finite number greater than 0 or a schedule, such as .*, got "
+    for name in ("step_size", "consensus_step_size"):
+        with pytest.raises(ValueError, match=f"^{name}: {wanted}{wrong!r}"):
+            algorithms.QuantizedGossip(**{**GOSSIP, name: wrong})
+    with pytest.raises(ValueError, match="sample_size: wanted an integer of at least 1"):
+        algorithms.QuantizedGossip(**{**GOSSIP, "sample_size": wrong})
+    if wrong is not None:
+        with pytest.raises(ValueError, match=f"^noise_std: {wanted}"):
+            algorithms.QuantizedGossip(**{**GOSSIP, "noise_std": wrong})
+    for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
+        with pytest.raises(ValueError, match=f"^step_size: {wanted}"):
             make(step_size=wrong)
-    with pytest.raises(ValueError, match="local_step_size: wanted a schedule"):
+    with pytest.raises(ValueError, match=f"^local_step_size: {wanted}"):
         algorithms.FederatedLearning(10, 0.1, 1.0, 1.0, local_steps=1, local_step_size=wrong)
+
+
+def test_a_sample_size_without_rounds_is_the_same_in_any_run() -> None:
+    assert [s.SampleSize(10)(t) for t in (1, 10**9)] == [10, 10]
+    with pytest.raises(ValueError, match="rounds: wanted the length of the run"):
+        s.SampleSize(10, 0.5)

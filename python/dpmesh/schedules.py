@@ -2,17 +2,22 @@
 
 A schedule is a function of t, the paper's count of rounds that starts at 1: the simulator's rounds
 start at 0, so that round r has t = r + 1 unless the algorithm says otherwise. Schedules are frozen
-records: they can be compared, hashed, stored, and print as they are written.
+records: they can be compared, hashed, stored, and print as they are written. A plain number is
+taken for the schedule that is the same at every t.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from numbers import Real
+from typing import Protocol, TypeVar
 
 from dpmesh._validate import fail, integer, non_negative, number, positive, probability
+
+NumberT = TypeVar("NumberT", int, float)
 
 
 class Schedule(Protocol):
@@ -179,8 +184,9 @@ class Piecewise:
 class SampleSize:
     """``max(1, floor(scale * rounds ** exponent))``: how many records each round of a run samples.
 
-    The quantized paper's gamma_K is ``SampleSize(a3, gamma, K + 1)``. A power that misses an
-    integer by no more than rounding counts as that integer: 1000^(1/3) gives 10, not 9.
+    The quantized paper's gamma_K is ``SampleSize(a3, gamma, K + 1)``; ``SampleSize(10)`` is 10 in
+    runs of any length. A power that misses an integer by no more than rounding counts as that
+    integer: 1000^(1/3) gives 10, not 9.
 
     Parameters
     ----------
@@ -189,32 +195,71 @@ class SampleSize:
     exponent
         At least 0.
     rounds
-        Length of the whole run, K + 1 in the paper.
+        Length of the whole run, K + 1 in the paper; None for any, if the exponent is 0.
     """
 
     scale: float
-    exponent: float
-    rounds: int
+    exponent: float = 0.0
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         _keep(self, scale=positive("scale", self.scale))
         _keep(self, exponent=non_negative("exponent", self.exponent))
-        _keep(self, rounds=integer("rounds", self.rounds, at_least=1))
-        _usable(self, 1, _scaled_power(self.scale, self.rounds, self.exponent))
+        if self.rounds is not None:
+            _keep(self, rounds=integer("rounds", self.rounds, at_least=1))
+        elif self.exponent > 0:
+            fail("rounds", "the length of the run, of which this is a power", None)
+        _usable(self, 1, self._power)
 
     def __call__(self, t: int) -> int:
         """Return the number of records at t, counted from 1, at most `rounds`."""
         _within(self, t)
-        size = _scaled_power(self.scale, self.rounds, self.exponent)
+        size = self._power
         nearest = round(size)
         whole = math.isclose(size, nearest, rel_tol=1e-12, abs_tol=1e-9)
         return max(1, nearest if whole else math.floor(size))
 
+    @property
+    def _power(self) -> float:
+        return _scaled_power(self.scale, self.rounds or 1, self.exponent)
 
-def scheduled(argument: str, value: object) -> None:
-    """Fail unless an algorithm's setting is a schedule."""
+
+def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
+    """Return the value of an algorithm's setting at t, counted from 1."""
+    return schedule(t) if callable(schedule) else schedule
+
+
+def keep_schedules(algorithm: object, *names: str) -> None:
+    """Keep settings of an algorithm as schedules, also those that were given as plain numbers.
+
+    Raises
+    ------
+    ValueError
+        If a setting is neither a schedule nor a finite number greater than 0.
+    """
+    for name in names:
+        value = getattr(algorithm, name)
+        if not callable(value):
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not 0 < float(value) < math.inf:
+                wanted = "a finite number greater than 0 or a schedule, such as InverseSqrt(0.5)"
+                fail(name, wanted, repr(value))
+            _keep(algorithm, **{name: Constant(float(value))})
+
+
+def keep_sample_size(algorithm: object, name: str) -> None:
+    """Keep a setting of an algorithm as a `SampleSize`, also one that was given as an integer.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a schedule nor an integer of at least 1.
+    """
+    value = getattr(algorithm, name)
     if not callable(value):
-        fail(argument, "a schedule, such as Constant(0.5)", repr(value))
+        if type(value) is not int or value < 1:
+            fail(name, "an integer of at least 1 or a SampleSize", repr(value))
+        _keep(algorithm, **{name: SampleSize(value)})
 
 
 def _keep(schedule: object, **fields: object) -> None:
@@ -228,7 +273,7 @@ def _counted(t: int) -> int:
 
 
 def _within(schedule: HorizonPower | SampleSize, t: int) -> None:
-    if _counted(t) > schedule.rounds:
+    if schedule.rounds is not None and _counted(t) > schedule.rounds:
         fail(f"{schedule}", f"t of at most {schedule.rounds}, its rounds", t)
 
 

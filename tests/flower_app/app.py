@@ -21,7 +21,7 @@ ALGORITHM = dm.FederatedLearning(
     sampling="uniform",
     batch_size=50,
     local_steps=1,
-    local_step_size=dm.schedules.Constant(STEP),
+    local_step_size=STEP,
 )
 
 client_app = ClientApp(mods=[private_update(ALGORITHM.clipping_norm)])

@@ -36,7 +36,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.schedules import Constant, Schedule, scheduled
+from dpmesh.schedules import Schedule, at, keep_schedules
 
 
 class ClientProblem(Protocol):
@@ -147,10 +147,10 @@ class FederatedLearning:
     batch_size: int = 10
     local_epochs: int | None = None
     local_steps: int | None = None
-    local_step_size: Schedule = Constant(0.1)
+    local_step_size: float | Schedule = 0.1
     global_step_size: float = 1.0
     estimator: Estimator = Identity()
-    output_weights: Schedule | None = None
+    output_weights: float | Schedule | None = None
     clients_at_once: int = 1024
 
     def __post_init__(self) -> None:
@@ -167,8 +167,10 @@ class FederatedLearning:
         for name in ("local_epochs", "local_steps"):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), at_least=1)
-        scheduled("local_step_size", self.local_step_size)
+        keep_schedules(self, "local_step_size")
         positive("global_step_size", self.global_step_size)
+        if self.output_weights is not None:
+            keep_schedules(self, "output_weights")
         if not callable(self.estimator):
             fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
         integer("clients_at_once", self.clients_at_once, at_least=1)
@@ -278,7 +280,7 @@ class FederatedLearning:
         local = LocalSteps(self.batch_size, self.local_epochs, self.local_steps)
         walks = local.walks(problem.records_of(cohort), cohort, key.stream(Purpose.BATCHES, t))
         moves, losses = problem.local_training(
-            w, walks, step_size=self.local_step_size(t + 1), radius=self.clipping_norm
+            w, walks, step_size=at(self.local_step_size, t + 1), radius=self.clipping_norm
         )
         # Training ends within the ball; the guarantee does not rely on the problem for that.
         kernels.clip_rows(moves, self.clipping_norm, out=moves)
@@ -297,7 +299,7 @@ class FederatedLearning:
         """Return the state with w^t in its output."""
         if self.output_weights is None:
             return replace(state, output=state.w)
-        a = self.output_weights(t + 1)
+        a = at(self.output_weights, t + 1)
         weight = state.weight + a
         output = state.output + state.w.dtype.type(a / weight) * (state.w - state.output)
         return replace(state, output=Released(output), weight=weight)

@@ -23,7 +23,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Constant, Schedule, scheduled
+from dpmesh.schedules import Schedule, at, keep_schedules
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class GradientDescent:
 
     records: int
     noise_multiplier: float | None
-    step_size: Schedule = Constant(1.0)
+    step_size: float | Schedule = 1.0
     clipping_norm: float = 1.0
 
     def __post_init__(self) -> None:
         integer("records", self.records, at_least=1)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
-        scheduled("step_size", self.step_size)
+        keep_schedules(self, "step_size")
         positive("clipping_norm", self.clipping_norm)
 
     @property
@@ -80,7 +80,7 @@ class GradientDescent:
         """Return S: how far a record moves the message of round t, given all earlier ones."""
         if t == 0:
             return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
-        bound = 2 * self.step_size(t) * self.clipping_norm / self.records
+        bound = 2 * at(self.step_size, t) * self.clipping_norm / self.records
         return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
 
     def plan(self, rounds: int) -> Plan:
@@ -118,7 +118,7 @@ class GradientDescent:
     def absorb(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
         """Step from the mixed point along all records' mean gradient."""
         g = problem.gradient(b, problem.everything, clipping_norm=self.clipping_norm)
-        x = kernels.weighted_sum((1.0, b), (-self.step_size(t + 1), g))
+        x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
         return GradientDescentState(Sensitive(x))
 
     def parameters(self, state: GradientDescentState) -> Floats:

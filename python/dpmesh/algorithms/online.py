@@ -35,7 +35,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, No
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import InverseSqrt, Schedule, scheduled
+from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 Projection = Literal["ball", "mixture", "box", "none"]
 
@@ -96,7 +96,7 @@ class OnlineLearning:
 
     epsilon: float | None = 1.0
     delta: float = 0.0
-    step_size: Schedule = InverseSqrt(0.5)
+    step_size: float | Schedule = InverseSqrt(0.5)
     radius: float = 1.0
     clipping_norm: float = 1.0
     batch_size: int = 1
@@ -107,7 +107,7 @@ class OnlineLearning:
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)
-        scheduled("step_size", self.step_size)
+        keep_schedules(self, "step_size")
         positive("radius", self.radius)
         positive("clipping_norm", self.clipping_norm)
         integer("batch_size", self.batch_size, at_least=1)
@@ -129,7 +129,7 @@ class OnlineLearning:
         """Return S(t) in `norm`; the mechanism's sqrt(dim) makes L2 the L1 bound of Lemma 1."""
         if t == 0:
             return Sensitivity(0.0, self.norm, "w_0 does not depend on the data")
-        bound = 2 * self.step_size(t) * self.clipping_norm / self.batch_size
+        bound = 2 * at(self.step_size, t) * self.clipping_norm / self.batch_size
         reason = "2 alpha_t L / h, one clipped subgradient replaced (Lemma 1)"
         return Sensitivity(bound, self.norm, reason)
 
@@ -217,7 +217,7 @@ class OnlineLearning:
         examples: npt.NDArray[np.int64],
     ) -> OnlineState:
         """Step from the mixed point on fresh examples, and project (lines 5 and 6)."""
-        alpha = self.step_size(t + 1)
+        alpha = at(self.step_size, t + 1)
         if self.projection == "mixture":
             b = Released(kernels.clip_rows(b, self.radius))
         radius = self.radius if self.projection == "ball" else None
@@ -274,7 +274,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
     @cached_property
     def leakage(self) -> float:
         """By how much the epsilon of the run exceeds the paper's, for the example worst off."""
-        steps = [self.step_size(t) for t in range(1, max(2, self.rounds))]
+        steps = [at(self.step_size, t) for t in range(1, max(2, self.rounds))]
         return float(unnoised_regularizer_factors(steps, self.phi).max())
 
     @cached_property

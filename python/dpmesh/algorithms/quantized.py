@@ -45,7 +45,7 @@ from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import SampleSize, Schedule, scheduled
+from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
 
 class GossipProblem(Protocol):
@@ -113,7 +113,8 @@ class QuantizedGossip:
     consensus_step_size
         beta_K: ``HorizonPower(a2, -beta, rounds)``; above 1 nodes overshoot, at no cost of privacy.
     sample_size
-        gamma_K: ``SampleSize(a3, gamma, rounds)``, at most the records of the poorest node.
+        gamma_K: ``SampleSize(a3, gamma, rounds)``, or an integer for any number of rounds; at most
+        the records of the poorest node.
     noise_std
         sigma_k, k = t - 1: ``PowerLaw(s, zeta)`` for noise that grows (zeta > 0), stays or decays;
         None runs without noise, for comparison.
@@ -149,10 +150,10 @@ class QuantizedGossip:
 
     travels: ClassVar[Travel] = "gossip"
 
-    step_size: Schedule
-    consensus_step_size: Schedule
-    sample_size: SampleSize
-    noise_std: Schedule | None
+    step_size: float | Schedule
+    consensus_step_size: float | Schedule
+    sample_size: int | SampleSize
+    noise_std: float | Schedule | None
     compressor: Compressor | None = Quantizer(0.01)
     clipping_norm: float = 1.0
     mode: Mode = "safe"
@@ -160,10 +161,10 @@ class QuantizedGossip:
     grid: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("step_size", "consensus_step_size", "sample_size"):
-            scheduled(name, getattr(self, name))
+        keep_schedules(self, "step_size", "consensus_step_size")
+        keep_sample_size(self, "sample_size")
         if self.noise_std is not None:
-            scheduled("noise_std", self.noise_std)
+            keep_schedules(self, "noise_std")
         if self.compressor is not None:
             able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
         positive("clipping_norm", self.clipping_norm)
@@ -177,7 +178,7 @@ class QuantizedGossip:
         """Return the door of iteration k: noise of standard deviation sigma_k, then Q."""
         if self.noise_std is None or sensitivity == 0:
             return NoNoise(compressor=self.compressor)
-        multiplier = self.noise_std(k + 1) / sensitivity
+        multiplier = at(self.noise_std, k + 1) / sensitivity
         return Gaussian(multiplier, compressor=self.compressor, grid=self.grid)
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
@@ -190,10 +191,10 @@ class QuantizedGossip:
         """
         return next_sensitivity(
             sensitivity,
-            step_size=self.step_size(k + 1),
-            consensus_step_size=self.consensus_step_size(k + 1),
+            step_size=at(self.step_size, k + 1),
+            consensus_step_size=at(self.consensus_step_size, k + 1),
             gradient_bound=2 * self.clipping_norm,
-            sample_size=self.sample_size(k + 1),
+            sample_size=at(self.sample_size, k + 1),
             mode=self.mode,
             smoothness=self.smoothness,
         )
@@ -232,7 +233,7 @@ class QuantizedGossip:
         integer("rounds", rounds, at_least=2)
         if self.noise_std is None:
             fail("noise_std", "noise", None)
-        stds = [self.noise_std(k + 1) for k in range(1, rounds)]
+        stds = [at(self.noise_std, k + 1) for k in range(1, rounds)]
         return theorem_1(delta, self.sensitivities(rounds)[1:], stds)
 
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
@@ -270,7 +271,8 @@ class QuantizedGossip:
     def sample(self, k: int, problem: GossipProblem, key: Key) -> Ragged:
         """Draw gamma_K records of each node without replacement (line 3): secret."""
         records = problem.records_of(np.arange(problem.nodes))
-        return without_replacement(records, self.sample_size(k + 1), key.stream(Purpose.SAMPLE, k))
+        gamma = at(self.sample_size, k + 1)
+        return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
     def absorb(
         self,
@@ -282,7 +284,7 @@ class QuantizedGossip:
         batches: Ragged,
     ) -> QuantizedState:
         """Move towards what was received, and along the gradient (lines 4 and 5)."""
-        alpha, beta = self.step_size(k + 1), self.consensus_step_size(k + 1)
+        alpha, beta = at(self.step_size, k + 1), at(self.consensus_step_size, k + 1)
         if self.mode == "public_point":
             point: Floats = z
         else:
@@ -316,7 +318,7 @@ class QuantizedGossip:
     def _check(self, problem: GossipProblem) -> None:
         """Hold what the sensitivity rests on against a problem's public numbers."""
         indptr, _ = problem.records_of(np.arange(problem.nodes))
-        fewest, wanted = int(np.diff(indptr).min()), self.sample_size(1)
+        fewest, wanted = int(np.diff(indptr).min()), at(self.sample_size, 1)
         if wanted > fewest:
             fail("sample_size", f"at most {fewest}, the records of the poorest node", wanted)
         if self.mode == "public_point":

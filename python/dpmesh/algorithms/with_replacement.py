@@ -31,7 +31,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import InverseSqrt, Schedule, scheduled
+from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class WithReplacement:
     models: int = 1
     batch_size: int = 50
     visits: int = 5
-    step_size: Schedule = InverseSqrt(1.0)
+    step_size: float | Schedule = InverseSqrt(1.0)
 
     def __post_init__(self) -> None:
         for name in ("nodes", "records", "models", "batch_size", "visits"):
@@ -90,7 +90,7 @@ class WithReplacement:
             fail("batch_size", f"at most {self.records}, the records of a node", self.batch_size)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
-        scheduled("step_size", self.step_size)
+        keep_schedules(self, "step_size")
 
     @property
     def turns_of_a_node(self) -> int:
@@ -156,7 +156,7 @@ class WithReplacement:
         w = state.released
         losses = partial(problem.objective, w.reshape(1, -1), batch)
         g = problem.gradient(w.reshape(1, -1), batch).reshape(w.shape)
-        eta = self.step_size(round + 1)
+        eta = at(self.step_size, round + 1)
         unit = 1.0
         if self.noise_multiplier is not None:
             unit = 2 * eta * problem.model_constants().loss_lipschitz / self.batch_size

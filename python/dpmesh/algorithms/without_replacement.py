@@ -46,7 +46,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import Constants, LinearProblem
-from dpmesh.schedules import Constant, Schedule, scheduled
+from dpmesh.schedules import Schedule, at, keep_schedules
 
 Calibration = Literal["analytic", "classical", "paper"]
 
@@ -130,7 +130,7 @@ class WithoutReplacement:
     delta: float = 1e-5
     models: int = 1
     batch_size: int = 50
-    step_size: Schedule = Constant(0.1)
+    step_size: float | Schedule = 0.1
     controller: AnyController = RandomGlobal(0.05)
     calibration: Calibration = "analytic"
     copies: int = 1
@@ -144,7 +144,7 @@ class WithoutReplacement:
         probability("delta", self.delta, zero=False, one=False)
         for name in ("models", "batch_size", "copies"):
             integer(name, getattr(self, name), at_least=1)
-        scheduled("step_size", self.step_size)
+        keep_schedules(self, "step_size")
         able("controller", self.controller, "a controller", "init", "learn", "decide")
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.model_radius is not None:
@@ -300,7 +300,7 @@ class WithoutReplacement:
         """Step the chosen local models, all at once: none of them knows of another."""
         if not chosen.any():
             return state
-        w, eta = state.local, self.step_size(t + 1)
+        w, eta = state.local, at(self.step_size, t + 1)
         g = problem.gradient(_flat(w), batches).reshape(w.shape)
         moved = self._projected(kernels.weighted_sum((1.0, w), (-2 * eta, g)))
         np.copyto(moved, w, where=~chosen[:, :, np.newaxis])
@@ -325,7 +325,7 @@ class WithoutReplacement:
         if not actions.any():
             return state
         mechanism, sensitivity = self.mechanism, self.sensitivity
-        w_l, w_g, eta = state.local.copy(), state.released.copy(), self.step_size(t + 1)
+        w_l, w_g, eta = state.local.copy(), state.released.copy(), at(self.step_size, t + 1)
         delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         indptr, records = batches
         for m in turns[actions[turns].any(axis=1)]:

@@ -31,23 +31,22 @@ def _gradient_descent(canaries: int) -> tuple[Pair, Crowd]:
 
 
 def _quantized(canaries: int) -> tuple[Pair, Crowd]:
-    rounds = 6
     algorithm = dm.QuantizedGossip(
-        step_size=dm.schedules.Constant(0.5),
-        consensus_step_size=dm.schedules.Constant(0.2),
-        sample_size=dm.schedules.SampleSize(10, 0, rounds),
-        noise_std=dm.schedules.Constant(1.0),
+        step_size=0.5,
+        consensus_step_size=0.2,
+        sample_size=10,
+        noise_std=1.0,
         compressor=dm.privacy.Quantizer(0.001, bits=16),
         smoothness=1.0,
     )
-    return dm.privacy.audit.worst_cases.quantized(algorithm, rounds=rounds, canaries=canaries)
+    return dm.privacy.audit.worst_cases.quantized(algorithm, rounds=6, canaries=canaries)
 
 
 def _without_replacement(canaries: int) -> tuple[Pair, Crowd]:
     algorithm = dm.WithoutReplacement(
         epsilon=4.0,
         batch_size=2,
-        step_size=dm.schedules.Constant(0.001),
+        step_size=0.001,
         controller=dm.controllers.Periodic(2),
         model_radius=1.0,
     )

@@ -24,7 +24,6 @@ privacy = typer.Typer(
 )
 
 MOST_ROUNDS = 100_000
-FOREVER = 2**62
 
 AlgorithmT = TypeVar("AlgorithmT", bound="Planned")
 
@@ -83,7 +82,7 @@ def online(
     algorithm = dm.OnlineLearning(
         _single_epsilon(epsilon, noise, delta),
         delta,
-        dm.schedules.Constant(step_size),
+        step_size,
         clipping_norm=clipping_norm,
         batch_size=batch_size,
     )
@@ -109,9 +108,9 @@ def quantized(
 ) -> None:
     """Quantized gossip, for replacing a record: with these sizes in all rounds."""
     gossip = dm.QuantizedGossip(
-        dm.schedules.Constant(step_size),
-        dm.schedules.Constant(consensus_step_size),
-        dm.schedules.SampleSize(integer("sample_size", sample_size, at_least=1), 0.0, FOREVER),
+        step_size,
+        consensus_step_size,
+        sample_size,
         dm.schedules.PowerLaw(1.0, noise_exponent),
         clipping_norm=clipping_norm,
         mode=cast("Mode", mode),

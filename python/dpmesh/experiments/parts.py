@@ -187,8 +187,6 @@ def schema_of(hint: Any) -> dict[str, Any] | None:
         items = schema_of(get_args(hint)[0])
         return None if items is None else {"type": "array", "items": items}
     kinds = [{"$ref": f"#/$defs/{cls.__name__}"} for cls in kinds_of(hint)]
-    if (get_origin(hint) or hint) is schedules.Schedule:
-        kinds.append({"type": "number"})
     return {"anyOf": kinds} if kinds else None
 
 

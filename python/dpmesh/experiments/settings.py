@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from dpmesh import schedules
 from dpmesh.experiments.parts import Entry, Maker, entries, kinds_of, options_of
 
 if sys.version_info >= (3, 11):
@@ -147,8 +146,6 @@ class Settings:
         kinds = {cls.__name__: cls for cls in kinds_of(hint)}
         if isinstance(value, dict) and kinds:
             return self.make(key, value, kinds)
-        if hint is schedules.Schedule and isinstance(value, (int, float)):
-            return self.call(key, schedules.Constant, value=float(value))
         return _MISFIT
 
 
@@ -200,6 +197,5 @@ def _in_words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     if kinds := kinds_of(hint):
-        number = "a number or " if hint is schedules.Schedule else ""
-        return f"{number}a table whose kind is one of {', '.join(cls.__name__ for cls in kinds)}"
+        return f"a table whose kind is one of {', '.join(cls.__name__ for cls in kinds)}"
     return "a list"

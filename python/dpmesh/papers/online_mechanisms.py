@@ -20,6 +20,7 @@ from dpmesh.papers.online_runs import (
     paragraph,
     points_of,
 )
+from dpmesh.schedules import at
 from dpmesh.simulator import RepeatedRuns
 
 DELTA = 1e-5
@@ -139,7 +140,7 @@ def _noises() -> list[str]:
     ]
     for dim, data in ((10, "synthetic"), (47_236, "rcv1")):
         algorithms = rivals(OnlineLearning(1.0), data).values()
-        noises = [f"{a.noise_std(1, dim) / a.step_size(1):.4g}" for a in algorithms]
+        noises = [f"{a.noise_std(1, dim) / at(a.step_size, 1):.4g}" for a in algorithms]
         lines.append(_row(data, noises))
     return lines
 

@@ -18,7 +18,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Constant, Schedule
+from dpmesh.schedules import Schedule
 from dpmesh.simulator import Run, simulate
 
 Case = Literal["convex", "strongly convex"]
@@ -115,10 +115,10 @@ def _problem(setting: Setting, parts: tuple[np.ndarray, ...], case: Case) -> Lin
     )
 
 
-def steps_of(case: Case, problem: LinearProblem) -> Schedule:
+def steps_of(case: Case, problem: LinearProblem) -> float | Schedule:
     """Return the paper's step sizes; strongly convex with mu = 1 + lambda, as the paper has it."""
     if case == "convex":
-        return Constant(STEP_SIZE)
+        return STEP_SIZE
     return theorem_4_steps(problem, SMALLEST_CHANCE, smoothness=1 + REGULARIZATION)
 
 

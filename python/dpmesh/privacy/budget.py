@@ -131,7 +131,7 @@ class Budget:
         algorithm
             Makes the algorithm for a noise: one that costs less the larger it is, such as
             ``lambda noise: replace(learning, noise_multiplier=noise)``, or
-            ``lambda noise: replace(gossip, noise_std=Constant(noise))``.
+            ``lambda noise: replace(gossip, noise_std=noise)``.
         rounds
             At least 1.
         guess

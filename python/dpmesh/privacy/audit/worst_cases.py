@@ -26,6 +26,7 @@ from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
+from dpmesh.schedules import at
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.federated import FederatedLearning
@@ -200,7 +201,7 @@ def quantized(
     curvature = min(algorithm.smoothness, 1e6) if algorithm.mode == "safe" else 0.0
 
     def problem_of(coins: Coins) -> HillProblem:
-        return HillProblem(coins, algorithm.sample_size(1), algorithm.clipping_norm, curvature)
+        return HillProblem(coins, at(algorithm.sample_size, 1), algorithm.clipping_norm, curvature)
 
     one, other = (problem_of(np.array([coin])) for coin in (True, False))
     return (
