@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from dpmesh import kernels
 from dpmesh.estimators import (
     AdaptiveSmoothing,
-    History,
     Identity,
     JamesStein,
     LaplacianSmoothing,
+    ReleasedSum,
     Reordered,
     SoftThreshold,
     smoothing_risk,
@@ -21,7 +21,7 @@ from dpmesh.estimators import (
 
 
 def once(estimator, noisy, scale):
-    return estimator(noisy, scale, History(noisy, 1))
+    return estimator(noisy, scale, ReleasedSum(noisy, 1))
 
 
 def normal(shape, seed=0):
@@ -95,14 +95,14 @@ def test_adaptive_smoothing_is_nearly_as_good_as_the_best_factor(
     """For the sum over all rounds, which are alike; the noise of that sum grows by sqrt(rounds)."""
     truth, factors = signal(kind, 3000), [0.0, *np.exp2(np.arange(-6, 8.25, 0.25))]
     noisy = truth + scale * normal((so_far, 1, 3000), 5)
-    history = History(noisy.sum(axis=0), so_far)
+    past = ReleasedSum(noisy.sum(axis=0), so_far)
     estimator = AdaptiveSmoothing(rounds)
-    (chosen,) = estimator.factors(scale, history)[0]
+    (chosen,) = estimator.factors(scale, past)[0]
     whole = rounds * truth, scale * np.sqrt(rounds)
     best = min(sum(smoothing_risk(*whole, s)) for s in factors)
     assert sum(smoothing_risk(*whole, chosen)) < 1.05 * best + 0.01 * whole[1] ** 2 * 3000
     np.testing.assert_allclose(
-        estimator(noisy[-1], scale, history), once(LaplacianSmoothing(chosen), noisy[-1], scale)
+        estimator(noisy[-1], scale, past), once(LaplacianSmoothing(chosen), noisy[-1], scale)
     )
 
 
@@ -110,9 +110,9 @@ def test_adaptive_smoothing_treats_each_block_for_itself() -> None:
     clean = np.concatenate([signal("smooth", 1000), signal("rough", 1000)])[np.newaxis]
     estimator = AdaptiveSmoothing(1, blocks=(1000, 1000), largest=64.0)
     noisy = clean + 0.3 * normal((1, 2000), 8)
-    smooth, rough = estimator.factors(0.3, History(noisy, 1))[0]
+    smooth, rough = estimator.factors(0.3, ReleasedSum(noisy, 1))[0]
     assert smooth > 10 * rough
-    assert not estimator.factors(0.0, History(clean, 1)).any()  # no noise: nothing to gain
+    assert not estimator.factors(0.0, ReleasedSum(clean, 1)).any()  # no noise: nothing to gain
     np.testing.assert_allclose(once(estimator, clean, 0.0), clean)
 
 

@@ -23,18 +23,18 @@ from dpmesh.kernels._arrays import floats
 from dpmesh.privacy.types import Floats, Released
 
 
-class History(NamedTuple):
-    """What was released so far, the present round included."""
+class ReleasedSum(NamedTuple):
+    """The noisy vectors of all rounds so far, the present one included."""
 
     total: Released
-    """Sum of the noisy vectors of all rounds, shape (nodes, dim)."""
+    """Their sum, shape (nodes, dim)."""
     rounds: int
 
 
 class Estimator(Protocol):
     """A function of what was released and of the noise that went into it."""
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return an estimate of each row.
 
         Parameters
@@ -43,8 +43,8 @@ class Estimator(Protocol):
             Shape (nodes, dim): the true rows plus Gaussian noise.
         noise_scale
             Standard deviation of the noise on each coordinate, in every round; 0 if there is none.
-        history
-            All rounds so far.
+        so_far
+            The sum over all rounds so far, the present one included.
         """
         ...
 
@@ -53,7 +53,7 @@ class Estimator(Protocol):
 class Identity:
     """The noisy vector as it is."""
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return `noisy`."""
         return noisy
 
@@ -81,7 +81,7 @@ class LaplacianSmoothing:
         non_negative("smoothing", self.smoothing)
         _check_cycles(self.power, self.blocks)
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the smoothed rows, whatever the noise."""
         return Released(kernels.smooth(noisy, self.smoothing, power=self.power, blocks=self.blocks))
 
@@ -117,20 +117,22 @@ class AdaptiveSmoothing:
         positive("largest", self.largest)
         _check_cycles(self.power, self.blocks)
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the smoothed rows; each block of each row with the factor of its own."""
         estimate = np.empty_like(noisy)
-        for row, block, factor in self._choices(noise_scale, history):
+        for row, block, factor in self._choices(noise_scale, so_far):
             estimate[row, block] = kernels.smooth(noisy[row, block], factor, power=self.power)
         return Released(estimate)
 
-    def factors(self, noise_scale: float, history: History) -> npt.NDArray[np.float64]:
+    def factors(self, noise_scale: float, so_far: ReleasedSum) -> npt.NDArray[np.float64]:
         """Return the chosen factors, shape (nodes, blocks)."""
-        chosen = [factor for *_, factor in self._choices(noise_scale, history)]
-        return np.reshape(chosen, (len(history.total), -1))
+        chosen = [factor for *_, factor in self._choices(noise_scale, so_far)]
+        return np.reshape(chosen, (len(so_far.total), -1))
 
-    def _choices(self, noise_scale: float, history: History) -> Iterator[tuple[int, slice, float]]:
-        total, t = history
+    def _choices(
+        self, noise_scale: float, so_far: ReleasedSum
+    ) -> Iterator[tuple[int, slice, float]]:
+        total, t = so_far
         octaves = np.arange(-6, np.log2(self.largest), 0.25)
         candidates = [0.0, *np.exp2(octaves), self.largest]
         ends = np.cumsum(self.blocks or (total.shape[-1],))
@@ -165,11 +167,11 @@ class Reordered:
         if places.ndim != 1 or not np.array_equal(np.sort(places), np.arange(len(places))):
             fail("order", "a permutation of 0, 1, ..", f"{places.dtype} of shape {places.shape}")
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the estimate in the rows' own order."""
         if noisy.shape[-1] != len(self.order):
             fail("order", f"a permutation of {noisy.shape[-1]} coordinates", len(self.order))
-        seen = History(Released(history.total[:, self.order]), history.rounds)
+        seen = ReleasedSum(Released(so_far.total[:, self.order]), so_far.rounds)
         estimate = np.empty_like(noisy)
         estimate[:, self.order] = self.estimator(
             Released(np.ascontiguousarray(noisy[:, self.order])), noise_scale, seen
@@ -226,7 +228,7 @@ def _risk(
 class JamesStein:
     """Shrink the row towards 0 by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, at least by 0."""
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the shrunken rows."""
         squares = np.square(kernels.row_norms(noisy))
         variance = max(noisy.shape[-1] - 2, 0) * noise_scale**2
@@ -239,7 +241,7 @@ class JamesStein:
 class SoftThreshold:
     """Move every coordinate towards 0 by ``noise_scale * sqrt(2 log dim)``, and no further."""
 
-    def __call__(self, noisy: Released, noise_scale: float, history: History) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the rows with small coordinates set to 0."""
         threshold = noise_scale * sqrt(2 * log(noisy.shape[-1]))
         kept = np.maximum(np.abs(noisy) - noisy.dtype.type(threshold), 0)

@@ -29,7 +29,7 @@ from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.algorithms.minibatches import LocalSteps
-from dpmesh.estimators import Estimator, History, Identity
+from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
@@ -291,7 +291,7 @@ class FederatedLearning:
         average = Released(noisy / noisy.dtype.type(self.expected_size))
         total = Released(state.total + average)
         noise_scale = self.mechanism.noise_scale(self.sensitivity, noisy.shape[1])
-        delta = self.estimator(average, noise_scale / self.expected_size, History(total, t + 1))
+        delta = self.estimator(average, noise_scale / self.expected_size, ReleasedSum(total, t + 1))
         w = Released(state.w + noisy.dtype.type(self.global_step_size) * delta)
         return self._with_output(replace(state, w=w, total=total), t + 1)
 

@@ -27,12 +27,12 @@ def reproduce(
 ) -> None:
     """Run a paper's table or figure; write it beside the paper's own numbers."""
     if name is None:
-        for known, experiment in catalog.EXPERIMENTS.items():
-            typer.echo(f"{known:<29}{experiment.data:<13}{experiment.shows}")
+        for known, shown in catalog.REPRODUCTIONS.items():
+            typer.echo(f"{known:<29}{shown.data:<13}{shown.shows}")
         return
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)
-    needed = catalog.EXPERIMENTS[one_of("name", name, tuple(catalog.EXPERIMENTS))].data
+    needed = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))].data
     if needed and data is None:
         fail("--data", f"a folder whose subfolder {needed.lower()} holds {needed}", "none")
     for path in catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo):

@@ -11,7 +11,7 @@ from dpmesh._validate import fail, one_of
 from dpmesh.papers._output import Tell
 
 
-class Experiment(NamedTuple):
+class Reproduction(NamedTuple):
     """One table or figure.
 
     Parameters
@@ -33,54 +33,56 @@ class Experiment(NamedTuple):
     data: str = ""
 
 
-EXPERIMENTS = {
-    "federated-figure1": Experiment(
+REPRODUCTIONS = {
+    "federated-figure1": Reproduction(
         "federated_signals:figure1", "spectrum of the federated average", "MNIST"
     ),
-    "federated-figure6": Experiment(
+    "federated-figure6": Reproduction(
         "federated_membership:figure6", "membership inference over training", "MNIST"
     ),
-    "federated-figureS9": Experiment(
+    "federated-figureS9": Reproduction(
         "federated_accountants:figure_s9", "noise by the theorems and by accountants"
     ),
-    "federated-figureS15": Experiment(
+    "federated-figureS15": Reproduction(
         "federated_signals:figure_s15", "error that smoothing a noisy sine takes away"
     ),
-    "federated-table2": Experiment(
+    "federated-table2": Reproduction(
         "federated:table2", "logistic regression, with and without smoothing", "MNIST"
     ),
-    "federated-table4": Experiment("federated_networks:table4", "smoothing or shrinking", "MNIST"),
-    "federated-table5": Experiment(
+    "federated-table4": Reproduction(
+        "federated_networks:table4", "smoothing or shrinking", "MNIST"
+    ),
+    "federated-table5": Reproduction(
         "federated_networks:table5", "convolution kernels smoothed in four orders", "MNIST"
     ),
-    "federated-table6": Experiment(
+    "federated-table6": Reproduction(
         "federated_networks:table6", "the next character", "Shakespeare"
     ),
-    "online-delay": Experiment("online_delay:delay", "regret over delay and absence"),
-    "online-figure1": Experiment("online:figure1", "regret over epsilon and over nodes", "RCV1"),
-    "online-figure2": Experiment("online:figure2", "regret with mini-batches", "RCV1"),
-    "online-mechanisms": Experiment(
+    "online-delay": Reproduction("online_delay:delay", "regret over delay and absence"),
+    "online-figure1": Reproduction("online:figure1", "regret over epsilon and over nodes", "RCV1"),
+    "online-figure2": Reproduction("online:figure2", "regret with mini-batches", "RCV1"),
+    "online-mechanisms": Reproduction(
         "online_mechanisms:mechanisms", "the paper's noise and better ones", "RCV1"
     ),
-    "online-table1": Experiment("online_table:table1", "accuracy of a private SVM", "RCV1"),
-    "quantized-figure2": Experiment(
+    "online-table1": Reproduction("online_table:table1", "accuracy of a private SVM", "RCV1"),
+    "quantized-figure2": Reproduction(
         "quantized:figure2", "a network by quantizer steps and noise exponents", "MNIST"
     ),
-    "quantized-figure4": Experiment(
+    "quantized-figure4": Reproduction(
         "quantized_comparison:figure4", "accuracy over epsilon, bits and samples", "MNIST"
     ),
-    "quantized-figure5": Experiment("quantized:figure5", "the budget over the exponents"),
-    "quantized-grid": Experiment("quantized_grid:grid", "noise on a grid, and its price"),
-    "without-replacement-figure3": Experiment(
+    "quantized-figure5": Reproduction("quantized:figure5", "the budget over the exponents"),
+    "quantized-grid": Reproduction("quantized_grid:grid", "noise on a grid, and its price"),
+    "without-replacement-figure3": Reproduction(
         "without_replacement:figure3", "accuracy over epsilon, convex", "MNIST"
     ),
-    "without-replacement-figure4": Experiment(
+    "without-replacement-figure4": Reproduction(
         "without_replacement:figure4", "accuracy over epsilon, strongly convex", "MNIST"
     ),
-    "without-replacement-table1": Experiment(
+    "without-replacement-table1": Reproduction(
         "without_replacement:table1", "controllers by number of nodes", "Covertype"
     ),
-    "without-replacement-table2": Experiment(
+    "without-replacement-table2": Reproduction(
         "without_replacement:table2", "controllers by number of nodes", "MNIST"
     ),
 }
@@ -95,7 +97,7 @@ def reproduce(
     Parameters
     ----------
     name
-        One of `EXPERIMENTS`.
+        One of `REPRODUCTIONS`.
     folder
         Where the files go; made if it is not there.
     seeds
@@ -110,7 +112,7 @@ def reproduce(
     FileNotFoundError
         If its data set is not there.
     """
-    module, function = EXPERIMENTS[one_of("name", name, tuple(EXPERIMENTS))].run.split(":")
+    module, function = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))].run.split(":")
     run = getattr(import_module(f"dpmesh.papers.{module}"), function)
     known = signature(run).parameters
     options: dict[str, Any] = {"tell": tell} if "tell" in known else {}

@@ -262,7 +262,7 @@ def _draw(curves: dict[tuple[float, float, Mode], tuple[Floats, Floats]]) -> Fig
 
 
 @dataclass(frozen=True)
-class Budget:
+class Figure5Point:
     """One point of Figure 5.
 
     Parameters
@@ -311,7 +311,7 @@ def figure5(folder: Path, *, iterations: int = 2000) -> list[Path]:
     return output.files
 
 
-def _budget(zeta: float, gamma: float, iterations: int) -> Budget:
+def _budget(zeta: float, gamma: float, iterations: int) -> Figure5Point:
     powers = Powers(0.9, 0.7, float(gamma), float(zeta))
     step, consensus, sample, noise = powers.schedules(iterations + 1)
     numbers = {
@@ -335,10 +335,10 @@ def _budget(zeta: float, gamma: float, iterations: int) -> Budget:
         not any("finite" in condition for condition in powers.violations(accountant))
         for accountant in ("paper", "tight")
     ]
-    return Budget(powers.noise, powers.sample_size, paper, exact, proved, *bounded)
+    return Figure5Point(powers.noise, powers.sample_size, paper, exact, proved, *bounded)
 
 
-def _figure5_text(points: list[Budget], iterations: int) -> str:
+def _figure5_text(points: list[Figure5Point], iterations: int) -> str:
     def falls(name: str) -> str:
         by = {(p.zeta, p.gamma): asdict(p)[name] for p in points}
         zetas, gammas = (sorted(set(axis)) for axis in zip(*by, strict=True))
@@ -377,7 +377,7 @@ def _figure5_text(points: list[Budget], iterations: int) -> str:
     return "\n".join(lines)
 
 
-def _surfaces(points: list[Budget]) -> Figure:
+def _surfaces(points: list[Figure5Point]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
