@@ -75,8 +75,8 @@ def simulate(
     key
         Source of all randomness, of this run and no other: two runs under one key have the same
         noise, which their difference is rid of; in one process the second is refused, unless the
-        key is seeded. By default a new one from the operating system. A
-        seeded key makes the run reproducible, and its report says that it is no private release.
+        key is seeded. By default a new one from the operating system. A seeded key makes the run
+        reproducible, and its report says that it is no private release.
     delta
         For the privacy report, in [0, 1); by default that of the budget, or of the algorithm if it
         has a `delta` of its own, or 0, at which Gaussian noise has no epsilon.
@@ -107,9 +107,9 @@ def simulate(
         A file in which the run keeps its progress. If it is there, the run goes on from it, to the
         same bits as if it had not been interrupted; if not, it is made. Ctrl-C saves before it
         stops the run, unless the round takes longer than a second (with an engine, all stop after
-        the round, at SIGTERM too). The file holds the nodes' own
-        parameters and must be kept as they are. It holds no key: give the run's own, seeded or
-        from a file that you keep (`Key.save`).
+        the round, at SIGTERM too). The file holds the nodes' own parameters and must be kept as
+        they are. It holds no key: give the run's own, seeded or from a file that you keep
+        (`Key.save`).
     checkpoint_every
         Save after every so many rounds; by default about every 10 seconds.
 
@@ -117,9 +117,9 @@ def simulate(
     ------
     ValueError
         If an argument does not fit, or the plan is over the budget (it says how many rounds would
-        not be), or the topology and the problem differ in their nodes, or a
-        topology is given or missing where it should not be, or the checkpoint is that of another
-        run, key or data, or a key from the operating system has served another run.
+        not be), or the topology and the problem differ in their nodes, or a topology is given or
+        missing where it should not be, or the checkpoint is that of another run, key or data, or a
+        key from the operating system has served another run.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     """
@@ -130,12 +130,7 @@ def simulate(
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     probability("delta", delta, one=False)
     _enough_records(algorithm, problem, rounds)
-    if checkpoint is None and checkpoint_every is not None:
-        fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
-    if checkpoint is not None and key is None:
-        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
-    if engine is not None and network is not None:
-        fail("network", "None, since an engine's network is a real one", network)
+    _fit_together(key, network, engine, checkpoint, checkpoint_every)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     meters = build_metrics(metrics, algorithm, problem)
     settings: dict[str, str | int] = {
@@ -148,6 +143,7 @@ def simulate(
     known = serves_once or checkpoint is not None
     this = identity(algorithm, problem, topology, network, rounds) if known else {}
     key = Key.generate() if key is None else key
+
     ranks: Engine = OneProcess() if engine is None else engine
     whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
     own = ranks.share(whole, topology)
@@ -168,11 +164,13 @@ def simulate(
         if serves_once:
             claim(key, this)
         ranks.agree()
+
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
     loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early)
     loop.run_all(progress if ranks.is_root else False)
+
     end = ranks.gather(run.remembered())
     return Run(
         settings=settings,
@@ -306,6 +304,22 @@ def _kinds(
         able("engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share")
     if callback is not None and not callable(callback):
         fail("callback", "a function of the round and its measurements, or None", repr(callback))
+
+
+def _fit_together(
+    key: Key | None,
+    network: Network | None,
+    engine: Engine | None,
+    checkpoint: str | Path | None,
+    checkpoint_every: int | None,
+) -> None:
+    """Fail if of two arguments that go together one is missing, or of two that do not both came."""
+    if checkpoint is None and checkpoint_every is not None:
+        fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
+    if checkpoint is not None and key is None:
+        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
+    if engine is not None and network is not None:
+        fail("network", "None, since an engine's network is a real one", network)
 
 
 def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
