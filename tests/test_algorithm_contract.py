@@ -97,6 +97,15 @@ def test_the_ledger_is_the_plan(algorithm: Any) -> None:
 
 
 @each
+@pytest.mark.parametrize(("rounds", "wanted"), [(0, "an integer"), (10**9, "at most 1")])
+def test_a_plan_of_no_rounds_or_too_many_to_list_is_refused_at_once(
+    algorithm: Any, rounds: int, wanted: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^rounds: wanted {wanted}.*, got {rounds}$"):
+        algorithm.plan(rounds)
+
+
+@each
 def test_everything_that_is_heard_went_through_the_door(algorithm: Any) -> None:
     """And nothing goes through it that the ledger does not have."""
     passed = []

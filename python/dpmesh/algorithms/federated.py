@@ -33,7 +33,7 @@ from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -204,9 +204,8 @@ class FederatedLearning:
 
     def plan(self, rounds: int) -> Plan:
         """Return the noisy sums of `rounds` rounds, from public numbers alone."""
-        integer("rounds", rounds, at_least=1)
         mechanism, sensitivity, cohorts = self.mechanism, self.sensitivity, self.cohorts
-        releases = (mechanism.planned(t, sensitivity, sampling=cohorts) for t in range(rounds))
+        releases = (mechanism.planned(t, sensitivity, sampling=cohorts) for t in each_round(rounds))
         return Plan(
             tuple(releases),
             "add_remove" if self.sampling == "poisson" else "replace_one",

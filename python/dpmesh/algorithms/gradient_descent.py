@@ -20,7 +20,7 @@ from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -85,8 +85,7 @@ class GradientDescent:
 
     def plan(self, rounds: int) -> Plan:
         """Return the messages of `rounds` rounds, from public numbers alone."""
-        integer("rounds", rounds, at_least=1)
-        releases = (self.mechanism.planned(t, self.sensitivity(t)) for t in range(rounds))
+        releases = (self.mechanism.planned(t, self.sensitivity(t)) for t in each_round(rounds))
         return Plan(tuple(releases), "replace_one", "record")
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:

@@ -32,7 +32,7 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
 from dpmesh.privacy.events import Norm, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
@@ -174,10 +174,9 @@ class OnlineLearning:
 
     def plan(self, rounds: int) -> Plan:
         """Return the broadcasts of rounds 0 to `rounds` - 1, from public numbers alone."""
-        integer("rounds", rounds, at_least=1)
         releases = (
             self.mechanism.planned(t, self.sensitivity(t), batch=_examples_in(t))
-            for t in range(rounds)
+            for t in each_round(rounds)
         )
         return Plan(tuple(releases), "replace_one", "record")
 

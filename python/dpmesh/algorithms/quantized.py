@@ -42,7 +42,7 @@ from dpmesh.privacy.compression import Compressor, Quantizer
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
@@ -201,7 +201,7 @@ class QuantizedGossip:
 
     def sensitivities(self, rounds: int) -> npt.NDArray[np.float64]:
         """Return Delta_0, .., Delta_(rounds - 1)."""
-        values = np.zeros(integer("rounds", rounds, at_least=1))
+        values = np.zeros(len(each_round(rounds)))
         for k in range(rounds - 1):
             values[k + 1] = self.next_sensitivity(float(values[k]), k)
         return values

@@ -27,7 +27,7 @@ from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
@@ -125,7 +125,7 @@ class WithReplacement:
         mechanism, sensitivity, sampling = self.mechanism, self.sensitivity, self.sampling
         releases = (
             mechanism.planned(t, sensitivity, t // self.turns_of_a_node, sampling)
-            for t in range(rounds)
+            for t in each_round(rounds)
         )
         secret = "which records are in a mini-batch stays secret"
         return Plan(tuple(releases), "replace_one", "record", (secret,))

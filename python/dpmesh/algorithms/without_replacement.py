@@ -43,7 +43,7 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import Constants, LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -179,11 +179,10 @@ class WithoutReplacement:
         Rounds in which, by chance, nobody updates the global model are in the plan and not in the
         ledger. They do not change the cost, as long as there is one release.
         """
-        integer("rounds", rounds, at_least=1)
         mechanism, sensitivity = self.mechanism, self.sensitivity
         releases = tuple(
             mechanism.planned(t, sensitivity, batch=t)
-            for t in range(rounds)
+            for t in each_round(rounds)
             if self.controller.may_be_global(t)
         )
         copies = f"no record is held by more than {self.copies} nodes"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmesh._validate import integer, probability
+from dpmesh._validate import fail, integer, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
@@ -20,6 +20,22 @@ from dpmesh.privacy.types import NeighboringRelation, Unit
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+MOST_ROUNDS = 10_000_000
+"""A plan lists the releases of every round, which so many fill some gigabytes with."""
+
+
+def each_round(rounds: int) -> range:
+    """Return the rounds that a plan is made for, from 0.
+
+    Raises
+    ------
+    ValueError
+        If `rounds` is no integer of at least 1, or there are more than `MOST_ROUNDS`.
+    """
+    if integer("rounds", rounds, at_least=1) > MOST_ROUNDS:
+        fail("rounds", f"at most {MOST_ROUNDS}, each of which a plan lists", rounds)
+    return range(rounds)
 
 
 @dataclass(frozen=True)
