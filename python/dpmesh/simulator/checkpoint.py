@@ -28,7 +28,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.simulator.rounds import Progress
 
-VERSION = 2
+VERSION = 3
 SECONDS = 10.0
 """How often a checkpoint is written if no number of rounds is given."""
 

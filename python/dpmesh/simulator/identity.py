@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, fingerprint
+from dpmesh.simulator.functions import code_checksum
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
@@ -33,7 +33,7 @@ def identity(
 ) -> Identity:
     """Return what releases depend on, beside the key: in words, and checksums of what is long.
 
-    What is private is in checksums alone. Functions are known by their names only.
+    What is private is in checksums alone.
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
     settings = _in_words(problem, leave_out="test")  # which changes no release
@@ -66,20 +66,19 @@ def _without_addresses(value: object) -> str:
 
 
 def _in_words(value: Any, leave_out: str = "") -> str:
-    """Return what prints of a value; of a dataclass with checksums of its arrays."""
-    if not is_dataclass(value):
-        return _without_addresses(value)
-    told = []
-    for field in fields(value):
-        if field.repr and field.name != leave_out:
-            part = getattr(value, field.name)
-            text = _array_in_words(part) if isinstance(part, np.ndarray) else repr(part)
-            told.append(f"{field.name}={text}")
-    return _without_addresses(f"{type(value).__name__}({', '.join(told)})")
-
-
-def _array_in_words(x: npt.NDArray[Any]) -> str:
-    return f"{x.dtype} of shape {x.shape}, {crc32(np.ascontiguousarray(x).tobytes()):08x}"
+    """Return what prints of a value; with checksums of a dataclass's arrays and functions."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}, {crc32(value.tobytes()):08x}"
+    if is_dataclass(value) and not isinstance(value, (type, Dataset)):
+        told = (
+            f"{field.name}={_in_words(getattr(value, field.name))}"
+            for field in fields(value)
+            if field.repr and field.name != leave_out
+        )
+        return f"{type(value).__name__}({', '.join(told)})"
+    if (code := code_checksum(value)) is not None:
+        return f"{getattr(value, '__name__', 'function')} {code:08x}"
+    return _without_addresses(repr(value))
 
 
 def _data(problem: object, found: int) -> int:

@@ -1,0 +1,86 @@
+"""What a function does, as a checksum that another process of the same Python finds again.
+
+It is read off the bytecode, with the constants, defaults and closed-over values, and off the global
+values and functions of its own module that it uses. Names of files and numbers of lines do not
+count. Classes, and functions of other modules, are known by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+
+
+def code_checksum(value: object) -> int | None:
+    """Return the checksum of a function, also a bound, partial or compiled one; else None."""
+    function = value
+    while not isinstance(function, FunctionType):
+        if isinstance(function, MethodType):
+            function = function.__func__
+        elif isinstance(function, partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):  # as that of jax.jit
+            function = function.__wrapped__
+        else:
+            return None
+    return crc32(_in_words(value, function.__module__, set()).encode())
+
+
+def _in_words(value: Any, home: str, seen: set[int]) -> str:
+    """Return a text of what a function of the module `home` reads, but for functions in `seen`."""
+
+    def words(*parts: Any) -> str:
+        return f"({', '.join(_in_words(part, home, seen) for part in parts)})"
+
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return words(*value)
+    if isinstance(value, dict):
+        return words(*value.items())
+    if isinstance(value, (set, frozenset)):
+        return str(sorted(map(words, value)))
+    if isinstance(value, (np.ndarray, np.generic)):
+        held = words(value.tolist()) if value.dtype.hasobject else crc32(value.tobytes())
+        return f"{value.dtype}{value.shape}{held}"
+    if is_dataclass(value) and not isinstance(value, type):
+        return words(type(value), *(getattr(value, field.name) for field in fields(value)))
+    if isinstance(value, CodeType):
+        return words(value.co_code, value.co_names, value.co_consts)
+    if isinstance(value, MethodType):
+        return words(value.__func__)
+    if isinstance(value, partial):
+        return words(value.func, value.args, value.keywords)
+    if isinstance(value, FunctionType) and value.__module__ == home and id(value) not in seen:
+        seen.add(id(value))
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        read = {name: value.__globals__.get(name) for name in _names(value.__code__)}
+        return words(value.__code__, value.__defaults__, value.__kwdefaults__, cells, read)
+    if hasattr(value, "__wrapped__"):
+        return words(value.__wrapped__)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Return the global names that code may read, nested functions included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_full(cell: Any) -> bool:
+    """Whether a closed-over name has a value yet."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
