@@ -53,15 +53,16 @@ def test_reports_round_up() -> None:
     assert "by node     epsilon = 0.123457 to 1.00001, median 0.123457" in str(uneven)
 
 
-def test_accountants_round_mu_up() -> None:
-    descent = dm.GradientDescent(records=100, noise_multiplier=3.0)
-    assert descent.plan(2).cost(1e-5).accountant.endswith("mu = 0.333334")
+def test_costs_and_their_accountants_round_up() -> None:
+    cost = dm.GradientDescent(records=100, noise_multiplier=3.0).plan(2).cost(1e-5)
+    assert cost.accountant.endswith("mu = 0.333334")
+    assert str(cost) == f"epsilon = {rounded_up(cost.epsilon)} ({cost.accountant})"
 
 
 def test_a_budget_is_shown_as_given_and_what_exceeds_it_above_it() -> None:
     budget = dm.privacy.Budget(1.0000004)
     assert str(budget) == "epsilon = 1.0000004 at delta = 0"
-    with pytest.raises(ValueError, match=r"got 2, which cost epsilon = 1\.00001$"):
+    with pytest.raises(ValueError, match=r"got 2, which cost epsilon = 1\.00001 \(pure"):
         budget.require(dm.OnlineLearning(epsilon=1.0000005), rounds=2)
 
 

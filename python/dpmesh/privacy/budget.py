@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 from typing import Protocol
 
 from dpmesh._validate import able, fail, integer, positive, probability
@@ -95,8 +94,7 @@ class Budget:
             f"at most {most}, which {self} affords" if most else f"none: {self} is too little"
         )
         cost = plan.cost(self.delta)
-        spent = rounded_up(cost.epsilon) if cost.epsilon < inf else f"inf ({cost.accountant})"
-        raise OverBudget(f"rounds: wanted {affordable}, got {rounds}, which cost epsilon = {spent}")
+        raise OverBudget(f"rounds: wanted {affordable}, got {rounds}, which cost {cost}")
 
     def affordable_rounds(self, algorithm: Planned, *, at_most: int = 100_000) -> int:
         """Return how many rounds of an algorithm keep the budget: 0 if not even one does.

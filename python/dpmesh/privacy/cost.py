@@ -29,6 +29,9 @@ class Cost(NamedTuple):
     epsilon: float
     accountant: str
 
+    def __str__(self) -> str:
+        return f"epsilon = {rounded_up(self.epsilon)} ({self.accountant})"
+
 
 class _Kind(NamedTuple):
     """What a Gaussian release costs depends on this alone."""
