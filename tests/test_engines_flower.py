@@ -192,6 +192,12 @@ def test_no_round_beyond_the_budget() -> None:
         strategy.configure_train(4, model(np.zeros(DIM)), flwr.ConfigRecord(), clients)
 
 
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_a_plan_of_too_many_rounds_is_refused_at_once(trust) -> None:
+    with pytest.raises(ValueError, match=r"rounds: wanted at most 1.*, got 1000000000"):
+        DPFedLS(ALGORITHM, trust=trust).plan(10**9)
+
+
 def test_a_strategy_runs_once() -> None:
     strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(100.0, 1e-5))
     run(strategy, Clients(make_problem(), private_update(L)), 2)

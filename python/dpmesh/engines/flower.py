@@ -43,7 +43,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.simulator.identity import claim
@@ -112,7 +112,7 @@ class DPFedLS(Strategy):
         if self._is_central:
             return self.algorithm.plan(rounds)
         return Plan(
-            tuple(self._planned_by_client(t) for t in range(rounds)),
+            tuple(self._planned_by_client(t) for t in each_round(rounds)),
             "replace_one",
             "user",
             assumptions=("every client adds the noise that it was asked to add",),
