@@ -1,4 +1,4 @@
-"""Uniform, Bernoulli, Rademacher draws and samples: their laws, addresses and errors."""
+"""Uniform, Bernoulli, Rademacher draws, samples and orders: their laws, addresses and errors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ FALSE_ALARM = 1e-6
 
 def stream() -> Stream:
     return Key.seeded(1).stream(Purpose.SAMPLE)
+
+
+def shuffled(indptr: list[float], lengths: object, **options: object) -> np.ndarray:
+    return kernels.shuffle((np.array(indptr), np.array([5, 6])), lengths, stream(), **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -106,6 +110,34 @@ def test_all_sets_are_equally_likely() -> None:
     assert stats.chisquare(counts, rows / 10 * np.r_[1.1, 0.9, np.ones(8)]).pvalue < FALSE_ALARM
 
 
+def test_orders_are_those_of_the_uniform_numbers_pass_by_pass() -> None:
+    sizes, lengths, nodes = [7, 0, 1, 300, 5], [20, 0, 3, 700, 0], [4, 0, 2, 9, 7]
+    indptr = np.concatenate(([0], np.cumsum(sizes)))
+    values = 10 * np.arange(indptr[-1])
+    expected = []
+    for i in (0, 2, 3):
+        coins = kernels.uniform(-(-lengths[i] // sizes[i]) * sizes[i], stream(), nodes=nodes[i])
+        orders = coins.reshape(-1, sizes[i]).argsort(axis=1)
+        expected.append(values[indptr[i] + orders].ravel()[: lengths[i]])
+    found = kernels.shuffle((indptr, values), lengths, stream(), nodes=nodes)
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+    default = kernels.shuffle((indptr, values), lengths, stream())
+    same = kernels.shuffle((indptr, values), lengths, stream(), nodes=range(5))
+    np.testing.assert_array_equal(default, same)
+
+
+def test_all_orders_are_equally_likely() -> None:
+    rows = 200_000
+    indptr, values = 4 * np.arange(rows + 1), np.tile(np.arange(4), rows)
+    passes = kernels.shuffle((indptr, values), np.full(rows, 8), stream()).reshape(-1, 2, 4)
+    for orders in (passes[:, 0], passes[:, 1], passes[:, ::-1, ::2].reshape(-1, 4)[:, :2]):
+        codes, counts = np.unique(orders @ 4 ** np.arange(orders.shape[1]), return_counts=True)
+        assert len(codes) == (24 if orders.shape[1] == 4 else 12)
+        assert stats.chisquare(counts).pvalue > FALSE_ALARM
+        wrong = np.r_[1.1, 0.9, np.ones(len(codes) - 2)]
+        assert stats.chisquare(counts, counts.mean() * wrong).pvalue < FALSE_ALARM
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -123,6 +155,14 @@ def test_all_sets_are_equally_likely() -> None:
         (lambda: kernels.sample([[3]], 1, stream()), "counts: wanted 1 axes, got shape"),
         (lambda: kernels.sample([3.0], 1, stream()), "counts: wanted an array of int8"),
         (lambda: kernels.sample([3], 0, stream()), "size: wanted an integer of at least 1, got 0"),
+        (lambda: shuffled([0, 2], [[1]]), "lengths: wanted integers with 1 axes"),
+        (lambda: shuffled([0, 2], [1, 1]), "lengths: wanted 1 elements, got 2"),
+        (lambda: shuffled([0, 2], [-1]), "lengths: wanted as many values as .* got -1"),
+        (lambda: shuffled([0, 0, 2], [1, 0]), "lengths: .* none of an empty row, got 1"),
+        (lambda: shuffled([0, 3], [1]), "rows: wanted an indptr that rises from 0 to 2"),
+        (lambda: shuffled([0, 2, 1, 2], [1, 1, 1]), "rows: wanted an indptr that rises"),
+        (lambda: shuffled([0.0, 2.0], [1]), "rows: wanted integers with 1 axes, got dtype float"),
+        (lambda: shuffled([0, 1, 2], [1, 1], nodes=[3, 3]), "nodes: wanted distinct nodes"),
         (lambda: kernels.uniform(3, Key.seeded(1)), "stream: wanted a Stream"),  # type: ignore[arg-type]
     ],
 )

@@ -120,6 +120,13 @@ def sample(
     nodes: npt.NDArray[np.uint32] | None,
     out: npt.NDArray[np.int64],
 ) -> None: ...
+def shuffle(
+    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    lengths: npt.NDArray[np.int64],
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: npt.NDArray[np.int64],
+) -> None: ...
 
 # noise
 def add_noise(

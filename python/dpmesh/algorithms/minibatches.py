@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmesh import kernels
-from dpmesh._ragged import Indices, Ragged, Walks, slices
+from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh.keys import Stream
 
 
@@ -51,32 +51,15 @@ class LocalSteps:
         else:
             assert self.steps is not None
             steps = np.where(per_pass > 0, self.steps, 0)
-        passes = -(-steps // np.maximum(per_pass, 1))
-        order = _shuffled_passes(records, passes, clients, stream)
+        full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
+        lengths = full_passes * sizes + rest * self.batch_size
+        order = kernels.shuffle(records, lengths, stream, nodes=clients)
 
         first = np.concatenate(([0], np.cumsum(steps)))
         client = np.repeat(np.arange(len(sizes)), steps)
-        full_passes, k = np.divmod(np.arange(first[-1]) - first[client], per_pass[client])
-        of_client = np.cumsum(passes * sizes) - passes * sizes
-        starts = of_client[client] + full_passes * sizes[client] + k * self.batch_size
-        lengths = np.minimum(self.batch_size, sizes[client] - k * self.batch_size)
-        return Walks(first, slices(order, starts, lengths))
-
-
-def _shuffled_passes(records: Ragged, passes: Indices, clients: Indices, stream: Stream) -> Indices:
-    """Return each client's records as often as it passes, each time in a new order, end to end."""
-    indptr, indices = records
-    sizes = np.diff(indptr)
-    lengths = np.repeat(sizes, passes)  # of every pass of every client
-    where = slices(indices, np.repeat(indptr[:-1], passes), lengths)[1]
-    if not len(where):
-        return where
-    wanted = passes * sizes
-    coins = kernels.uniform((len(sizes), int(wanted.max())), stream, nodes=clients)
-    used = coins[np.arange(coins.shape[1]) < wanted[:, np.newaxis]]
-    which_pass = np.repeat(np.arange(len(lengths)), lengths)
-    shuffled: Indices = where[np.argsort(which_pass + used)]
-    return shuffled
+        k = (np.arange(first[-1]) - first[client]) % per_pass[client]
+        batch = np.minimum(self.batch_size, sizes[client] - k * self.batch_size)
+        return Walks(first, (np.concatenate(([0], np.cumsum(batch))), order))
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:

@@ -19,7 +19,7 @@ from dpmesh.kernels.complexity import (
     rademacher_complexity,
 )
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
-from dpmesh.kernels.draws import bernoulli, rademacher, sample, uniform
+from dpmesh.kernels.draws import bernoulli, rademacher, sample, shuffle, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
     linear_class_losses,
@@ -107,6 +107,7 @@ __all__ = [
     "row_norms",
     "sample",
     "set_threads",
+    "shuffle",
     "smooth",
     "smoothing_spectrum",
     "uniform",

@@ -46,6 +46,15 @@ def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
     return checked
 
 
+def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
+    """`value` as a C-contiguous array of int64 with `ndim` axes."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.ndim != ndim:
+        wanted = f"integers with {ndim} axes"
+        fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     """`value` as a non-empty C-contiguous array of signed integers; a strided one is copied."""
     array = np.asarray(value)

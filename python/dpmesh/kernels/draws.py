@@ -1,4 +1,4 @@
-"""Uniform, Bernoulli, Rademacher draws and samples from cryptographic streams, a row for each node.
+"""Uniform, Bernoulli, Rademacher draws, samples and orders from keyed streams, node by node.
 
 Element ``j`` of a row is a function of (key, purpose, round, node, ``j``) alone. A draw takes 64
 bits of the stream, and its probabilities are exact to 2**-63.
@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._core import Stream
+from dpmesh._ragged import Ragged
 from dpmesh._validate import fail, integer, probability
-from dpmesh.kernels._arrays import FloatArray, code_array, filled, float_type, shaped
+from dpmesh.kernels._arrays import FloatArray, code_array, filled, float_type, integers, shaped
 from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
 
 
@@ -126,4 +127,41 @@ def sample(
     shaped("counts", numbers, ndim=1)
     out = np.empty((len(numbers), integer("size", size, at_least=1)), np.int64)
     _core.sample(numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)
+    return out
+
+
+def shuffle(
+    rows: Ragged,
+    lengths: npt.ArrayLike,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+) -> npt.NDArray[np.int64]:
+    """Go through the values of each row, pass by pass, each in a new order, all equally likely.
+
+    In a pass values stand in the order of as many numbers that `uniform` draws for the row, one
+    pass after the other.
+
+    Parameters
+    ----------
+    rows
+        ``(indptr, values)``, integers: row ``i`` is ``values[indptr[i]:indptr[i + 1]]``.
+    lengths
+        Shape (rows,): how many values each row gives, 0 if it is empty; the last pass is cut off.
+    stream, nodes
+        As in `uniform`.
+
+    Returns
+    -------
+    Shape (sum of lengths,): what the rows give, end to end.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    indptr, values = (integers("rows", part, ndim=1) for part in rows)
+    numbers = integers("lengths", lengths, ndim=1)
+    out = np.empty(max(0, int(numbers.sum())), np.int64)
+    _core.shuffle((indptr, values), numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)
     return out

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels._arrays import FloatArray, floats
+from dpmesh.kernels._arrays import FloatArray, floats, integers
 from dpmesh.kernels.projection import Norm
 
 Loss = Literal["logistic", "hinge", "squared", "softmax"]
@@ -91,15 +91,6 @@ def batch_parts(batches: Batches, *, nodes: int) -> Batches:
     if len(indices) != nodes:
         fail("batches", f"shape ({nodes}, batch_size)", f"shape {indices.shape}")
     return indices
-
-
-def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
-    """`value` as a C-contiguous array of int64 with `ndim` axes."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.ndim != ndim:
-        wanted = f"integers with {ndim} axes"
-        fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def step_parts(

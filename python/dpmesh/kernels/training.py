@@ -10,9 +10,9 @@ import numpy.typing as npt
 from dpmesh import _core
 from dpmesh._ragged import Walks
 from dpmesh._validate import fail, non_negative, one_of, positive
-from dpmesh.kernels._arrays import FloatArray
+from dpmesh.kernels._arrays import FloatArray, integers
 from dpmesh.kernels._memory import empty
-from dpmesh.kernels.linear_model import Features, Loss, integers, model_parts
+from dpmesh.kernels.linear_model import Features, Loss, model_parts
 
 
 def linear_training(

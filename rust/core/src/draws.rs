@@ -1,15 +1,18 @@
-//! Uniform, Bernoulli and Rademacher draws for the rows of a matrix, and samples without replacement, each row from
-//! the stream of its own node.
+//! Uniform, Bernoulli and Rademacher draws for the rows of a matrix, samples without replacement and random orders,
+//! each row from the stream of its own node.
 //! A draw takes 64 bits of the stream, and its probabilities are exact to 2^-63.
 
 use crate::error::{rows, same_len};
-use crate::parallel::for_each_row_with;
+use crate::parallel::{for_each, for_each_row_with, is_serial};
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::{BLOCK_BYTES, Stream};
 use crate::{KernelError, Sample};
 
 /// Each takes 64 bits.
 const NUMBERS_PER_BLOCK: usize = BLOCK_BYTES / 8;
+
+/// Elements that take as long elsewhere as to draw a number and to put it in order.
+const SORTED: usize = 16;
 
 /// Numbers of a row that are in memory at a time.
 const AT_ONCE: usize = 1 << 20;
@@ -114,6 +117,93 @@ pub fn sample_into(
         });
     });
     Ok(())
+}
+
+/// Rows of values, one after the other: row `i` is `values[indptr[i]..indptr[i + 1]]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a> {
+    /// Where the rows begin, and the last one ends.
+    pub indptr: &'a [i64],
+    /// The values of all rows.
+    pub values: &'a [i64],
+}
+
+/// Fills `out` with so many values of each row, `lengths[i]` of row `i`: pass by pass over the row, each in a new random
+/// order, the last one cut off. In a pass values stand in the order of as many uniform numbers, which are those of
+/// [`uniform_into`] in `f64`, one pass after the other.
+///
+/// # Errors
+/// As [`uniform_into`], and if `indptr` does not rise from 0 to the number of values, the lengths are not one for each
+/// row and add up to that of `out`, or an empty row is to give a value.
+pub fn shuffle_into(
+    rows: Rows<'_>,
+    lengths: &[i64],
+    stream: &Stream,
+    nodes: Option<&[u32]>,
+    out: &mut [i64],
+) -> Result<(), KernelError> {
+    let serial = is_serial(SORTED * out.len());
+    let tasks = passes(rows, lengths, out)?;
+    let drawn = |(values, out): &Passes<'_, '_>| out.len().next_multiple_of(values.len().max(1));
+    let longest = tasks.iter().map(drawn).max().unwrap_or(0);
+    Stream::holds("lengths", longest.div_ceil(NUMBERS_PER_BLOCK) as u64)?;
+    let source = Source::new(Draw(f64::uniform), stream, nodes, tasks.len(), longest)?;
+    let memory = || (Vec::new(), Vec::new());
+    for_each(
+        tasks.into_iter().enumerate(),
+        serial,
+        memory,
+        |(coins, order), (row, (values, out))| {
+            if out.is_empty() {
+                return;
+            }
+            let drawn = out.len().next_multiple_of(values.len());
+            coins.resize(drawn, 0.0);
+            source.draw(coins, drawn, Place { row, column: 0 });
+            let passes = coins.chunks(values.len());
+            for (coins, out) in passes.zip(out.chunks_mut(values.len())) {
+                order.clear();
+                order.extend(coins.iter().zip(values).map(|(c, &v)| (c.to_bits(), v)));
+                order.sort_unstable(); // numbers of at least 0 stand in the order of their bits
+                for (out, &(_, value)) in out.iter_mut().zip(order.iter()) {
+                    *out = value;
+                }
+            }
+        },
+    );
+    Ok(())
+}
+
+/// The values of a row, and where they go.
+type Passes<'v, 'o> = (&'v [i64], &'o mut [i64]);
+
+fn passes<'v, 'o>(
+    Rows { indptr, values }: Rows<'v>,
+    lengths: &[i64],
+    mut out: &'o mut [i64],
+) -> Result<Vec<Passes<'v, 'o>>, KernelError> {
+    let ends = (indptr.first(), indptr.last());
+    if ends != (Some(&0), Some(&(values.len() as i64))) || !indptr.is_sorted() {
+        let wanted = format!("an indptr that rises from 0 to {}", values.len());
+        return Err(KernelError::new("rows", wanted, "another"));
+    }
+    same_len("lengths", lengths.len(), indptr.len() - 1)?;
+    let mut tasks = Vec::with_capacity(lengths.len());
+    for (row, &length) in indptr.windows(2).zip(lengths) {
+        let row = &values[row[0] as usize..row[1] as usize];
+        let fits = usize::try_from(length)
+            .ok()
+            .filter(|&n| n == 0 || !row.is_empty());
+        let Some((own, rest)) = fits.and_then(|n| std::mem::take(&mut out).split_at_mut_checked(n))
+        else {
+            let wanted = "as many values as there is room for, none of an empty row";
+            return Err(KernelError::new("lengths", wanted, length));
+        };
+        tasks.push((row, own));
+        out = rest;
+    }
+    same_len("out", out.len(), 0)?;
+    Ok(tasks)
 }
 
 /// Writes the places of the smallest of `count` numbers, ascending, as many as `out` has; of equal ones the first.

@@ -3,7 +3,9 @@
 mod statistics;
 
 use dpmesh_core::Sample;
-use dpmesh_core::draws::{bernoulli_into, rademacher_into, sample_into, uniform_into};
+use dpmesh_core::draws::{
+    Rows, bernoulli_into, rademacher_into, sample_into, shuffle_into, uniform_into,
+};
 use dpmesh_core::stream::{Cipher, Stream};
 use statistics::{TWO_SIDED, follows, stream, z_score};
 
@@ -167,4 +169,40 @@ fn samples_are_the_places_of_the_smallest_numbers() {
         let blocks = "counts: wanted at most 1073741824 blocks of a stream";
         assert!(error.to_string().starts_with(blocks), "{error}");
     }
+}
+
+#[test]
+fn orders_are_those_of_the_numbers_on_any_number_of_threads() {
+    let stream = stream(Cipher::Aes);
+    let (size, passes) = (600, 3);
+    let values: Vec<i64> = (0..8 * size).collect();
+    let indptr: Vec<i64> = (0..=8).map(|i| i * size).collect();
+    let rows = Rows {
+        indptr: &indptr,
+        values: &values,
+    };
+    let nodes: Vec<u32> = (0..8).map(|i| 10 - i).collect();
+    let length = passes * size - 100;
+    let shuffled = |threads| {
+        let mut out = vec![0; 8 * length as usize];
+        dpmesh_threads::with_threads(threads, || {
+            shuffle_into(rows, &[length; 8], &stream, Some(&nodes), &mut out)
+        })
+        .unwrap();
+        out
+    };
+    let found = shuffled(1);
+    assert_eq!(found, shuffled(3));
+    for (i, (own, &node)) in found.chunks(length as usize).zip(&nodes).enumerate() {
+        let mut coins = vec![0.0_f64; (passes * size) as usize];
+        uniform_into(&stream, Some(&[node]), coins.len(), &mut coins).unwrap();
+        for (own, coins) in own.chunks(size as usize).zip(coins.chunks(size as usize)) {
+            let mut order: Vec<usize> = (0..size as usize).collect();
+            order.sort_by(|&a, &b| coins[a].total_cmp(&coins[b]));
+            let order = order.into_iter().map(|j| values[i * size as usize + j]);
+            assert!(order.zip(own).all(|(expected, &found)| expected == found));
+        }
+    }
+    let error = shuffle_into(rows, &[1 << 40; 8], &stream, None, &mut [0; 2]).unwrap_err();
+    assert_eq!(error.argument, "lengths");
 }

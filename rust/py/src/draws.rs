@@ -1,6 +1,6 @@
 //! Boundary of `dpmesh_core::draws`.
 
-use dpmesh_core::draws;
+use dpmesh_core::draws::{self, Rows};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
@@ -82,9 +82,31 @@ fn sample<'py>(
     with_nodes!(nodes => run_native(py, || draws::sample_into(counts, stream, nodes, size, out)))
 }
 
+#[pyfunction]
+#[pyo3(signature = (rows, lengths, stream, nodes, out))]
+fn shuffle<'py>(
+    py: Python<'py>,
+    rows: (Bound<'py, PyUntypedArray>, Bound<'py, PyUntypedArray>),
+    lengths: &Bound<'py, PyUntypedArray>,
+    stream: &Bound<'py, Stream>,
+    nodes: Nodes<'_, 'py>,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let stream = &stream.get().kernel;
+    let (indptr, values) = (read::<i64>("rows", &rows.0)?, read::<i64>("rows", &rows.1)?);
+    let (indptr, values) = (indptr.as_slice()?, values.as_slice()?);
+    let (lengths, mut out) = (read::<i64>("lengths", lengths)?, write::<i64>("out", out)?);
+    let (lengths, out) = (lengths.as_slice()?, out.as_slice_mut()?);
+    let rows = Rows { indptr, values };
+    with_nodes!(nodes => run_native(py, || {
+        draws::shuffle_into(rows, lengths, stream, nodes, out)
+    }))
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(uniform, module)?)?;
     module.add_function(wrap_pyfunction!(bernoulli, module)?)?;
     module.add_function(wrap_pyfunction!(rademacher, module)?)?;
-    module.add_function(wrap_pyfunction!(sample, module)?)
+    module.add_function(wrap_pyfunction!(sample, module)?)?;
+    module.add_function(wrap_pyfunction!(shuffle, module)?)
 }
