@@ -52,7 +52,7 @@ compressors = {
 }
 for i, (name, compressor) in enumerate(compressors.items()):
     algorithm = replace(plain, compressor=compressor)
-    run = dm.simulate(algorithm, problem, topology, rounds=ROUNDS, delta=DELTA)
+    run = dm.simulate(algorithm, problem, topology, rounds=ROUNDS, budget=budget)
     bits = run.traffic.bits / run.traffic.messages
     accuracy = run.history.last("accuracy")
     print(f"{name:<22} {bits:>7.0f} bits a message, accuracy {accuracy:.3f}, {budget}")

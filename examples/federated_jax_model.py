@@ -47,7 +47,7 @@ plain = dm.FederatedLearning(
 )
 budget = dm.privacy.Budget(epsilon=8.0, delta=DELTA)
 noise = budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds=ROUNDS)
-print(f"noise multiplier {noise:.3f} for {budget}")
+print(f"noise multiplier {dm.privacy.rounded_up(noise, 4)} for {budget}")
 
 plain = replace(plain, noise_multiplier=noise)
 smoothing = dm.estimators.LaplacianSmoothing(0.5, blocks=problem.blocks)
