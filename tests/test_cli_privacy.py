@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dpmesh.privacy import accounting
+from dpmesh.privacy import accounting, rounded_up
 
 testing = pytest.importorskip("typer.testing")
 
@@ -45,7 +45,7 @@ def test_federated_noise_epsilon_and_rounds_are_one_question(sampling, compose, 
     expected = compose(2.0, 1e-5, 0.05, neighboring_relation=relation, count=100)
     assert noise == pytest.approx(expected, rel=1e-6)
     std = 0.3 * noise * (2 if sampling == "uniform" else 1)
-    assert f"standard deviation {std:.6g} on the sum" in answer
+    assert f"standard deviation {rounded_up(std)} on the sum" in answer
     assert relation.replace("_", "-") in answer
     noise_option = ["--noise", str(1.0001 * noise)]
     assert number("rounds", ask(*base, "--epsilon", "2", *noise_option)) == 100
@@ -81,7 +81,7 @@ def test_without_replacement() -> None:
     answer = ask("without-replacement", "--epsilon", "1", *options)
     assert number("noise", answer) == pytest.approx(5.7050377, rel=1e-6)
     std = 5.7050377 * 10**0.5 * 2 * 0.1 / 50
-    assert f"standard deviation {std:.6g} of eta N" in answer
+    assert f"standard deviation {rounded_up(std)} of eta N" in answer
     assert number("privacy", ask("without-replacement", "--noise", "4", "--models", "3")) > 0.5
 
 
@@ -97,6 +97,7 @@ def test_without_replacement() -> None:
         ([*FEDERATED, "--epsilon", "-1", "--rounds", "1"], "epsilon: wanted a finite number gr"),
         ([*FEDERATED, "--noise", "0", "--rounds", "1"], "noise: wanted a finite number greater"),
         ([*FEDERATED, "--noise", "1", "--rounds", "0"], "rounds: wanted an integer of at least 1"),
+        ([*FEDERATED, "--noise", "1", "--rounds", str(10**9)], "rounds: wanted at most 1"),
         (
             [*FEDERATED, "--noise", "1", "--rounds", "1", "--sampling", "both"],
             "sampling: wanted one of 'poisson', 'uniform', got 'both'",

@@ -193,10 +193,10 @@ def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) ->
 
 def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:
     """Tell the noise and the report; `rounds` is None where their number does not matter."""
+    report = str(dm.privacy.report(algorithm.plan(rounds or 2), delta))
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
     typer.echo(f"noise       {dm.privacy.rounded_up(noise, 8)} ({meaning})")
     typer.echo(f"rounds      {number}")
-    report = str(dm.privacy.report(algorithm.plan(rounds or 2), delta))
     if rounds is None:  # nor does that of the releases
         report = "\n".join(x for x in report.splitlines() if not x.startswith("releases"))
     typer.echo(report)

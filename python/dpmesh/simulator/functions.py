@@ -52,7 +52,7 @@ def _in_words(value: Any, home: str, seen: set[int]) -> str:
         held = words(value.tolist()) if value.dtype.hasobject else crc32(value.tobytes())
         return f"{value.dtype}{value.shape}{held}"
     if is_dataclass(value) and not isinstance(value, type):
-        return words(type(value), *(getattr(value, field.name) for field in fields(value)))
+        return words(type(value), *(getattr(value, field.name, None) for field in fields(value)))
     if isinstance(value, CodeType):
         return words(value.co_code, value.co_names, value.co_consts)
     if isinstance(value, MethodType):
