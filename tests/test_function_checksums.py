@@ -60,6 +60,7 @@ def checksum(source: str) -> int | None:
         ("return FACTOR * x", "return FACTOR + x"),  # what it calls
         ("FACTOR = 2.0", "FACTOR = 2.5"),
         ('"three"}', '"four"}'),
+        ("weights)) + shift", "weights[:2])) + shift"),
     ],
 )
 def test_another_code_or_value_has_another_checksum(before: str, after: str) -> None:
@@ -105,6 +106,19 @@ def test_partial_bound_and_wrapped_functions_are_read_too() -> None:
     assert code_checksum(one) == code_checksum(functools.partial(module(SOURCE).make, scale=1.0))
     assert None not in {code_checksum(Model().loss), code_checksum(wrapped)}
     assert {code_checksum(value) for value in (None, 1.0, Model, Model(), len, np.exp)} == {None}
+
+
+def test_a_run_leaves_its_functions_checksum_as_it_is() -> None:
+    """Python rewrites bytecode as it runs, and once more for who traces it."""
+    loss = module(SOURCE).loss
+    before = code_checksum(loss)
+    for _ in range(100):
+        loss(1.0, "other")
+    traced = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    loss(1.0, "other")
+    sys.settrace(traced)
+    assert code_checksum(loss) == before
 
 
 def test_a_function_that_calls_itself_ends() -> None:

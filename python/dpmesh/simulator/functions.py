@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+_PLAIN = (bool, int, float, complex, str, bytes, slice, range, type(None), type(...))
 
 
 def code_checksum(value: object) -> int | None:
