@@ -2,8 +2,10 @@
 
 use super::Features;
 use super::tiles::{Scores, Sums};
+use super::vectors::scale_in_place;
 use crate::KernelError;
 use crate::error::rows;
+use crate::parallel::vectorized;
 use crate::projection::{Norm, inlined_norm};
 use crate::wide::{Wide, in_wide_vectors};
 
@@ -112,11 +114,15 @@ impl<T: Wide> Features for Dense<'_, T> {
         });
     }
 
-    fn add_scaled(&self, records: &[i64], factors: &[T], target: &mut [T]) {
+    fn add_scaled(&self, records: &[i64], factors: &[T], decay: f64, target: &mut [T]) {
+        if records.is_empty() {
+            return vectorized!(scale_in_place(target, decay));
+        }
         in_wide_vectors(Sums {
             x: *self,
             records,
             factors,
+            decay,
             target,
         });
     }

@@ -68,6 +68,13 @@ pub trait Features: Sync {
     fn add(&self, record: usize, factor: Self::Value, target: &mut [Self::Value]);
     /// Writes the scores of the records one after the other, one for each row of `params`.
     fn scores(&self, records: &[i64], params: &[Self::Value], scores: &mut [f64]);
-    /// Adds to each row of `target` the records times their factors for that row, in their order.
-    fn add_scaled(&self, records: &[i64], factors: &[Self::Value], target: &mut [Self::Value]);
+    /// Multiplies `target` with `decay`, and adds to each of its rows the records times their factors for that row, in
+    /// their order.
+    fn add_scaled(
+        &self,
+        records: &[i64],
+        factors: &[Self::Value],
+        decay: f64,
+        target: &mut [Self::Value],
+    );
 }

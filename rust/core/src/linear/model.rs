@@ -263,7 +263,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
     ) {
         for records in records.chunks(RECORDS_AT_ONCE) {
             let factors = self.factors(params, records, clipping, weight, scratch);
-            self.features.add_scaled(records, factors, target);
+            self.features.add_scaled(records, factors, 1.0, target);
         }
     }
 

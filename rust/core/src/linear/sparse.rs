@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::Features;
+use super::vectors::scale_in_place;
 use crate::error::same_len;
+use crate::parallel::vectorized;
 use crate::projection::{Norm, inlined_norm};
 use crate::wide::Wide;
 use crate::{Index, KernelError, Real};
@@ -116,7 +118,8 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
         }
     }
 
-    fn add_scaled(&self, records: &[i64], factors: &[T], target: &mut [T]) {
+    fn add_scaled(&self, records: &[i64], factors: &[T], decay: f64, target: &mut [T]) {
+        vectorized!(scale_in_place(target, decay));
         let outputs = target.len() / self.columns;
         for (&record, factors) in records.iter().zip(factors.chunks(outputs)) {
             for (&factor, row) in factors.iter().zip(target.chunks_mut(self.columns)) {

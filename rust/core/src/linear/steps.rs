@@ -146,8 +146,7 @@ impl<F: Features> LinearModel<'_, F> {
             self.step_on_singles(params, step_size, batch, averaging, clipping);
         } else if batch.len() <= RECORDS_PER_BLOCK {
             let factors = self.factors(params, batch, clipping, weight, scratch);
-            scale_in_place(params, decay);
-            self.features.add_scaled(batch, factors, params);
+            self.features.add_scaled(batch, factors, decay, params);
         } else {
             let partial = self.partial_gradients(params, batch, clipping, weight);
             scale_in_place(params, decay);

@@ -83,7 +83,7 @@ impl<T: Wide> Tiles for Scores<'_, T> {
             *row = &self.params[(k + i) * columns..][..columns];
         }
         let x = self.x.rows(group::<R>(self.records, first));
-        let sums = if k == 0 {
+        let sums = if k == 0 && first + R < self.records.len() {
             let next = self.x.rows(group_or_last::<R>(self.records, first + R));
             products(simd, x, rows, |r, c| fetch(next[r], c))
         } else {
@@ -160,12 +160,14 @@ fn split<T: Wide, S: Simd, const N: usize>(rows: [&[T]; N]) -> [Split<'_, T, S>;
     all
 }
 
-/// Adds to each row of a target the records times their factors for that row, in their order.
+/// Multiplies a target with `decay` and adds to each of its rows the records, of which there are some, times their
+/// factors for that row, in their order.
 pub(super) struct Sums<'a, T> {
     pub(super) x: Dense<'a, T>,
     pub(super) records: &'a [i64],
     /// An element for each row of the target, for each record.
     pub(super) factors: &'a [T],
+    pub(super) decay: f64,
     pub(super) target: &'a mut [T],
 }
 
@@ -194,23 +196,27 @@ impl<T: Wide> Tiles for Sums<'_, T> {
         }
         let mut rows = self.target[k * columns..].chunks_exact_mut(columns);
         let rows = array::from_fn(|_| rows.next().expect("as many rows as outputs"));
-        add_products(
-            simd,
-            self.x.rows(group::<R>(self.records, first)),
-            factors,
-            rows,
-        );
+        let x = self.x.rows(group::<R>(self.records, first));
+        if first == 0 && self.decay != 1.0 {
+            let decay = T::from_f64(self.decay);
+            add_products::<_, _, R, K, true>(simd, x, factors, decay, rows);
+        } else {
+            add_products::<_, _, R, K, false>(simd, x, factors, T::ONE, rows);
+        }
     }
 }
 
-/// Adds `factors[r][k] * x[r]` to row `k`, for one record after the other.
+/// Multiplies the rows with `decay`, which is 1 unless `DECAYS`, and adds `factors[r][k] * x[r]` to row `k`, for one record after the other.
 #[inline(always)]
-fn add_products<T: Wide, S: Simd, const R: usize, const K: usize>(
+fn add_products<T: Wide, S: Simd, const R: usize, const K: usize, const DECAYS: bool>(
     simd: S,
     x: [&[T]; R],
     factors: [[T; K]; R],
+    decay: T,
     rows: [&mut [T]; K],
 ) {
+    // What leaves every product as it is, -0 too.
+    let (wide_decay, nothing) = (T::splat(simd, decay), T::splat(simd, -T::ZERO));
     let mut wide = [[T::splat(simd, T::ZERO); K]; R];
     for r in 0..R {
         for k in 0..K {
@@ -230,6 +236,9 @@ fn add_products<T: Wide, S: Simd, const R: usize, const K: usize>(
         }
         for k in 0..K {
             let mut sum = rows[k].0[c];
+            if DECAYS {
+                sum = T::multiply_add(simd, sum, wide_decay, nothing);
+            }
             for r in 0..R {
                 sum = T::multiply_add(simd, values[r], wide[r][k], sum);
             }
@@ -238,6 +247,7 @@ fn add_products<T: Wide, S: Simd, const R: usize, const K: usize>(
     }
     for k in 0..K {
         for (j, slot) in rows[k].1.iter_mut().enumerate() {
+            *slot *= decay;
             for r in 0..R {
                 *slot = x[r].rest[j].mul_add(factors[r][k], *slot);
             }
@@ -275,7 +285,7 @@ mod tests {
         let records: Vec<i64> = (0..count as i64).collect();
         for sums in with_each_instruction_set(|| {
             let mut sums = vec![0.0; outputs * columns];
-            Dense::of(&features, columns).add_scaled(&records, &factors, &mut sums);
+            Dense::of(&features, columns).add_scaled(&records, &factors, 1.0, &mut sums);
             sums
         }) {
             assert!(sums.iter().all(|sum| sum.is_nan()));

@@ -13,7 +13,7 @@ use super::scratch::Scratch;
 use super::vectors::{distance, scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
-use crate::parallel::{for_each, is_serial, vectorized};
+use crate::parallel::{BLOCK, for_each, is_serial, vectorized};
 use crate::projection::{Norm, norm};
 use crate::{KernelError, Real};
 
@@ -205,13 +205,12 @@ impl<F: Features> LinearModel<'_, F> {
                 .collect();
             b = decay * b - eta * averaging.regularization;
             vectorized!(scale_in_place(&mut c, decay));
-            vectorized!(scale_in_place(&mut z, decay));
             for (&i, factors) in places.iter().zip(factors.chunks(outputs)) {
                 for (k, &factor) in factors.iter().enumerate() {
                     c[k * width + i as usize] += factor;
                 }
             }
-            Dense::of(&gram, width).add_scaled(&places, &factors, &mut z);
+            Dense::of(&gram, width).add_scaled(&places, &factors, decay, &mut z);
 
             let square = vectorized!(product(&c, &z)); // |C^T X|^2
             let product = vectorized!(product(&c, &start_scores)); // <C^T X, W_0>
@@ -229,7 +228,7 @@ impl<F: Features> LinearModel<'_, F> {
         let of_records: Vec<_> = (0..n)
             .flat_map(|i| c[i..].iter().step_by(width).copied())
             .collect();
-        self.features.add_scaled(own, &of_records, out);
+        self.features.add_scaled(own, &of_records, 1.0, out);
     }
 
     /// Inner products of all pairs of these records, in rows of `width` elements.
@@ -244,7 +243,8 @@ impl<F: Features> LinearModel<'_, F> {
             let rows = &mut rows[..some.len() * columns];
             rows.fill(F::Value::ZERO);
             for (record, row) in some.iter().zip(rows.chunks_mut(columns)) {
-                self.features.add_scaled(&[*record], &[F::Value::ONE], row);
+                self.features
+                    .add_scaled(&[*record], &[F::Value::ONE], 1.0, row);
             }
             let products = &mut products[..others.len() * some.len()];
             self.features.scores(others, rows, products);
@@ -290,8 +290,11 @@ fn product<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
 /// `w <- start + factor * (w - start)`.
 #[inline(always)]
 fn pull<T: Real>(w: &mut [T], start: &[T], factor: T) {
-    for (w, &start) in w.iter_mut().zip(start) {
-        *w = start + factor * (*w - start);
+    // What the length was summed over last is still in the cache.
+    for (w, start) in w.chunks_mut(BLOCK).zip(start.chunks(BLOCK)).rev() {
+        for (w, &start) in w.iter_mut().zip(start) {
+            *w = start + factor * (*w - start);
+        }
     }
 }
 
