@@ -3,7 +3,7 @@
 //! A draw takes 64 bits of the stream, and its probabilities are exact to 2^-63.
 
 use crate::error::{rows, same_len};
-use crate::parallel::{for_each, for_each_row_with, is_serial};
+use crate::parallel::{for_each, for_each_row_with, is_serial, vectorized};
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::{BLOCK_BYTES, Stream};
 use crate::{KernelError, Sample};
@@ -13,6 +13,10 @@ const NUMBERS_PER_BLOCK: usize = BLOCK_BYTES / 8;
 
 /// Elements that take as long elsewhere as to draw a number and to put it in order.
 const SORTED: usize = 16;
+
+/// So few numbers are put in order by counting the smaller ones of each: that has no branches, and a processor could
+/// not foresee those of sorting.
+const FEW: usize = 128;
 
 /// Numbers of a row that are in memory at a time.
 const AT_ONCE: usize = 1 << 20;
@@ -162,6 +166,10 @@ pub fn shuffle_into(
             source.draw(coins, drawn, Place { row, column: 0 });
             let passes = coins.chunks(values.len());
             for (coins, out) in passes.zip(out.chunks_mut(values.len())) {
+                if values.len() <= FEW {
+                    vectorized!(order_few(coins, values, out));
+                    continue;
+                }
                 order.clear();
                 order.extend(coins.iter().zip(values).map(|(c, &v)| (c.to_bits(), v)));
                 order.sort_unstable(); // numbers of at least 0 stand in the order of their bits
@@ -172,6 +180,28 @@ pub fn shuffle_into(
         },
     );
     Ok(())
+}
+
+/// Writes the values in the order of their numbers, as far as there is room.
+#[inline(always)]
+fn order_few(coins: &[f64], values: &[i64], out: &mut [i64]) {
+    const ONE: f64 = (1_u64 << 53) as f64; // the numbers are multiples of one over this
+    let mut keys = [[i64::MAX; LANES]; FEW / LANES];
+    for (place, (key, coin)) in keys.as_flattened_mut().iter_mut().zip(coins).enumerate() {
+        *key = ((coin * ONE) as i64) << 7 | place as i64; // of equal numbers the first
+    }
+    let keys = &keys[..coins.len().div_ceil(LANES)];
+    for (own, &value) in keys.as_flattened().iter().zip(values) {
+        let mut smaller = [0; LANES];
+        for keys in keys {
+            for l in 0..LANES {
+                smaller[l] += usize::from(keys[l] < *own);
+            }
+        }
+        if let Some(out) = out.get_mut(smaller.iter().sum::<usize>()) {
+            *out = value;
+        }
+    }
 }
 
 /// The values of a row, and where they go.
