@@ -166,6 +166,10 @@ X = np.ones((2, 3))
             r"out: wanted an array of float64 and shape \(2, 3\), got float64 \(2, 2\)",
         ),
         (
+            lambda: kernels.mix_noisy(np.eye(2), X * np.nan, "gaussian", 1.0, STREAM),
+            "x: wanted finite values, got NaN or infinity",
+        ),
+        (
             lambda: kernels.mix_noisy(np.eye(2), X[0], "gaussian", 1.0, STREAM),
             r"x: wanted 2 axes, got shape \(3,\)",
         ),

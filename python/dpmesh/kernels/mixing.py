@@ -85,7 +85,7 @@ def mix_noisy(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument does not fit, or a noisy row has NaN or infinity; `out` is then undefined.
     """
     array = floats("x", x, ndim=2)
     indptr, indices, weights = _compressed_rows(matrix, array)

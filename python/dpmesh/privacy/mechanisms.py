@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from dpmesh import kernels
 from dpmesh._validate import able, fail, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import Passage, ask_keeper, let_out, show_carrier
+from dpmesh.privacy.door import Passage, ask_keeper, is_watched, let_out, show_carrier
 from dpmesh.privacy.events import (
     MechanismName,
     Norm,
@@ -48,6 +48,9 @@ class Source(NamedTuple):
     stream: Stream
     nodes: tuple[int, ...] | None
 
+
+FEW_ROWS, LONG_ROWS = 128, 4096
+"""Of so few rows as many noisy columns as a row shares among threads stay in a core's cache."""
 
 _ON_GRID: dict[str, MechanismName] = {
     "laplace": "discrete_laplace",
@@ -158,6 +161,7 @@ class Mechanism(ABC):
         sampling: Sampling | None = None,
         coins: Stream | None = None,
         nodes: tuple[int, ...] | None = None,
+        weights: Any = None,
     ) -> Emission:
         """Let `values` out, each node's row with noise of its own.
 
@@ -177,6 +181,9 @@ class Mechanism(ABC):
             The compressor's randomness, of another purpose than `stream`.
         nodes
             Which nodes the rows belong to, and draw noise and coins; None for all, in order.
+        weights
+            A matrix that the rows meet as they leave, as in `dpmesh.kernels.mix`: what comes out is
+            then what arrives, to the bit. Long rows get their noise as they are mixed.
 
         Raises
         ------
@@ -184,10 +191,15 @@ class Mechanism(ABC):
             If a value is NaN or infinite, or would be after its compression, a compressor gets no
             coins, the noise exceeds 2**25 times the grid, or the release is over the run's budget.
         """
-        if not kernels.all_finite(values):
+        at_once = weights is not None and self._adds_and_mixes_at_once(values, sensitivity)
+        if not at_once and not kernels.all_finite(values):
             fail("values", "finite values at the door", "NaN or infinity")
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         ask_keeper(record)
+        if at_once and self.law != "none":
+            scale = self.noise_scale(sensitivity, values.shape[-1])
+            mixed = kernels.mix_noisy(weights, values, self.law, scale, stream, nodes=nodes)
+            return Emission(Released(mixed), record, 8 * values.itemsize * values.shape[-1])
         inside: Floats = values
         if self.clipping_norm is not None:
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
@@ -208,7 +220,18 @@ class Mechanism(ABC):
             if not kernels.all_finite(out):
                 fail("values", f"numbers whose compression {out.dtype} can hold", "larger ones")
         emission = Emission(Released(out), record, bits_per_node)
-        return let_out(Passage(self, Sensitive(inside), emission))
+        emission = let_out(Passage(self, Sensitive(inside), emission))
+        if weights is None:
+            return emission
+        return emission._replace(values=Released(kernels.mix(weights, emission.values)))
+
+    def _adds_and_mixes_at_once(self, values: Floats, sensitivity: Sensitivity) -> bool:
+        """Whether noise of the kernels is all that few long rows get, and nobody watches."""
+        is_plain = self.grid is None and self.clipping_norm is None and self.compressor is None
+        is_the_kernels = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
+        rows, dim = values.shape
+        fits = rows <= FEW_ROWS and dim >= LONG_ROWS
+        return fits and is_plain and is_the_kernels and sensitivity.bound > 0 and not is_watched()
 
     def _noisy(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.grid is None:

@@ -146,6 +146,12 @@ class LinearProblem:
         """Number of records of the poorest node."""
         return int(self.records.min())
 
+    @cached_property
+    def _rows(self) -> npt.NDArray[np.int64] | None:
+        """A row of records for each node, if all have as many."""
+        equal = len(self._order) == self.nodes * self.fewest_records
+        return self._order.reshape(self.nodes, -1) if equal else None
+
     def rounds(self, size: int) -> int:
         """Number of rounds that the records of the poorest node last, `size` of them a round."""
         return self.fewest_records // integer("size", size, at_least=1)
@@ -173,6 +179,9 @@ class LinearProblem:
         if round >= self.rounds(size):
             wanted = f"below {self.rounds(size)}, where the records of a node run out"
             fail("round", wanted, round)
+        if self._rows is not None:
+            records: npt.NDArray[np.int64] = self._rows[:, start : start + size].copy()
+            return records
         places = self._starts[:-1, np.newaxis] + np.arange(start, start + size)
         return self._order.take(places, mode="clip")  # without a check, which takes as long
 

@@ -313,7 +313,7 @@ impl<T: Copy + Default + Send, F: Fn([u32; 2]) -> T + Sync> Sampler for Draw<F> 
     }
 
     #[inline(always)]
-    fn store(&self, _row: usize, samples: &[T], part: &mut [T]) {
+    fn store(&self, _: Place, samples: &[T], part: &mut [T]) {
         part.copy_from_slice(samples);
     }
 }

@@ -3,12 +3,15 @@
 //! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
 //! whatever the number of threads and the width of the vector registers.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::error::{self, same_len};
-use crate::noise::Noise;
-use crate::parallel::{LINE, for_each, for_each_tile, is_serial, vectorized};
-use crate::sampling::{CHUNK, Place};
+use crate::noise::{Noise, Onto};
+use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vectorized};
+use crate::projection::{all_finite, is_finite};
+use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
-use rows::{Ahead, Columns, LONG, PANEL, Tile, mix_long, mix_row, mix_short};
+use rows::{Ahead, Columns, LONG, PANEL, Tile, mix_long, mix_short};
 
 mod rows;
 
@@ -189,7 +192,8 @@ fn mix_blocks<T: Real>(
 /// makes of `x`. A thread holds 512 noisy columns at a time, or more if there are few nodes.
 ///
 /// # Errors
-/// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into).
+/// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into), and if a noisy element is NaN or infinite; what
+/// `out` then holds is not defined.
 pub fn mix_noisy_into<T: Sample>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
@@ -199,53 +203,55 @@ pub fn mix_noisy_into<T: Sample>(
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
     let width = dim.min((TILE / a.columns.max(1) / CHUNK).max(1) * CHUNK);
-    let source = noise.source(true, a.columns, dim)?;
-    let send = |sent: &mut Vec<T>, first: usize, columns: usize| {
-        sent.clear();
-        for row in x.chunks(dim) {
-            sent.extend_from_slice(&row[first..first + columns]);
-        }
-        source.draw(
-            sent,
-            columns,
-            Place {
-                row: 0,
-                column: first,
-            },
-        );
-    };
-    let room = || Vec::with_capacity(a.columns * width);
+    let source = noise.source(Onto::Rows(x, dim), a.columns, dim)?;
     if width == dim {
-        let mut sent = room();
-        send(&mut sent, 0, dim);
+        let mut sent = vec![T::ZERO; x.len()];
+        source.draw(&mut sent, dim, Place::default());
+        if !all_finite(&sent) {
+            return Err(not_finite());
+        }
         return mix_into(a, &sent, dim, out);
     }
+    // One line more than the columns: rows a power of two apart would share few places in the cache.
+    let apart = width + LINE / size_of::<T>();
     let tiles = column_tiles(out, dim, 0, width).into_iter();
+    let room = || (Chunk::default(), vec![T::ZERO; a.columns * apart]);
+    let finite = AtomicBool::new(true);
     for_each(
         tiles,
         is_serial(x.len()),
         room,
-        |sent, (first, mut rows)| {
-            let columns = rows[0].len();
-            send(sent, first, columns);
-            vectorized!(for (i, out) in rows.iter_mut().enumerate() {
-                {
-                    mix_row(
-                        a,
-                        i,
-                        Columns {
-                            x: sent,
-                            dim: columns,
-                            column: 0,
-                            len: columns,
-                        },
-                        out,
-                    );
-                };
-            });
+        |(chunk, sent), (column, mut rows)| {
+            let len = rows[0].len();
+            for (row, sent) in sent.chunks_exact_mut(apart).enumerate() {
+                // What the next row reads and what the result takes the place of come while this row is drawn.
+                fetch_all(x, (row + 1) * dim + column, len);
+                if let Some(out) = rows.get(row) {
+                    fetch_all(out, 0, len);
+                }
+                source.draw_tile(chunk, &mut sent[..len], len, Place { row, column });
+                if !vectorized!(is_finite(&sent[..len])) {
+                    finite.store(false, Ordering::Relaxed);
+                }
+            }
+            let columns = Columns {
+                x: sent,
+                dim: apart,
+                column: 0,
+                len,
+            };
+            vectorized!(mix_short(a, 0, columns, Ahead::Nothing, &mut rows));
         },
     );
-    Ok(())
+    if finite.into_inner() {
+        Ok(())
+    } else {
+        Err(not_finite())
+    }
+}
+
+fn not_finite() -> KernelError {
+    KernelError::new("x", "finite values", "NaN or infinity")
 }
 
 /// The first column and the rows of each tile of `width` columns; the first tile is wider by `more`, the last tile may

@@ -11,13 +11,10 @@
 //! matters, quantize after the noise.
 
 use crate::error::{rows, same_len};
-use crate::parallel::{for_each_tile, is_serial};
-use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
+use crate::parallel::fetch_all;
+use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
-
-/// Elements that are copied before they get their noise, while they are in the first-level cache.
-const TILE: usize = 8 * CHUNK;
 
 /// The law of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +48,7 @@ pub fn add_noise_in_place<T: Sample>(
     dim: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
-    draw(true, "x", x, dim, noise)
+    draw(Onto::Itself, "x", x, dim, noise)
 }
 
 /// As [`add_noise_in_place`], reading `x` and writing `out`.
@@ -65,21 +62,7 @@ pub fn add_noise_into<T: Sample>(
     out: &mut [T],
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), x.len())?;
-    let rows = rows("x", x.len(), dim)?;
-    let source = noise.source(true, rows, dim)?;
-    let serial = is_serial(rows * source.cost(dim));
-    for_each_tile(
-        out,
-        dim,
-        TILE,
-        serial,
-        Chunk::default,
-        |chunk, row, column, tile| {
-            tile.copy_from_slice(&x[row * dim + column..][..tile.len()]);
-            source.draw_tile(chunk, tile, dim.min(tile.len()), Place { row, column });
-        },
-    );
-    Ok(())
+    draw(Onto::Rows(x, dim), "x", out, dim, noise)
 }
 
 /// Fills `out` with the noise that [`add_noise_in_place`] would add to its rows of `dim` elements.
@@ -91,33 +74,35 @@ pub fn noise_into<T: Sample>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    draw(false, "out", out, dim, noise)
+    draw(Onto::Nothing, "out", out, dim, noise)
 }
 
 fn draw<T: Sample>(
-    add: bool,
+    onto: Onto<'_, T>,
     argument: &'static str,
     x: &mut [T],
     dim: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
     let rows = rows(argument, x.len(), dim)?;
-    noise.source(add, rows, dim)?.draw(x, dim, Place::default());
+    noise
+        .source(onto, rows, dim)?
+        .draw(x, dim, Place::default());
     Ok(())
 }
 
 impl<'a> Noise<'a> {
-    /// The noise of a matrix of `rows` rows of `dim` elements, to be added or stored.
+    /// The noise of a matrix of `rows` rows of `dim` elements.
     pub(crate) fn source<T: Sample>(
         &self,
-        add: bool,
+        onto: Onto<'a, T>,
         rows: usize,
         dim: usize,
-    ) -> Result<Source<'a, Scaled<T>>, KernelError> {
+    ) -> Result<Source<'a, Scaled<'a, T>>, KernelError> {
         let sampler = Scaled {
             law: self.law,
             scales: scales_in(self.scales, rows)?,
-            add,
+            onto,
         };
         Source::new(sampler, self.stream, self.nodes, rows, dim)
     }
@@ -141,14 +126,25 @@ fn scales_in<T: Sample>(scales: &[f64], rows: usize) -> Result<Vec<T>, KernelErr
     scales.iter().map(convert).collect()
 }
 
-/// Noise times the scale of its row, stored or added.
-pub(crate) struct Scaled<T> {
-    law: Law,
-    scales: Vec<T>,
-    add: bool,
+/// What noise is added to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Onto<'a, T> {
+    /// Nothing: the noise itself is stored.
+    Nothing,
+    /// What is there.
+    Itself,
+    /// Rows of so many elements elsewhere.
+    Rows(&'a [T], usize),
 }
 
-impl<T: Sample> Sampler for Scaled<T> {
+/// Noise times the scale of its row.
+pub(crate) struct Scaled<'a, T> {
+    law: Law,
+    scales: Vec<T>,
+    onto: Onto<'a, T>,
+}
+
+impl<T: Sample> Sampler for Scaled<'_, T> {
     type Sample = T;
     type Stored = T;
 
@@ -191,16 +187,32 @@ impl<T: Sample> Sampler for Scaled<T> {
         self.scales.len() == 1
     }
 
+    fn fetch(&self, Place { row, column }: Place, len: usize) {
+        if let Onto::Rows(rows, dim) = self.onto {
+            fetch_all(rows, row * dim + column, len);
+        }
+    }
+
     #[inline(always)]
-    fn store(&self, row: usize, samples: &[T], part: &mut [T]) {
-        let scale = self.scales[if self.scales.len() == 1 { 0 } else { row }];
-        if self.add {
-            for (x, z) in part.iter_mut().zip(samples) {
-                *x = scale.mul_add(*z, *x);
+    fn store(&self, first: Place, samples: &[T], part: &mut [T]) {
+        let Place { row, column } = first;
+        let scale = self.scales[if self.rows_are_alike() { 0 } else { row }];
+        match self.onto {
+            Onto::Nothing => {
+                for (out, z) in part.iter_mut().zip(samples) {
+                    *out = scale * *z;
+                }
             }
-        } else {
-            for (x, z) in part.iter_mut().zip(samples) {
-                *x = scale * *z;
+            Onto::Itself => {
+                for (x, z) in part.iter_mut().zip(samples) {
+                    *x = scale.mul_add(*z, *x);
+                }
+            }
+            Onto::Rows(rows, dim) => {
+                let rows = &rows[row * dim + column..];
+                for ((out, z), x) in part.iter_mut().zip(samples).zip(rows) {
+                    *out = scale.mul_add(*z, *x);
+                }
             }
         }
     }
@@ -231,7 +243,7 @@ mod tests {
             let sampler = Scaled {
                 law,
                 scales,
-                add: true,
+                onto: Onto::Itself,
             };
             let Unit { samples, words } = sampler.unit();
             let mut state = 1_u32;
@@ -248,7 +260,7 @@ mod tests {
                     #[inline(always)]
                     || {
                         sampler.draw(&words, &mut z);
-                        sampler.store(0, &z, &mut x);
+                        sampler.store(Place::default(), &z, &mut x);
                     },
                 );
                 (z, x)

@@ -19,32 +19,53 @@ pub enum Norm {
     L2,
 }
 
+impl Norm {
+    /// The norm of a row with this [`sum_of_powers`].
+    #[inline(always)]
+    pub(crate) fn root(self, sum: f64) -> f64 {
+        match self {
+            Norm::L1 => sum,
+            Norm::L2 => sum.sqrt(),
+        }
+    }
+}
+
 /// Up to this many elements, the norm of a row is not worth a call.
 const SHORT: usize = 64;
 
 /// The norm of one row, summed in `f64`; NaN or infinite exactly if the row is not finite or the sum
 /// overflows.
-pub fn norm<T: Real>(row: &[T], norm: Norm) -> f64 {
-    match norm {
+pub fn norm<T: Real>(row: &[T], kind: Norm) -> f64 {
+    kind.root(outlined_sum(row, kind))
+}
+
+fn outlined_sum<T: Real>(row: &[T], kind: Norm) -> f64 {
+    match kind {
         Norm::L1 => sum_blocks(row, |block| {
             sum(block, f64::abs, vectorized!(lanes(block, f64::abs)))
         }),
         Norm::L2 => sum_blocks(row, |block| {
             sum(block, square, vectorized!(lanes(block, square)))
-        })
-        .sqrt(),
+        }),
     }
 }
 
 /// The [`norm`] of a row, short or long, for loops over rows inside `vectorized!`.
 #[inline(always)]
 pub(crate) fn inlined_norm<T: Real>(row: &[T], kind: Norm) -> f64 {
+    kind.root(sum_of_powers(row, kind))
+}
+
+/// The sum of absolute values or squares whose [`root`](Norm::root) is the norm: of several rows, roots are best taken
+/// together.
+#[inline(always)]
+pub(crate) fn sum_of_powers<T: Real>(row: &[T], kind: Norm) -> f64 {
     if row.len() > SHORT {
-        return norm(row, kind);
+        return outlined_sum(row, kind);
     }
     match kind {
         Norm::L1 => sum(row, f64::abs, lanes(row, f64::abs)),
-        Norm::L2 => sum(row, square, lanes(row, square)).sqrt(),
+        Norm::L2 => sum(row, square, lanes(row, square)),
     }
 }
 
@@ -55,10 +76,14 @@ fn square(v: f64) -> f64 {
 
 /// Whether no element is NaN or infinite.
 pub fn all_finite<T: Real>(x: &[T]) -> bool {
-    let finite = map_blocks(x, BLOCK, |block| {
-        vectorized!(block.iter().fold(true, |all, v| all & v.is_finite()))
-    });
+    let finite = map_blocks(x, BLOCK, |block| vectorized!(is_finite(block)));
     finite.iter().all(|&block| block)
+}
+
+/// As [`all_finite`], for a block inside `vectorized!`.
+#[inline(always)]
+pub(crate) fn is_finite<T: Real>(block: &[T]) -> bool {
+    block.iter().fold(true, |all, v| all & v.is_finite())
 }
 
 /// The norm of each row of `dim` elements.

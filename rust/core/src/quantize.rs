@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{rows, same_len};
-use crate::noise::Noise;
+use crate::noise::{Noise, Onto};
 use crate::parallel::{BLOCK, fetch_all, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
@@ -126,7 +126,7 @@ fn quantize<T: Sample, C: Code>(
     let rows = rows("x", x.len(), dim)?;
     same_len("out", out.len(), x.len())?;
     let noise = noise
-        .map(|noise| noise.source::<T>(true, rows, dim))
+        .map(|noise| noise.source(Onto::Rows(x, dim), rows, dim))
         .transpose()?;
     let coins = Coins::<T>(PhantomData);
     let coins = Source::new(coins, quantizer.coins, quantizer.nodes, rows, dim)?;
@@ -150,7 +150,6 @@ fn quantize<T: Sample, C: Code>(
         fetch_all(x, 0, x.len());
         if let Some(noise) = &noise {
             let noisy = &mut noisy[..len];
-            noisy.copy_from_slice(x);
             noise.draw_tile(chunk, noisy, dim, place);
             x = noisy;
         }
@@ -264,7 +263,7 @@ impl<T: Sample> Sampler for Coins<T> {
     }
 
     #[inline(always)]
-    fn store(&self, _row: usize, samples: &[T], part: &mut [T]) {
+    fn store(&self, _: Place, samples: &[T], part: &mut [T]) {
         part.copy_from_slice(samples);
     }
 }

@@ -2,7 +2,7 @@
 //! begins at a fixed place of the stream, so that rows may be cut anywhere and drawn by any thread.
 
 use crate::KernelError;
-use crate::parallel::{for_each_group, for_each_part, vectorized};
+use crate::parallel::{fetch_all, for_each_group, for_each_part, vectorized};
 use crate::stream::{BLOCK_BYTES, Stream};
 
 /// Samples of one chunk.
@@ -43,8 +43,11 @@ pub(crate) trait Sampler: Sync {
         true
     }
 
-    /// Puts samples into a part of a row of as many elements; `#[inline(always)]`.
-    fn store(&self, row: usize, samples: &[Self::Sample], part: &mut [Self::Stored]);
+    /// Asks for what [`store`](Self::store) will read to fill a part of so many elements.
+    fn fetch(&self, _first: Place, _len: usize) {}
+
+    /// Puts samples into the part of as many elements that begins at `first`; `#[inline(always)]`.
+    fn store(&self, first: Place, samples: &[Self::Sample], part: &mut [Self::Stored]);
 }
 
 /// Which node each row belongs to.
@@ -209,11 +212,11 @@ impl<'a, S: Sampler> Source<'a, S> {
             let drawn = chunk.draw(&self.sampler, words * units * rows, samples * units * rows);
             if self.sampler.rows_are_alike() {
                 close_gaps(drawn, samples * units, dim);
-                self.sampler.store(first.row, &drawn[..x.len()], x);
+                self.sampler.store(first, &drawn[..x.len()], x);
             } else {
                 let drawn = drawn.chunks_exact(samples * units);
                 for (row, (x, drawn)) in x.chunks_exact_mut(dim).zip(drawn).enumerate() {
-                    self.sampler.store(first.row + row, &drawn[..dim], x);
+                    self.sampler.store(first.after(row, 0), &drawn[..dim], x);
                 }
             }
         });
@@ -225,11 +228,15 @@ impl<'a, S: Sampler> Source<'a, S> {
         for (i, x) in x.chunks_mut(CHUNK).enumerate() {
             let units = x.len().div_ceil(samples);
             let bytes = &mut chunk.bytes.0[..4 * words * units];
-            let block = self.block(first.column + i * CHUNK);
+            let first = first.after(0, i * CHUNK);
+            // They come from memory while random bits are drawn.
+            self.sampler.fetch(first, x.len());
+            fetch_all(x, 0, x.len());
+            let block = self.block(first.column);
             self.stream.fill(self.nodes.of(first.row), block, bytes);
             vectorized!({
                 let drawn = chunk.draw(&self.sampler, words * units, samples * units);
-                self.sampler.store(first.row, &drawn[..x.len()], x);
+                self.sampler.store(first, &drawn[..x.len()], x);
             });
         }
     }

@@ -6,7 +6,7 @@ use super::vectors::scale_in_place;
 use crate::KernelError;
 use crate::error::rows;
 use crate::parallel::vectorized;
-use crate::projection::{Norm, inlined_norm};
+use crate::projection::{Norm, sum_of_powers};
 use crate::wide::{Wide, in_wide_vectors};
 
 /// Sums of the inner product of one record: few, so that short ones fill them.
@@ -73,8 +73,8 @@ impl<T: Wide> Features for Dense<'_, T> {
     }
 
     #[inline(always)]
-    fn norm(&self, record: usize, kind: Norm) -> f64 {
-        inlined_norm(self.row(record), kind)
+    fn sum_of_powers(&self, record: usize, kind: Norm) -> f64 {
+        sum_of_powers(self.row(record), kind)
     }
 
     #[inline(always)]

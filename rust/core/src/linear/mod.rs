@@ -60,8 +60,8 @@ pub trait Features: Sync {
     /// # Errors
     /// If its place or its columns are out of range.
     fn check(&self, record: usize) -> Result<(), KernelError>;
-    /// Norm of one record.
-    fn norm(&self, record: usize, norm: Norm) -> f64;
+    /// Sum of the absolute values or squares of one record, whose [root](Norm::root) is its norm.
+    fn sum_of_powers(&self, record: usize, norm: Norm) -> f64;
     /// Score of one record under one row of parameters.
     fn score(&self, record: usize, params: &[Self::Value]) -> f64;
     /// Adds to one row of parameters one record times a factor.

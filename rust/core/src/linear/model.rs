@@ -340,8 +340,8 @@ impl<'a, F: Features> LinearModel<'a, F> {
         weight: f64,
     ) -> f64 {
         clipping.map_or(weight, |clip| {
-            let length = inlined_norm(slopes, clip.norm);
-            weight * clip.factor(length * self.features.norm(record as usize, clip.norm))
+            let powers = self.features.sum_of_powers(record as usize, clip.norm);
+            weight * clip.factor(inlined_norm(slopes, clip.norm) * clip.norm.root(powers))
         })
     }
 

@@ -6,7 +6,7 @@ use super::Features;
 use super::vectors::scale_in_place;
 use crate::error::same_len;
 use crate::parallel::vectorized;
-use crate::projection::{Norm, inlined_norm};
+use crate::projection::{Norm, sum_of_powers};
 use crate::wide::Wide;
 use crate::{Index, KernelError, Real};
 
@@ -89,8 +89,8 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
     }
 
     #[inline(always)]
-    fn norm(&self, record: usize, kind: Norm) -> f64 {
-        inlined_norm(self.row(record).1, kind)
+    fn sum_of_powers(&self, record: usize, kind: Norm) -> f64 {
+        sum_of_powers(self.row(record).1, kind)
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
 use crate::parallel::{BLOCK, for_each_group_or_within, vectorized};
-use crate::projection::{Norm, inlined_norm};
+use crate::projection::{Norm, inlined_norm, sum_of_powers};
 use crate::{KernelError, Real};
 
 /// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones go on.
@@ -170,10 +170,19 @@ impl<F: Features> LinearModel<'_, F> {
         for (slope, (&record, params)) in slopes.iter_mut().zip(records.iter().zip(rows)) {
             *slope = self.features.score(record as usize, params);
         }
-        let weight = -step_size * averaging.weight(&records[..1]);
         self.objective.slopes_in_place(records, slopes);
-        for (slope, &record) in slopes.iter_mut().zip(records) {
-            *slope *= self.factor(record, from_ref(slope), clipping, weight);
+        let mut powers = [0.0; SIDE_BY_SIDE];
+        if let Some(clip) = clipping {
+            for (powers, &record) in powers.iter_mut().zip(records) {
+                *powers = self.features.sum_of_powers(record as usize, clip.norm);
+            }
+        }
+        let weight = -step_size * averaging.weight(&records[..1]);
+        for (slope, powers) in slopes.iter_mut().zip(powers) {
+            *slope *= clipping.map_or(weight, |clip| {
+                let length = inlined_norm(from_ref(slope), clip.norm);
+                weight * clip.factor(length * clip.norm.root(powers))
+            });
         }
         scale_in_place(params, averaging.decay(step_size));
         let rows = params.chunks_exact_mut(self.dim());
@@ -188,12 +197,16 @@ impl<F: Features> LinearModel<'_, F> {
 #[inline(always)]
 fn project_rows<T: Real>(rows: &mut [T], dim: usize, radius: f64) -> bool {
     let mut norms = [0.0; SIDE_BY_SIDE];
-    for (norm, row) in norms.iter_mut().zip(rows.chunks_exact(dim)) {
-        *norm = inlined_norm(row, Norm::L2);
+    for (powers, row) in norms.iter_mut().zip(rows.chunks_exact(dim)) {
+        *powers = sum_of_powers(row, Norm::L2);
     }
-    let factors = norms.map(|norm| if norm > radius { radius / norm } else { 1.0 });
-    for (row, factor) in rows.chunks_exact_mut(dim).zip(factors) {
-        scale_in_place(row, factor);
+    for norm in &mut norms {
+        *norm = Norm::L2.root(*norm);
+    }
+    for (row, norm) in rows.chunks_exact_mut(dim).zip(norms) {
+        if norm > radius {
+            scale_in_place(row, radius / norm);
+        }
     }
     norms.iter().all(|norm| norm.is_finite())
 }

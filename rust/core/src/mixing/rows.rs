@@ -81,21 +81,6 @@ impl<T> Rows<T> for Vec<&mut [T]> {
     }
 }
 
-/// Row `i` of `A X`.
-#[inline(always)]
-pub fn mix_row<T: Real>(
-    a: &MixingMatrix<'_, T, impl Index>,
-    i: usize,
-    x: Columns<'_, T>,
-    out: &mut [T],
-) {
-    if x.len < LONG {
-        mix_short(a, i, x, Ahead::Nothing, &mut Tile(out, x.len));
-    } else {
-        mix_long(a, i, x, out);
-    }
-}
-
 /// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries.
 #[inline(always)]
 pub fn mix_short<T: Real>(
