@@ -227,11 +227,12 @@ class Mechanism(ABC):
 
     def _adds_and_mixes_at_once(self, values: Floats, sensitivity: Sensitivity) -> bool:
         """Whether noise of the kernels is all that few long rows get, and nobody watches."""
-        is_plain = self.grid is None and self.clipping_norm is None and self.compressor is None
-        is_the_kernels = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
         rows, dim = values.shape
-        fits = rows <= FEW_ROWS and dim >= LONG_ROWS
-        return fits and is_plain and is_the_kernels and sensitivity.bound > 0 and not is_watched()
+        if rows > FEW_ROWS or dim < LONG_ROWS or sensitivity.bound == 0 or is_watched():
+            return False
+        is_the_kernels = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
+        does_more = (self.grid, self.clipping_norm, self.compressor) != (None, None, None)
+        return is_the_kernels and not does_more
 
     def _noisy(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.grid is None:
