@@ -42,19 +42,19 @@ impl Decay {
         powers
     }
 
-    /// `r^0, r^1, ..`, with 0 for what is so small that it adds nothing and would make slow subnormal numbers.
-    pub(super) fn powers_into<A: Real>(&self, powers: &mut [A]) {
-        let first = self.first_powers();
-        powers.fill(A::ZERO);
-        for (i, block) in powers.chunks_mut(STRIDE).enumerate() {
-            let start = self.power(STRIDE * i);
+    /// Appends `r^0, r^1, ..`, at least `count` of them or all that are not so small that they add nothing and would
+    /// make slow subnormal numbers; 0 instead of these.
+    pub(super) fn append_powers<A: Real>(&self, count: usize, powers: &mut Vec<A>) {
+        let [first @ .., _] = self.first_powers();
+        for k in (0..count).step_by(STRIDE) {
+            let start = self.power(k);
             if start < 1e-30 {
                 break;
             }
-            for (power, first) in block.iter_mut().zip(first) {
-                let product = start * first;
-                *power = A::from_f64(if product < 1e-30 { 0.0 } else { product });
-            }
+            powers.extend(first.map(|power| {
+                let product = start * power;
+                A::from_f64(if product < 1e-30 { 0.0 } else { product })
+            }));
         }
     }
 }

@@ -230,7 +230,7 @@ mod tests {
         #[test]
         fn rows_and_blocks_are_independent(
             blocks in prop::collection::vec(1_usize..40, 1..5),
-            count in 1_usize..5,
+            count in 1_usize..40,
             smoothing in 0.0_f64..50.0,
             fourier: bool,
         ) {

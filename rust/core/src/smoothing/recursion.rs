@@ -25,7 +25,7 @@ use pulp::bytemuck::cast_slice_mut;
 
 use super::Smooth;
 use super::decay::{Decay, STRIDE};
-use super::sweep::{LANES, Lanes, Outside, Reach, STEP, Sweep, Tiles};
+use super::sweep::{LANES, Lanes, Outside, Reach, Sweep, Tiling};
 use crate::Real;
 use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
 
@@ -43,16 +43,15 @@ pub(super) fn smooth_rows<T: Smooth>(
     blocks: &[usize],
     smoothing: f64,
 ) {
-    // Tiles of 1 KiB: all lanes' fit the first-level cache, beside `y` and the next ones.
     if size_of::<T>() == 4 && smoothing <= NARROW_UP_TO {
-        Recursion::<T, 256>::new(smoothing, blocks).smooth_rows(v, u);
+        Recursion::<T>::new(smoothing, blocks).smooth_rows(v, u);
     } else {
-        Recursion::<f64, 128>::new(smoothing, blocks).smooth_rows(v, u);
+        Recursion::<f64>::new(smoothing, blocks).smooth_rows(v, u);
     }
 }
 
 /// In arithmetic of type `A`.
-struct Recursion<A, const TILE: usize> {
+struct Recursion<A> {
     /// The blocks of a row.
     cycles: Vec<Cycle>,
     decay: Decay,
@@ -90,14 +89,13 @@ impl Scratch {
         Scratch(KEPT.take())
     }
 
-    /// Tiles, and `y` for each of their elements; both hold anything.
-    fn parts<A: Smooth, const TILE: usize>(&mut self) -> (&mut Tiles<A, TILE>, &mut [Lanes<A>]) {
-        let elements = LANES * TILE;
+    /// Room for whole tiles, and for `y` of each of their elements; both hold anything.
+    fn parts<A: Smooth>(&mut self) -> (&mut [A], &mut [Lanes<A>]) {
+        let elements = LANES * Tiling::whole::<A>().length;
         let len = 2 * elements * size_of::<A>() / size_of::<f64>();
         self.0.resize(len, 0.0);
         let (tiles, y) = cast_slice_mut(&mut self.0).split_at_mut(elements);
-        let tiles = tiles.as_chunks_mut().0.first_chunk_mut();
-        (tiles.expect("as many tiles as lanes"), y.as_chunks_mut().0)
+        (tiles, y.as_chunks_mut().0)
     }
 }
 
@@ -107,8 +105,10 @@ impl Drop for Scratch {
     }
 }
 
-impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
-    const CHUNK: usize = LANES * TILE;
+impl<A: Smooth> Recursion<A> {
+    /// Elements of a whole tile.
+    const TILE: usize = Tiling::whole::<A>().length;
+    const CHUNK: usize = LANES * Self::TILE;
 
     fn new(smoothing: f64, blocks: &[usize]) -> Self {
         let decay = Decay::new(smoothing);
@@ -123,7 +123,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         let ahead = if longest < LONG { 0 } else { Self::CHUNK };
         Recursion {
             cycles: blocks.iter().map(cycle).collect(),
-            sweep: Sweep::new(&decay, longest.min(TILE), ahead),
+            sweep: Sweep::new(&decay, longest.min(Self::TILE), ahead),
             range: (negligible.ln() / decay.log).ceil() as usize,
             powers: decay.first_powers(),
             behind_scale: 1.0 / (decay.rest * (1.0 + decay.r)),
@@ -153,7 +153,7 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
                             u[i] = v[i];
                         }
                     }
-                } else if cycle.length <= TILE {
+                } else if cycle.length <= Self::TILE {
                     self.smooth_side_by_side(v, u, dim, block, cycle.rounds, scratch);
                 } else {
                     for row in 0..u.len() / dim {
@@ -177,30 +177,52 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         rounds: f64,
         scratch: &mut Scratch,
     ) {
-        let (tiles, y) = scratch.parts::<A, TILE>();
-        let (padding, padded) = in_steps(block.len());
-        vectorized!(
-            for (tile, row) in tiles.iter_mut().zip(v.unwrap_or(u).chunks(dim)) {
-                tile[..STEP].fill(A::ZERO);
-                convert(&row[block.clone()], &mut tile[padding..padded]);
+        let (copy, y) = scratch.parts();
+        let length = block.len();
+        let outside = |reach: &Reach<Lanes<A>>| {
+            let mut outside = Outside {
+                before: [A::ZERO; LANES],
+                behind: [A::ZERO; LANES],
+            };
+            for lane in 0..LANES {
+                // Around the cycle, what is before the first element is also the last.
+                let last = reach.right[lane].to_f64() * rounds;
+                let behind = self.behind(reach.left[lane].to_f64() * rounds, last);
+                outside.before[lane] = self.sweep.narrowed(last);
+                outside.behind[lane] = self.sweep.narrowed(behind);
             }
-        );
-        let reach = self.sweep.forward(tiles, padding, &mut y[..padded]);
-        let mut outside = Outside {
-            before: [A::ZERO; LANES],
-            behind: [A::ZERO; LANES],
+            outside
         };
-        for lane in 0..LANES {
-            // Around the cycle, what is before the first element is also the last.
-            let last = reach.right[lane].to_f64() * rounds;
-            let behind = self.behind(reach.left[lane].to_f64() * rounds, last);
-            outside.before[lane] = self.sweep.narrowed(last);
-            outside.behind[lane] = self.sweep.narrowed(behind);
+        if u.len() == LANES * dim {
+            let tiling = Tiling {
+                length,
+                stride: dim,
+            };
+            let v = v.map(|v| &v[block.start..]);
+            self.smooth_tiles(v, &mut u[block.start..], tiling, y, outside);
+        } else {
+            for (tile, row) in copy.chunks_mut(length).zip(v.unwrap_or(u).chunks(dim)) {
+                convert(&row[block.clone()], tile);
+            }
+            let stride = length;
+            self.smooth_tiles(None, copy, Tiling { length, stride }, y, outside);
+            for (tile, row) in copy.chunks(length).zip(u.chunks_mut(dim)) {
+                convert(tile, &mut row[block.clone()]);
+            }
         }
-        self.sweep.backward(&y[..padded], padding, &outside, tiles);
-        vectorized!(for (tile, row) in tiles.iter().zip(u.chunks_mut(dim)) {
-            convert(&tile[padding..padded], &mut row[block.clone()]);
-        });
+    }
+
+    /// Both recursions; `outside` knows from what reaches out of the tiles what comes into them.
+    fn smooth_tiles<T: Real>(
+        &self,
+        v: Option<&[T]>,
+        u: &mut [T],
+        tiling: Tiling,
+        y: &mut [Lanes<A>],
+        outside: impl FnOnce(&Reach<Lanes<A>>) -> Outside<Lanes<A>>,
+    ) {
+        let reach = self.sweep.forward(v.unwrap_or(u), tiling, y);
+        self.sweep.backward(y, &outside(&reach), u, tiling);
     }
 
     fn smooth_cycle<T: Real>(
@@ -293,38 +315,21 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
         around: Around,
         scratch: &mut Scratch,
     ) {
-        let (tiles, y) = scratch.parts::<A, TILE>();
+        let (_, y) = scratch.parts();
         let length = u.len() / LANES;
-        let (padding, padded) = in_steps(length);
-        let y = &mut y[..padded];
-        let from = v.unwrap_or(u);
-        // Whole tiles of this arithmetic stay where they are.
-        let stays = u.len() == Self::CHUNK && size_of::<T>() == size_of::<A>();
-        let reach = match from.as_chunks::<TILE>().0.first_chunk() {
-            Some(whole) if stays => self.sweep.forward(whole, 0, y),
-            _ => {
-                vectorized!(for (lane, tile) in tiles.iter_mut().enumerate() {
-                    tile[..STEP].fill(A::ZERO);
-                    convert(&from[lane * length..][..length], &mut tile[padding..padded]);
-                });
-                self.sweep.forward(tiles, padding, y)
-            }
+        let tiling = Tiling {
+            length,
+            stride: length,
         };
+        let from = v.unwrap_or(u);
+        let reach = self.sweep.forward(from, tiling, y);
         let over = self.over(length);
         let rest = &from[LANES * length..];
         let (outside, rest) = vectorized!(self.outside_of_tiles(&reach, over, around, rest));
         for (u, rest) in u[LANES * length..].iter_mut().zip(rest) {
             *u = T::from_f64(rest);
         }
-        match u.as_chunks_mut::<TILE>().0.first_chunk_mut() {
-            Some(whole) if stays => self.sweep.backward(y, 0, &outside, whole),
-            _ => {
-                self.sweep.backward(y, padding, &outside, tiles);
-                vectorized!(for (lane, tile) in tiles.iter().enumerate() {
-                    convert(&tile[padding..padded], &mut u[lane * length..][..length]);
-                });
-            }
-        }
+        self.sweep.backward(y, &outside, u, tiling);
     }
 
     /// What comes into each tile, and the result for the elements behind the last, of which `rest` are the values.
@@ -373,13 +378,6 @@ impl<A: Smooth, const TILE: usize> Recursion<A, TILE> {
     }
 }
 
-/// How many zeros before `length` elements make them whole steps, and how long both are together.
-fn in_steps(length: usize) -> (usize, usize) {
-    let padded = length.next_multiple_of(STEP);
-    (padded - length, padded)
-}
-
-#[inline(always)]
 fn convert<T: Real, A: Real>(from: &[T], to: &mut [A]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = A::from_f64(from.to_f64());

@@ -9,7 +9,7 @@ mod avx512;
 use pulp::bytemuck::Pod;
 use pulp::x86::{V3, V4};
 
-use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Sweep, Tiles};
+use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Steps, StepsMut, Sweep, Tiling};
 use crate::Real;
 use crate::parallel::LINE;
 
@@ -63,44 +63,49 @@ pub(super) struct Pass<'a, S, A: InVectors<S>> {
     r_squared: A::Vector,
     scale: A::Vector,
     tiny: A::Vector,
+    tiling: Tiling,
     powers: &'a [A],
     ahead: usize,
 }
 
 impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
     #[inline(always)]
-    pub(super) fn new(simd: S, sweep: &Sweep<A>, powers: &'a [A]) -> Self {
+    pub(super) fn new(simd: S, sweep: &'a Sweep<A>, tiling: Tiling) -> Self {
         Pass {
             simd,
             r: A::splat(simd, sweep.r),
             r_squared: A::splat(simd, sweep.r_squared),
             scale: A::splat(simd, sweep.scale),
             tiny: A::splat(simd, sweep.tiny),
-            powers,
+            tiling,
+            powers: sweep.powers(tiling),
             ahead: sweep.ahead,
         }
     }
 
     /// [`Sweep::forward`].
     #[inline(always)]
-    pub(super) fn forward<T: Real, const TILE: usize>(
-        &self,
-        v: &Tiles<T, TILE>,
-        y: &mut [Lanes<A>],
-    ) -> Reach<Lanes<A>> {
+    pub(super) fn forward<T: Real>(&self, v: &[T], y: &mut [Lanes<A>]) -> Reach<Lanes<A>> {
         let mut right = [A::splat(self.simd, A::ZERO); 4];
         let mut left = right.map(|zero| [zero; 2]);
+        let start = v.as_ptr();
         // Written out, or else the vectors stay in memory. One computes while another waits for its last result.
-        for (i, y) in y.as_chunks_mut::<STEP>().0.iter_mut().enumerate() {
-            self.forward_one(v, i * STEP, y, 0, &mut right[0], &mut left[0]);
-            if A::WIDTH <= LANES / 2 {
-                self.forward_one(v, i * STEP, y, A::WIDTH, &mut right[1], &mut left[1]);
-            }
-            if A::WIDTH <= LANES / 4 {
-                self.forward_one(v, i * STEP, y, 2 * A::WIDTH, &mut right[2], &mut left[2]);
-                self.forward_one(v, i * STEP, y, 3 * A::WIDTH, &mut right[3], &mut left[3]);
-            }
-        }
+        self.tiling.each_step(
+            v,
+            #[inline(always)]
+            |from, steps, i| {
+                self.fetch_next(start, from);
+                let y = &mut y[from..from + STEP];
+                self.forward_one(steps, i, from, y, 0, &mut right[0], &mut left[0]);
+                if A::WIDTH <= LANES / 2 {
+                    self.forward_one(steps, i, from, y, A::WIDTH, &mut right[1], &mut left[1]);
+                }
+                if A::WIDTH <= LANES / 4 {
+                    self.forward_one(steps, i, from, y, 2 * A::WIDTH, &mut right[2], &mut left[2]);
+                    self.forward_one(steps, i, from, y, 3 * A::WIDTH, &mut right[3], &mut left[3]);
+                }
+            },
+        );
         let mut reach = Reach {
             right: [A::ZERO; LANES],
             left: [A::ZERO; LANES],
@@ -119,43 +124,50 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
 
     /// [`Sweep::backward`].
     #[inline(always)]
-    pub(super) fn backward<T: Real, const TILE: usize>(
+    pub(super) fn backward<T: Real>(
         &self,
         y: &[Lanes<A>],
         outside: &Outside<Lanes<A>>,
-        u: &mut Tiles<T, TILE>,
+        u: &mut [T],
     ) {
         let all = |lanes: &Lanes<A>| -> All<S, A> {
             std::array::from_fn(|i| A::load(&lanes[i * A::WIDTH % LANES..]))
         };
         let (before, mut behind) = (all(&outside.before), all(&outside.behind));
-        for (i, y) in y.as_chunks::<STEP>().0.iter().enumerate().rev() {
-            self.backward_one(y, i * STEP, before[0], &mut behind[0], u, 0);
-            if A::WIDTH <= LANES / 2 {
-                self.backward_one(y, i * STEP, before[1], &mut behind[1], u, A::WIDTH);
-            }
-            if A::WIDTH <= LANES / 4 {
-                self.backward_one(y, i * STEP, before[2], &mut behind[2], u, 2 * A::WIDTH);
-                self.backward_one(y, i * STEP, before[3], &mut behind[3], u, 3 * A::WIDTH);
-            }
-        }
+        let start = u.as_ptr();
+        self.tiling.each_step_back(
+            u,
+            #[inline(always)]
+            |from, steps, i| {
+                self.fetch_next(start, from);
+                let y = &y[from..from + STEP];
+                self.backward_one(y, from, before[0], &mut behind[0], steps, i, 0);
+                if A::WIDTH <= LANES / 2 {
+                    self.backward_one(y, from, before[1], &mut behind[1], steps, i, A::WIDTH);
+                }
+                if A::WIDTH <= LANES / 4 {
+                    self.backward_one(y, from, before[2], &mut behind[2], steps, i, 2 * A::WIDTH);
+                    self.backward_one(y, from, before[3], &mut behind[3], steps, i, 3 * A::WIDTH);
+                }
+            },
+        );
     }
 
     /// The vector of the tiles from `lane` on.
     #[inline(always)]
-    fn forward_one<T: Real, const TILE: usize>(
+    fn forward_one<T: Real>(
         &self,
-        v: &Tiles<T, TILE>,
+        steps: &Steps<'_, T>,
+        i: usize,
         from: usize,
-        y: &mut [Lanes<A>; STEP],
+        y: &mut [Lanes<A>],
         lane: usize,
         right: &mut A::Vector,
         [even, odd]: &mut [A::Vector; 2],
     ) {
         let mut rows = [[A::ZERO; STEP]; LANES];
-        self.fetch_next(v, from, lane);
-        for (row, tile) in rows.iter_mut().zip(&v[lane..lane + A::WIDTH]) {
-            for (value, v) in row.iter_mut().zip(&tile[from..from + STEP]) {
+        for (row, steps) in rows.iter_mut().zip(&steps[lane..lane + A::WIDTH]) {
+            for (value, v) in row.iter_mut().zip(&steps[i]) {
                 *value = A::from_f64(v.to_f64());
             }
         }
@@ -163,47 +175,51 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         if from.is_multiple_of(CHECK) {
             *right = A::without_less(self.simd, *right, self.tiny);
         }
-        let powers = &self.powers[from..from + STEP];
         for k in (0..STEP).step_by(2) {
             let [a, b] = [values[k], values[k + 1]];
             A::store(self.after(*right, a), &mut y[k][lane..]);
             *right = A::multiply_add(self.simd, self.r_squared, *right, self.after(a, b));
             A::store(*right, &mut y[k + 1][lane..]);
-            *even = A::multiply_add(self.simd, A::splat(self.simd, powers[k]), a, *even);
-            *odd = A::multiply_add(self.simd, A::splat(self.simd, powers[k + 1]), b, *odd);
+        }
+        if let Some(powers) = self.powers.get(from..from + STEP) {
+            for k in (0..STEP).step_by(2) {
+                let [a, b] = [powers[k], powers[k + 1]].map(|power| A::splat(self.simd, power));
+                *even = A::multiply_add(self.simd, a, values[k], *even);
+                *odd = A::multiply_add(self.simd, b, values[k + 1], *odd);
+            }
         }
     }
 
     #[inline(always)]
-    fn backward_one<T: Real, const TILE: usize>(
+    fn backward_one<T: Real>(
         &self,
-        y: &[Lanes<A>; STEP],
+        y: &[Lanes<A>],
         from: usize,
         before: A::Vector,
         behind: &mut A::Vector,
-        u: &mut Tiles<T, TILE>,
+        steps: &mut StepsMut<'_, T>,
+        i: usize,
         lane: usize,
     ) {
         if (from + STEP).is_multiple_of(CHECK) {
             *behind = A::without_less(self.simd, *behind, self.tiny);
         }
-        let mut values = [*behind; STEP];
-        let powers = &self.powers[from + 1..from + 1 + STEP];
+        let mut values: [A::Vector; STEP] = std::array::from_fn(|k| A::load(&y[k][lane..]));
+        if let Some(powers) = self.powers.get(from + 1..from + 1 + STEP) {
+            for (value, power) in values.iter_mut().zip(powers) {
+                let power = A::splat(self.simd, *power);
+                *value = A::multiply_add(self.simd, power, before, *value);
+            }
+        }
         for k in (0..STEP).step_by(2).rev() {
-            let (a, b) = (
-                A::splat(self.simd, powers[k]),
-                A::splat(self.simd, powers[k + 1]),
-            );
-            let a = A::multiply_add(self.simd, a, before, A::load(&y[k][lane..]));
-            let b = A::multiply_add(self.simd, b, before, A::load(&y[k + 1][lane..]));
+            let [a, b] = [values[k], values[k + 1]];
             values[k + 1] = self.after(*behind, b);
             *behind = A::multiply_add(self.simd, self.r_squared, *behind, self.after(b, a));
             values[k] = *behind;
         }
         let rows = A::rows(self.simd, values, self.scale);
-        self.fetch_next(u, from, lane);
-        for (row, tile) in rows.iter().zip(&mut u[lane..lane + A::WIDTH]) {
-            for (u, value) in tile[from..from + STEP].iter_mut().zip(row) {
+        for (row, steps) in rows.iter().zip(&mut steps[lane..lane + A::WIDTH]) {
+            for (u, value) in steps[i].iter_mut().zip(row) {
                 *u = T::from_f64(value.to_f64());
             }
         }
@@ -212,14 +228,12 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
     /// Asks for what follows these tiles in main memory, which the processor itself does not see coming. Both sweeps do:
     /// they may be in two arrays.
     #[inline(always)]
-    fn fetch_next<T, const TILE: usize>(&self, tiles: &Tiles<T, TILE>, from: usize, lane: usize) {
-        if self.ahead == 0 {
-            return;
-        }
-        let next = tiles.as_ptr().cast::<T>().wrapping_add(self.ahead);
-        let next = next.wrapping_add(LANES * from + STEP * lane);
-        for line in (0..STEP * A::WIDTH).step_by(LINE / size_of::<T>()) {
-            A::prefetch(self.simd, next.wrapping_add(line));
+    fn fetch_next<T>(&self, start: *const T, from: usize) {
+        if self.ahead > 0 {
+            let next = start.wrapping_add(self.ahead + LANES * from);
+            for line in (0..LANES * STEP).step_by(LINE / size_of::<T>()) {
+                A::prefetch(self.simd, next.wrapping_add(line));
+            }
         }
     }
 
