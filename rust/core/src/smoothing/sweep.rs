@@ -48,6 +48,7 @@ impl Tiling {
     }
 
     /// The same; tiles that are `WHOLE` are known when this is compiled, so that their addresses need no arithmetic.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn known<A, const WHOLE: bool>(self) -> Tiling {
         if WHOLE { Tiling::whole::<A>() } else { self }
