@@ -11,7 +11,8 @@ use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vecto
 use crate::projection::{all_finite, is_finite};
 use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
-use rows::{Ahead, Columns, LONG, PANEL, Tile, mix_long, mix_short};
+use dpmesh_store::past_cache;
+use rows::{Ahead, Columns, LONG, PANEL, Tile, mix_long, mix_past_cache, mix_short};
 
 mod rows;
 
@@ -26,6 +27,15 @@ const BLOCK: usize = 512;
 
 /// Bytes that stay in the second-level cache beside others.
 const CACHED: usize = 1 << 19;
+
+/// A result of more bytes does not stay in a third-level cache of 32 MiB beside `x`, and is written past it.
+const PAST_CACHE: usize = 24 << 20;
+
+/// Rows of a task that writes past the cache,
+const ROWS: usize = 32;
+
+/// and columns.
+const COLUMNS: usize = 2048;
 
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
 /// `indices` (the columns, in any order) and `weights`.
@@ -111,9 +121,17 @@ pub fn mix_into<T: Real>(
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let is_cached = size_of_val(x) <= CACHED;
     let panel_is_cached = dim >= BLOCK && a.columns * PANEL * LINE <= CACHED;
-    if !is_cached && panel_is_cached && !a.is_local(CACHED / size_of::<T>() / dim) {
-        mix_blocks(a, x, dim, serial, out);
-        return Ok(());
+    let is_past_cache = dim >= LONG && size_of_val(out) > PAST_CACHE;
+    if !is_cached && (panel_is_cached || is_past_cache) {
+        let is_local = a.is_local(CACHED / size_of::<T>() / dim);
+        if panel_is_cached && !is_local {
+            mix_blocks(a, x, dim, serial, out);
+            return Ok(());
+        }
+        if is_past_cache && is_local {
+            mix_tiles_past_cache(a, x, dim, serial, out);
+            return Ok(());
+        }
     }
     let ahead = if is_cached {
         Ahead::Nothing
@@ -137,7 +155,7 @@ pub fn mix_into<T: Real>(
             );
         } else {
             for (i, out) in tile.chunks_mut(len).enumerate() {
-                mix_long(
+                mix_long::<T, 1>(
                     a,
                     row + i,
                     Columns {
@@ -184,6 +202,41 @@ fn mix_blocks<T: Real>(
                 Ahead::Panel,
                 &mut rows
             ));
+        },
+    );
+}
+
+/// `out = A X` for large results of long rows whose neighbours are near.
+fn mix_tiles_past_cache<T: Real>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    x: &[T],
+    dim: usize,
+    serial: bool,
+    out: &mut [T],
+) {
+    let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
+    let mut tiles = Vec::new();
+    for (first, rows) in (0..).step_by(ROWS).zip(out.chunks_mut(ROWS * dim)) {
+        let parts = column_tiles(rows, dim, unaligned, COLUMNS).into_iter();
+        tiles.extend(parts.map(|(column, rows)| (first, column, rows)));
+    }
+    // The next task finds the rows that it shares with this one in the cache.
+    tiles.sort_by_key(|&(_, column, _)| column);
+    for_each(
+        tiles.into_iter(),
+        serial,
+        Vec::new,
+        |sums, (first, column, mut rows)| {
+            let len = rows[0].len();
+            let x = Columns {
+                x,
+                dim,
+                column,
+                len,
+            };
+            past_cache(|writer| {
+                vectorized!(mix_past_cache(a, first, x, &mut rows, sums, writer));
+            });
         },
     );
 }

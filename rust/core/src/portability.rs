@@ -45,8 +45,12 @@ fn check_all<T: Smooth + Sample + Wide>() {
         Box::new((x, norms))
     });
     for (rows, dim) in [(ROWS, DIM), (64, 5003), (3001, 53), (3001, 7)] {
-        check(|| mixed::<T>(rows, dim)); // whole rows, blocks of columns, short rows
+        check(|| Box::new(mixed::<T>(rows, dim, 7))); // whole rows, blocks of columns, short rows
     }
+    check(|| {
+        let large = mixed::<T>(401, 16_500, 1); // past the cache
+        Box::new(large.iter().map(|v| v.to_f64().to_bits()).fold(0, hash))
+    });
     for cipher in [Cipher::Aes, Cipher::ChaCha20] {
         for law in [Law::Gaussian, Law::Laplace] {
             check(|| noise_and_quantize::<T>(cipher, law));
@@ -56,10 +60,14 @@ fn check_all<T: Smooth + Sample + Wide>() {
     check(|| linear_model::<T>(11));
 }
 
-/// Each row half itself, and a quarter each of the next and of one far away.
-fn mixed<T: Real>(rows: usize, dim: usize) -> Box<dyn Debug> {
+fn hash(hash: u64, bits: u64) -> u64 {
+    (hash.rotate_left(5) ^ bits).wrapping_mul(0x517c_c1b7_2722_0a95)
+}
+
+/// Each row half itself, and a quarter each of the next and of one that is far away if `stride` is more than 1.
+fn mixed<T: Real>(rows: usize, dim: usize, stride: usize) -> Vec<T> {
     let indptr: Vec<usize> = (0..=rows).map(|row| 3 * row).collect();
-    let neighbours = |row| [row, (row + 1) % rows, (7 * row + 3) % rows];
+    let neighbours = |row| [row, (row + 1) % rows, (stride * row + 3) % rows];
     let indices: Vec<usize> = (0..rows).flat_map(neighbours).collect();
     let weights = [0.5, 0.25, 0.25].map(T::from_f64).repeat(rows);
     let matrix = MixingMatrix::new(&indptr, &indices, &weights, rows).unwrap();
@@ -70,7 +78,7 @@ fn mixed<T: Real>(rows: usize, dim: usize) -> Box<dyn Debug> {
         .collect();
     let mut mixed = vec![T::ZERO; rows * dim];
     mix_into(&matrix, &x, dim, &mut mixed).unwrap();
-    Box::new(mixed)
+    mixed
 }
 
 fn noise_and_quantize<T: Sample + 'static>(cipher: Cipher, law: Law) -> Box<dyn Debug> {

@@ -20,6 +20,7 @@ pub trait Real:
     + Div<Output = Self>
     + Neg<Output = Self>
     + Sum
+    + dpmesh_store::Number
     + 'static
 {
     /// 0.

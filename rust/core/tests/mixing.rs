@@ -46,22 +46,37 @@ fn pattern(degrees: &[usize], columns: usize, seed: u64) -> (Vec<usize>, Vec<usi
     (std::iter::once(0).chain(indptr).collect(), indices)
 }
 
+/// Each node takes from itself, the one before and two after.
+fn ring(nodes: usize) -> (Vec<usize>, Vec<usize>) {
+    let neighbours = |i| [i + nodes - 1, i, i + 1, i + 2].map(|j| j % nodes);
+    let indptr = (0..=nodes).map(|i| 4 * i).collect();
+    (indptr, (0..nodes).flat_map(neighbours).collect())
+}
+
 fn equals_slow<T: Real>(degrees: &[usize], columns: usize, dim: usize, seed: u64) {
-    let (indptr, indices) = pattern(degrees, columns, seed);
+    matrix_equals_slow::<T>(&pattern(degrees, columns, seed), columns, dim, seed);
+}
+
+fn matrix_equals_slow<T: Real>(
+    (indptr, indices): &(Vec<usize>, Vec<usize>),
+    columns: usize,
+    dim: usize,
+    seed: u64,
+) {
     let weights: Vec<T> = numbers(indices.len(), seed + 1);
     let x: Vec<T> = numbers(columns * dim, seed + 2);
-    let a = MixingMatrix::new(&indptr, &indices, &weights, columns).unwrap();
-    let expected = slow(&indptr, &indices, &weights, &x, dim);
+    let a = MixingMatrix::new(indptr, indices, &weights, columns).unwrap();
+    let expected = slow(indptr, indices, &weights, &x, dim);
     let [short_indptr, short_indices] =
-        [&indptr, &indices].map(|part| part.iter().map(|&i| i as i32).collect::<Vec<_>>());
+        [indptr, indices].map(|part| part.iter().map(|&i| i as i32).collect::<Vec<_>>());
     let short = MixingMatrix::new(&short_indptr, &short_indices, &weights, columns).unwrap();
     let mut out = vec![T::from_f64(f64::NAN); expected.len()];
     mix_into(&short, &x, dim, &mut out).unwrap();
-    assert!(out == expected, "{degrees:?} {columns} {dim}, 32 bits");
+    assert!(out == expected, "{columns} {dim}, 32 bits");
     for threads in [1, 2, 7] {
-        let mut out = vec![T::from_f64(f64::NAN); degrees.len() * dim];
+        let mut out = vec![T::from_f64(f64::NAN); expected.len()];
         dpmesh_threads::with_threads(threads, || mix_into(&a, &x, dim, &mut out).unwrap());
-        assert!(out == expected, "{degrees:?} {columns} {dim} {threads}");
+        assert!(out == expected, "{columns} {dim} {threads}");
     }
 }
 
@@ -90,6 +105,12 @@ fn many_threads_share_rows_and_pieces_of_rows() {
 fn few_nodes_share_blocks_of_columns() {
     equals_slow::<f32>(&[5; 64], 60, 4096, 3);
     equals_slow::<f64>(&[3, 0, 20, 1], 64, 2_077, 4);
+}
+
+#[test]
+fn large_results_are_written_past_the_cache() {
+    matrix_equals_slow::<f32>(&ring(1_025), 1_025, 6_500, 5); // more than 24 MiB
+    matrix_equals_slow::<f64>(&ring(300), 300, 12_289, 6);
 }
 
 fn fused_equals_separate<T: Sample + PartialEq>(nodes: usize, dim: usize, noise: Noise<'_>) {

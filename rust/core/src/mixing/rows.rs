@@ -1,14 +1,18 @@
 //! Rows of the result, or some columns of them: many columns are summed side by side, few in registers.
 
+use std::array::from_fn;
+
+use dpmesh_store::Writer;
+
 use super::MixingMatrix;
-use crate::parallel::{LINE, fetch};
+use crate::parallel::{LINE, fetch, fetch_all};
 use crate::{Index, Real};
 
 /// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
 /// reads ahead, instead of adding them up a few columns at a time in registers.
 pub const LONG: usize = 256;
 
-/// Short rows of `x` are asked for so many rows of the result ahead,
+/// Rows of `x` are asked for so many rows of the result ahead,
 const ROWS_AHEAD: usize = 3;
 
 /// and panels of few rows so many panels.
@@ -22,6 +26,12 @@ const VECTORS: usize = 7;
 
 /// As [`VECTORS`], of panels: as many as keep these in the first-level cache.
 pub const PANEL: usize = 4;
+
+/// Columns of a panel that is summed in the first-level cache and then written past the others,
+const PAST_CACHE: usize = 512;
+
+/// and those of them that are summed at once.
+const AT_ONCE: usize = 64;
 
 /// `len` columns of `x`, from `column` on.
 #[derive(Clone, Copy)]
@@ -94,6 +104,39 @@ pub fn mix_short<T: Real>(
         0..8 => sum_panels::<T, 1>(a, first, x, ahead, rows),
         16.. if 16 * size_of::<T>() == LINE => sum_panels::<T, 16>(a, first, x, ahead, rows),
         _ => sum_panels::<T, 8>(a, first, x, ahead, rows),
+    }
+}
+
+/// Rows of `A X` from `first` on, written past the cache.
+#[inline(always)]
+pub fn mix_past_cache<'o, T: Real>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    first: usize,
+    x: Columns<'_, T>,
+    rows: &mut [&'o mut [T]],
+    sums: &mut Vec<T>,
+    writer: &mut Writer<'o>,
+) {
+    let end = x.column + x.len;
+    let mut column = x.column;
+    while column < end {
+        // The next panel begins with a line.
+        let unaligned = x.x[column..].as_ptr().align_offset(LINE).min(LINE);
+        let len = (unaligned + PAST_CACHE).min(end - column);
+        sums.resize(len, T::ZERO);
+        for (i, row) in (first..).zip(&mut *rows) {
+            if i + ROWS_AHEAD < a.rows() {
+                for j in a.row(i + ROWS_AHEAD).0 {
+                    fetch_all(x.x, j.position() * x.dim + column, len);
+                }
+            }
+            let x = Columns { column, len, ..x };
+            mix_long::<T, AT_ONCE>(a, i, x, sums);
+            if let Some(out) = row.split_off_mut(..len) {
+                writer.copy(out, sums);
+            }
+        }
+        column += len;
     }
 }
 
@@ -179,9 +222,10 @@ fn add_product<T: Real, const LANES: usize>(sums: &mut [T; LANES], weight: T, x:
     }
 }
 
-/// Row `i` of `A X`, summed over all columns, a few entries at a time.
+/// Row `i` of `A X`, summed a few entries at a time, `COLUMNS` columns at once: with 1 of them the compiler chooses, for
+/// rows that come from far away; many pay in the first-level cache.
 #[inline(always)]
-pub fn mix_long<T: Real>(
+pub fn mix_long<T: Real, const COLUMNS: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
     i: usize,
     x: Columns<'_, T>,
@@ -195,54 +239,58 @@ pub fn mix_long<T: Real>(
         .chunks(SIDE_BY_SIDE)
         .zip(weights.chunks(SIDE_BY_SIDE));
     for (group, (indices, weights)) in groups.enumerate() {
-        let mut rows: [&[T]; SIDE_BY_SIDE] = [&[]; SIDE_BY_SIDE];
-        for (row, j) in rows.iter_mut().zip(indices) {
-            *row = x.of_row(j.position());
-        }
         if group == 0 {
-            sum_rows::<T, true>(weights, &rows, out);
+            sum_rows::<T, COLUMNS, true>(indices, weights, x, out);
         } else {
-            sum_rows::<T, false>(weights, &rows, out);
+            sum_rows::<T, COLUMNS, false>(indices, weights, x, out);
         }
     }
 }
 
-/// `out` = (0 if `FROM_ZERO`, or else `out`) + the weighted sum of the first rows, one for each weight.
+/// `out` = (0 if `FROM_ZERO`, or else `out`) + the weighted sum of the rows at `indices`.
 #[inline(always)]
-fn sum_rows<T: Real, const FROM_ZERO: bool>(
+fn sum_rows<T: Real, const COLUMNS: usize, const FROM_ZERO: bool>(
+    indices: &[impl Index],
     weights: &[T],
-    rows: &[&[T]; SIDE_BY_SIDE],
+    x: Columns<'_, T>,
     out: &mut [T],
 ) {
-    match weights.len() {
-        1 => sum_k_rows::<T, 1, FROM_ZERO>(weights, rows, out),
-        2 => sum_k_rows::<T, 2, FROM_ZERO>(weights, rows, out),
-        3 => sum_k_rows::<T, 3, FROM_ZERO>(weights, rows, out),
-        4 => sum_k_rows::<T, 4, FROM_ZERO>(weights, rows, out),
-        5 => sum_k_rows::<T, 5, FROM_ZERO>(weights, rows, out),
-        6 => sum_k_rows::<T, 6, FROM_ZERO>(weights, rows, out),
-        7 => sum_k_rows::<T, 7, FROM_ZERO>(weights, rows, out),
-        _ => sum_k_rows::<T, SIDE_BY_SIDE, FROM_ZERO>(weights, rows, out),
+    match indices.len() {
+        1 => sum_k_rows::<T, 1, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        2 => sum_k_rows::<T, 2, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        3 => sum_k_rows::<T, 3, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        4 => sum_k_rows::<T, 4, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        5 => sum_k_rows::<T, 5, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        6 => sum_k_rows::<T, 6, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        7 => sum_k_rows::<T, 7, COLUMNS, FROM_ZERO>(indices, weights, x, out),
+        _ => sum_k_rows::<T, SIDE_BY_SIDE, COLUMNS, FROM_ZERO>(indices, weights, x, out),
     }
 }
 
 #[inline(always)]
-fn sum_k_rows<T: Real, const K: usize, const FROM_ZERO: bool>(
+fn sum_k_rows<T: Real, const K: usize, const COLUMNS: usize, const FROM_ZERO: bool>(
+    indices: &[impl Index],
     weights: &[T],
-    rows: &[&[T]; SIDE_BY_SIDE],
+    x: Columns<'_, T>,
     out: &mut [T],
 ) {
-    // Arrays of known size, and rows of the same length as `out`: no checks are left in the loop.
-    let mut fixed_weights = [T::ZERO; K];
-    fixed_weights.copy_from_slice(weights);
-    let mut fixed_rows: [&[T]; K] = [&[]; K];
-    for (fixed, row) in fixed_rows.iter_mut().zip(rows) {
-        *fixed = &row[..out.len()];
+    // Arrays of known size, and rows of the same length as `out`: no checks are left in the loops.
+    let weights: [T; K] = from_fn(|k| weights[k]);
+    let rows: [&[T]; K] = from_fn(|k| &x.of_row(indices[k].position())[..out.len()]);
+    let (groups, rest) = out.as_chunks_mut::<COLUMNS>();
+    let groups_of_rows = rows.map(|row| &row.as_chunks::<COLUMNS>().0[..groups.len()]);
+    let rests_of_rows = rows.map(|row| &row[row.len() - rest.len()..]);
+    for (c, out) in groups.iter_mut().enumerate() {
+        let mut sums = if FROM_ZERO { [T::ZERO; COLUMNS] } else { *out };
+        for k in 0..K {
+            add_product(&mut sums, weights[k], &groups_of_rows[k][c]);
+        }
+        *out = sums;
     }
-    for (c, out) in out.iter_mut().enumerate() {
+    for (c, out) in rest.iter_mut().enumerate() {
         let mut sum = if FROM_ZERO { T::ZERO } else { *out };
         for k in 0..K {
-            sum += fixed_weights[k] * fixed_rows[k][c];
+            sum += weights[k] * rests_of_rows[k][c];
         }
         *out = sum;
     }
