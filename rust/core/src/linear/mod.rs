@@ -60,7 +60,7 @@ pub trait Features: Sync {
     /// # Errors
     /// If its place or its columns are out of range.
     fn check(&self, record: usize) -> Result<(), KernelError>;
-    /// Sum of the absolute values or squares of one record, whose [root](Norm::root) is its norm.
+    /// Sum of one record's absolute values, for the L1 norm, or squares, for the L2 norm.
     fn sum_of_powers(&self, record: usize, norm: Norm) -> f64;
     /// Score of one record under one row of parameters.
     fn score(&self, record: usize, params: &[Self::Value]) -> f64;
