@@ -349,19 +349,3 @@ def test_each_example_is_used_once() -> None:
     problem = make_problem("hinge", 3, 5, 2)
     with pytest.raises(ValueError, match="rounds: wanted at most 5"):
         dm.simulate(dm.OnlineLearning(1.0), problem, topology.ring(3), rounds=6)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
-def test_long_rows_get_their_noise_as_they_are_mixed_to_the_same_bits(delta: float) -> None:
-    problem, network = make_problem("hinge", 3, 4, 5000), topology.ring(3)
-    algorithm, key = dm.OnlineLearning(delta=delta), dm.Key.seeded(1)
-    run = dm.simulate(algorithm, problem, network, rounds=4, key=key, metrics=())
-
-    def exchange(t, messages):
-        return kernels.mix(network.matrix(t).weights, messages)
-
-    state = algorithm.init(problem, key)
-    for t in range(4):
-        state, info = algorithm.step(state, t, problem, exchange, key)
-    np.testing.assert_array_equal(run.parameters, state.w)
-    np.testing.assert_array_equal(run.released, info.received)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, sqrt
 
 import dp_accounting
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import sparse
 
-from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import (
     Gaussian,
@@ -24,8 +21,6 @@ from dpmesh.privacy import (
     Sensitivity,
     report,
 )
-from dpmesh.privacy.door import Passage, kept_by, watched_by
-from dpmesh.privacy.mechanisms import Emission
 
 ONE = Sensitivity(1.0, "l2", "a test")
 NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
@@ -75,60 +70,6 @@ def test_clipping_at_the_door_bounds_what_goes_out() -> None:
     assert gaussian.clipping_sensitivity("add_remove").bound == 1.0
     out = gaussian.release(x, gaussian.clipping_sensitivity("add_remove"), stream(), round=0).values
     np.testing.assert_allclose(out, [[0.6, 0.8], [0.3, 0.4]], atol=1e-7)
-
-
-@dataclass(frozen=True)
-class Rounded(Laplace):
-    """What comes out has few digits."""
-
-    def _add_noise(self, values, scale, source):
-        return np.round(super()._add_noise(values, scale, source), 1)
-
-
-@pytest.mark.parametrize("dim", [7, 5000])
-@pytest.mark.parametrize("nodes", [None, (4, 0, 2)])
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        Gaussian(1.5),
-        Laplace(0.5),
-        NoNoise(),
-        Laplace(0.5, clipping_norm=0.1),
-        Gaussian(0.5, grid=2.0**-10),
-        Rounded(0.5),
-    ],
-)
-def test_with_weights_comes_out_what_arrives(mechanism: Mechanism, nodes, dim: int) -> None:
-    x = np.random.default_rng(0).normal(size=(3, dim)).astype(np.float32)
-    weights = sparse.csr_array([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]])
-    for sensitivity in (ONE, NOTHING):
-        sent = mechanism.release(x, sensitivity, stream(), round=4, nodes=nodes)
-        mixed = kernels.mix(weights, sent.values)
-        asked: list[Release] = []
-        with kept_by(asked.append):
-            arrived = mechanism.release(
-                x, sensitivity, stream(), round=4, nodes=nodes, weights=weights
-            )
-        np.testing.assert_array_equal(arrived.values, mixed)
-        assert arrived[1:] == sent[1:]
-        assert asked == [arrived.release]
-    x[1, 3] = inf
-    with pytest.raises(ValueError, match=r"wanted finite values.*, got NaN or infinity"):
-        mechanism.release(x, ONE, stream(), round=4, weights=weights)
-
-
-def test_a_watcher_sees_what_leaves_before_it_is_mixed() -> None:
-    x, weights = np.ones((2, 5000)), np.full((2, 2), 0.5)
-
-    def watcher(passage: Passage) -> Emission:
-        seen.append(passage.emission.values)
-        return passage.emission._replace(values=2 * passage.emission.values)
-
-    seen: list[np.ndarray] = []
-    with watched_by(watcher):
-        arrived = Laplace(1.0).release(x, ONE, stream(), round=0, weights=weights).values
-    np.testing.assert_array_equal(seen[0], Laplace(1.0).release(x, ONE, stream(), round=0).values)
-    np.testing.assert_array_equal(arrived, kernels.mix(weights, 2 * seen[0]))
 
 
 def test_events_are_dp_accounting_events() -> None:

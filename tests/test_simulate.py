@@ -73,21 +73,24 @@ def test_regret_is_that_of_definition_2() -> None:
 
 
 def test_arrays_that_no_round_needs_any_more_are_gone() -> None:
-    """A state, after its round; what came, before the next."""
-    states, received = [], []
+    """What is sent, after its exchange; a state, after its round; what came, before the next."""
+    sent, states, received = [], [], []
 
     class Watched(dm.OnlineLearning):
-        def emit(self, state, t, key, weights=None):
+        def emit(self, state, t, key):
             assert all(earlier() is None for earlier in states + received)
             states.append(weakref.ref(state.w))
-            return super().emit(state, t, key, weights)
+            emission = super().emit(state, t, key)
+            sent.append(weakref.ref(emission.values))
+            return emission
 
         def absorb(self, state, b, *others):
+            assert len(sent) == 1 or sent[-1]() is None  # round 0 sends its state as it is
             received.append(weakref.ref(b))
             return super().absorb(state, b, *others)
 
     dm.simulate(Watched(epsilon=2.0), make_problem(), topology.ring(4), rounds=6, metrics=())
-    assert len(states) == len(received) == 6
+    assert len(sent) == len(received) == 6
 
 
 def test_counts_what_crosses_links() -> None:

@@ -72,12 +72,6 @@ class Exchange(Protocol):
         ...
 
 
-def weights_of(exchange: Exchange, round: int) -> Any:
-    """Return the matrix by which an exchange mixes messages, if it does nothing else; or None."""
-    of_round = getattr(exchange, "weights", None)
-    return None if of_round is None else of_round(round)
-
-
 class Algorithm(Protocol[StateT, ProblemT]):
     """A private learning algorithm."""
 

@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import sqrt
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._validate import fail, integer, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel, weights_of
+from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
@@ -192,20 +192,19 @@ class OnlineLearning:
         self, state: OnlineState, round: int, problem: LinearProblem, exchange: Exchange, key: Key
     ) -> tuple[OnlineState, Info]:
         """Run round t."""
-        weights = weights_of(exchange, round)
-        broadcast, release, bits = self.emit(state, round, key, weights)
-        b = exchange(round, broadcast) if weights is None else broadcast
+        broadcast, release, bits = self.emit(state, round, key)
+        b = exchange(round, broadcast)
         del broadcast  # its memory, as large as the state, serves the next array
         examples = problem.batch(round, self.batch_size)
         losses = partial(problem.objective, state.w, examples)
         state = self.absorb(state, b, round, problem, examples)
         return state, Info((release,), bits, b, losses, records=examples)
 
-    def emit(self, state: OnlineState, t: int, key: Key, weights: Any = None) -> Emission:
-        """Broadcast w_t + sigma_t (line 7); given weights, all that is broadcast as it arrives."""
-        noise, batch = key.stream(Purpose.NOISE, t), _examples_in(t)
+    def emit(self, state: OnlineState, t: int, key: Key) -> Emission:
+        """Broadcast w_t + sigma_t (line 7)."""
+        noise = key.stream(Purpose.NOISE, t)
         return self.mechanism.release(
-            state.w, self.sensitivity(t), noise, round=t, batch=batch, weights=weights
+            state.w, self.sensitivity(t), noise, round=t, batch=_examples_in(t)
         )
 
     def absorb(

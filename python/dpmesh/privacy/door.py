@@ -84,11 +84,6 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def is_watched() -> bool:
-    """Whether somebody wants to see each release before it goes out."""
-    return _watcher.get() is not None
-
-
 def let_out(passage: Passage) -> Emission:
     """Return what goes out: the emission, or what the watcher returns."""
     watcher = _watcher.get()

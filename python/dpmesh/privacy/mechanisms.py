@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from dpmesh import kernels
 from dpmesh._validate import able, fail, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import Passage, ask_keeper, is_watched, let_out, show_carrier
+from dpmesh.privacy.door import Passage, ask_keeper, let_out, show_carrier
 from dpmesh.privacy.events import (
     MechanismName,
     Norm,
@@ -48,9 +48,6 @@ class Source(NamedTuple):
     stream: Stream
     nodes: tuple[int, ...] | None
 
-
-FEW_ROWS, LONG_ROWS = 128, 4096
-"""Of so few rows as many noisy columns as a row shares among threads stay in a core's cache."""
 
 _ON_GRID: dict[str, MechanismName] = {
     "laplace": "discrete_laplace",
@@ -161,7 +158,6 @@ class Mechanism(ABC):
         sampling: Sampling | None = None,
         coins: Stream | None = None,
         nodes: tuple[int, ...] | None = None,
-        weights: Any = None,
     ) -> Emission:
         """Let `values` out, each node's row with noise of its own.
 
@@ -181,9 +177,6 @@ class Mechanism(ABC):
             The compressor's randomness, of another purpose than `stream`.
         nodes
             Which nodes the rows belong to, and draw noise and coins; None for all, in order.
-        weights
-            A matrix that the rows meet as they leave, as in `dpmesh.kernels.mix`: what comes out is
-            then what arrives, to the bit. Long rows get their noise as they are mixed.
 
         Raises
         ------
@@ -191,15 +184,10 @@ class Mechanism(ABC):
             If a value is NaN or infinite, or would be after its compression, a compressor gets no
             coins, the noise exceeds 2**25 times the grid, or the release is over the run's budget.
         """
-        at_once = weights is not None and self._adds_and_mixes_at_once(values, sensitivity)
-        if not at_once and not kernels.all_finite(values):
+        if not kernels.all_finite(values):
             fail("values", "finite values at the door", "NaN or infinity")
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         ask_keeper(record)
-        if at_once and self.law != "none":
-            scale = self.noise_scale(sensitivity, values.shape[-1])
-            mixed = kernels.mix_noisy(weights, values, self.law, scale, stream, nodes=nodes)
-            return Emission(Released(mixed), record, 8 * values.itemsize * values.shape[-1])
         inside: Floats = values
         if self.clipping_norm is not None:
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
@@ -220,19 +208,7 @@ class Mechanism(ABC):
             if not kernels.all_finite(out):
                 fail("values", f"numbers whose compression {out.dtype} can hold", "larger ones")
         emission = Emission(Released(out), record, bits_per_node)
-        emission = let_out(Passage(self, Sensitive(inside), emission))
-        if weights is None:
-            return emission
-        return emission._replace(values=Released(kernels.mix(weights, emission.values)))
-
-    def _adds_and_mixes_at_once(self, values: Floats, sensitivity: Sensitivity) -> bool:
-        """Whether noise of the kernels is all that few long rows get, and nobody watches."""
-        rows, dim = values.shape
-        if rows > FEW_ROWS or dim < LONG_ROWS or sensitivity.bound == 0 or is_watched():
-            return False
-        is_the_kernels = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
-        does_more = (self.grid, self.clipping_norm, self.compressor) != (None, None, None)
-        return is_the_kernels and not does_more
+        return let_out(Passage(self, Sensitive(inside), emission))
 
     def _noisy(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.grid is None:

@@ -65,11 +65,7 @@ class Gossip(_Instant):
 
     def __call__(self, round: int, messages: Released) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
-        return Released(kernels.mix(self.weights(round), messages))
-
-    def weights(self, round: int) -> sparse.csr_array:
-        """Return A_round, for mechanisms that mix what they release."""
-        return self._matrix(round).weights
+        return Released(kernels.mix(self._matrix(round).weights, messages))
 
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what crossed links in this round."""

@@ -29,12 +29,12 @@ const BLOCK: usize = 512;
 const CACHED: usize = 1 << 19;
 
 /// A result of more bytes does not stay in a third-level cache of 32 MiB beside `x`, and is written past it.
-const PAST_CACHE: usize = 24 << 20;
+const LARGE: usize = 24 << 20;
 
-/// Rows of a task that writes past the cache,
+/// Rows of a task that writes past the cache.
 const ROWS: usize = 32;
 
-/// and columns.
+/// Columns of such a task.
 const COLUMNS: usize = 2048;
 
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
@@ -120,16 +120,17 @@ pub fn mix_into<T: Real>(
     check_shapes(a, x.len(), dim, out.len())?;
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let is_cached = size_of_val(x) <= CACHED;
+    let x = Columns::all(x, dim);
     let panel_is_cached = dim >= BLOCK && a.columns * PANEL * LINE <= CACHED;
-    let is_past_cache = dim >= LONG && size_of_val(out) > PAST_CACHE;
+    let is_past_cache = dim >= LONG && size_of_val(out) > LARGE;
     if !is_cached && (panel_is_cached || is_past_cache) {
         let is_local = a.is_local(CACHED / size_of::<T>() / dim);
         if panel_is_cached && !is_local {
-            mix_blocks(a, x, dim, serial, out);
+            mix_blocks(a, x, serial, out);
             return Ok(());
         }
         if is_past_cache && is_local {
-            mix_tiles_past_cache(a, x, dim, serial, out);
+            mix_tiles_past_cache(a, x, serial, out);
             return Ok(());
         }
     }
@@ -141,31 +142,10 @@ pub fn mix_into<T: Real>(
     let fill = |(): &mut (), row, column, tile: &mut [T]| {
         let len = dim.min(tile.len());
         vectorized!(if len < LONG {
-            mix_short(
-                a,
-                row,
-                Columns {
-                    x,
-                    dim,
-                    column,
-                    len,
-                },
-                ahead,
-                &mut Tile(tile, len),
-            );
+            mix_short(a, row, x.part(column, len), ahead, &mut Tile(tile, len));
         } else {
             for (i, out) in tile.chunks_mut(len).enumerate() {
-                mix_long::<T, 1>(
-                    a,
-                    row + i,
-                    Columns {
-                        x,
-                        dim,
-                        column,
-                        len,
-                    },
-                    out,
-                );
+                mix_long::<T, 1>(a, row + i, x.part(column, len), out);
             }
         });
     };
@@ -176,32 +156,19 @@ pub fn mix_into<T: Real>(
 /// `out = A X` in blocks of columns, for few nodes: a panel of few columns stays in the cache until all rows have it.
 fn mix_blocks<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
-    x: &[T],
-    dim: usize,
+    x: Columns<'_, T>,
     serial: bool,
     out: &mut [T],
 ) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
-    let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
-    let tiles = column_tiles(out, dim, unaligned, BLOCK).into_iter();
+    let tiles = column_tiles(out, x.dim, x.unaligned(), BLOCK).into_iter();
     for_each(
         tiles,
         serial,
         || (),
         |(), (column, mut rows)| {
-            let len = rows[0].len();
-            vectorized!(mix_short(
-                a,
-                0,
-                Columns {
-                    x,
-                    dim,
-                    column,
-                    len
-                },
-                Ahead::Panel,
-                &mut rows
-            ));
+            let x = x.part(column, rows[0].len());
+            vectorized!(mix_short(a, 0, x, Ahead::Panel, &mut rows));
         },
     );
 }
@@ -209,15 +176,13 @@ fn mix_blocks<T: Real>(
 /// `out = A X` for large results of long rows whose neighbours are near.
 fn mix_tiles_past_cache<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
-    x: &[T],
-    dim: usize,
+    x: Columns<'_, T>,
     serial: bool,
     out: &mut [T],
 ) {
-    let unaligned = x.as_ptr().align_offset(LINE).min(LINE);
     let mut tiles = Vec::new();
-    for (first, rows) in (0..).step_by(ROWS).zip(out.chunks_mut(ROWS * dim)) {
-        let parts = column_tiles(rows, dim, unaligned, COLUMNS).into_iter();
+    for (first, rows) in (0..).step_by(ROWS).zip(out.chunks_mut(ROWS * x.dim)) {
+        let parts = column_tiles(rows, x.dim, x.unaligned(), COLUMNS).into_iter();
         tiles.extend(parts.map(|(column, rows)| (first, column, rows)));
     }
     // The next task finds the rows that it shares with this one in the cache.
@@ -227,13 +192,7 @@ fn mix_tiles_past_cache<T: Real>(
         serial,
         Vec::new,
         |sums, (first, column, mut rows)| {
-            let len = rows[0].len();
-            let x = Columns {
-                x,
-                dim,
-                column,
-                len,
-            };
+            let x = x.part(column, rows[0].len());
             past_cache(|writer| {
                 vectorized!(mix_past_cache(a, first, x, &mut rows, sums, writer));
             });
@@ -287,12 +246,7 @@ pub fn mix_noisy_into<T: Sample>(
                     finite.store(false, Ordering::Relaxed);
                 }
             }
-            let columns = Columns {
-                x: sent,
-                dim: apart,
-                column: 0,
-                len,
-            };
+            let columns = Columns::all(sent, apart).part(0, len);
             vectorized!(mix_short(a, 0, columns, Ahead::Nothing, &mut rows));
         },
     );

@@ -12,10 +12,10 @@ use crate::{Index, Real};
 /// reads ahead, instead of adding them up a few columns at a time in registers.
 pub const LONG: usize = 256;
 
-/// Rows of `x` are asked for so many rows of the result ahead,
+/// Rows of `x` are asked for so many rows of the result ahead.
 const ROWS_AHEAD: usize = 3;
 
-/// and panels of few rows so many panels.
+/// Panels of few rows are asked for so many panels ahead.
 const PANELS_AHEAD: usize = 4;
 
 /// Rows that are added up side by side.
@@ -27,10 +27,10 @@ const VECTORS: usize = 7;
 /// As [`VECTORS`], of panels: as many as keep these in the first-level cache.
 pub const PANEL: usize = 4;
 
-/// Columns of a panel that is summed in the first-level cache and then written past the others,
+/// Columns of a panel that is summed in the first-level cache and then written past the others.
 const PAST_CACHE: usize = 512;
 
-/// and those of them that are summed at once.
+/// Columns of such a panel that are summed at once.
 const AT_ONCE: usize = 64;
 
 /// `len` columns of `x`, from `column` on.
@@ -42,7 +42,35 @@ pub struct Columns<'a, T> {
     pub len: usize,
 }
 
-impl<'a, T> Columns<'a, T> {
+impl<'a, T: Real> Columns<'a, T> {
+    /// All columns of rows of `dim` elements.
+    #[inline(always)]
+    pub fn all(x: &'a [T], dim: usize) -> Self {
+        let (column, len) = (0, dim);
+        Columns {
+            x,
+            dim,
+            column,
+            len,
+        }
+    }
+
+    /// `len` columns of the same rows, from `column` on.
+    #[inline(always)]
+    pub fn part(self, column: usize, len: usize) -> Self {
+        Columns {
+            column,
+            len,
+            ..self
+        }
+    }
+
+    /// So many columns come before the first that begins with a line of the cache.
+    #[inline(always)]
+    pub fn unaligned(self) -> usize {
+        self.x[self.column..].as_ptr().align_offset(LINE).min(LINE)
+    }
+
     #[inline(always)]
     fn of_row(self, j: usize) -> &'a [T] {
         &self.x[j * self.dim + self.column..][..self.len]
@@ -121,8 +149,7 @@ pub fn mix_past_cache<'o, T: Real>(
     let mut column = x.column;
     while column < end {
         // The next panel begins with a line.
-        let unaligned = x.x[column..].as_ptr().align_offset(LINE).min(LINE);
-        let len = (unaligned + PAST_CACHE).min(end - column);
+        let len = (x.part(column, 0).unaligned() + PAST_CACHE).min(end - column);
         sums.resize(len, T::ZERO);
         for (i, row) in (first..).zip(&mut *rows) {
             if i + ROWS_AHEAD < a.rows() {
@@ -130,8 +157,7 @@ pub fn mix_past_cache<'o, T: Real>(
                     fetch_all(x.x, j.position() * x.dim + column, len);
                 }
             }
-            let x = Columns { column, len, ..x };
-            mix_long::<T, AT_ONCE>(a, i, x, sums);
+            mix_long::<T, AT_ONCE>(a, i, x.part(column, len), sums);
             if let Some(out) = row.split_off_mut(..len) {
                 writer.copy(out, sums);
             }
