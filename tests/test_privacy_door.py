@@ -130,6 +130,13 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
         (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
         (lambda: Gaussian(1.0).clipping_sensitivity("add_remove"), "clipping_norm: wanted a clip"),
+        (lambda: Release(0, "none", 2.0, ONE), "noise_multiplier: wanted 0 for .* 'none', got 2"),
+        (lambda: Release(0, "gaussian", 0.0, ONE), "noise_multiplier: wanted .* than 0, got 0"),
+        (lambda: Release(0, "laplace", inf, ONE), "noise_multiplier: wanted a finite .*, got inf"),
+        (lambda: Release(0, "laplace", np.nan, ONE), "noise_multiplier: wanted a fin.*, got nan"),
+        (lambda: Release(0, "Laplace", 2.0, ONE), "mechanism: wanted one of 'laplace', .*Laplace"),
+        (lambda: Plan((), "replace-one", "record"), "neighboring_relation: wanted one of 'add_rem"),
+        (lambda: Plan((), "replace_one", "node"), "unit: wanted one of 'record', 'user', got 'no"),
         (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, as of .*, got Gaussian"),
         (lambda: plan().cost(1.0), r"delta: wanted a number in \[0, 1\), got 1"),
         (

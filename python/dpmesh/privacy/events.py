@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
-from typing import TYPE_CHECKING, Literal
+from math import exp, inf
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Norm = Literal["l1", "l2"]
 MechanismName = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian", "none"]
+
+_NAMES = get_args(MechanismName)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Release:
     Raises
     ------
     ValueError
-        If `nodes` is not made of distinct integers of at least 0, one or more.
+        If `mechanism` is no such law, `noise_multiplier` is not finite and positive, or not 0 for
+        ``"none"``, or `nodes` is not made of distinct integers of at least 0, one or more.
     """
 
     round: int
@@ -83,6 +86,11 @@ class Release:
     nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        one_of("mechanism", self.mechanism, _NAMES)
+        noisy = self.mechanism != "none"
+        if not (0 < self.noise_multiplier < inf if noisy else self.noise_multiplier == 0):
+            wanted = "a finite number greater than 0" if noisy else "0 for the mechanism 'none'"
+            fail("noise_multiplier", wanted, self.noise_multiplier)
         if self.nodes is None:
             return
         nodes = np.asarray(self.nodes)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import fail, integer, one_of, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
@@ -52,12 +52,21 @@ class Plan:
         What is replaced, added or removed: a record, or all records of a user.
     assumptions
         What the guarantee rests on and this package cannot check.
+
+    Raises
+    ------
+    ValueError
+        If there is no such relation or unit.
     """
 
     releases: tuple[Release, ...]
     neighboring_relation: NeighboringRelation
     unit: Unit
     assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
+        one_of("unit", self.unit, get_args(Unit))
 
     def __repr__(self) -> str:
         return f"Plan({len(self.releases)} releases, {self.neighboring_relation}, {self.unit})"
