@@ -253,6 +253,10 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             ),
             r"regularization: wanted at most 2 .* / step_size - smoothness = 0.15, got 0.2",
         ),
+        (
+            lambda: simulate(regularization=0.1, consensus_step_size=Constant(1.1)),
+            r"regularization: wanted at most 2 .* / step_size = 0, got 0.1",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:

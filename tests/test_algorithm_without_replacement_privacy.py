@@ -13,7 +13,14 @@ from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
 from dpmesh.bounds.without_replacement import theorem_4_steps
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
+from dpmesh.controllers import (
+    AlwaysGlobal,
+    AlwaysLocal,
+    DeepQ,
+    FixedController,
+    Periodic,
+    RandomGlobal,
+)
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.audit.transcript import record
 from dpmesh.privacy.door import watched_by
@@ -134,6 +141,24 @@ def test_lemma_4_is_reached() -> None:
         with watched_by(lambda passage: inside.append(passage.inside) or passage.emission):
             algorithm.step(far, 0, world, alone, dm.Key.seeded(0))
     assert 0.99 < np.linalg.norm(inside[0] - inside[1]) / algorithm.sensitivity.bound <= 1
+
+
+def test_each_model_remembers_its_own_longest_step() -> None:
+    """A release of one model forgets that model's steps, and not those of the node's others."""
+
+    @dataclass(frozen=True)
+    class FirstAlone(FixedController):
+        def choose(self, shape, round, key):
+            return np.broadcast_to([True, False], shape)
+
+    problem = make_problem([6, 6], 2, 2)
+    algorithm = dm.WithoutReplacement(
+        models=2, batch_size=2, step_size=InverseTime(0.5), controller=FirstAlone()
+    )
+    state = algorithm.init(problem, dm.Key.seeded(0))
+    for t in range(3):
+        state, _ = algorithm.step(state, t, problem, alone, dm.Key.seeded(0))
+        np.testing.assert_array_equal(state.largest_step, [[0.0, 0.5]] * 2)
 
 
 def test_public_controllers_see_nothing_private_and_others_are_reported() -> None:

@@ -190,6 +190,16 @@ def test_a_message_that_is_sent_again_takes_as_long_again() -> None:
     assert exchange.seconds == (arrived.max() if len(arrived) else 0)
 
 
+def test_who_is_away_sends_nothing_and_hears_nothing() -> None:
+    exchange = gossip(Network(offline=0.5, attempts=3), topology.complete(8))
+    present = exchange._conditions.present(0)
+    assert 0 < present.sum() < 8
+    links = exchange._links(0)
+    sends, hears = present[links.senders], present[links.receivers]
+    np.testing.assert_array_equal(links.tries, np.where(sends, np.where(hears, 1, 3), 0))
+    np.testing.assert_array_equal(links.carried, sends & hears)
+
+
 def test_time_to_accuracy_is_in_the_history() -> None:
     result = run(Network(latency=0.1, bandwidth=1000.0, compute=Exponential(0.5)))
     seconds = result.history["seconds"]

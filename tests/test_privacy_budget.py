@@ -142,6 +142,17 @@ def test_a_ledger_watches_what_departs_from_an_approved_plan() -> None:
     assert free.plan.cost().epsilon == 1e3
 
 
+def test_a_departure_is_paid_for_by_rounds_that_were_planned() -> None:
+    """As planned alone the last of them would leave; what was not planned has spent its part."""
+    planned = Repeated(4.0, Laplace).plan(4)
+    ledger = Ledger(planned, Budget(1.0))
+    for release in (Laplace(4.0).planned(0, ONE, batch=None, nodes=(0,)), *planned.releases[:3]):
+        ledger.admit(release)
+        ledger.add(release)
+    with pytest.raises(OverBudget, match=r"got 1\.25 with it"):
+        ledger.admit(planned.releases[3])
+
+
 def test_what_was_not_planned_leaves_less_for_what_was_in_the_same_round() -> None:
     planned = Repeated(1.0, Laplace).plan(1)
     ledger = Ledger(planned, Budget(1.0))
