@@ -67,6 +67,18 @@ def test_runs_differ_in_order_and_noise() -> None:
         assert rows <= {tuple(row) for row in problem.train.features}
 
 
+def test_a_key_serves_one_call() -> None:
+    """At two epsilons the noise of a key is the same, and the difference of the runs has none."""
+    problem, network, key = make_problem(), topology.ring(NODES), dm.Key.generate()
+    repeats = Repeats.deal(problem, 2, key=dm.Key.seeded(1))
+    for _ in range(2):
+        repeats.simulate(dm.OnlineLearning(1.0), network, at=[3], key=key)
+    with pytest.raises(ValueError, match="key: wanted a new one, or a seeded one"):
+        repeats.simulate(dm.OnlineLearning(2.0), network, at=[3], key=key)
+    with pytest.raises(ValueError, match="key: wanted a new one, or a seeded one"):
+        dm.simulate(dm.OnlineLearning(1.0), problem, network, rounds=3, key=key)
+
+
 def test_bad_input_is_named() -> None:
     problem, key = make_problem(), dm.Key.seeded(0)
     with pytest.raises(ValueError, match="runs: wanted an integer of at least 1, got 0"):

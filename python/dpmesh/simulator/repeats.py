@@ -3,6 +3,9 @@
 The runs differ in the order of the data and in the noise, and share the network. Their nodes are
 nodes of one large problem: node i in run r is node ``i * runs + r``. So a round of all runs costs
 little more than a round of one, where vectors are short.
+
+Each run releases the same records anew: who publishes all of them spends the budget of each, and
+nobody keeps a ledger of that here. They are for research.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
 from dpmesh.simulator.exchange import FailingGossip, Gossip
+from dpmesh.simulator.identity import claim, identity
 from dpmesh.simulator.network import Conditions, Network
 
 if TYPE_CHECKING:
@@ -41,7 +45,8 @@ class RepeatedRuns:
     parameters
         Shape (runs, nodes, dim): the nodes' models at the end. Not covered by the guarantee.
     released
-        Shape (runs, nodes, dim): the last broadcasts as they were received.
+        Shape (runs, nodes, dim): the last broadcasts as they were received. The guarantee of the
+        algorithm covers those of one run alone.
     """
 
     losses: Values
@@ -145,16 +150,20 @@ class Repeats:
             Checkpoints, in examples of each node: ascending multiples of the algorithm's batch.
         key
             Source of the noise, which differs between the runs, and of the failures of the network.
+            As in `dpmesh.simulate`, for this call and no other, unless it is seeded.
         network
             How messages are late and nodes away, the same in all runs.
 
         Raises
         ------
         ValueError
-            If the topology does not have the nodes of a copy, or an argument does not fit.
+            If the topology does not have the nodes of a copy, an argument does not fit, or a key
+            from the operating system has served another run.
         """
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
+        if not key.is_seeded:
+            claim(key, identity(algorithm, self.problem, topology, network, rounds=2))
         gossip: Exchange = Gossip(topology)
         if network is not None:
             gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
