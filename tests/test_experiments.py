@@ -16,6 +16,7 @@ from dpmesh.experiments import Experiment, page, read, run_sweep
 from dpmesh.experiments.experiment import Result
 from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.schema import all_keys, json_schema
+from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, rounds_left
 from dpmesh.privacy import Quantizer
 from dpmesh.simulator import simulate
@@ -88,8 +89,8 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("mean = 0.05", "mean = 0.0", r"line 28: network\.latency\.mean: wanted a finite number"),
         ("[1, 2]", "[]", r"line 31: sweep\.seeds: wanted a list of values, got \[\]"),
         ("[1, 2]", "[1, 1]", r"line 30: sweep: wanted runs that all differ, got .*seed=1 2 times"),
-        ("epsilon = [1.0", "epsilon = [-1.0", r"algorithm\.epsilon: wanted a finite number great"),
-        ("algorithm.epsilon", "algorithm.e", r"algorithm\.e: wanted one of"),
+        ("epsilon = [1.0", "epsilon = [-1.0", r"line 32: algorithm\.epsilon: wanted a finite num"),
+        ("algorithm.epsilon", "algorithm.e", r"line 32: algorithm\.e: wanted one of"),
         ("[network]", "[networks]", r"line 27: networks: wanted one of .* did you mean network\?"),
         ("[problem]", "[problem", r"Expected .*line 15"),
     ],
@@ -103,6 +104,32 @@ def test_errors_name_the_line_and_the_key(old: str, new: str, message: str, tmp_
         failed = [(None, error)]
         assert not (tmp_path / "results").exists()
     assert re.match(rf"{re.escape(str(path))}(, |: ).*{message}", str(failed[0][1]), re.S)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("rounds: wanted less", "file, line 2: run.rounds: wanted less"),
+        ("problem: wanted another", "file, line 5: problem: wanted another"),
+        ("topology: wanted a network", "file: topology: wanted a network"),
+        ("smoothness: wanted more", "file, line 4: algorithm.smoothness: wanted more"),
+        ("nodes: wanted more", "file: nodes: wanted more"),
+    ],
+)
+def test_what_does_not_fit_together_is_named_by_the_table_that_it_came_from(
+    error: str, message: str
+) -> None:
+    content = {"run": {"rounds": 6}, "algorithm": {"smoothness": 1, "nodes": 4}}
+    content |= {"problem": {}, "partition": {"nodes": 4}}
+    lines = {"run": 1, "run.rounds": 2, "algorithm": 3, "algorithm.smoothness": 4, "problem": 5}
+
+    def simulate(problem: object, topology: object, rounds: int) -> None:
+        raise ValueError(error)
+
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Settings(content, "file", lines).call(
+            "run", simulate, problem=None, topology=None, rounds=6
+        )
 
 
 def test_a_file_of_ones_own_is_learned_from(tmp_path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from dpmesh.experiments.parts import Entry, Maker, entries, kinds_of, options_of
+from dpmesh.experiments.parts import SECTIONS, Entry, Maker, entries, kinds_of, options_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,6 +42,7 @@ class Settings:
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
         known = re.sub(r"\[\d+\]", "", key)
+        known = f"sweep.{known}" if f"sweep.{known}" in self.lines else known
         while known and known not in self.lines:
             known = known.rpartition(".")[0]
         line = f", line {self.lines[known]}" if known else ""
@@ -117,9 +118,19 @@ class Settings:
             return function(**arguments)
         except ValueError as error:
             name, _, problem = str(error).partition(": ")
-            if name not in inspect.signature(function).parameters:
+            key = self._key(path, name, inspect.signature(function).parameters)
+            if key is None:
                 raise ValueError(f"{self.source}: {error}") from error
-            raise self.error(f"{path}.{name}", problem) from error
+            raise self.error(key, problem) from error
+
+    def _key(self, path: str, argument: str, arguments: Collection[str]) -> str | None:
+        """Return the key that a wrong argument comes from: in `path`, or where it alone stands."""
+        if argument in SECTIONS:  # made of a whole table
+            return argument
+        if argument in arguments:
+            return f"{path}.{argument}"
+        tables = [name for name in self.content if argument in self.table(name)]
+        return f"{tables[0]}.{argument}" if len(tables) == 1 else None
 
     def convert(self, key: str, value: Any, hint: Any) -> Any:
         """Return a value in one of the types that a key allows."""
