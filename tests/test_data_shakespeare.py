@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,12 @@ def test_who_says_what() -> None:
         "A PLAY: Second Lord": 'Aside? Said, "No. never".\nGo on.',
         "THE COMEDY OF ERRORS: DUKE OF EPHESUS": "Merchant,\nplead no more.",
     }
+
+
+def test_it_prints_in_a_line() -> None:
+    text = "to be or not to be " * 9
+    shown = repr(next_characters({"a": text, "b": text}, window=5))
+    assert re.fullmatch(r"Characters\(\d+ records of 2 roles to train on, 7 characters\)", shown)
 
 
 def test_windows_and_parts() -> None:

@@ -23,6 +23,13 @@ def make_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.Li
     return dm.LinearProblem(train, parts, "logistic", test=held_out if test else None)
 
 
+class HalfAProblem:
+    nodes = 4
+
+    def accuracy(self, params):
+        return np.zeros(len(params))
+
+
 def run(problem: dm.LinearProblem, **options) -> dm.Run:
     options = {"rounds": 6, "key": dm.Key.seeded(0), **options}
     return dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), **options)
@@ -200,6 +207,7 @@ def test_a_server_needs_no_network() -> None:
         ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),
         ({"algorithm": dm.OnlineLearning}, "algorithm: wanted an algorithm, with init, step, "),
         ({"problem": dm.OnlineLearning()}, "problem: wanted what is to be learned, with accuracy"),
+        ({"problem": HalfAProblem()}, "problem: wanted what is to be learned, with test, got"),
         ({"algorithm": dm.OnlineLearning(batch_size=7)}, "problem: wanted enough records at"),
         ({"engine": "mpi"}, "engine: wanted an engine such as .*, with share, got 'mpi'"),
         ({"callback": 3}, "callback: wanted a function of the round .*, got 3"),

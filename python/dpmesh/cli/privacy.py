@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 privacy = typer.Typer(
     no_args_is_help=True,
     help="What noise costs, without data. Where rounds cost, give two of --epsilon, --noise and "
-    "--rounds: the third is told.",
+    "--rounds, and you get the third.",
 )
 
 MOST_ROUNDS = 100_000
@@ -77,7 +77,7 @@ def online(
 ) -> None:
     """Online learning, for replacing an example, which one round uses: any number of rounds.
 
-    Give --epsilon or --noise: the other is told.
+    Give --epsilon or --noise, and you get the other.
     """
     algorithm = dm.OnlineLearning(
         _single_epsilon(epsilon, noise, delta),
@@ -144,7 +144,7 @@ def without_replacement(
 ) -> None:
     """SGD without replacement, for replacing a record, which one step uses: any number of rounds.
 
-    Give --epsilon or --noise: the other is told.
+    Give --epsilon or --noise, and you get the other.
     """
     budget = _single_epsilon(epsilon, noise, delta)
     algorithm = dm.WithoutReplacement(budget, delta, models, batch_size, copies=copies)

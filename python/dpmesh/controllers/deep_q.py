@@ -271,7 +271,8 @@ def _acting(observation: Observation) -> npt.NDArray[np.bool_]:
 
 def _public_losses(observation: Observation) -> npt.NDArray[np.floating[Any]]:
     if observation.public_losses is None:
-        fail("observation.public_losses", "losses on public data, as the controller sees", None)
+        wanted = "losses on public data: sees='released' needs an algorithm with public_data"
+        fail("observation.public_losses", wanted, None)
     return observation.public_losses
 
 

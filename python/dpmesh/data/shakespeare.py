@@ -41,6 +41,10 @@ class Characters(NamedTuple):
     roles: tuple[str, ...]
     alphabet: str
 
+    def __repr__(self) -> str:
+        held = f"{self.train.records} records of {len(self.roles)} roles to train on"
+        return f"Characters({held}, {len(self.alphabet)} characters)"
+
 
 def speeches(text: str) -> dict[str, str]:
     """Return all that each role says, in order, by "play: role".

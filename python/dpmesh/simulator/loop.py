@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -294,6 +295,9 @@ def _kinds(
     """Fail unless the arguments are what they are named after."""
     able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
     able("problem", problem, "what is to be learned", "accuracy")
+    for name in ("nodes", "test"):
+        if not hasattr(problem, name):
+            fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))
     if topology is not None:
         wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
         able("topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix")

@@ -53,7 +53,8 @@ class Run:
     history
         Measurements; see `History` for what they may be used for.
     ledger
-        What was released, equal to ``algorithm.plan(rounds)``.
+        What was released: ``algorithm.plan(rounds)``, but for rounds in which, by chance, nothing
+        was.
     privacy
         What it cost.
     traffic
