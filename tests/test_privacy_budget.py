@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,6 +141,26 @@ def test_a_ledger_watches_what_departs_from_an_approved_plan() -> None:
     free = Ledger(planned)
     free.admit(Laplace(1e-3).planned(0, ONE))
     assert free.plan.cost().epsilon == 1e3
+
+
+def test_what_was_planned_is_looked_up_and_not_searched() -> None:
+    def calls(rounds: int) -> int:
+        plan, count = Repeated(4.0, Laplace).plan(rounds), 0
+        ledger = Ledger(plan, Budget(1e9))
+
+        def counter(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(counter)
+        try:
+            ledger.admit(plan.releases[0])
+            ledger.add(plan.releases[0])
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(1000) == calls(10)
 
 
 def test_a_departure_is_paid_for_by_rounds_that_were_planned() -> None:

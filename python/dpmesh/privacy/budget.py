@@ -203,8 +203,11 @@ class Ledger:
 
     def allows(self, *releases: Release) -> bool:
         """Whether the budget has room for these, after all that has left."""
+        if self._budget is None:
+            return True
         now = Counter((*self._leaving, *releases))
-        if self._budget is None or (self._as_planned and now <= self._left):
+        foreseen = all(count <= self._left[release] for release, count in now.items())
+        if self._as_planned and foreseen:
             return True  # part of a plan that keeps the budget
         return self._budget.allows(self._with(releases))
 
