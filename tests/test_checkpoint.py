@@ -178,10 +178,24 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path) -> None:
     go(replace(problem, test=None))
 
 
+def _alike_at_first() -> list[dm.Key]:
+    """Return two keys under which all links are up in the first two rounds, and later not."""
+
+    def up(key: dm.Key, round: int) -> int:
+        return topology.edge_dropping(topology.ring(4), 0.9, key=key).matrix(round).messages
+
+    keys = map(dm.Key.seeded, range(100))
+    alike = [key for key in keys if up(key, 0) == up(key, 1) == 8]
+    return [next(key for key in alike if up(key, 2) == links) for links in (8, 6)]
+
+
 def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) -> None:
     matchings = [topology.random_matchings(4, key=dm.Key.seeded(seed)) for seed in (0, 1)]
     given = [topology.Static(topology.ring(4).mixing_matrix), topology.Static(LAZY)]
-    for one, other in (matchings, given):
+    ring, star = topology.ring(4).mixing_matrix, topology.star(4).mixing_matrix
+    cycles = [topology.cycle([ring, ring, third]) for third in (ring, star)]
+    dropping = [topology.edge_dropping(topology.ring(4), 0.9, key=key) for key in _alike_at_first()]
+    for one, other in (matchings, given, cycles, dropping):
         online(tmp_path / "run", network=one, metrics=[])
         with pytest.raises(ValueError, match=r"topology: wanted .*, that of the run in the"):
             online(tmp_path / "run", network=other, metrics=[])

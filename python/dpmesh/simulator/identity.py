@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -16,7 +18,7 @@ from dpmesh.keys import Key, fingerprint
 from dpmesh.simulator.functions import code_checksum
 
 if TYPE_CHECKING:
-    from dpmesh.topology import Topology
+    from dpmesh.topology import MixingMatrix, Topology
 
 Identity = dict[str, str]
 
@@ -93,12 +95,33 @@ def _data(problem: object, found: int) -> int:
 
 
 def _links(topology: Topology, rounds: int) -> int:
-    """Return a checksum of the first two graphs; those that are drawn differ from the first on."""
-    found = 0
+    """Return a checksum of the first two graphs, and of what our own later ones are made from."""
+    found = crc32(" ".join(_sources(topology)).encode())
     for t in range(min(2, rounds)):
-        for array in _arrays(topology.matrix(t).weights):
-            found = crc32(np.ascontiguousarray(array).data, found)
+        found = _weights(topology.matrix(t), found)
     return found
+
+
+def _weights(matrix: MixingMatrix, found: int = 0) -> int:
+    """Return a checksum, begun by `found`, of a mixing matrix."""
+    for array in _arrays(matrix.weights):
+        found = crc32(np.ascontiguousarray(array).data, found)
+    return found
+
+
+def _sources(value: object) -> Iterator[str]:
+    """Return what a network that is drawn, or taken from a list, is made from."""
+    from dpmesh.topology import MixingMatrix, Varying
+
+    if isinstance(value, Key):
+        yield fingerprint(value)
+    elif isinstance(value, MixingMatrix):
+        yield str(_weights(value))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _sources(part)
+    elif isinstance(value, Varying) and isinstance(value.draw, partial):
+        yield from _sources(value.draw.args)
 
 
 def _arrays(x: Any) -> tuple[Any, ...]:
