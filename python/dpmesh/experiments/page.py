@@ -88,7 +88,8 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">{len(results)} runs of {len(groups)} settings. Curves are means over '
         "seeds, bands reach from the least to the most. Measurements are made with the nodes' own "
-        "models and with test data: they are for research, and no part of the release.</p>",
+        "models, their records and test data: they are for research, and no part of the "
+        "release.</p>",
         warning if seeded else "",
         "<h2>Results at the end</h2>",
         _summary(groups),

@@ -35,8 +35,8 @@ class Record(NamedTuple):
 class History:
     """Measurements in the order in which they were made.
 
-    They are made with the nodes' own parameters and with test data: they are for research, and are
-    no part of the private release.
+    They are made with the nodes' own parameters, their records and test data, without noise: they
+    are for research, and are no part of the private release.
     """
 
     _measured: list[tuple[int, str, Value]] = field(default_factory=list)
