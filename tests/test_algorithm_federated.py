@@ -250,6 +250,22 @@ def test_a_million_clients_cost_what_a_cohort_costs(sampling) -> None:
     assert peaks[1] - peaks[0] < 3 * 8 * 1_000_000
 
 
+@pytest.mark.parametrize(("sampling", "scale"), [("poisson", 3.0 * 0.5), ("uniform", 3.0 * 1.0)])
+def test_an_estimator_is_told_the_noise_of_the_average_and_its_sum(sampling, scale) -> None:
+    told = []
+
+    def estimator(average, noise_scale, so_far):
+        told.append((average, noise_scale, so_far))
+        return average
+
+    algorithm = FederatedLearning(20, 0.25, 0.5, 3.0, sampling, local_epochs=1, estimator=estimator)
+    run(algorithm, make_clients([3] * 20, 4), 3, Key.seeded(0))
+    averages, scales, sums = zip(*told, strict=True)
+    assert scales == pytest.approx([scale / 5] * 3)
+    assert [so_far.rounds for so_far in sums] == [1, 2, 3]
+    np.testing.assert_allclose(sums[-1].total, sum(averages))
+
+
 def test_sampling_is_in_the_events() -> None:
     poisson = FederatedLearning(100, 0.1, 1.0, 1.0, local_epochs=1)
     assert poisson.plan(1).releases[0].sampling == PoissonSampling(0.1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -104,3 +106,8 @@ def test_bad_arguments_are_named(arguments, message) -> None:
 def test_nodes_with_too_few_records_are_refused() -> None:
     with pytest.raises(ValueError, match=r"records: wanted at most 4, .* got 5"):
         dm.GradientDescent(5, 1.0).init(make_problem(3, 4, 2, 0), Key.seeded(0))
+    problem = make_problem(3, 4, 2, 0)
+    first, second, third = problem.partition
+    uneven = (np.append(first, second[:1]), second[1:], third)
+    with pytest.raises(ValueError, match=r"records: wanted at most 3, .* got 4"):
+        dm.GradientDescent(4, 1.0).init(replace(problem, partition=uneven), Key.seeded(0))

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 import dpmesh as dm
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Purpose
-from dpmesh.privacy import Budget, Gaussian, Laplace, Ledger, OverBudget, Plan, Sensitivity, budget
+from dpmesh.privacy import (
+    Budget,
+    Gaussian,
+    Laplace,
+    Ledger,
+    OverBudget,
+    Plan,
+    Release,
+    Sensitivity,
+    budget,
+)
+from dpmesh.privacy.door import kept_by
 from dpmesh.schedules import Constant, HorizonPower, SampleSize
 
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -210,6 +221,20 @@ def test_what_left_must_be_written_down() -> None:
     twice.add(more, replace(more, nodes=(0, 1, 2)))
 
 
+def test_a_keeper_stands_at_the_door_within_the_block_only() -> None:
+    def refuse(release: Release) -> None:
+        raise OverBudget("closed")
+
+    def leave() -> None:
+        stream = dm.Key.seeded(0).stream(Purpose.NOISE, 0)
+        Laplace(1.0).release(np.zeros((1, 2)), ONE, stream, round=0)
+
+    for _ in range(2):
+        with pytest.raises(OverBudget, match="closed"), kept_by(refuse):
+            leave()
+        leave()
+
+
 class Spendthrift(dm.OnlineLearning):
     """Lets out all of its data, too, from round 3 on: which was not planned."""
 
@@ -249,6 +274,10 @@ def test_a_run_that_departs_from_its_plan_ends_at_the_budget(
     done = run(Spendthrift(epsilon=0.1), small_problem, budget=Budget(1.0))
     assert [release.round for release in done.ledger.releases] == [0, 1, 2, 3, 3, 4, 4, 5]
     assert done.privacy.epsilon == pytest.approx(0.9)
+    ring = dm.topology.ring(small_problem.nodes)
+    whole = dm.simulate(Spendthrift(0.1), small_problem, ring, rounds=5, key=dm.Key.seeded(0))
+    np.testing.assert_array_equal(done.released, whole.released)
+    np.testing.assert_array_equal(done.parameters, whole.parameters)
     assert run(Spendthrift(epsilon=0.1), small_problem).privacy.epsilon == pytest.approx(2.9)
 
 
