@@ -1,5 +1,6 @@
 """The extension module: kernels on C-contiguous arrays, documented in `dpmesh.kernels`."""
 
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any, NoReturn, TypeAlias, TypeGuard, final
 
@@ -17,7 +18,7 @@ __version__: str
 def set_threads(count: int) -> None: ...
 def get_threads() -> int: ...
 
-# convert
+# arguments
 def is_float_array(value: object) -> TypeGuard[_Floats]: ...
 
 # accounting
@@ -66,25 +67,18 @@ class Stream:
     def __reduce__(self) -> NoReturn: ...
 
 # mixing
-def mix(
-    indptr: _Integers,
-    indices: _Integers,
-    weights: _Floats,
-    x: _Floats,
-    dim: int,
-    out: _Floats,
-) -> None: ...
+_Rows: TypeAlias = tuple[_Integers, _Integers, _Floats]  # indptr, indices, data
+
+def mix(rows: _Rows, x: _Floats, out: _Floats | None) -> _Floats: ...
 def mix_noisy(
-    indptr: _Integers,
-    indices: _Integers,
-    weights: _Floats,
+    rows: _Rows,
     x: _Floats,
     law: str,
-    scales: _PerRow,
+    scale: npt.ArrayLike,
     stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    out: _Floats,
-) -> None: ...
+    nodes: npt.ArrayLike | None,
+    out: _Floats | None,
+) -> _Floats: ...
 
 # complexity
 def rademacher_suprema(
@@ -130,26 +124,15 @@ def shuffle(
 
 # noise
 def add_noise(
-    x: _Floats,
     law: str,
-    scales: _PerRow,
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
     stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    out: _Floats,
-) -> None: ...
-def add_noise_in_place(
-    x: _Floats,
-    law: str,
-    scales: _PerRow,
-    stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-) -> None: ...
+    nodes: npt.ArrayLike | None,
+    out: _Floats | None,
+) -> _Floats: ...
 def noise(
-    law: str,
-    scales: _PerRow,
-    stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    out: _Floats,
+    law: str, scale: npt.ArrayLike, stream: Stream, nodes: npt.ArrayLike | None, out: _Floats
 ) -> None: ...
 
 # linear
@@ -218,10 +201,9 @@ def linear_count_correct(params: _Floats, model: _Model, out: npt.NDArray[np.int
 def linear_scores(params: _Floats, features: _Features, out: _Floats) -> None: ...
 
 # projection
-def all_finite(x: _Floats) -> bool: ...
-def row_norms(x: _Floats, kind: str, out: npt.NDArray[np.float64]) -> None: ...
-def clip_rows(x: _Floats, bound: float, kind: str, out: _Floats) -> None: ...
-def clip_rows_in_place(x: _Floats, bound: float, kind: str) -> None: ...
+def all_finite(x: npt.ArrayLike) -> bool: ...
+def row_norms(x: npt.ArrayLike, norm: str) -> _Float64s: ...
+def clip_rows(x: npt.ArrayLike, bound: float, norm: str, out: _Floats | None) -> _Floats: ...
 
 # qnet
 _Float32s: TypeAlias = npt.NDArray[np.float32]
@@ -245,24 +227,24 @@ def q_learn(
 _Codes = npt.NDArray[np.signedinteger[Any]]
 
 def quantize(
-    x: _Floats,
+    x: npt.ArrayLike,
     step: float,
-    coins: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    saturate: bool,
-    out: _Codes,
-) -> int: ...
-def quantize_noisy(
-    x: _Floats,
-    law: str,
-    scales: _PerRow,
     stream: Stream,
-    step: float,
-    coins: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
     saturate: bool,
-    out: _Codes,
-) -> int: ...
+    dtype: npt.DTypeLike,
+    nodes: npt.ArrayLike | None,
+    out: _Codes | None,
+) -> tuple[_Codes, int]: ...
+def quantize_noisy(
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    step: float,
+    noise: Stream,
+    coins: Stream,
+    dtype: npt.DTypeLike,
+    nodes: npt.ArrayLike | None,
+    out: _Codes | None,
+) -> _Codes: ...
 def dequantize(codes: _Codes, step: float, out: _Floats) -> None: ...
 def quantization_variance(x: _Floats, step: float, out: npt.NDArray[np.float64]) -> None: ...
 def bits_needed(codes: _Codes) -> int: ...
@@ -272,11 +254,13 @@ def unpack(message: bytes, bits: int, out: _Codes) -> None: ...
 
 # smoothing
 def smooth(
-    x: _Floats, blocks: list[int] | None, smoothing: float, power: int | None, out: _Floats
-) -> None: ...
-def smooth_in_place(
-    x: _Floats, blocks: list[int] | None, smoothing: float, power: int | None
-) -> None: ...
+    x: npt.ArrayLike,
+    smoothing: float,
+    power: int,
+    blocks: Sequence[int] | None,
+    method: str | None,
+    out: _Floats | None,
+) -> _Floats: ...
 def smoothing_spectrum(smoothing: float, power: int, out: npt.NDArray[np.float64]) -> None: ...
 def effective_dimensions(dim: int, smoothing: float, power: int) -> tuple[float, float]: ...
 

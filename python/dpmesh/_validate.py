@@ -65,7 +65,7 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
     return float(value)
 
 
-def integer(argument: str, value: int, *, at_least: int = 0, below: int | None = None) -> int:
+def integer(argument: str, value: int, at_least: int = 0, below: int | None = None) -> int:
     """An integer of at least `at_least` and, if given, below `below`."""
     if type(value) is int and at_least <= value and (below is None or value < below):
         return value

@@ -21,7 +21,7 @@ CodeArray: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 """An array of int8, int16, int32 or int64."""
 
 
-def floats(argument: str, value: npt.ArrayLike, *, ndim: int | None = None) -> FloatArray:
+def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> FloatArray:
     """`value` as a non-empty C-contiguous array of float32 or float64.
 
     Integers and booleans become float64; float32 and float64 keep their type; a strided array

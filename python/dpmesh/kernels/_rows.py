@@ -22,14 +22,10 @@ def a_stream(stream: Stream, argument: str = "stream") -> Stream:
 def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     """`shape` as (dim,) or (rows, dim)."""
     sizes = shape if isinstance(shape, tuple) else (shape,)
-    return check_rows("shape", tuple([integer("shape", size, at_least=1) for size in sizes]))
-
-
-def check_rows(argument: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Fail unless `shape` is (dim,) or (rows, dim)."""
-    if len(shape) not in (1, 2):
-        fail(argument, "shape (dim,) or (rows, dim)", f"shape {shape}")
-    return shape
+    checked = tuple([integer("shape", size, at_least=1) for size in sizes])
+    if len(checked) not in (1, 2):
+        fail("shape", "shape (dim,) or (rows, dim)", f"shape {checked}")
+    return checked
 
 
 def row_count(shape: tuple[int, ...]) -> int:

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from dpmesh import _core
 from dpmesh._core import Stream
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, filled, floats
-from dpmesh.kernels._rows import a_stream, node_ids, per_row
+from dpmesh.kernels._arrays import FloatArray, floats
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
@@ -42,10 +41,7 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
         argument does not fit. NaN and infinity are passed on, as numpy does.
     """
     array = floats("x", x)
-    indptr, indices, weights = _compressed_rows(matrix, array)
-    out = filled(out, (indptr.size - 1, *array.shape[1:]), array.dtype)
-    _core.mix(indptr, indices, weights, array, array[0].size, out)
-    return out
+    return _core.mix(_compressed_rows(matrix, array), array, out)
 
 
 def mix_noisy(
@@ -88,12 +84,8 @@ def mix_noisy(
         If an argument does not fit, or a noisy row has NaN or infinity; `out` is then undefined.
     """
     array = floats("x", x, ndim=2)
-    indptr, indices, weights = _compressed_rows(matrix, array)
-    rows = array.shape[0]
-    scales, ids, stream = per_row("scale", scale, rows), node_ids(nodes, rows), a_stream(stream)
-    out = filled(out, (indptr.size - 1, array.shape[1]), array.dtype)
-    _core.mix_noisy(indptr, indices, weights, array, law, scales, stream, ids, out)
-    return out
+    rows = _compressed_rows(matrix, array)
+    return _core.mix_noisy(rows, array, law, scale, stream, nodes, out)
 
 
 def _compressed_rows(

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._core import Stream
-from dpmesh.kernels._arrays import FloatArray, buffer, filled, float_type, floats
-from dpmesh.kernels._rows import a_stream, check_rows, node_ids, per_row, row_count, row_shape
+from dpmesh.kernels._arrays import FloatArray, filled, float_type
+from dpmesh.kernels._rows import row_shape
 
 
 def add_gaussian(
@@ -59,7 +59,7 @@ def add_gaussian(
         If an argument does not fit, or a `scale` is negative, not finite, or rounds to 0 or
         infinity in the type of `x`.
     """
-    return _add("gaussian", x, scale, stream, nodes, out)
+    return _core.add_noise("gaussian", x, scale, stream, nodes, out)
 
 
 def add_laplace(
@@ -74,7 +74,7 @@ def add_laplace(
 
     Its standard deviation is ``sqrt(2) * scale``. Everything else is as in `add_gaussian`.
     """
-    return _add("laplace", x, scale, stream, nodes, out)
+    return _core.add_noise("laplace", x, scale, stream, nodes, out)
 
 
 def gaussian(
@@ -124,25 +124,6 @@ def laplace(
     return _fill("laplace", shape, scale, stream, dtype, nodes, out)
 
 
-def _add(
-    law: str,
-    x: npt.ArrayLike,
-    scale: npt.ArrayLike,
-    stream: Stream,
-    nodes: npt.ArrayLike | None,
-    out: FloatArray | None,
-) -> FloatArray:
-    array = floats("x", x)
-    rows = row_count(check_rows("x", array.shape))
-    scales, ids, stream = per_row("scale", scale, rows), node_ids(nodes, rows), a_stream(stream)
-    if out is not None and out is array:
-        _core.add_noise_in_place(out, law, scales, stream, ids)
-        return out
-    out = buffer(out, array)
-    _core.add_noise(array, law, scales, stream, ids, out)
-    return out
-
-
 def _fill(
     law: str,
     shape: int | tuple[int, ...],
@@ -152,9 +133,6 @@ def _fill(
     nodes: npt.ArrayLike | None,
     out: FloatArray | None,
 ) -> FloatArray:
-    sizes = row_shape(shape)
-    rows = row_count(sizes)
-    scales, ids, stream = per_row("scale", scale, rows), node_ids(nodes, rows), a_stream(stream)
-    out = filled(out, sizes, float_type(dtype, out))
-    _core.noise(law, scales, stream, ids, out)
+    out = filled(out, row_shape(shape), float_type(dtype, out))
+    _core.noise(law, scale, stream, nodes, out)
     return out

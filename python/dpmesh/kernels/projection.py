@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._validate import one_of, positive
-from dpmesh.kernels._arrays import FloatArray, buffer, floats
+from dpmesh.kernels._arrays import FloatArray
 
 Norm = Literal["l1", "l2"]
 
@@ -27,7 +26,7 @@ def all_finite(x: npt.ArrayLike) -> bool:
     ValueError
         If `x` is empty or not of floating-point type.
     """
-    return _core.all_finite(floats("x", x))
+    return _core.all_finite(x)
 
 
 def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]:
@@ -49,10 +48,7 @@ def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]
     ValueError
         If `x` is empty or not of floating-point type, or `norm` is unknown.
     """
-    x = floats("x", x)
-    norms = np.empty(x.shape[:-1], dtype=np.float64)
-    _core.row_norms(x, one_of("norm", norm, ("l1", "l2")), norms)
-    return norms
+    return _core.row_norms(x, norm)
 
 
 def clip_rows(
@@ -83,11 +79,4 @@ def clip_rows(
     ValueError
         If a value of `x` is NaN or infinite (clipping would hide it), or an argument does not fit.
     """
-    array = floats("x", x)
-    bound, norm = positive("bound", bound), one_of("norm", norm, ("l1", "l2"))
-    if out is not None and out is array:
-        _core.clip_rows_in_place(out, bound, norm)
-        return out
-    out = buffer(out, array)
-    _core.clip_rows(array, bound, norm, out)
-    return out
+    return _core.clip_rows(x, bound, norm, out)

@@ -20,16 +20,7 @@ import numpy.typing as npt
 from dpmesh import _core
 from dpmesh._core import Stream
 from dpmesh._validate import positive
-from dpmesh.kernels._arrays import (
-    CodeArray,
-    FloatArray,
-    code_array,
-    code_type,
-    filled,
-    float_type,
-    floats,
-)
-from dpmesh.kernels._rows import a_stream, check_rows, node_ids, per_row, row_count
+from dpmesh.kernels._arrays import CodeArray, FloatArray, code_array, filled, float_type, floats
 
 
 def quantize(
@@ -69,9 +60,7 @@ def quantize(
         If a value is not finite or its code does not fit `dtype` (the first such row and value are
         named; see `quantize_saturating`), or an argument does not fit.
     """
-    array, ids, out = _prepared(x, nodes, dtype, out)
-    _core.quantize(array, positive("step", step), a_stream(stream), ids, False, out)
-    return out
+    return _core.quantize(x, step, stream, False, dtype, nodes, out)[0]
 
 
 def quantize_saturating(
@@ -99,9 +88,7 @@ def quantize_saturating(
     ValueError
         If a value is not finite, or an argument does not fit.
     """
-    array, ids, out = _prepared(x, nodes, dtype, out)
-    step, stream = positive("step", step), a_stream(stream)
-    return out, _core.quantize(array, step, stream, ids, True, out)
+    return _core.quantize(x, step, stream, True, dtype, nodes, out)
 
 
 def quantize_noisy(
@@ -138,11 +125,7 @@ def quantize_noisy(
         If a noisy value is not finite or its code does not fit `dtype`, or an argument does not
         fit.
     """
-    array, ids, out = _prepared(x, nodes, dtype, out)
-    scales, step = per_row("scale", scale, row_count(array.shape)), positive("step", step)
-    noise, coins = a_stream(noise, "noise"), a_stream(coins, "coins")
-    _core.quantize_noisy(array, "gaussian", scales, noise, step, coins, ids, False, out)
-    return out
+    return _core.quantize_noisy(x, scale, step, noise, coins, dtype, nodes, out)
 
 
 def dequantize(
@@ -203,11 +186,3 @@ def quantization_variance(x: npt.ArrayLike, step: float) -> npt.NDArray[np.float
     variance = np.empty(array.shape)
     _core.quantization_variance(array, positive("step", step), variance)
     return variance
-
-
-def _prepared(
-    x: npt.ArrayLike, nodes: npt.ArrayLike | None, dtype: npt.DTypeLike, out: CodeArray | None
-) -> tuple[FloatArray, npt.NDArray[np.uint32] | None, CodeArray]:
-    array = floats("x", x)
-    ids = node_ids(nodes, row_count(check_rows("x", array.shape)))
-    return array, ids, filled(out, array.shape, code_type(dtype, out))

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._validate import fail, integer, non_negative, one_of
-from dpmesh.kernels._arrays import FloatArray, buffer, floats
+from dpmesh._validate import fail, integer, non_negative
+from dpmesh.kernels._arrays import FloatArray
 
 Method = Literal["recursion", "fft"]
 
@@ -78,16 +78,7 @@ def smooth(
     Smoothing", section 3.1; general powers as in Osher et al., "Laplacian Smoothing Gradient
     Descent".
     """
-    array = floats("x", x)
-    smoothing, power = non_negative("smoothing", smoothing), _power(power)
-    lengths = None if blocks is None else _lengths(blocks, dim=array.shape[-1])
-    fourier_power = _fourier_power(power, method)
-    if out is not None and out is array:
-        _core.smooth_in_place(out, lengths, smoothing, fourier_power)
-        return out
-    out = buffer(out, array)
-    _core.smooth(array, lengths, smoothing, fourier_power, out)
-    return out
+    return _core.smooth(x, smoothing, power, blocks, method, out)
 
 
 def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> npt.NDArray[np.float64]:
@@ -150,21 +141,11 @@ def _power(power: int) -> int:
     return integer("power", power, at_least=1, below=2**32)
 
 
-def _lengths(blocks: Sequence[int], *, dim: int) -> list[int]:
+def block_lengths(blocks: Sequence[int], dim: int) -> list[int]:
+    """The lengths of the blocks of a row, for the kernel."""
     if not isinstance(blocks, Iterable):
         fail("blocks", "a sequence of lengths", reprlib.repr(blocks))
     lengths = [integer("blocks", block, at_least=1) for block in blocks]
     if sum(lengths) != dim:
         fail("blocks", f"lengths that sum to the {dim} elements of a row", f"sum {sum(lengths)}")
     return lengths
-
-
-def _fourier_power(power: int, method: Method | None) -> int | None:
-    """Power for Fourier transforms; None for the recursion."""
-    if method is None:
-        return None if power == 1 else power
-    if one_of("method", method, ("recursion", "fft")) == "fft":
-        return power
-    if power != 1:
-        fail("method", f"'fft' for power {power}", "'recursion'")
-    return None

@@ -11,6 +11,9 @@ use numpy::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+/// An array of any type.
+pub type Array<'py> = Bound<'py, PyUntypedArray>;
+
 /// Runs `work` with the interpreter lock released, on the package's threads. A kernel's error becomes a
 /// `ValueError`, a panic (which would be a bug of ours) a `RuntimeError`.
 pub fn run_native<R: Send>(
@@ -83,6 +86,20 @@ fn typed<'a, 'py, T: Element>(
     })
 }
 
+/// Runs a kernel that reads `x` and fills `out`, or that works in place, without `x`, where both are one array.
+pub fn run_native_into<T: Element, R: Send>(
+    x: &Array<'_>,
+    out: &Array<'_>,
+    kernel: impl FnOnce(Option<&[T]>, &mut [T]) -> Result<R, KernelError> + Send,
+) -> PyResult<R> {
+    let py = x.py();
+    let x = (!x.is(out)).then(|| read::<T>("x", x)).transpose()?;
+    let mut out = write::<T>("out", out)?;
+    let x = x.as_ref().map(PyReadonlyArrayDyn::as_slice).transpose()?;
+    let out = out.as_slice_mut()?;
+    run_native(py, || kernel(x, out))
+}
+
 /// Length of the last axis: the dimension of one row. A 0-dimensional array has rows of one element.
 pub fn row_len(array: &Bound<'_, PyUntypedArray>) -> usize {
     array.shape().last().copied().unwrap_or(1)
@@ -102,17 +119,6 @@ pub fn float_type(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult
         (b'f', 8) => Ok(Float::F64),
         _ => Err(unfit(argument, "dtype float32 or float64", dtype)),
     }
-}
-
-/// Whether kernels take a value as it is: a C-contiguous array of at least one element, float32 or float64.
-#[pyfunction]
-fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
-    value.cast_exact::<PyUntypedArray>().is_ok_and(|array| {
-        let dtype = array.dtype();
-        let is_native = dtype.is_native_byteorder() == Some(true);
-        let is_float = dtype.kind() == b'f' && matches!(dtype.itemsize(), 4 | 8);
-        is_float && is_native && array.is_c_contiguous() && array.ndim() > 0 && !array.is_empty()
-    })
 }
 
 /// A number for all rows, or one for each.
@@ -199,8 +205,4 @@ macro_rules! with_code {
             )),
         }
     }};
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(is_float_array, module)?)
 }

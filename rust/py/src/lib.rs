@@ -6,6 +6,7 @@
 //! array that a kernel writes is borrowed by nobody else.
 
 mod accounting;
+mod arguments;
 mod complexity;
 mod convert;
 mod discrete;
@@ -28,8 +29,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     threads::register(module)?;
     accounting::register(module)?;
+    arguments::register(module)?;
     complexity::register(module)?;
-    convert::register(module)?;
     discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;

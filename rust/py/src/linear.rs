@@ -60,7 +60,7 @@ macro_rules! with_batches {
 type AveragingArguments = (f64, Option<f64>);
 
 /// The bound and the norm.
-type ClippingArguments = (f64, String);
+type ClippingArguments<'py> = (f64, Bound<'py, PyAny>);
 
 fn to_averaging((regularization, divide_by): AveragingArguments) -> Averaging {
     Averaging {
@@ -69,11 +69,11 @@ fn to_averaging((regularization, divide_by): AveragingArguments) -> Averaging {
     }
 }
 
-fn to_clipping(arguments: Option<ClippingArguments>) -> PyResult<Option<Clipping>> {
-    let Some((bound, kind)) = arguments else {
+fn to_clipping(arguments: Option<ClippingArguments<'_>>) -> PyResult<Option<Clipping>> {
+    let Some((bound, name)) = arguments else {
         return Ok(None);
     };
-    let norm = norm(&kind)?;
+    let norm = norm(&name)?;
     Ok(Some(Clipping { norm, bound }))
 }
 
@@ -183,7 +183,7 @@ fn linear_gradient<'py>(
     model: Model<'py>,
     batches: BatchArguments<'py>,
     averaging: AveragingArguments,
-    clipping: Option<ClippingArguments>,
+    clipping: Option<ClippingArguments<'py>>,
     out: &Array<'py>,
 ) -> PyResult<()> {
     let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
@@ -208,7 +208,7 @@ fn linear_step<'py>(
     model: Model<'py>,
     batches: BatchArguments<'py>,
     averaging: AveragingArguments,
-    clipping: Option<ClippingArguments>,
+    clipping: Option<ClippingArguments<'py>>,
     out: &Array<'py>,
 ) -> PyResult<()> {
     let sizes = PerRow::new("step_size", &step.0)?;
@@ -235,7 +235,7 @@ fn linear_step_in_place<'py>(
     model: Model<'py>,
     batches: BatchArguments<'py>,
     averaging: AveragingArguments,
-    clipping: Option<ClippingArguments>,
+    clipping: Option<ClippingArguments<'py>>,
 ) -> PyResult<()> {
     let sizes = PerRow::new("step_size", &step.0)?;
     let step = Step {

@@ -1,14 +1,14 @@
 //! Boundary of `dpmesh_core::noise`.
 
 use dpmesh_core::noise::{self, Law, Noise};
-use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::convert::{read, row_len, run_native, unfit, write};
+use crate::arguments::{Nodes, buffer, float_rows, per_row, stream};
+use crate::convert::{Array, PerRow, row_len, run_native, run_native_into, unfit, write};
 use crate::stream::Stream;
 use crate::with_real;
 
-pub fn law(name: &str) -> PyResult<Law> {
+fn law(name: &str) -> PyResult<Law> {
     match name {
         "gaussian" => Ok(Law::Gaussian),
         "laplace" => Ok(Law::Laplace),
@@ -20,81 +20,81 @@ pub fn law(name: &str) -> PyResult<Law> {
     }
 }
 
-/// Runs the body with `$noise` bound to the noise that the arguments describe.
-macro_rules! with_noise {
-    ($law:ident, $scales:ident, $stream:ident, $nodes:ident, $noise:ident => $body:expr) => {{
-        let scales = $crate::convert::PerRow::new("scale", $scales)?;
-        let nodes = $nodes
-            .map(|nodes| read::<u32>("nodes", nodes))
-            .transpose()?;
-        let $noise = Noise {
-            law: $crate::noise::law($law)?,
-            scales: scales.as_slice()?,
-            stream: &$stream.get().kernel,
-            nodes: nodes.as_ref().map(|nodes| nodes.as_slice()).transpose()?,
-        };
-        $body
-    }};
+/// The arguments that describe noise.
+pub struct NoiseArguments<'py> {
+    law: Law,
+    scales: PerRow<'py>,
+    stream: Bound<'py, Stream>,
+    nodes: Nodes<'py>,
 }
-pub(crate) use with_noise;
+
+impl<'py> NoiseArguments<'py> {
+    /// Those of a kernel that calls the stream so.
+    pub fn new(
+        law: &str,
+        scale: &Bound<'py, PyAny>,
+        (argument, stream): (&str, &Bound<'py, PyAny>),
+        nodes: Option<&Bound<'py, PyAny>>,
+        rows: usize,
+    ) -> PyResult<NoiseArguments<'py>> {
+        Ok(NoiseArguments {
+            law: self::law(law)?,
+            scales: per_row("scale", scale, rows)?,
+            stream: self::stream(argument, stream)?,
+            nodes: Nodes::new(nodes, rows)?,
+        })
+    }
+
+    pub fn noise(&self) -> PyResult<Noise<'_>> {
+        Ok(Noise {
+            law: self.law,
+            scales: self.scales.as_slice()?,
+            stream: &self.stream.get().kernel,
+            nodes: self.nodes.as_slice()?,
+        })
+    }
+}
 
 #[pyfunction]
-#[pyo3(signature = (x, law, scales, stream, nodes, out))]
 fn add_noise<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
     law: &str,
-    scales: &Bound<'py, PyAny>,
-    stream: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<()> {
-    let dim = row_len(x);
-    with_noise!(law, scales, stream, nodes, noise => with_real!(x, T => {
-        let (x, mut out) = (read::<T>("x", x)?, write::<T>("out", out)?);
-        let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
-        run_native(py, || noise::add_noise_into(x, dim, &noise, out))
-    }))
+    x: &Bound<'py, PyAny>,
+    scale: &Bound<'py, PyAny>,
+    stream: &Bound<'py, PyAny>,
+    nodes: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Array<'py>> {
+    let (x, rows) = &float_rows("x", x)?;
+    let noise = NoiseArguments::new(law, scale, ("stream", stream), nodes, *rows)?;
+    let (noise, dim, out) = (noise.noise()?, row_len(x), buffer(out, x)?);
+    with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| match x {
+        Some(x) => noise::add_noise_into(x, dim, &noise, out),
+        None => noise::add_noise_in_place(out, dim, &noise),
+    }))?;
+    Ok(out)
 }
 
 #[pyfunction]
-#[pyo3(signature = (x, law, scales, stream, nodes))]
-fn add_noise_in_place<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    law: &str,
-    scales: &Bound<'py, PyAny>,
-    stream: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
-) -> PyResult<()> {
-    let dim = row_len(x);
-    with_noise!(law, scales, stream, nodes, noise => with_real!(x, T => {
-        let mut x = write::<T>("x", x)?;
-        let x = x.as_slice_mut()?;
-        run_native(py, || noise::add_noise_in_place(x, dim, &noise))
-    }))
-}
-
-#[pyfunction]
-#[pyo3(name = "noise", signature = (law, scales, stream, nodes, out))]
+#[pyo3(name = "noise")]
 fn fill<'py>(
     py: Python<'py>,
     law: &str,
-    scales: &Bound<'py, PyAny>,
-    stream: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
-    out: &Bound<'py, PyUntypedArray>,
+    scale: &Bound<'py, PyAny>,
+    stream: &Bound<'py, PyAny>,
+    nodes: Option<&Bound<'py, PyAny>>,
+    out: &Array<'py>,
 ) -> PyResult<()> {
-    let dim = row_len(out);
-    with_noise!(law, scales, stream, nodes, noise => with_real!(out, T => {
+    let (_, rows) = float_rows("out", out)?;
+    let noise = NoiseArguments::new(law, scale, ("stream", stream), nodes, rows)?;
+    let (noise, dim) = (noise.noise()?, row_len(out));
+    with_real!(out, T => {
         let mut out = write::<T>("out", out)?;
         let out = out.as_slice_mut()?;
         run_native(py, || noise::noise_into(&noise, dim, out))
-    }))
+    })
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(add_noise, module)?)?;
-    module.add_function(wrap_pyfunction!(add_noise_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(fill, module)?)
 }

@@ -1,53 +1,38 @@
 //! Boundary of `dpmesh_core::projection`.
 
 use dpmesh_core::projection::{self, Norm};
-use numpy::PyUntypedArray;
+use numpy::{PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
 
-use crate::convert::{read, row_len, run_native, unfit, write};
+use crate::arguments::{buffer, filled, floats, one_of, positive};
+use crate::convert::{Array, read, row_len, run_native, run_native_into, write};
 use crate::with_real;
 
-pub fn norm(name: &str) -> PyResult<Norm> {
-    match name {
-        "l1" => Ok(Norm::L1),
-        "l2" => Ok(Norm::L2),
-        other => Err(unfit("norm", "'l1' or 'l2'", format!("'{other}'"))),
-    }
+pub fn norm(name: &Bound<'_, PyAny>) -> PyResult<Norm> {
+    one_of("norm", name, &[("l1", Norm::L1), ("l2", Norm::L2)])
 }
 
 #[pyfunction]
 fn clip_rows<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    bound: f64,
-    kind: &str,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<()> {
-    let (dim, kind) = (row_len(x), norm(kind)?);
-    with_real!(x, T => {
-        let (x, mut out) = (read::<T>("x", x)?, write::<T>("out", out)?);
-        let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
-        run_native(py, || projection::clip_rows_into(x, dim, kind, bound, out))
-    })
+    x: &Bound<'py, PyAny>,
+    bound: &Bound<'py, PyAny>,
+    norm: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Array<'py>> {
+    let x = &floats("x", x, None)?;
+    let bound = positive("bound", bound)?;
+    let norm = self::norm(norm)?;
+    let (dim, out) = (row_len(x), buffer(out, x)?);
+    with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| match x {
+        Some(x) => projection::clip_rows_into(x, dim, norm, bound, out),
+        None => projection::clip_rows_in_place(out, dim, norm, bound),
+    }))?;
+    Ok(out)
 }
 
 #[pyfunction]
-fn clip_rows_in_place<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    bound: f64,
-    kind: &str,
-) -> PyResult<()> {
-    let (dim, kind) = (row_len(x), norm(kind)?);
-    with_real!(x, T => {
-        let mut x = write::<T>("x", x)?;
-        let x = x.as_slice_mut()?;
-        run_native(py, || projection::clip_rows_in_place(x, dim, kind, bound))
-    })
-}
-
-#[pyfunction]
-fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyUntypedArray>) -> PyResult<bool> {
+fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<bool> {
+    let x = &floats("x", x, None)?;
     with_real!(x, T => {
         let x = read::<T>("x", x)?;
         let x = x.as_slice()?;
@@ -58,23 +43,25 @@ fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyUntypedArray>) -> PyResult<
 #[pyfunction]
 fn row_norms<'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    kind: &str,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<()> {
-    let (dim, kind) = (row_len(x), norm(kind)?);
-    let mut out = write::<f64>("out", out)?;
+    x: &Bound<'py, PyAny>,
+    norm: &Bound<'py, PyAny>,
+) -> PyResult<Array<'py>> {
+    let x = &floats("x", x, None)?;
+    let norm = self::norm(norm)?;
+    let dim = row_len(x);
+    let norms = filled(None, &x.shape()[..x.ndim() - 1], &dtype::<f64>(py))?;
+    let mut out = write::<f64>("out", &norms)?;
     let out = out.as_slice_mut()?;
     with_real!(x, T => {
         let x = read::<T>("x", x)?;
         let x = x.as_slice()?;
-        run_native(py, || projection::row_norms_into(x, dim, kind, out))
-    })
+        run_native(py, || projection::row_norms_into(x, dim, norm, out))
+    })?;
+    Ok(norms)
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(all_finite, module)?)?;
     module.add_function(wrap_pyfunction!(clip_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(clip_rows_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(row_norms, module)?)
 }

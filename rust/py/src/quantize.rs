@@ -5,82 +5,82 @@ use dpmesh_core::quantize::{
     Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
 };
 use dpmesh_core::{KernelError, packing};
-use numpy::PyUntypedArray;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::convert::{read, row_len, run_native, write};
-use crate::noise::with_noise;
+use crate::arguments::{Nodes, filled_with_codes, float_rows, positive, stream};
+use crate::convert::{Array, read, row_len, run_native, write};
+use crate::noise::NoiseArguments;
 use crate::stream::Stream;
 use crate::{with_code, with_real};
 
-fn overflow(saturate: bool) -> Overflow {
-    if saturate {
-        Overflow::Saturate
-    } else {
-        Overflow::Refuse
-    }
-}
-
+/// Gives the codes, and how many of them were saturated.
 #[pyfunction]
-#[pyo3(signature = (x, step, coins, nodes, saturate, out))]
 fn quantize<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    step: f64,
-    coins: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
+    x: &Bound<'py, PyAny>,
+    step: &Bound<'py, PyAny>,
+    stream: &Bound<'py, PyAny>,
     saturate: bool,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<u64> {
-    quantize_rows(py, x, step, coins, nodes, saturate, None, out)
+    dtype: &Bound<'py, PyAny>,
+    nodes: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Array<'py>, u64)> {
+    let rows = float_rows("x", x)?;
+    let coins = self::stream("stream", stream)?;
+    quantize_rows(rows, step, coins, saturate, None, dtype, nodes, out)
 }
 
 #[pyfunction]
-#[pyo3(signature = (x, law, scales, stream, step, coins, nodes, saturate, out))]
 fn quantize_noisy<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    law: &str,
-    scales: &Bound<'py, PyAny>,
-    stream: &Bound<'py, Stream>,
-    step: f64,
-    coins: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
-    saturate: bool,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<u64> {
-    with_noise!(law, scales, stream, nodes, noise => {
-        quantize_rows(py, x, step, coins, nodes, saturate, Some(&noise), out)
-    })
+    x: &Bound<'py, PyAny>,
+    scale: &Bound<'py, PyAny>,
+    step: &Bound<'py, PyAny>,
+    noise: &Bound<'py, PyAny>,
+    coins: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyAny>,
+    nodes: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Array<'py>> {
+    let rows = float_rows("x", x)?;
+    let noise = NoiseArguments::new("gaussian", scale, ("noise", noise), nodes, rows.1)?;
+    let coins = self::stream("coins", coins)?;
+    let noise = Some(noise.noise()?);
+    Ok(quantize_rows(rows, step, coins, false, noise, dtype, nodes, out)?.0)
 }
 
 fn quantize_rows<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    step: f64,
-    coins: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
+    (x, rows): (Array<'py>, usize),
+    step: &Bound<'py, PyAny>,
+    coins: Bound<'py, Stream>,
     saturate: bool,
-    noise: Option<&Noise<'_>>,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<u64> {
-    let dim = row_len(x);
-    let nodes = nodes.map(|nodes| read::<u32>("nodes", nodes)).transpose()?;
+    noise: Option<Noise<'_>>,
+    dtype: &Bound<'py, PyAny>,
+    nodes: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Array<'py>, u64)> {
+    let (py, x, dim) = (x.py(), &x, row_len(&x));
+    let nodes = Nodes::new(nodes, rows)?;
     let quantizer = Quantizer {
-        step,
+        step: positive("step", step)?,
         coins: &coins.get().kernel,
-        nodes: nodes.as_ref().map(|nodes| nodes.as_slice()).transpose()?,
-        overflow: overflow(saturate),
+        nodes: nodes.as_slice()?,
+        overflow: if saturate {
+            Overflow::Saturate
+        } else {
+            Overflow::Refuse
+        },
     };
-    with_real!(x, T => with_code!(out, C => {
-        let (x, mut out) = (read::<T>("x", x)?, write::<C>("out", out)?);
+    let codes = &filled_with_codes(out, x.shape(), dtype)?;
+    let saturated = with_real!(x, T => with_code!(codes, C => {
+        let (x, mut out) = (read::<T>("x", x)?, write::<C>("out", codes)?);
         let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
-        run_native(py, || match noise {
+        run_native(py, || match &noise {
             None => quantize_into(x, dim, &quantizer, out),
             Some(noise) => quantize_noisy_into(x, dim, noise, &quantizer, out),
         })
-    }))
+    }))?;
+    Ok((codes.clone(), saturated))
 }
 
 #[pyfunction]

@@ -4,48 +4,57 @@ use dpmesh_core::smoothing::{self, Method};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::convert::{read, row_len, run_native, write};
+use crate::arguments::{buffer, by_python, floats, integer, non_negative, one_of};
+use crate::convert::{Array, row_len, run_native, run_native_into, unfit, write};
 use crate::with_real;
 
-/// The recursion, or Fourier transforms for a given power.
-fn method(power: Option<u32>) -> Method {
-    power.map_or(Method::Recursion, |power| Method::Fourier { power })
+/// How the system is solved: for the first power by recursion, unless a method is named.
+fn method(power: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult<Method> {
+    let power = integer("power", power, 1)?;
+    let fourier = Method::Fourier { power };
+    let first = if power == 1 {
+        Method::Recursion
+    } else {
+        fourier
+    };
+    let Some(name) = name else {
+        return Ok(first);
+    };
+    let choices = [("recursion", Method::Recursion), ("fft", fourier)];
+    let chosen = one_of("method", name, &choices)?;
+    if chosen == Method::Recursion && power != 1 {
+        let wanted = format!("'fft' for power {power}");
+        return Err(unfit("method", &wanted, "'recursion'"));
+    }
+    Ok(chosen)
 }
 
 /// A row is one block if there are none.
 #[pyfunction]
 fn smooth<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    blocks: Option<Vec<usize>>,
-    smoothing: f64,
-    power: Option<u32>,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<()> {
-    let (row, method) = ([row_len(x)], method(power));
-    let blocks = blocks.as_deref().unwrap_or(&row);
-    with_real!(x, T => {
-        let (x, mut out) = (read::<T>("x", x)?, write::<T>("out", out)?);
-        let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
-        run_native(py, || smoothing::smooth_rows_into(x, blocks, smoothing, method, out))
-    })
-}
-
-#[pyfunction]
-fn smooth_in_place<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    blocks: Option<Vec<usize>>,
-    smoothing: f64,
-    power: Option<u32>,
-) -> PyResult<()> {
-    let (row, method) = ([row_len(x)], method(power));
-    let blocks = blocks.as_deref().unwrap_or(&row);
-    with_real!(x, T => {
-        let mut x = write::<T>("x", x)?;
-        let x = x.as_slice_mut()?;
-        run_native(py, || smoothing::smooth_rows_in_place(x, blocks, smoothing, method))
-    })
+    x: &Bound<'py, PyAny>,
+    smoothing: &Bound<'py, PyAny>,
+    power: &Bound<'py, PyAny>,
+    blocks: Option<&Bound<'py, PyAny>>,
+    method: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Array<'py>> {
+    let x = &floats("x", x, None)?;
+    let smoothing = non_negative("smoothing", smoothing)?;
+    let method = self::method(power, method)?;
+    let lengths: Vec<usize> = match blocks {
+        None => vec![row_len(x)],
+        Some(blocks) => {
+            let arguments = (blocks, row_len(x));
+            by_python!(x.py(), "kernels.smoothing", "block_lengths", arguments).extract()?
+        }
+    };
+    let out = buffer(out, x)?;
+    with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| match x {
+        Some(x) => smoothing::smooth_rows_into(x, &lengths, smoothing, method, out),
+        None => smoothing::smooth_rows_in_place(out, &lengths, smoothing, method),
+    }))?;
+    Ok(out)
 }
 
 #[pyfunction]
@@ -75,7 +84,6 @@ fn effective_dimensions(
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(smooth, module)?)?;
-    module.add_function(wrap_pyfunction!(smooth_in_place, module)?)?;
     module.add_function(wrap_pyfunction!(smoothing_spectrum, module)?)?;
     module.add_function(wrap_pyfunction!(effective_dimensions, module)?)
 }
