@@ -88,9 +88,10 @@ pub fn filled<'py>(
         return Ok(array.clone());
     }
     let (py, shape) = (dtype.py(), PyTuple::new(dtype.py(), shape)?);
-    let array = match out {
-        None => by_python!(py, "kernels._memory", "empty", (shape, dtype)),
-        Some(_) => by_python!(py, "kernels._arrays", "filled", (out, shape, dtype)),
+    let array = if out.is_none() {
+        by_python!(py, "kernels._memory", "empty", (shape, dtype))
+    } else {
+        by_python!(py, "kernels._arrays", "filled", (out, shape, dtype))
     };
     Ok(array.cast_into()?)
 }

@@ -42,17 +42,18 @@ fn smooth<'py>(
     let x = &floats("x", x, None)?;
     let smoothing = non_negative("smoothing", smoothing)?;
     let method = self::method(power, method)?;
-    let lengths: Vec<usize> = match blocks {
-        None => vec![row_len(x)],
+    let lengths: &[usize] = match blocks {
+        None => &[row_len(x)],
         Some(blocks) => {
             let arguments = (blocks, row_len(x));
-            by_python!(x.py(), "kernels.smoothing", "block_lengths", arguments).extract()?
+            let lengths = by_python!(x.py(), "kernels.smoothing", "block_lengths", arguments);
+            &lengths.extract::<Vec<_>>()?
         }
     };
     let out = buffer(out, x)?;
     with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| match x {
-        Some(x) => smoothing::smooth_rows_into(x, &lengths, smoothing, method, out),
-        None => smoothing::smooth_rows_in_place(out, &lengths, smoothing, method),
+        Some(x) => smoothing::smooth_rows_into(x, lengths, smoothing, method, out),
+        None => smoothing::smooth_rows_in_place(out, lengths, smoothing, method),
     }))?;
     Ok(out)
 }

@@ -11,6 +11,7 @@
 
 mod decay;
 mod fourier;
+mod kept;
 mod recursion;
 mod spectrum;
 mod sweep;

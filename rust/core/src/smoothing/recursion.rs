@@ -17,14 +17,12 @@
 //! the cache from one recursion to the other, and which need not wait for each other: what reaches out of a chunk
 //! comes from few elements at its ends, unless the smoothing is very large.
 
-use std::cell::Cell;
-use std::mem::take;
 use std::ops::Range;
-
-use pulp::bytemuck::cast_slice_mut;
+use std::rc::Rc;
 
 use super::Smooth;
 use super::decay::{Decay, STRIDE};
+use super::kept::{Scratch, last_or_new};
 use super::sweep::{LANES, Lanes, Outside, Reach, Sweep, Tiling};
 use crate::Real;
 use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
@@ -44,14 +42,15 @@ pub(super) fn smooth_rows<T: Smooth>(
     smoothing: f64,
 ) {
     if size_of::<T>() == 4 && smoothing <= NARROW_UP_TO {
-        Recursion::<T>::new(smoothing, blocks).smooth_rows(v, u);
+        Recursion::<T>::kept(smoothing, blocks).smooth_rows(v, u);
     } else {
-        Recursion::<f64>::new(smoothing, blocks).smooth_rows(v, u);
+        Recursion::<f64>::kept(smoothing, blocks).smooth_rows(v, u);
     }
 }
 
 /// In arithmetic of type `A`.
 struct Recursion<A> {
+    smoothing: f64,
     /// The blocks of a row.
     cycles: Vec<Cycle>,
     decay: Decay,
@@ -77,38 +76,20 @@ struct Around {
     from_right: f64,
 }
 
-/// What a thread works in, kept from one call to the next: to clear it takes a tenth of the time of a short row.
-struct Scratch(Vec<f64>);
-
-thread_local! {
-    static KEPT: Cell<Vec<f64>> = const { Cell::new(Vec::new()) };
-}
-
-impl Scratch {
-    fn kept() -> Scratch {
-        Scratch(KEPT.take())
-    }
-
-    /// Room for whole tiles, and for `y` of each of their elements; both hold anything.
-    fn parts<A: Smooth>(&mut self) -> (&mut [A], &mut [Lanes<A>]) {
-        let elements = LANES * Tiling::whole::<A>().length;
-        let len = 2 * elements * size_of::<A>() / size_of::<f64>();
-        self.0.resize(len, 0.0);
-        let (tiles, y) = cast_slice_mut(&mut self.0).split_at_mut(elements);
-        (tiles, y.as_chunks_mut().0)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        KEPT.set(take(&mut self.0));
-    }
-}
-
 impl<A: Smooth> Recursion<A> {
     /// Elements of a whole tile.
     const TILE: usize = Tiling::whole::<A>().length;
     const CHUNK: usize = LANES * Self::TILE;
+
+    /// That of the thread's last call, if it was like this one, or a new one: to set one up takes a tenth of the time
+    /// of a short row.
+    fn kept(smoothing: f64, blocks: &[usize]) -> Rc<Self> {
+        let fits = |last: &Self| {
+            let lengths = last.cycles.iter().map(|cycle| &cycle.length);
+            last.smoothing == smoothing && lengths.eq(blocks)
+        };
+        last_or_new(fits, || Self::new(smoothing, blocks))
+    }
 
     fn new(smoothing: f64, blocks: &[usize]) -> Self {
         let decay = Decay::new(smoothing);
@@ -122,6 +103,7 @@ impl<A: Smooth> Recursion<A> {
         let longest = blocks.iter().copied().max().unwrap_or(0);
         let ahead = if longest < LONG { 0 } else { Self::CHUNK };
         Recursion {
+            smoothing,
             cycles: blocks.iter().map(cycle).collect(),
             sweep: Sweep::new(&decay, longest.min(Self::TILE), ahead),
             range: (negligible.ln() / decay.log).ceil() as usize,
