@@ -274,6 +274,7 @@ def test_a_run_that_departs_from_its_plan_ends_at_the_budget(
     done = run(Spendthrift(epsilon=0.1), small_problem, budget=Budget(1.0))
     assert [release.round for release in done.ledger.releases] == [0, 1, 2, 3, 3, 4, 4, 5]
     assert done.privacy.epsilon == pytest.approx(0.9)
+    assert "rounds      5 of 10: there the budget ended" in str(done)
     ring = dm.topology.ring(small_problem.nodes)
     whole = dm.simulate(Spendthrift(0.1), small_problem, ring, rounds=5, key=dm.Key.seeded(0))
     np.testing.assert_array_equal(done.released, whole.released)

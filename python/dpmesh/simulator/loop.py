@@ -173,6 +173,8 @@ def simulate(
     loop.run_all(progress if ranks.is_root else False)
 
     end = ranks.gather(run.remembered())
+    if end.rounds < rounds:
+        settings["rounds"] = f"{end.rounds} of {rounds}: there the budget ended"
     return Run(
         settings=settings,
         history=end.history,
