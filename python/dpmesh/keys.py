@@ -15,7 +15,7 @@ pickle gets to see the key.
 
 - ``Key.generate(cipher="aes")`` takes the key from the operating system: what a release needs.
 - ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
-  repeat. Who knows the seed can subtract the noise: a seeded run is no private release, and
+  repeat. Whoever knows the seed can subtract the noise: a seeded run is no private release, and
   ``is_seeded`` says so of the key and of its streams.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some nodes of many: row r of
   what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all, and nodes that it is
@@ -26,7 +26,7 @@ pickle gets to see the key.
   anyway, may share a key to be compared.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
   read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Keep the file as you keep
-  the data, and delete it when the run is over: who has it can subtract the noise.
+  the data, and delete it when the run is over: whoever has it can subtract the noise.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
 def fingerprint(key: Key) -> str:
     """Return 128 bits that only this key gives; they tell nothing else about it.
 
-    They are words of the key's own stream, so that who does not know the key cannot tell them from
-    random ones. The seed of a seeded key can be guessed and tried.
+    They are words of the key's own stream, so that whoever does not know the key cannot tell them
+    from random ones. The seed of a seeded key can be guessed and tried.
     """
     words = np.empty(4, dtype=np.uint32)
     key.stream(Purpose.CHECKPOINT).words(0, words)

@@ -4,8 +4,8 @@ The runs differ in the order of the data and in the noise, and share the network
 nodes of one large problem: node i in run r is node ``i * runs + r``. So a round of all runs costs
 little more than a round of one, where vectors are short.
 
-Each run releases the same records anew: who publishes all of them spends the budget of each, and
-nobody keeps a ledger of that here. They are for research.
+Each run releases the same records anew: whoever publishes all of them spends the budget of each,
+and nobody keeps a ledger of that here. They are for research.
 """
 
 from __future__ import annotations

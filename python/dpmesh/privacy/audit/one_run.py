@@ -1,9 +1,9 @@
 """What one run with many canaries proves.
 
-Each canary is in one of two forms by a fair coin of its own; who sees the released messages guesses
-some of the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski (2023,
-Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, Melis and Chaudhuri
-(2025).
+Each canary is in one of two forms by a fair coin of its own; whoever sees the released messages
+guesses some of the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski
+(2023, Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, Melis and
+Chaudhuri (2025).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ReplayedLikelihood:
     """Likelihood ratio of a transcript, from running the algorithm on it in both worlds.
 
     Each release is compared with what either world would have had at the door, had it released all
-    that came before. The replays have coins of their own, not those of the run: who sees a
+    that came before. The replays have coins of their own, not those of the run: whoever sees a
     transcript does not know them, so sampling that hides a unit is given its due; but a unit that
     the replays do not sample is not seen. Without such sampling the score is the best there is
     (Neyman, Pearson).
