@@ -89,6 +89,7 @@ def test_csv_files(tmp_path: Path, suffix: str) -> None:
         (data.read_csv, b"1,2\n1,2,3\n", "path: wanted a table of comma-separated numbers, got"),
         (data.read_csv, b"1,two\n", "path: wanted a table of comma-separated numbers, got .*two"),
         (data.read_csv, b"1\n2\n", r"path: wanted a table of at least 1 feature .*\(2, 1\)"),
+        (data.read_csv, b"", r"path: wanted a table of at least 1 feature .*\(0, 1\)"),
         (data.read_csv, b"1,inf\n", "labels: wanted finite numbers, got inf"),
     ],
 )

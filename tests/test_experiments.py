@@ -132,6 +132,12 @@ def test_what_does_not_fit_together_is_named_by_the_table_that_it_came_from(
         )
 
 
+def test_a_slip_is_mended_and_the_same_command_runs(tmp_path) -> None:
+    slip = TEXT.replace("positive = [5, 6, 7, 8, 9]", "")  # labels of ten digits
+    assert run_sweep(read(write(tmp_path, slip)), tmp_path / "results", processes=1)
+    assert not run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+
+
 def test_a_file_of_ones_own_is_learned_from(tmp_path) -> None:
     numbers = np.random.default_rng(0).normal(size=(40, 3))
     table = np.column_stack([numbers, np.repeat([5, 1], 20)])

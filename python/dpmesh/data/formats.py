@@ -6,6 +6,7 @@ import bz2
 import gzip
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -117,7 +118,9 @@ def read_csv(path: StrPath) -> Dataset:
         If a line has another number of columns than the first, or something is not a number.
     """
     try:
-        table = np.loadtxt(path, delimiter=",", ndmin=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a file without numbers, which fails below
+            table = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
         fail("path", "a table of comma-separated numbers", f"{os.fspath(path)}: {error}")
     if table.shape[1] < 2:

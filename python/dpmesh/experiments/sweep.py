@@ -177,11 +177,15 @@ def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
 
 
 def claim(folder: Path, settings: Settings) -> None:
-    """Note in the folder which settings its results are of, or make sure that they are these."""
+    """Note in the folder which settings its results are of, or make sure that they are these.
+
+    Where all runs failed at once, as for a slip in the file, there is nothing to make sure of.
+    """
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
     note, text = folder / "settings.json", json.dumps(base, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
-    if note.exists() and json.loads(note.read_text()) != json.loads(text):
+    noted = note.exists() and any(folder.glob("*/*"))
+    if noted and json.loads(note.read_text()) != json.loads(text):
         wanted = "a new one, or that of results of these settings"
         raise ValueError(f"folder: wanted {wanted}, got {folder}, whose {note.name} differs")
     note.write_text(text)

@@ -350,7 +350,8 @@ class LinearProblem:
             bound = positive("label_bound", self.label_bound)
             wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
         else:
-            wanted, fits = "labels of -1 and +1 (see Dataset.relabelled)", np.abs(labels) == 1
+            wanted = "labels of -1 and +1 (see Dataset.relabelled, or data.positive in a file)"
+            fits = np.abs(labels) == 1
         if not fits.all():
             fail(argument, wanted, labels[~fits][0])
 
