@@ -229,11 +229,12 @@ impl<'a, S: Sampler> Source<'a, S> {
             let units = x.len().div_ceil(samples);
             let bytes = &mut chunk.bytes.0[..4 * words * units];
             let first = first.after(0, i * CHUNK);
-            // They come from memory while random bits are drawn.
-            self.sampler.fetch(first, x.len());
+            // They come from memory meanwhile: what is written while random bits are drawn, and what the next chunk
+            // reads while these become samples. Asked for at once, they would be more lines than do not hold it up.
             fetch_all(x, 0, x.len());
             let block = self.block(first.column);
             self.stream.fill(self.nodes.of(first.row), block, bytes);
+            self.sampler.fetch(first.after(0, CHUNK), x.len());
             vectorized!({
                 let drawn = chunk.draw(&self.sampler, words * units, samples * units);
                 self.sampler.store(first, &drawn[..x.len()], x);
