@@ -11,13 +11,21 @@ import numpy as np
 import pytest
 
 from dpmesh import kernels
-from dpmesh.keys import Key, Purpose, generator
+from dpmesh.keys import Key, Purpose, fingerprint, generator
 
 
 def first_words(key: Key, purpose: int = 1, round: int = 0, node: int = 0) -> list[int]:
     words = np.empty(16, dtype=np.uint32)
     key.stream(purpose, round).words(node, words)
     return words.tolist()
+
+
+def test_a_fingerprint_tells_no_word_that_is_used() -> None:
+    key = Key.generate()
+    told = bytes.fromhex(fingerprint(key).removeprefix("aes-"))
+    for purpose in set(Purpose) - {Purpose.CHECKPOINT}:
+        used = np.array(first_words(key, purpose), "<u4").tobytes()
+        assert told[:4] not in (used[i : i + 4] for i in range(0, 64, 4))
 
 
 def test_the_seed_is_the_key_lowest_byte_first() -> None:

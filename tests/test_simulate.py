@@ -10,6 +10,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.simulator.exchange import Gossip
 
 
 def make_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.LinearProblem:
@@ -54,6 +55,17 @@ def test_measures_what_it_says_when_it_says() -> None:
     spread = result.parameters - result.parameters.mean(axis=0)
     rms = np.sqrt((spread**2).sum(axis=1).mean())
     assert result.history.last("consensus_distance") == pytest.approx(rms)
+
+
+def test_losses_are_those_of_the_models_before_they_learn() -> None:
+    problem, key = make_problem(), dm.Key.seeded(0)
+    algorithm, exchange = dm.OnlineLearning(epsilon=2.0), Gossip(topology.ring(4))
+    state, expected = algorithm.init(problem, key), []
+    for t in range(6):
+        expected.append(problem.objective(state.w, problem.batch(t, 1)).mean())
+        state, _ = algorithm.step(state, t, problem, exchange, key)
+    result = run(problem, metrics=["loss"], every=1)
+    np.testing.assert_allclose(result.history["loss"], expected, rtol=1e-12)
 
 
 def test_regret_is_that_of_definition_2() -> None:
