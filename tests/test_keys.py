@@ -21,6 +21,7 @@ def first_words(key: Key, purpose: int = 1, round: int = 0, node: int = 0) -> li
 
 
 def test_a_fingerprint_tells_no_word_that_is_used() -> None:
+    """False alarm in 1 of 2e7 runs."""
     key = Key.generate()
     told = bytes.fromhex(fingerprint(key).removeprefix("aes-"))
     for purpose in set(Purpose) - {Purpose.CHECKPOINT}:
