@@ -57,6 +57,16 @@ def test_measures_what_it_says_when_it_says() -> None:
     assert result.history.last("consensus_distance") == pytest.approx(rms)
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
+    rounds, delta = np.int64(3), np.float32(1e-5)
+    network = dm.Network(latency=np.float32(0.1), max_delay=np.int64(1))
+    result = run(make_problem(), rounds=rounds, delta=delta, every=np.int64(2), network=network)
+    result.save(tmp_path)
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert (told["settings"]["rounds"], told["privacy"]["delta"]) == (3, float(delta))
+    assert dm.QuantizedGossip(0.1, 0.5, np.int64(3), 1.0) == dm.QuantizedGossip(0.1, 0.5, 3, 1.0)
+
+
 def test_losses_are_those_of_the_models_before_they_learn() -> None:
     problem, key = make_problem(), dm.Key.seeded(0)
     algorithm, exchange = dm.OnlineLearning(epsilon=2.0), Gossip(topology.ring(4))

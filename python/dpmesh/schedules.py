@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Protocol, TypeVar
 
 from dpmesh._validate import fail, integer, non_negative, number, positive, probability
@@ -257,9 +257,10 @@ def keep_sample_size(algorithm: object, name: str) -> None:
     """
     value = getattr(algorithm, name)
     if not callable(value):
-        if type(value) is not int or value < 1:
+        is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+        if not is_integer or value < 1:
             fail(name, "an integer of at least 1 or a SampleSize", repr(value))
-        _keep(algorithm, **{name: SampleSize(value)})
+        _keep(algorithm, **{name: SampleSize(int(value))})
 
 
 def _keep(schedule: object, **fields: object) -> None:

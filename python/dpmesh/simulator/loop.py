@@ -124,12 +124,12 @@ def simulate(
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     """
-    integer("rounds", rounds, at_least=1)
+    rounds = integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
     _kinds(algorithm, problem, topology, network, key, budget, engine, callback)
     if delta is None:
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
-    probability("delta", delta, one=False)
+    delta = probability("delta", delta, one=False)
     _enough_records(algorithm, problem, rounds)
     _fit_together(key, network, engine, checkpoint, checkpoint_every)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)

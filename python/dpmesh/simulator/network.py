@@ -234,7 +234,7 @@ class Conditions:
         return flags
 
     def _draw(self, use: _Use, law: Law, count: int, round: int = 0) -> Numbers:
-        if isinstance(law, (int, float)):
+        if not isinstance(law, (Exponential, LogNormal, Uniform)):
             return np.full(count, float(law))
         return law.draw(self._source(use, round), count)
 
