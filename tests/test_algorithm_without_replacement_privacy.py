@@ -190,6 +190,32 @@ def test_public_controllers_see_nothing_private_and_others_are_reported() -> Non
     assert "on which the controller scores released models is public" in str(run.privacy)
 
 
+@pytest.mark.parametrize("classes", [None, 3])
+def test_public_losses_are_the_objective_of_released_models_on_public_data(classes) -> None:
+    seen = []
+
+    @dataclass(frozen=True)
+    class Watching(RandomGlobal):
+        def decide(self, state, observation, round, key):
+            seen.append(observation)
+            return super().decide(state, observation, round, key)
+
+    problem = make_problem([40] * 3, 2, classes, regularization=0.5)
+    public = replace(problem, partition=(np.arange(50),))
+    algorithm = dm.WithoutReplacement(
+        models=classes or 1,
+        batch_size=4,
+        controller=Watching(0.5),
+        public_data=problem.train.take(np.arange(50)),
+    )
+    dm.simulate(algorithm, problem, rounds=6, key=dm.Key.seeded(0))
+    for observation in seen:
+        models = observation.released_models.reshape(1, -1)
+        expected = public.class_objectives(models, public.everything)[0]
+        np.testing.assert_allclose(observation.public_losses, expected)
+    assert np.ptp([observation.public_losses.max() for observation in seen]) > 0
+
+
 def test_steps_of_theorem_4_keep_lemma_4() -> None:
     problem = make_problem([20], 2, regularization=1e-4)
     steps = theorem_4_steps(problem, 0.5)
