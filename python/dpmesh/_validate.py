@@ -79,6 +79,8 @@ def integer(argument: str, value: int, at_least: int = 0, below: int | None = No
 
 def one_of(argument: str, value: T, choices: Collection[T]) -> T:
     """One of the given choices."""
+    if type(value) is str and value in choices:
+        return value
     if not isinstance(value, Hashable) or value not in choices:
         listed = ", ".join(map(repr, choices)) or "none at all"
         fail(argument, f"one of {listed}", reprlib.repr(value))

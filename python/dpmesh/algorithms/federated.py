@@ -17,7 +17,8 @@ what the paper's noise covers, and would tell the size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import ClassVar, Literal, Protocol
 
@@ -175,7 +176,7 @@ class FederatedLearning:
             fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
         integer("clients_at_once", self.clients_at_once, at_least=1)
 
-    @property
+    @cached_property
     def cohorts(self) -> PoissonSampling | FixedSizeSampling:
         """How the clients of a round are drawn."""
         if self.sampling == "poisson":
@@ -183,19 +184,19 @@ class FederatedLearning:
         size = max(1, round(self.sampling_rate * self.clients))
         return FixedSizeSampling(size, self.clients)
 
-    @property
+    @cached_property
     def expected_size(self) -> float:
         """The public number S that the sum over a cohort is divided by."""
         return self.cohorts.rate * self.clients
 
-    @property
+    @cached_property
     def mechanism(self) -> Mechanism:
         """The server's door: Gaussian noise on the sum."""
         if self.noise_multiplier is None:
             return NoNoise()
         return Gaussian(self.noise_multiplier)
 
-    @property
+    @cached_property
     def sensitivity(self) -> Sensitivity:
         """How far one client moves the sum over a cohort."""
         if self.sampling == "poisson":
@@ -225,7 +226,7 @@ class FederatedLearning:
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which no data may have touched."""
         start = FederatedState(w, Released(np.zeros_like(w)), w, 0.0)
-        return self._with_output(start, 0)
+        return self._moved(start, w, start.total, 0)
 
     def step(
         self,
@@ -292,16 +293,16 @@ class FederatedLearning:
         noise_scale = self.mechanism.noise_scale(self.sensitivity, noisy.shape[1])
         delta = self.estimator(average, noise_scale / self.expected_size, ReleasedSum(total, t + 1))
         w = Released(state.w + noisy.dtype.type(self.global_step_size) * delta)
-        return self._with_output(replace(state, w=w, total=total), t + 1)
+        return self._moved(state, w, total, t + 1)
 
-    def _with_output(self, state: FederatedState, t: int) -> FederatedState:
-        """Return the state with w^t in its output."""
+    def _moved(self, state: FederatedState, w: Released, total: Released, t: int) -> FederatedState:
+        """Return the state with the model w^t, also in its output."""
         if self.output_weights is None:
-            return replace(state, output=state.w)
+            return FederatedState(w, total, w, 0.0)
         a = at(self.output_weights, t + 1)
         weight = state.weight + a
-        output = state.output + state.w.dtype.type(a / weight) * (state.w - state.output)
-        return replace(state, output=Released(output), weight=weight)
+        output = state.output + w.dtype.type(a / weight) * (w - state.output)
+        return FederatedState(w, total, Released(output), weight)
 
     def parameters(self, state: FederatedState) -> Floats:
         """Return the output, shape (1, dim): the last model, or the weighted average."""

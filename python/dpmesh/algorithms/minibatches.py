@@ -44,21 +44,21 @@ class LocalSteps:
         stream
             Randomness of the order, for this round.
         """
-        sizes = np.diff(records[0])
+        sizes = records[0][1:] - records[0][:-1]
         per_pass = -(-sizes // self.batch_size)
         if self.epochs is not None:
-            steps = self.epochs * per_pass
+            steps, lengths = self.epochs * per_pass, self.epochs * sizes
         else:
             assert self.steps is not None
             steps = np.where(per_pass > 0, self.steps, 0)
-        full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
-        lengths = full_passes * sizes + rest * self.batch_size
+            full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
+            lengths = full_passes * sizes + rest * self.batch_size
         order = kernels.shuffle(records, lengths, stream, nodes=clients)
 
         first = np.concatenate(([0], np.cumsum(steps)))
-        client = np.repeat(np.arange(len(sizes)), steps)
-        k = (np.arange(first[-1]) - first[client]) % per_pass[client]
-        batch = np.minimum(self.batch_size, sizes[client] - k * self.batch_size)
+        before, in_pass, left = (np.repeat(x, steps) for x in (first[:-1], per_pass, sizes))
+        left -= (np.arange(first[-1]) - before) % in_pass * self.batch_size
+        batch = np.minimum(self.batch_size, left)
         return Walks(first, (np.concatenate(([0], np.cumsum(batch))), order))
 
 

@@ -139,7 +139,10 @@ class LinearProblem:
 
     def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
-        return rows(self.everything, nodes)
+        if self._rows is None:
+            return rows(self.everything, nodes)
+        chosen = self._rows[nodes]
+        return np.arange(len(chosen) + 1) * chosen.shape[1], chosen.reshape(-1)
 
     @cached_property
     def fewest_records(self) -> int:

@@ -194,12 +194,15 @@ impl Objective<'_> {
                 }
                 for (scores, &record) in scores.chunks_exact_mut(classes).zip(records) {
                     let label = labels[record as usize] as usize;
-                    let own = std::mem::take(&mut scores[label]);
-                    let others: f64 = scores.iter().sum();
+                    let mut others = 0.0;
+                    for (k, &z) in scores.iter().enumerate() {
+                        others += select_unpredictable(k == label, 0.0, z);
+                    }
+                    let all = scores[label] + others;
                     // p - 1, without cancellation where p is close to 1.
                     scores[label] = -others;
                     for p in scores {
-                        *p /= own + others;
+                        *p /= all;
                     }
                 }
             }
@@ -227,7 +230,13 @@ fn targets(label: i64) -> impl Iterator<Item = f64> {
 
 #[inline(always)]
 fn first_largest(scores: &[f64]) -> usize {
-    (1..scores.len()).fold(0, |top, k| if scores[k] > scores[top] { k } else { top })
+    let (mut top, mut largest) = (0, scores[0]);
+    for (k, &z) in scores.iter().enumerate().skip(1) {
+        let larger = z > largest;
+        top = select_unpredictable(larger, k, top);
+        largest = select_unpredictable(larger, z, largest);
+    }
+    top
 }
 
 /// The number at [`first_largest`], found without branches.

@@ -11,7 +11,9 @@ use crate::parallel::{
 use crate::projection::{Norm, inlined_norm, norm};
 use crate::{KernelError, Real};
 
-/// Records of one task, unless a batch has more than [`MOST_BLOCKS`] times as many.
+/// Records that one task scores: their features stay in the second-level cache from the first outputs to the last.
+pub(super) const RECORDS_PER_TASK: usize = 120;
+/// Records of one partial gradient, unless a batch has more than [`MOST_BLOCKS`] times as many.
 pub(super) const RECORDS_PER_BLOCK: usize = 256;
 /// Largest number of partial gradients of one node: bounds their memory.
 const MOST_BLOCKS: usize = 32;
@@ -178,7 +180,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         same_len("out", out.len(), batches.records().len())?;
         let mut tasks = Vec::with_capacity(batches.nodes());
         for node in 0..batches.nodes() {
-            for records in batches.of(node).chunks(RECORDS_PER_BLOCK) {
+            for records in batches.of(node).chunks(RECORDS_PER_TASK) {
                 let (losses, rest) = out.split_at_mut(records.len());
                 tasks.push((node, records, losses));
                 out = rest;
@@ -216,7 +218,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         self.check_records(&records)?;
         let serial = is_serial(records.len() * self.objective.outputs() * self.features.cost());
         for (slot, params) in out.iter_mut().zip(params.chunks(self.dim)) {
-            let blocks = map(records.chunks(RECORDS_PER_BLOCK), serial, |records| {
+            let blocks = map(records.chunks(RECORDS_PER_TASK), serial, |records| {
                 let mut right = 0;
                 let mut memory = Vec::new();
                 vectorized!(self.for_each_scored(

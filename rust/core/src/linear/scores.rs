@@ -1,7 +1,7 @@
 //! Scores of all records, without labels.
 
 use super::Features;
-use super::model::RECORDS_PER_BLOCK;
+use super::model::RECORDS_PER_TASK;
 use crate::error::{rows, same_len};
 use crate::parallel::for_each_row;
 use crate::{KernelError, Real};
@@ -20,9 +20,9 @@ pub fn scores_into<F: Features>(
     let outputs = rows("params", params.len(), features.columns())?;
     same_len("out", out.len(), outputs * features.records())?;
     (0..features.records()).try_for_each(|record| features.check(record))?;
-    let cost = RECORDS_PER_BLOCK * outputs * features.cost();
-    for_each_row(out, RECORDS_PER_BLOCK * outputs, cost, |block, out| {
-        let first = block * RECORDS_PER_BLOCK;
+    let cost = RECORDS_PER_TASK * outputs * features.cost();
+    for_each_row(out, RECORDS_PER_TASK * outputs, cost, |block, out| {
+        let first = block * RECORDS_PER_TASK;
         let records: Vec<i64> = (first..first + out.len() / outputs)
             .map(|r| r as i64)
             .collect();

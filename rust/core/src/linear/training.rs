@@ -110,21 +110,31 @@ impl<F: Features> LinearModel<'_, F> {
             *loss = batches.clone().next().map_or(f64::NAN, |first| {
                 self.sum_of_losses(start, first) * training.averaging.weight(first) + penalty
             });
-            let own = distinct(batches.clone());
-            let steps: usize = batches.clone().map(<[i64]>::len).sum();
-            let form = training
-                .form
-                .unwrap_or_else(|| self.cheaper(own.len(), steps));
-            if form == Form::Direct || own.is_empty() {
-                self.walk(start, batches, training, out);
-            } else {
+            if let Some(own) = self.span(training.form, batches.clone()) {
                 self.walk_in_span(start, start_square, &own, batches, training, out);
+            } else {
+                self.walk(start, batches, training, out);
             }
         };
         let cost = walks.batches.records().len() * self.objective.outputs() * self.features.cost();
         let all = moves.chunks_mut(self.dim()).zip(losses).enumerate();
         for_each(all, is_serial(cost), || (), work);
         Ok(())
+    }
+
+    /// The records of a node that is trained in their span.
+    fn span<'b>(
+        &self,
+        form: Option<Form>,
+        batches: impl Iterator<Item = &'b [i64]> + Clone,
+    ) -> Option<Vec<i64>> {
+        if form == Some(Form::Direct) {
+            return None;
+        }
+        let own = distinct(batches.clone());
+        let uses = batches.map(<[i64]>::len).sum();
+        let form = form.unwrap_or_else(|| self.cheaper(own.len(), uses));
+        (form == Form::Span && !own.is_empty()).then_some(own)
     }
 
     /// The form with fewer products of elements, for a node with so many records, used so often.
