@@ -16,14 +16,14 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::{rows, same_len};
 use crate::noise::{Noise, Onto};
-use crate::parallel::{BLOCK, fetch_all, for_each_tile, is_serial, vectorized};
+use crate::parallel::{BLOCK, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
 
-/// Elements of a long row that come from memory while their coins are drawn: not more than a processor asks for at
-/// once.
-const PREFETCHED: usize = 2 * CHUNK;
+/// Elements of a long row that are quantized at once: with their coins they leave room in the first-level cache for
+/// what the processor asks for ahead.
+const TILE: usize = 2 * CHUNK;
 
 /// How numbers become codes.
 #[derive(Debug, Clone, Copy)]
@@ -133,7 +133,7 @@ fn quantize<T: Sample, C: Code>(
     let misfits = Mutex::new(Misfits::default());
 
     let tile = if noise.is_none() && dim > BLOCK {
-        PREFETCHED
+        TILE
     } else {
         BLOCK
     };
@@ -147,7 +147,6 @@ fn quantize<T: Sample, C: Code>(
         let (start, len) = (row * dim + column, out.len());
         let (place, dim) = (Place { row, column }, dim.min(len));
         let mut x = &x[start..start + len];
-        fetch_all(x, 0, x.len());
         if let Some(noise) = &noise {
             let noisy = &mut noisy[..len];
             noise.draw_tile(chunk, noisy, dim, place);

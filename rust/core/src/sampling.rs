@@ -50,6 +50,10 @@ pub(crate) trait Sampler: Sync {
     fn store(&self, first: Place, samples: &[Self::Sample], part: &mut [Self::Stored]);
 }
 
+/// Bytes of a chunk that are asked for ahead, 32 lines of the cache: the processor foresees what follows, and more at a
+/// time would hold it up.
+const FETCHED: usize = 2048;
+
 /// Which node each row belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nodes<'a> {
@@ -231,10 +235,11 @@ impl<'a, S: Sampler> Source<'a, S> {
             let first = first.after(0, i * CHUNK);
             // They come from memory meanwhile: what is written while random bits are drawn, and what the next chunk
             // reads while these become samples. Asked for at once, they would be more lines than do not hold it up.
-            fetch_all(x, 0, x.len());
+            let len = x.len().min(FETCHED / size_of::<S::Stored>());
+            fetch_all(x, 0, len);
             let block = self.block(first.column);
             self.stream.fill(self.nodes.of(first.row), block, bytes);
-            self.sampler.fetch(first.after(0, CHUNK), x.len());
+            self.sampler.fetch(first.after(0, CHUNK), len);
             vectorized!({
                 let drawn = chunk.draw(&self.sampler, words * units, samples * units);
                 self.sampler.store(first, &drawn[..x.len()], x);
