@@ -4,9 +4,9 @@ use std::hint::spin_loop;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-/// How long to look before sleeping: longer than what an interpreter does between two kernels, and about as long as it
-/// takes to wake.
-const LOOK: Duration = Duration::from_micros(50);
+/// How long to look before sleeping: longer than an interpreter takes between two kernels that work on megabytes, which
+/// push it out of the cache.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// How long to do so without giving way to other programs.
 const HURRY: Duration = Duration::from_micros(5);
