@@ -137,17 +137,17 @@ pub fn mix_into<T: Real>(
     let ahead = if is_cached {
         Ahead::Nothing
     } else {
-        Ahead::Row
+        Ahead::Entry
     };
     let fill = |(): &mut (), row, column, tile: &mut [T]| {
         let len = dim.min(tile.len());
-        vectorized!(if len < LONG {
+        if len < LONG {
             mix_short(a, row, x.part(column, len), ahead, &mut Tile(tile, len));
         } else {
-            for (i, out) in tile.chunks_mut(len).enumerate() {
+            vectorized!(for (i, out) in tile.chunks_mut(len).enumerate() {
                 mix_long::<T, 1>(a, row + i, x.part(column, len), out);
-            }
-        });
+            });
+        }
     };
     for_each_tile(out, dim, TILE, serial, || (), fill);
     Ok(())
@@ -168,7 +168,7 @@ fn mix_blocks<T: Real>(
         || (),
         |(), (column, mut rows)| {
             let x = x.part(column, rows[0].len());
-            vectorized!(mix_short(a, 0, x, Ahead::Panel, &mut rows));
+            mix_short(a, 0, x, Ahead::Panel, &mut rows);
         },
     );
 }
@@ -247,7 +247,7 @@ pub fn mix_noisy_into<T: Sample>(
                 }
             }
             let columns = Columns::all(sent, apart).part(0, len);
-            vectorized!(mix_short(a, 0, columns, Ahead::Nothing, &mut rows));
+            mix_short(a, 0, columns, Ahead::Nothing, &mut rows);
         },
     );
     if finite.into_inner() {

@@ -5,18 +5,21 @@ use std::array::from_fn;
 use dpmesh_store::Writer;
 
 use super::MixingMatrix;
-use crate::parallel::{LINE, fetch, fetch_all};
+use crate::parallel::{LINE, fetch, fetch_all, vectorized};
 use crate::{Index, Real};
 
 /// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
 /// reads ahead, instead of adding them up a few columns at a time in registers.
 pub const LONG: usize = 256;
 
-/// Rows of `x` are asked for so many rows of the result ahead.
+/// Short rows of `x` are asked for so many entries of the matrix ahead: few enough to stay in the first-level cache.
+const ENTRIES_AHEAD: usize = 16;
+
+/// Long ones are asked for so many rows of the result ahead.
 const ROWS_AHEAD: usize = 3;
 
 /// Panels of few rows are asked for so many panels ahead.
-const PANELS_AHEAD: usize = 4;
+const PANELS_AHEAD: usize = 3;
 
 /// Rows that are added up side by side.
 const SIDE_BY_SIDE: usize = 8;
@@ -81,8 +84,8 @@ impl<'a, T: Real> Columns<'a, T> {
 #[derive(Clone, Copy)]
 pub enum Ahead {
     Nothing,
-    /// The rows of `x` for a later row of the result.
-    Row,
+    /// The row of `x` for a later entry of the matrix.
+    Entry,
     /// A later panel of one row of `x`: when all rows are summed, all have been asked for.
     Panel,
 }
@@ -120,7 +123,6 @@ impl<T> Rows<T> for Vec<&mut [T]> {
 }
 
 /// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries.
-#[inline(always)]
 pub fn mix_short<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
@@ -167,7 +169,6 @@ pub fn mix_past_cache<'o, T: Real>(
 }
 
 /// Sums panels of up to `VECTORS` vectors of `LANES` columns; there are at least `LANES` columns.
-#[inline(always)]
 fn sum_panels<T: Real, const LANES: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
@@ -188,52 +189,79 @@ fn sum_panels<T: Real, const LANES: usize>(
             len,
             ..x
         };
-        let out = rows.panel(from, len);
         match len.div_ceil(LANES) {
-            1 => sum_panel::<T, LANES, 0>(a, first, panel, ahead, out),
-            2 => sum_panel::<T, LANES, 1>(a, first, panel, ahead, out),
-            3 => sum_panel::<T, LANES, 2>(a, first, panel, ahead, out),
-            4 => sum_panel::<T, LANES, 3>(a, first, panel, ahead, out),
-            5 => sum_panel::<T, LANES, 4>(a, first, panel, ahead, out),
-            6 => sum_panel::<T, LANES, 5>(a, first, panel, ahead, out),
-            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(a, first, panel, ahead, out),
+            1 => sum_panel::<T, LANES, 0>(a, first, panel, ahead, rows, from),
+            2 => sum_panel::<T, LANES, 1>(a, first, panel, ahead, rows, from),
+            3 => sum_panel::<T, LANES, 2>(a, first, panel, ahead, rows, from),
+            4 => sum_panel::<T, LANES, 3>(a, first, panel, ahead, rows, from),
+            5 => sum_panel::<T, LANES, 4>(a, first, panel, ahead, rows, from),
+            6 => sum_panel::<T, LANES, 5>(a, first, panel, ahead, rows, from),
+            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(a, first, panel, ahead, rows, from),
         }
         from += len;
     }
 }
 
 /// Sums `WHOLE` vectors, and one more that ends with the last column, of each row.
-#[inline(always)]
-fn sum_panel<'r, T: Real, const LANES: usize, const WHOLE: usize>(
+///
+/// Compiled apart for each number of vectors, and for [`Ahead::Entry`], which is asked for in the innermost loop: that
+/// leaves all it needs in registers.
+fn sum_panel<T: Real, const LANES: usize, const WHOLE: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
     ahead: Ahead,
-    rows: impl Iterator<Item = &'r mut [T]>,
+    rows: &mut impl Rows<T>,
+    from: usize,
 ) {
-    for (i, out) in (first..).zip(rows) {
-        let fetch_from = |j: usize, column: usize| {
-            for vector in 0..=WHOLE {
-                fetch(x.x, j * x.dim + column + vector * LANES);
-            }
-        };
-        match ahead {
-            Ahead::Row if i + ROWS_AHEAD < a.rows() => {
-                for j in a.row(i + ROWS_AHEAD).0 {
-                    fetch_from(j.position(), x.column);
-                }
-            }
-            Ahead::Panel if i < a.columns => fetch_from(i, x.column + PANELS_AHEAD * x.len),
-            _ => {}
+    match ahead {
+        Ahead::Entry => {
+            vectorized!(sum_vectors::<T, LANES, WHOLE, true>(
+                a, first, x, ahead, rows, from
+            ));
         }
+        _ => vectorized!(sum_vectors::<T, LANES, WHOLE, false>(
+            a, first, x, ahead, rows, from
+        )),
+    }
+}
+
+#[inline(always)]
+fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ENTRY: bool>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    first: usize,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: &mut impl Rows<T>,
+    from: usize,
+) {
+    let a = *a; // what the loops read of it stays in registers, too
+    let Columns { dim, len, .. } = x;
+    let x = &x.x[x.column..];
+    let fetch_from = |j: usize, column: usize| {
+        for vector in 0..=WHOLE {
+            fetch(x, j * dim + column + vector * LANES);
+        }
+    };
+    let ends = a.indptr[first..].windows(2);
+    for (i, (ends, out)) in (first..).zip(ends.zip(rows.panel(from, len))) {
+        if matches!(ahead, Ahead::Panel) && i < a.columns {
+            fetch_from(i, PANELS_AHEAD * len);
+        }
+        let (start, end) = (ends[0].position(), ends[1].position());
+        let (indices, weights) = (&a.indices[start..end], &a.weights[start..end]);
+        let later = a.indices.get(start + ENTRIES_AHEAD..end + ENTRIES_AHEAD);
         let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
-        let (indices, weights) = a.row(i);
-        for (j, &weight) in indices.iter().zip(weights) {
-            let part = x.of_row(j.position());
-            for (sums, x) in sums.iter_mut().zip(&part.as_chunks::<LANES>().0[..WHOLE]) {
+        let entries = indices.iter().zip(weights).zip(later.unwrap_or(indices));
+        for ((j, &weight), later) in entries {
+            if ENTRY {
+                fetch_from(later.position(), 0);
+            }
+            let x = &x[j.position() * dim..][..len];
+            for (sums, x) in sums.iter_mut().zip(&x.as_chunks::<LANES>().0[..WHOLE]) {
                 add_product(sums, weight, x);
             }
-            add_product(&mut last_sums, weight, &part[part.len() - LANES..]);
+            add_product(&mut last_sums, weight, &x[len - LANES..]);
         }
         out[..WHOLE * LANES].copy_from_slice(sums.as_flattened());
         let last = out.len() - LANES;
