@@ -17,6 +17,7 @@
 
 mod batches;
 mod dense;
+mod evaluation;
 mod losses;
 mod model;
 mod scores;

@@ -1,7 +1,7 @@
 //! Scores of all records, without labels.
 
 use super::Features;
-use super::model::RECORDS_PER_TASK;
+use super::evaluation::RECORDS_PER_TASK;
 use crate::error::{rows, same_len};
 use crate::parallel::for_each_row;
 use crate::{KernelError, Real};
