@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -18,6 +18,7 @@ from dpmesh.controllers import (
     AlwaysLocal,
     DeepQ,
     FixedController,
+    Observation,
     Periodic,
     RandomGlobal,
 )
@@ -161,20 +162,24 @@ def test_each_model_remembers_its_own_longest_step() -> None:
         np.testing.assert_array_equal(state.largest_step, [[0.0, 0.5]] * 2)
 
 
+@dataclass(frozen=True)
+class Watching(RandomGlobal):
+    """Keeps what it sees."""
+
+    seen: list[Observation] = field(default_factory=list, repr=False, compare=False)
+
+    def decide(self, state, observation, round, key):
+        self.seen.append(observation)
+        return super().decide(state, observation, round, key)
+
+
 def test_public_controllers_see_nothing_private_and_others_are_reported() -> None:
     problem = make_problem([40] * 3, 2, 3)
-    seen = []
-
-    @dataclass(frozen=True)
-    class Watching(RandomGlobal):
-        def decide(self, state, observation, round, key):
-            seen.append(observation)
-            return super().decide(state, observation, round, key)
-
-    public = dm.WithoutReplacement(models=3, batch_size=4, controller=Watching(0.5))
+    watching = Watching(0.5)
+    public = dm.WithoutReplacement(models=3, batch_size=4, controller=watching)
     run = dm.simulate(public, problem, rounds=10, delta=1e-5)
-    assert len(seen) == 10
-    for observation in seen:
+    assert len(watching.seen) == 10
+    for observation in watching.seen:
         for private in (observation.local_models, observation.losses, observation.last_losses):
             assert np.isnan(private).all()
     assert "no proof covers" not in str(run.privacy)
@@ -192,28 +197,21 @@ def test_public_controllers_see_nothing_private_and_others_are_reported() -> Non
 
 @pytest.mark.parametrize("classes", [None, 3])
 def test_public_losses_are_the_objective_of_released_models_on_public_data(classes) -> None:
-    seen = []
-
-    @dataclass(frozen=True)
-    class Watching(RandomGlobal):
-        def decide(self, state, observation, round, key):
-            seen.append(observation)
-            return super().decide(state, observation, round, key)
-
     problem = make_problem([40] * 3, 2, classes, regularization=0.5)
     public = replace(problem, partition=(np.arange(50),))
+    watching = Watching(0.5)
     algorithm = dm.WithoutReplacement(
         models=classes or 1,
         batch_size=4,
-        controller=Watching(0.5),
+        controller=watching,
         public_data=problem.train.take(np.arange(50)),
     )
     dm.simulate(algorithm, problem, rounds=6, key=dm.Key.seeded(0))
-    for observation in seen:
+    for observation in watching.seen:
         models = observation.released_models.reshape(1, -1)
         expected = public.class_objectives(models, public.everything)[0]
         np.testing.assert_allclose(observation.public_losses, expected)
-    assert np.ptp([observation.public_losses.max() for observation in seen]) > 0
+    assert np.ptp([observation.public_losses.max() for observation in watching.seen]) > 0
 
 
 def test_steps_of_theorem_4_keep_lemma_4() -> None:

@@ -234,7 +234,7 @@ impl<'a, S: Sampler> Source<'a, S> {
             let bytes = &mut chunk.bytes.0[..4 * words * units];
             let first = first.after(0, i * CHUNK);
             // They come from memory meanwhile: what is written while random bits are drawn, and what the next chunk
-            // reads while these become samples. Asked for at once, they would be more lines than do not hold it up.
+            // reads while these become samples. Both asked for at once would hold the processor up.
             let len = x.len().min(FETCHED / size_of::<S::Stored>());
             fetch_all(x, 0, len);
             let block = self.block(first.column);

@@ -25,7 +25,7 @@ pub struct NoiseArguments<'py> {
     law: Law,
     scales: PerRow<'py>,
     stream: Bound<'py, Stream>,
-    nodes: Nodes<'py>,
+    pub nodes: Nodes<'py>,
 }
 
 impl<'py> NoiseArguments<'py> {

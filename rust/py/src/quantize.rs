@@ -26,9 +26,10 @@ fn quantize<'py>(
     nodes: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Array<'py>, u64)> {
-    let rows = float_rows("x", x)?;
+    let (x, rows) = float_rows("x", x)?;
     let coins = self::stream("stream", stream)?;
-    quantize_rows(rows, step, coins, saturate, None, dtype, nodes, out)
+    let nodes = Nodes::new(nodes, rows)?;
+    quantize_rows(&x, step, &coins, saturate, None, dtype, &nodes, out)
 }
 
 #[pyfunction]
@@ -42,25 +43,24 @@ fn quantize_noisy<'py>(
     nodes: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
-    let rows = float_rows("x", x)?;
-    let noise = NoiseArguments::new("gaussian", scale, ("noise", noise), nodes, rows.1)?;
+    let (x, rows) = float_rows("x", x)?;
+    let noise = NoiseArguments::new("gaussian", scale, ("noise", noise), nodes, rows)?;
     let coins = self::stream("coins", coins)?;
-    let noise = Some(noise.noise()?);
-    Ok(quantize_rows(rows, step, coins, false, noise, dtype, nodes, out)?.0)
+    let (nodes, noise) = (&noise.nodes, Some(noise.noise()?));
+    Ok(quantize_rows(&x, step, &coins, false, noise, dtype, nodes, out)?.0)
 }
 
 fn quantize_rows<'py>(
-    (x, rows): (Array<'py>, usize),
+    x: &Array<'py>,
     step: &Bound<'py, PyAny>,
-    coins: Bound<'py, Stream>,
+    coins: &Bound<'py, Stream>,
     saturate: bool,
     noise: Option<Noise<'_>>,
     dtype: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    nodes: &Nodes<'_>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Array<'py>, u64)> {
-    let (py, x, dim) = (x.py(), &x, row_len(&x));
-    let nodes = Nodes::new(nodes, rows)?;
+    let (py, dim) = (x.py(), row_len(x));
     let quantizer = Quantizer {
         step: positive("step", step)?,
         coins: &coins.get().kernel,
