@@ -193,8 +193,9 @@ def test_what_was_not_planned_leaves_less_for_what_was_in_the_same_round() -> No
         ledger.admit(planned.releases[0])
 
 
-def test_pieces_of_one_planned_release_are_counted_once() -> None:
-    planned = Repeated(4.0, Laplace).plan(4)
+def test_pieces_of_one_planned_batch_are_counted_once() -> None:
+    whole = Repeated(4.0, Laplace).plan(4)
+    planned = whole.with_releases(replace(r, batch=r.round) for r in whole.releases)
     ledger = Ledger(planned, Budget(1.0))
     for release in planned.releases:
         for _ in range(3):
@@ -219,6 +220,17 @@ def test_what_left_must_be_written_down() -> None:
     with pytest.raises(ValueError, match="releases: wanted all"):
         twice.add(more)
     twice.add(more, replace(more, nodes=(0, 1, 2)))
+
+
+def test_a_release_of_all_data_that_leaves_twice_is_no_piece_of_one() -> None:
+    planned = Repeated(4.0).plan(2)
+    ledger = Ledger(planned)
+    for _ in range(2):
+        ledger.admit(planned.releases[0])
+    with pytest.raises(ValueError, match="releases: wanted all that left in the round"):
+        ledger.add(planned.releases[0])
+    ledger.add(*2 * planned.releases[:1])
+    assert ledger.plan.cost(1e-5) == planned.cost(1e-5)
 
 
 def test_a_keeper_stands_at_the_door_within_the_block_only() -> None:

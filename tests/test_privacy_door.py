@@ -17,12 +17,14 @@ from dpmesh.privacy import (
     Mechanism,
     NoNoise,
     Plan,
+    PoissonSampling,
     Release,
     Sensitivity,
     report,
 )
 
 ONE = Sensitivity(1.0, "l2", "a test")
+HALF = PoissonSampling(0.5)
 NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
 
 
@@ -108,6 +110,15 @@ def test_gaussian_plans_cost_no_more_than_renyi_says(
     assert 0.5 * renyi < plan(*releases).cost(delta).epsilon <= renyi
 
 
+@pytest.mark.parametrize("number", [int, np.int64, np.float32])
+@pytest.mark.parametrize("law", [Laplace, Gaussian])
+def test_noise_multipliers_may_be_numbers_of_any_kind(law, number) -> None:
+    for sampling in (None, HALF) if law is Gaussian else (None,):
+        exact, same = (law(z).planned(0, ONE, sampling=sampling) for z in (2.0, number(2)))
+        costs = [Plan((r,), "add_remove", "record").cost(1e-5) for r in (exact, same)]
+        assert costs[0] == costs[1]
+
+
 def test_reports_say_what_there_is() -> None:
     private = report(plan(Laplace(0.5).planned(1, ONE)))
     assert private.epsilon == 2.0
@@ -134,6 +145,14 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Release(0, "gaussian", 0.0, ONE), "noise_multiplier: wanted .* than 0, got 0"),
         (lambda: Release(0, "laplace", inf, ONE), "noise_multiplier: wanted a finite .*, got inf"),
         (lambda: Release(0, "laplace", np.nan, ONE), "noise_multiplier: wanted a fin.*, got nan"),
+        (lambda: Release(0, "laplace", "2", ONE), "noise_multiplier: wanted a finite .*, got '2'"),
+        (lambda: Release(0, "laplace", True, ONE), "noise_multiplier: wanted a finite .*, got Tru"),
+        (lambda: Release(0, "laplace", 2.0, 1.0), "sensitivity: wanted a Sensitivity, got 1.0"),
+        (lambda: Release("0", "laplace", 2.0, ONE), "round: wanted an integer of .*, got '0'"),
+        (lambda: Release(0, "laplace", 2.0, ONE, batch=0.5), "batch: wanted an integer of .*, got"),
+        (lambda: Release(0, "gaussian", 2.0, ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
+        (lambda: Release(0, "gaussian", 10**400, ONE), "noise_multiplier: wanted .*, got 1000000"),
+        (lambda: plan(Gaussian(1e-120).planned(0, ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
         (lambda: Release(0, "Laplace", 2.0, ONE), "mechanism: wanted one of 'laplace', .*Laplace"),
         (lambda: Plan((), "replace-one", "record"), "neighboring_relation: wanted one of 'add_rem"),
         (lambda: Plan((), "replace_one", "node"), "unit: wanted one of 'record', 'user', got 'no"),

@@ -33,7 +33,11 @@ def number(argument: str, value: float) -> float:
     """A finite real number, as float."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         fail(argument, "a finite number", repr(value))
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        fail(argument, "a finite number", reprlib.repr(value))
+    if not finite:
         fail(argument, "a finite number", repr(value))
     return float(value)
 

@@ -214,15 +214,16 @@ class Ledger:
     def admit(self, release: Release) -> None:
         """Let a release of the current round out.
 
-        A round may send what its plan counts as one release in several pieces, with the same record
-        on each.
+        A round may send what its plan counts as one release of a batch in several pieces, with the
+        same record on each: one node after the other, each of its own records.
 
         Raises
         ------
         OverBudget
             A `ValueError`, if the budget has no room for it.
         """
-        if self._leaving and 0 < self._planned[release] == self._leaving.count(release):
+        in_pieces = self._leaving and release.batch is not None
+        if in_pieces and 0 < self._planned[release] == self._leaving.count(release):
             return
         if self._budget is not None and not self.allows(release):
             cost = self._with((release,)).cost(self._budget.delta).epsilon

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting._arguments import only_relation
+from dpmesh.privacy.accounting._arguments import noise_multipliers, only_relation
 from dpmesh.privacy.accounting.sampled import Accountant
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts
@@ -89,9 +89,10 @@ def costs(
     ValueError
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
-    multiplier = np.array([release.noise_multiplier for release in releases])
+    multiplier = np.array([release.noise_multiplier for release in releases], dtype=np.float64)
     laplace = np.array([release.mechanism.endswith("laplace") for release in releases], dtype=bool)
     noisy = multiplier > 0
+    noise_multipliers(multiplier[noisy])
     inverse = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy)
     unprotected = parts.totals((~noisy).astype(np.float64))
     pure = parts.totals(np.where(laplace, inverse, 0.0))
@@ -122,7 +123,7 @@ def _gaussian(
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
     kinds = list(numbers)
     if all(kind.sampling is None and not kind.discrete for kind in kinds):
-        squares = np.array([kind.noise_multiplier**-2.0 for kind in kinds] + [0.0])
+        squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
         return accounting.gdp_epsilon(delta, values)[part], lambda index: _exact_text(mu[index])

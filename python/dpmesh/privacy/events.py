@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp
+from types import NoneType
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from dpmesh._validate import fail, non_negative, one_of
-from dpmesh.privacy.sampling import Sampling
+from dpmesh._validate import fail, instance, integer, non_negative, number, one_of
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -74,7 +75,8 @@ class Release:
     ------
     ValueError
         If `mechanism` is no such law, `noise_multiplier` is not finite and positive, or not 0 for
-        ``"none"``, or `nodes` is not made of distinct integers of at least 0, one or more.
+        ``"none"``, `nodes` is not made of distinct integers of at least 0, one or more, or another
+        argument is not of its kind.
     """
 
     round: int
@@ -87,10 +89,16 @@ class Release:
 
     def __post_init__(self) -> None:
         one_of("mechanism", self.mechanism, _NAMES)
-        noisy = self.mechanism != "none"
-        if not (0 < self.noise_multiplier < inf if noisy else self.noise_multiplier == 0):
+        integer("round", self.round)
+        z, noisy = number("noise_multiplier", self.noise_multiplier), self.mechanism != "none"
+        if not (z > 0 if noisy else z == 0):
             wanted = "a finite number greater than 0" if noisy else "0 for the mechanism 'none'"
             fail("noise_multiplier", wanted, self.noise_multiplier)
+        instance("sensitivity", self.sensitivity, "a Sensitivity", Sensitivity)
+        if self.batch is not None:
+            integer("batch", self.batch)
+        samplings = (PoissonSampling, FixedSizeSampling, NoneType)
+        instance("sampling", self.sampling, "PoissonSampling or FixedSizeSampling", *samplings)
         if self.nodes is None:
             return
         nodes = np.asarray(self.nodes)

@@ -42,6 +42,13 @@ def positives(argument: str, value: npt.ArrayLike) -> Floats:
     return require(argument, array, array > 0, wanted)
 
 
+def noise_multipliers(value: npt.ArrayLike) -> Floats:
+    """`value` as noise multipliers, whose squares and their inverses are numbers."""
+    array = positives("noise_multiplier", value)
+    usual = (array > 1e-100) & (array < 1e100)
+    return require("noise_multiplier", array, usual, "numbers between 1e-100 and 1e100")
+
+
 def counts(argument: str, value: npt.ArrayLike) -> Floats:
     """`value` as whole numbers of at least 0, in float64."""
     wanted = "whole numbers of at least 0"
@@ -76,7 +83,7 @@ def sampled_rounds(
     """Rates, noise multipliers and counts of rounds that release samples."""
     return rounds(
         sampling_rate=rates("sampling_rate", sampling_rate),
-        noise_multiplier=positives("noise_multiplier", noise_multiplier),
+        noise_multiplier=noise_multipliers(noise_multiplier),
         count=counts("count", count),
     )
 

@@ -18,9 +18,9 @@ from dpmesh._validate import positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
     counts,
+    noise_multipliers,
     non_negatives,
     open_probability,
-    positives,
     rounds,
 )
 
@@ -46,7 +46,7 @@ def gdp_mu(noise_multiplier: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> floa
         whole number, or lengths differ.
     """
     multiplier, times = rounds(
-        noise_multiplier=positives("noise_multiplier", noise_multiplier),
+        noise_multiplier=noise_multipliers(noise_multiplier),
         count=counts("count", count),
     )
     return float(np.linalg.norm(np.sqrt(times) / multiplier))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import probability
 from dpmesh.privacy.accounting import _loss
-from dpmesh.privacy.accounting._arguments import counts, positives, rounds
+from dpmesh.privacy.accounting._arguments import counts, noise_multipliers, rounds
 from dpmesh.privacy.accounting.renyi import rdp_epsilon, rdp_laplace
 
 
@@ -39,7 +39,7 @@ def laplace_epsilon(
     """
     probability("delta", delta, one=False)
     multiplier, times = rounds(
-        noise_multiplier=positives("noise_multiplier", noise_multiplier),
+        noise_multiplier=noise_multipliers(noise_multiplier),
         count=counts("count", count),
     )
     pure = float(np.sum(times / multiplier))

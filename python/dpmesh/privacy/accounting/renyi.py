@@ -19,10 +19,10 @@ from dpmesh._validate import fail, one_of, positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
     counts,
+    noise_multipliers,
     only_relation,
     open_probability,
     orders_above_one,
-    positives,
     require,
     rounds,
     sampled_rounds,
@@ -77,7 +77,7 @@ def rdp_gaussian(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     multiplier, times = rounds(
-        noise_multiplier=positives("noise_multiplier", noise_multiplier),
+        noise_multiplier=noise_multipliers(noise_multiplier),
         count=counts("count", count),
     )
     return _core.rdp_gaussian(multiplier, times, orders_above_one("orders", orders))
@@ -108,7 +108,7 @@ def rdp_laplace(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     multiplier, times = rounds(
-        noise_multiplier=positives("noise_multiplier", noise_multiplier),
+        noise_multiplier=noise_multipliers(noise_multiplier),
         count=counts("count", count),
     )
     return _core.rdp_laplace(multiplier, times, orders_above_one("orders", orders))
