@@ -16,8 +16,8 @@ from quantized_problems import make_algorithm, make_problem
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.privacy import Quantizer, accounting
+from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import quantized as claims
-from dpmesh.privacy.accounting.papers._refusal import NotProved
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 from dpmesh.simulator.exchange import Gossip

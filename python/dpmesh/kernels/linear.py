@@ -155,10 +155,8 @@ def linear_step(
     """
     params, model = model_parts(params, features, labels, loss, classes)
     step = step_parts(step_size, radius, nodes=len(params))
-    averaging, clipping = (
-        averaging_parts(regularization, divide_by),
-        clipping_parts(clipping_norm, norm),
-    )
+    averaging = averaging_parts(regularization, divide_by)
+    clipping = clipping_parts(clipping_norm, norm)
     indices = batch_parts(batches, nodes=len(params))
     if out is not None and out is params:
         _core.linear_step_in_place(out, step, model, indices, averaging, clipping)

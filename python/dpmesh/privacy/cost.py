@@ -9,11 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting._arguments import noise_multipliers, only_relation
+from dpmesh.privacy.accounting._arguments import (
+    noise_multipliers,
+    only_add_remove,
+    only_replace_one,
+)
 from dpmesh.privacy.accounting.sampled import Accountant
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts
-from dpmesh.privacy.sampling import PoissonSampling, Sampling
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -151,38 +155,32 @@ def _composed(
     if not used:
         return Cost(0.0, "")
     samplings = {type(kind.sampling) for kind in used if kind.sampling is not None}
-    amplified = len(samplings) == 1  # samples of both kinds together amplify nothing
-    rate = np.array([kind.rate if amplified else 1.0 for kind in used])
+    sampled = samplings.pop() if len(samplings) == 1 else None  # both kinds amplify nothing
+    rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
-    discrete = any(kind.discrete for kind in used)
-    if not amplified and not discrete:
-        mu = accounting.gdp_mu(multiplier, count=count)
-        return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
     what, compose = "all data", accounting.poisson_gaussian_epsilon
-    if PoissonSampling in samplings and amplified:
+    if sampled is PoissonSampling:
+        only_add_remove(relation)
         what = "Poisson samples"
-        only_relation(relation, "add_remove", "a Poisson sample has no fixed size")
-    elif amplified:
+    elif sampled is FixedSizeSampling:
+        only_replace_one(relation)
         what, compose = "samples of fixed size", accounting.fixed_size_gaussian_epsilon
-        only_relation(relation, "replace_one", "a sample of fixed size cannot lose a unit")
-    if discrete:
-        text = f"Rényi curve of discrete Gaussian noise on {what}"
-    elif accountant == "rdp":
-        text = f"Rényi curve of {what}"
-    else:
-        text = f"privacy loss distribution or Rényi curve of {what}"
-    if discrete:
+    if any(kind.discrete for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
             delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count
         )
-    else:
-        epsilon = compose(
-            delta,
-            rate,
-            multiplier,
-            neighboring_relation=relation,
-            count=count,
-            accountant=accountant,
-        )
-    return Cost(epsilon, text)
+        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {what}")
+    if sampled is None:
+        mu = accounting.gdp_mu(multiplier, count=count)
+        return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
+    epsilon = compose(
+        delta,
+        rate,
+        multiplier,
+        neighboring_relation=relation,
+        count=count,
+        accountant=accountant,
+    )
+    proof = "Rényi curve" if accountant == "rdp" else "privacy loss distribution or Rényi curve"
+    return Cost(epsilon, f"{proof} of {what}")

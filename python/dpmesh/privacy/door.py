@@ -8,9 +8,9 @@ thread or task only, so that no other run is touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dpmesh.privacy.types import Sensitive
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dpmesh.privacy.compression import Compressed
     from dpmesh.privacy.events import Release
     from dpmesh.privacy.mechanisms import Emission, Mechanism
+
+
+T = TypeVar("T")
 
 
 class Passage(NamedTuple):
@@ -38,13 +41,17 @@ _carrier: ContextVar[Carrier | None] = ContextVar("carrier", default=None)
 
 
 @contextmanager
-def kept_by(keeper: Keeper) -> Iterator[None]:
-    """Ask `keeper` before every release within the block; an exception keeps it inside."""
-    token = _keeper.set(keeper)
+def _standing(place: ContextVar[T | None], guard: T) -> Iterator[None]:
+    token = place.set(guard)
     try:
         yield
     finally:
-        _keeper.reset(token)
+        place.reset(token)
+
+
+def kept_by(keeper: Keeper) -> AbstractContextManager[None]:
+    """Ask `keeper` before every release within the block; an exception keeps it inside."""
+    return _standing(_keeper, keeper)
 
 
 def ask_keeper(release: Release) -> None:
@@ -54,14 +61,9 @@ def ask_keeper(release: Release) -> None:
         keeper(release)
 
 
-@contextmanager
-def packed_for(carrier: Carrier) -> Iterator[None]:
+def packed_for(carrier: Carrier) -> AbstractContextManager[None]:
     """Show `carrier` how each release within the block is compressed."""
-    token = _carrier.set(carrier)
-    try:
-        yield
-    finally:
-        _carrier.reset(token)
+    return _standing(_carrier, carrier)
 
 
 def show_carrier(compressed: Compressed) -> None:
@@ -71,17 +73,12 @@ def show_carrier(compressed: Compressed) -> None:
         carrier(compressed)
 
 
-@contextmanager
-def watched_by(watcher: Watcher) -> Iterator[None]:
+def watched_by(watcher: Watcher) -> AbstractContextManager[None]:
     """Show every release within the block to `watcher`; what it returns goes out instead.
 
     For audits: the watcher sees values that must not leave their node, and decides what does.
     """
-    token = _watcher.set(watcher)
-    try:
-        yield
-    finally:
-        _watcher.reset(token)
+    return _standing(_watcher, watcher)
 
 
 def let_out(passage: Passage) -> Emission:

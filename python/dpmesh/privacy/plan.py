@@ -80,7 +80,8 @@ class Plan:
 
         See `dpmesh.privacy.parts`.
         """
-        touching, parts = self._parts(self._nodes(None))
+        touching = self._touching
+        parts = parts_of(touching, self._nodes(None))
         distinct = {}
         for part in range(len(parts.owners)):
             touched = tuple(touching[index] for index in parts.releases(part))
@@ -143,20 +144,21 @@ class Plan:
         """Return the composition that costs most at `delta`, as one event of dp-accounting."""
         import dp_accounting
 
-        touching, parts = self._parts(self._nodes(None))
-        found, _ = self._costs(self._nodes(None), delta)
-        worst = parts.releases(int(np.argmax(found.epsilons)))
+        found, parts = self._costs(self._nodes(None), delta)
+        worst, touching = parts.releases(int(np.argmax(found.epsilons))), self._touching
         return dp_accounting.ComposedDpEvent([touching[index].event for index in worst])
 
     def _nodes(self, nodes: int | None) -> int:
         named = max(1, nodes_named(self.releases))
         return named if nodes is None else integer("nodes", nodes, at_least=named)
 
-    def _parts(self, nodes: int) -> tuple[list[Release], Parts]:
-        touching = [release for release in self.releases if release.sensitivity.bound > 0]
-        return touching, parts_of(touching, nodes)
+    @property
+    def _touching(self) -> list[Release]:
+        """The releases that depend on the data."""
+        return [release for release in self.releases if release.sensitivity.bound > 0]
 
     def _costs(self, nodes: int, delta: float) -> tuple[Costs, Parts]:
         probability("delta", delta, one=False)
-        touching, parts = self._parts(nodes)
+        touching = self._touching
+        parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,14 @@ def rounds(**arguments: Floats) -> tuple[Floats, ...]:
     )
 
 
+def noisy_rounds(noise_multiplier: npt.ArrayLike, count: npt.ArrayLike) -> tuple[Floats, ...]:
+    """Noise multipliers and counts of rounds."""
+    return rounds(
+        noise_multiplier=noise_multipliers(noise_multiplier),
+        count=counts("count", count),
+    )
+
+
 def sampled_rounds(
     sampling_rate: npt.ArrayLike, noise_multiplier: npt.ArrayLike, count: npt.ArrayLike
 ) -> tuple[Floats, ...]:
@@ -109,8 +117,17 @@ def orders_above_one(argument: str, value: npt.ArrayLike) -> Floats:
     return require(argument, array, array > 1, wanted)
 
 
-def only_relation(value: NeighboringRelation, proved: NeighboringRelation, reason: str) -> None:
-    """Fail unless the neighbouring relation is the one under which a bound is proved."""
-    one_of("neighboring_relation", value, ("add_remove", "replace_one"))
-    if value != proved:
-        fail("neighboring_relation", f"{proved!r}: {reason}", repr(value))
+def only_add_remove(relation: NeighboringRelation) -> None:
+    """Fail unless the relation is the one that Poisson samples are proved for."""
+    _only(relation, "add_remove", "a Poisson sample has no fixed size")
+
+
+def only_replace_one(relation: NeighboringRelation) -> None:
+    """Fail unless the relation is the one that samples of fixed size are proved for."""
+    _only(relation, "replace_one", "a sample of fixed size cannot lose a unit")
+
+
+def _only(relation: NeighboringRelation, proved: NeighboringRelation, reason: str) -> None:
+    one_of("neighboring_relation", relation, get_args(NeighboringRelation))
+    if relation != proved:
+        fail("neighboring_relation", f"{proved!r}: {reason}", repr(relation))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from math import exp, inf, log, nan, sqrt
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -196,26 +197,8 @@ def fixed_size_gaussian_noise_multiplier(
 ) -> float:
     """Return the least noise at which Gaussian releases of fixed-size samples keep a budget.
 
-    Parameters
-    ----------
-    target_epsilon
-        Finite and positive.
-    target_delta
-        In (0, 1).
-    sampling_rate, count, neighboring_relation, accountant
-        As for `fixed_size_gaussian_epsilon`.
-    relative_noise
-        Noise of the rounds relative to one another: a number, or one for each round.
-
-    Returns
-    -------
-    The factor that makes noise multipliers (of the replace-one sensitivity) of `relative_noise`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of its range, the lengths of the rounds differ, or no noise keeps the
-        budget.
+    The noise is over the replace-one sensitivity, and samples are those of
+    `fixed_size_gaussian_epsilon`. Everything else is as in `poisson_gaussian_noise_multiplier`.
     """
     return _sampled_noise(
         partial(fixed_size_gaussian_epsilon, neighboring_relation=neighboring_relation),
@@ -288,7 +271,7 @@ def _sampled_noise(
     target_epsilon, target_delta = budget
     positive("target_epsilon", target_epsilon)
     open_probability("target_delta", target_delta)
-    one_of("accountant", accountant, ("best", "pld", "rdp"))
+    one_of("accountant", accountant, get_args(Accountant))
     rate, relative, times = rounds
     if not np.any(times):
         fail("count", "at least 1 round", times)

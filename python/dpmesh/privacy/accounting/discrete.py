@@ -8,6 +8,8 @@ proved.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import numpy.typing as npt
 
@@ -67,7 +69,7 @@ def discrete_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     open_probability("delta", delta)
-    one_of("neighboring_relation", neighboring_relation, ("add_remove", "replace_one"))
+    one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
     of_everything = rdp_epsilon(delta, rdp_gaussian(multiplier, count=times)).epsilon
     if np.all(rate == 1):

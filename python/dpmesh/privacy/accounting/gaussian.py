@@ -17,11 +17,9 @@ from dpmesh import _core
 from dpmesh._validate import positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    counts,
-    noise_multipliers,
+    noisy_rounds,
     non_negatives,
     open_probability,
-    rounds,
 )
 
 
@@ -45,10 +43,7 @@ def gdp_mu(noise_multiplier: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> floa
         If a noise multiplier is not finite and positive, a count is negative or no
         whole number, or lengths differ.
     """
-    multiplier, times = rounds(
-        noise_multiplier=noise_multipliers(noise_multiplier),
-        count=counts("count", count),
-    )
+    multiplier, times = noisy_rounds(noise_multiplier, count)
     return float(np.linalg.norm(np.sqrt(times) / multiplier))
 
 

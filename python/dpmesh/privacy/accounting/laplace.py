@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import probability
 from dpmesh.privacy.accounting import _loss
-from dpmesh.privacy.accounting._arguments import counts, noise_multipliers, rounds
+from dpmesh.privacy.accounting._arguments import noisy_rounds
 from dpmesh.privacy.accounting.renyi import rdp_epsilon, rdp_laplace
 
 
@@ -38,10 +38,7 @@ def laplace_epsilon(
         negative or no integer, or lengths differ.
     """
     probability("delta", delta, one=False)
-    multiplier, times = rounds(
-        noise_multiplier=noise_multipliers(noise_multiplier),
-        count=counts("count", count),
-    )
+    multiplier, times = noisy_rounds(noise_multiplier, count)
     pure = float(np.sum(times / multiplier))
     if delta == 0 or pure == 0:
         return pure

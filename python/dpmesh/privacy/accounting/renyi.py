@@ -18,13 +18,12 @@ from dpmesh import _core
 from dpmesh._validate import fail, one_of, positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    counts,
-    noise_multipliers,
-    only_relation,
+    noisy_rounds,
+    only_add_remove,
+    only_replace_one,
     open_probability,
     orders_above_one,
     require,
-    rounds,
     sampled_rounds,
 )
 from dpmesh.privacy.types import NeighboringRelation
@@ -76,10 +75,7 @@ def rdp_gaussian(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    multiplier, times = rounds(
-        noise_multiplier=noise_multipliers(noise_multiplier),
-        count=counts("count", count),
-    )
+    multiplier, times = noisy_rounds(noise_multiplier, count)
     return _core.rdp_gaussian(multiplier, times, orders_above_one("orders", orders))
 
 
@@ -107,10 +103,7 @@ def rdp_laplace(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    multiplier, times = rounds(
-        noise_multiplier=noise_multipliers(noise_multiplier),
-        count=counts("count", count),
-    )
+    multiplier, times = noisy_rounds(noise_multiplier, count)
     return _core.rdp_laplace(multiplier, times, orders_above_one("orders", orders))
 
 
@@ -153,7 +146,7 @@ def rdp_poisson_gaussian(
     ----------
     Mironov, Talwar and Zhang 2019, "Rényi differential privacy of the sampled Gaussian mechanism".
     """
-    only_relation(neighboring_relation, "add_remove", "a Poisson sample has no fixed size")
+    only_add_remove(neighboring_relation)
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
     return _core.rdp_poisson_gaussian(rate, multiplier, times, orders_above_one("orders", orders))
 
@@ -196,7 +189,7 @@ def rdp_fixed_size_gaussian(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    only_relation(neighboring_relation, "replace_one", "a sample of fixed size cannot lose a unit")
+    only_replace_one(neighboring_relation)
     one_of("bound", bound, ("dominating_pair", "theorem_27", "theorem_9"))
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
     order = orders_above_one("orders", orders)

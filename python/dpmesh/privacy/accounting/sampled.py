@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from dpmesh._validate import fail, one_of
 from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    only_relation,
+    only_add_remove,
+    only_replace_one,
     open_probability,
     sampled_rounds,
 )
@@ -73,7 +74,7 @@ def poisson_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
-    only_relation(neighboring_relation, "add_remove", "a Poisson sample has no fixed size")
+    only_add_remove(neighboring_relation)
     curve = partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation)
     rounds = (rate, multiplier, times)
     return _epsilon(delta, curve, _loss.poisson_gaussian, rounds, accountant)
@@ -112,7 +113,7 @@ def fixed_size_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
-    only_relation(neighboring_relation, "replace_one", "a sample of fixed size cannot lose a unit")
+    only_replace_one(neighboring_relation)
     curve = partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation)
     rounds = (rate, multiplier, times)
     return _epsilon(delta, curve, _loss.fixed_size_gaussian, rounds, accountant)
@@ -127,7 +128,7 @@ def _epsilon(
 ) -> float:
     rate, multiplier, times = rounds
     open_probability("delta", delta)
-    one_of("accountant", accountant, ("best", "pld", "rdp"))
+    one_of("accountant", accountant, get_args(Accountant))
     if accountant == "pld" and delta < _loss.SMALLEST_DELTA:
         fail("delta", f"at least {_loss.SMALLEST_DELTA:g} for accountant 'pld'", delta)
     distinct = len(np.unique(np.column_stack([rate, multiplier])[times > 0], axis=0))

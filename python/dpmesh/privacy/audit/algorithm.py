@@ -13,10 +13,9 @@ from dpmesh._validate import integer
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.claims import Claim, claim_of
-from dpmesh.privacy.audit.keys import fresh_keys
 from dpmesh.privacy.audit.result import AuditResult, tell_apart
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import Transcript, record
+from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 
 Score = Callable[[Transcript], SupportsFloat]
 

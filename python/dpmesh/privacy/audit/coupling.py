@@ -17,8 +17,7 @@ import numpy as np
 from dpmesh._validate import integer
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.keys import fresh_keys
-from dpmesh.privacy.audit.transcript import Transcript, record
+from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.privacy.door import Passage
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan

@@ -10,10 +10,9 @@ from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.algorithm import Score, audit_algorithm
 from dpmesh.privacy.audit.coupling import Coupling, couple
-from dpmesh.privacy.audit.keys import fresh_keys
 from dpmesh.privacy.audit.one_run import Coins, Scores, audit_one_run
 from dpmesh.privacy.audit.result import AuditResult
-from dpmesh.privacy.audit.transcript import alone
+from dpmesh.privacy.audit.transcript import alone, fresh_keys
 
 
 @dataclass(frozen=True)

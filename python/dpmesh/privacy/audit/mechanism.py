@@ -13,9 +13,9 @@ from dpmesh._validate import fail, integer
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit.claims import claim_of
-from dpmesh.privacy.audit.keys import fresh_keys
-from dpmesh.privacy.audit.likelihood import log_likelihood_ratio
 from dpmesh.privacy.audit.result import AuditResult, tell_apart
+from dpmesh.privacy.audit.scores import log_likelihood_ratio
+from dpmesh.privacy.audit.transcript import fresh_keys
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.plan import Plan

@@ -19,10 +19,9 @@ from dpmesh._validate import fail, integer, non_negative, probability
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.audit.claims import GaussianClaim, claim_of
-from dpmesh.privacy.audit.keys import fresh_keys
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import Transcript, record
+from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 
 Coins = npt.NDArray[np.bool_]
 Scores = Callable[[Transcript], npt.NDArray[np.float64]]
@@ -55,9 +54,7 @@ def p_value(
         If a number is out of range, or not correct <= guesses <= canaries.
     """
     non_negative("epsilon", epsilon)
-    integer("canaries", canaries, at_least=1)
-    integer("guesses", guesses, below=canaries + 1)
-    integer("correct", correct, below=guesses + 1)
+    _check_counts(canaries, guesses, correct)
     probability("delta", delta, one=False)
     right = stats.binom(guesses, special.expit(epsilon))
     value = right.sf(correct - 1)
@@ -66,6 +63,12 @@ def p_value(
         nearly = right.cdf(correct - 1) - right.cdf(correct - fewer - 1)
         value += 2 * canaries * delta * (nearly / fewer).max()
     return min(float(value), 1.0)
+
+
+def _check_counts(canaries: int, guesses: int, correct: int) -> None:
+    integer("canaries", canaries, at_least=1)
+    integer("guesses", guesses, below=canaries + 1)
+    integer("correct", correct, below=guesses + 1)
 
 
 def epsilon_lower_bound(
@@ -87,18 +90,11 @@ def epsilon_lower_bound(
     """
     error = 1 - probability("confidence", confidence, zero=False, one=False)
 
-    def excess(epsilon: float) -> float:
-        return (
-            p_value(epsilon, canaries=canaries, guesses=guesses, correct=correct, delta=delta)
-            - error
-        )
+    def refuted(epsilon: float) -> bool:
+        seen = {"canaries": canaries, "guesses": guesses, "correct": correct}
+        return p_value(epsilon, **seen, delta=delta) < error
 
-    if excess(0.0) >= 0:
-        return 0.0
-    above = 1.0
-    while excess(above) < 0:
-        above *= 2
-    return float(optimize.bisect(excess, 0.0, above, xtol=1e-12))
+    return _largest(refuted, accuracy=1e-12)
 
 
 def mu_is_refuted(
@@ -128,9 +124,7 @@ def mu_is_refuted(
         If a number is out of range, or not correct <= guesses <= canaries.
     """
     non_negative("mu", mu)
-    integer("canaries", canaries, at_least=1)
-    integer("guesses", guesses, below=canaries + 1)
-    integer("correct", correct, below=guesses + 1)
+    _check_counts(canaries, guesses, correct)
     error = 1 - probability("confidence", confidence, zero=False, one=False)
     whole = guesses / canaries
     right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
@@ -163,12 +157,17 @@ def mu_lower_bound(*, canaries: int, guesses: int, correct: int, confidence: flo
             mu, canaries=canaries, guesses=guesses, correct=correct, confidence=confidence
         )
 
+    return _largest(refuted, accuracy=1e-9)
+
+
+def _largest(refuted: Callable[[float], bool], *, accuracy: float) -> float:
+    """Return the largest level that is refuted; 0 if none is."""
     if not refuted(0.0):
         return 0.0
     above = 1.0
     while refuted(above):
         above *= 2
-    return float(optimize.bisect(lambda mu: 0.5 - refuted(mu), 0.0, above, xtol=1e-9))
+    return float(optimize.bisect(lambda x: 0.5 - refuted(x), 0.0, above, xtol=accuracy))
 
 
 def audit_one_run(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.door import Passage, watched_by
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.mechanisms import Emission
@@ -38,6 +39,13 @@ class Transcript:
     def released(self) -> list[Released]:
         """The values that came out of the door."""
         return [passage.emission.values for passage in self.passages]
+
+
+def fresh_keys(key: Key | None) -> Iterator[Key]:
+    """Yield keys for the runs of an audit, which release nothing; by default from a new one."""
+    draws = generator(Key.generate() if key is None else key, Purpose.AUDIT)
+    while True:
+        yield Key.seeded(int.from_bytes(draws.bytes(32), "little"))
 
 
 def alone(round: int, messages: Released) -> Released:  # noqa: ARG001

@@ -4,6 +4,10 @@ One module for each paper. A claim outside of what its theorem proves is refused
 which says why; the accountants of `dpmesh.privacy.accounting` are then the ones to use.
 """
 
-from dpmesh.privacy.accounting.papers._refusal import NotProved
+from __future__ import annotations
 
 __all__ = ["NotProved"]
+
+
+class NotProved(ValueError):  # noqa: N818 - it is the paper that fails, not the caller
+    """A paper's closed form was asked for outside of what its theorem proves."""

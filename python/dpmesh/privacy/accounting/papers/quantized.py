@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.privacy.accounting._arguments import Floats, counts, open_probability, positives
-from dpmesh.privacy.accounting.papers._refusal import NotProved
+from dpmesh.privacy.accounting.papers import NotProved
 
 Mode = Literal["paper", "safe", "public_point"]
 MODES: tuple[Mode, ...] = ("paper", "safe", "public_point")
@@ -101,10 +101,8 @@ def next_sensitivity(
 
     Everything else, errors included, is as in `sensitivities`, at iteration k.
     """
-    state, bound = (
-        non_negative("sensitivity", sensitivity),
-        positive("gradient_bound", gradient_bound),
-    )
+    state = non_negative("sensitivity", sensitivity)
+    bound = positive("gradient_bound", gradient_bound)
     alpha = positive("step_size", step_size)
     beta = positive("consensus_step_size", consensus_step_size)
     fresh = bound / integer("sample_size", sample_size, at_least=1)
