@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,6 +218,37 @@ def test_a_key_serves_one_run() -> None:
     seeded = dm.Key.seeded(7)
     online(key=seeded)
     online(key=seeded, algorithm=dm.OnlineLearning(epsilon=4.0))
+
+
+class Records:
+    """A problem of a user's own."""
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.x, self.myself = x, self
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    x: Any = field(repr=False)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Records,
+        Hidden,
+        lambda x: Hidden([x, {"x": x}]),
+        lambda x: Records(dm.Dataset(x.reshape(-1, 2), np.ones(len(x) // 2), "mine")),
+        lambda x: Hidden(np.array([x.tolist(), "other"], dtype=object)),
+        lambda x: Hidden(Records(sparse.csr_matrix(x.reshape(-1, 2)))),
+    ],
+)
+def test_records_of_any_problem_tell_runs_apart(made) -> None:
+    first, other = np.ones(2000), np.ones(2000)
+    other[1000] = 2.0
+    one, same, two = (identity(Node(1), made(x), None, None, 1) for x in (first, first + 0, other))
+    assert one == same
+    assert [name for name in one if one[name] != two[name]] == ["problem"]
 
 
 @pytest.mark.parametrize("last", [1.0, 1 + 1e-12])

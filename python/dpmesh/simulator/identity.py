@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Identity = dict[str, str]
 
+_DEPTH = 8
+"""Deeper than this, what an object holds is not looked at: some hold themselves."""
+
 _served: dict[str, Identity] = {}
 """The runs of this process's keys, but for seeded ones, by the keys' fingerprints."""
 
@@ -38,7 +41,8 @@ def identity(
     What is private is in checksums alone.
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
-    settings = _in_words(problem, leave_out="test")  # which changes no release
+    aside = {"train", "partition"} if _shows_records(problem) else set()
+    settings = _in_words(problem, {"test"} | aside)  # a test changes no release
     return {
         "algorithm": _in_words(algorithm),
         "topology": _without_addresses(topology) + links,
@@ -67,29 +71,60 @@ def _without_addresses(value: object) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
-def _in_words(value: Any, leave_out: str = "") -> str:
-    """Return what prints of a value; with checksums of a dataclass's arrays and functions."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} of shape {value.shape}, {crc32(value.tobytes()):08x}"
-    if is_dataclass(value) and not isinstance(value, (type, Dataset)):
-        told = (
-            f"{field.name}={_in_words(getattr(value, field.name))}"
-            for field in fields(value)
-            if field.repr and field.name != leave_out
-        )
-        return f"{type(value).__name__}({', '.join(told)})"
-    if (code := code_checksum(value)) is not None:
+def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> str:
+    """Return what prints of a value; with checksums of the arrays and functions that it holds.
+
+    An object of a class that does not say how it prints is told by its attributes.
+    """
+
+    def words(parts: Iterable[Any]) -> str:
+        return f"({', '.join(_in_words(part, depth=depth + 1) for part in parts)})"
+
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"{value.dtype} of shape {value.shape}, {_checksum(value):08x}"
+    if sparse.issparse(value):
+        return f"{value!r} {_checksum(*_arrays(sparse.csr_array(value))):08x}"
+    if isinstance(value, Dataset):
+        return f"{value!r} {_checksum(*_arrays(value.features), value.labels):08x}"
+    if depth == _DEPTH or isinstance(value, type):
+        return _without_addresses(repr(value))
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return words(value)
+    if isinstance(value, dict):
+        return words(value.items())
+    if is_dataclass(value):
+        held = {f.name: getattr(value, f.name) for f in fields(value) if f.repr or f.init}
+    elif (code := code_checksum(value)) is not None:
         return f"{getattr(value, '__name__', 'function')} {code:08x}"
-    return _without_addresses(repr(value))
+    elif repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
+        held = vars(value)
+    else:
+        return _without_addresses(repr(value))
+    told = (
+        f"{name}={_in_words(part, depth=depth + 1)}"
+        for name, part in held.items()
+        if name not in leave_out
+    )
+    return f"{type(value).__name__}({', '.join(told)})"
 
 
-def _data(problem: object, found: int) -> int:
+def _shows_records(problem: object) -> bool:
+    """Whether a problem has records and says which node has which, as ours do."""
+    return isinstance(getattr(problem, "train", None), Dataset) and hasattr(problem, "partition")
+
+
+def _data(problem: Any, found: int) -> int:
     """Return a checksum, begun by `found`, of a problem's records and whose they are, if shown."""
-    train, partition = getattr(problem, "train", None), getattr(problem, "partition", None)
-    if not isinstance(train, Dataset) or partition is None:
+    if not _shows_records(problem):
         return found
-    sizes = [len(part) for part in partition]
-    for array in (*_arrays(train.features), train.labels, sizes, *partition):
+    train, partition = problem.train, problem.partition
+    sizes = np.array([len(part) for part in partition])
+    return _checksum(*_arrays(train.features), train.labels, sizes, *partition, found=found)
+
+
+def _checksum(*arrays: Any, found: int = 0) -> int:
+    """Return a checksum, begun by `found`, of the elements of arrays."""
+    for array in arrays:
         found = crc32(np.ascontiguousarray(array).data, found)
     return found
 
@@ -104,9 +139,7 @@ def _links(topology: Topology, rounds: int) -> int:
 
 def _weights(matrix: MixingMatrix, found: int = 0) -> int:
     """Return a checksum, begun by `found`, of a mixing matrix."""
-    for array in _arrays(matrix.weights):
-        found = crc32(np.ascontiguousarray(array).data, found)
-    return found
+    return _checksum(*_arrays(matrix.weights), found=found)
 
 
 def _sources(value: object) -> Iterator[str]:
