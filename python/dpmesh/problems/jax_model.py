@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import NoneType
 from typing import Any
 
 import jax
@@ -17,12 +16,11 @@ from jax.flatten_util import ravel_pytree
 
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
-from dpmesh._validate import fail, instance, integer, non_negative, positive
+from dpmesh._validate import fail, integer, positive
 from dpmesh.data import Dataset, Partition
-from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import check_shape, flat_partition
+from dpmesh.problems.partition import DenseProblem
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -32,7 +30,7 @@ TESTS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, eq=False)
-class JaxProblem:
+class JaxProblem(DenseProblem):
     """A model as pure functions, the records of each node, and records to test on.
 
     Parameters of nodes are rows of one float32 array: the model's pytree, raveled in the order of
@@ -81,23 +79,8 @@ class JaxProblem:
     _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        non_negative("regularization", self.regularization)
-        integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        super().__post_init__()
         integer("records_at_once", self.records_at_once, at_least=1)
-        instance("train", self.train, A_DATASET, Dataset)
-        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
-        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
-        check_shape(self._shape, train=self.train, test=self.test)
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.partition)
-
-    @property
-    def dim(self) -> int:
-        """Length of the parameters of a node."""
-        return sum(self.blocks)
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
@@ -143,10 +126,6 @@ class JaxProblem:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
         chosen = np.asarray(nodes, dtype=np.int64)
         return replace(self, partition=tuple(self.partition[node] for node in chosen))
-
-    def records_of(self, nodes: Indices) -> Ragged:
-        """Return the records of these nodes, as batches ``(indptr, indices)``."""
-        return rows(self._records, nodes)
 
     def gradient(
         self, params: FloatArray, batches: Ragged, *, clipping_norm: float | None = None
@@ -238,27 +217,21 @@ class JaxProblem:
         ValueError
             If there are no test records, or no scores.
         """
-        if self.test is None:
-            fail("test", "records to measure the accuracy on", None)
+        test = self._to_test()
         if self.scores is None:
             fail("scores", "a function to classify by", None)
-        return np.array([self._correct(row).mean() for row in params])
-
-    def _correct(self, row: FloatArray) -> npt.NDArray[np.bool_]:
-        assert self.test is not None
-        x = np.asarray(self.test.features, np.float32).reshape(-1, *self._shape)
+        x = self._shaped(test)
         batches = [x[i : i + TESTS_AT_ONCE] for i in range(0, len(x), TESTS_AT_ONCE)]
-        guesses = _on_threads(lambda batch: np.asarray(self._guesses(row, batch)), batches)
-        return np.asarray(np.concatenate(guesses) == self.test.labels)
 
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return (self.train.dim,) if self.record_shape is None else self.record_shape
+        def rate(row: FloatArray) -> float:
+            guesses = _on_threads(lambda batch: np.asarray(self._guesses(row, batch)), batches)
+            return float((np.concatenate(guesses) == test.labels).mean())
+
+        return np.array([rate(row) for row in params])
 
     @cached_property
     def _on_device(self) -> tuple[Any, Any]:
-        x = np.asarray(self.train.features, np.float32).reshape(-1, *self._shape)
-        return jnp.asarray(x), jnp.asarray(self.train.labels)
+        return jnp.asarray(self._shaped(self.train)), jnp.asarray(self.train.labels)
 
     @cached_property
     def _unravel(self) -> Callable[[Any], Params]:

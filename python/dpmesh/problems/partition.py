@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from math import prod
+from types import NoneType
+
 import numpy as np
 
-from dpmesh._ragged import Ragged
-from dpmesh._validate import fail
+from dpmesh._ragged import Indices, Ragged, rows
+from dpmesh._validate import fail, instance, integer, non_negative
 from dpmesh.data import Dataset, Partition
+from dpmesh.data.dataset import A_DATASET
+from dpmesh.kernels._arrays import FloatArray
 
 
 def flat_partition(partition: Partition, records: int) -> Ragged:
@@ -38,12 +44,58 @@ def flat_partition(partition: Partition, records: int) -> Ragged:
     return starts, order
 
 
-def check_shape(shape: tuple[int, ...], **datasets: Dataset | None) -> None:
-    """Fail unless the records of these data sets, by argument, are dense and of this shape."""
-    for name, dataset in datasets.items():
-        if dataset is None:
-            continue
-        if not isinstance(dataset.features, np.ndarray):
-            fail(name, "dense features", "sparse ones")
-        if dataset.dim != int(np.prod(shape)):
-            fail(name, f"records of shape {shape}", f"{dataset.dim} features")
+class DenseProblem(ABC):
+    """What problems of any model share: dense records of one shape, divided among nodes."""
+
+    train: Dataset
+    partition: Partition
+    test: Dataset | None
+    record_shape: tuple[int, ...] | None
+    regularization: float
+    nodes_at_once: int
+    _records: Ragged
+
+    def __post_init__(self) -> None:
+        non_negative("regularization", self.regularization)
+        integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        instance("train", self.train, A_DATASET, Dataset)
+        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
+        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
+        for name, dataset in (("train", self.train), ("test", self.test)):
+            if dataset is None:
+                continue
+            if not isinstance(dataset.features, np.ndarray):
+                fail(name, "dense features", "sparse ones")
+            if dataset.dim != prod(self._shape):
+                fail(name, f"records of shape {self._shape}", f"{dataset.dim} features")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.partition)
+
+    @property
+    @abstractmethod
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of the model's tensors in a row, for smoothing each on its own."""
+
+    @property
+    def dim(self) -> int:
+        """Length of the parameters of a node."""
+        return sum(self.blocks)
+
+    def records_of(self, nodes: Indices) -> Ragged:
+        """Return the records of these nodes, as batches ``(indptr, indices)``."""
+        return rows(self._records, nodes)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self.train.dim,) if self.record_shape is None else self.record_shape
+
+    def _shaped(self, dataset: Dataset) -> FloatArray:
+        return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
+
+    def _to_test(self) -> Dataset:
+        if self.test is None:
+            fail("test", "records to measure the accuracy on", None)
+        return self.test

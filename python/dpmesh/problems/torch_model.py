@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import func
 
-from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
-from dpmesh._validate import fail, instance, integer, non_negative
+from dpmesh._ragged import Ragged, Walks, rectangle, rows
 from dpmesh.data import Dataset, Partition
-from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import check_shape, flat_partition
+from dpmesh.problems.partition import DenseProblem
 
 TESTS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class TorchProblem:
+class TorchProblem(DenseProblem):
     """A module, the records of each node, and records to test on.
 
     Parameters of nodes are rows of one float32 array: the module's parameters in their order,
@@ -72,24 +69,6 @@ class TorchProblem:
     device: str = "cpu"
     _records: Ragged = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        non_negative("regularization", self.regularization)
-        integer("nodes_at_once", self.nodes_at_once, at_least=1)
-        instance("train", self.train, A_DATASET, Dataset)
-        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
-        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
-        check_shape(self._shape, train=self.train, test=self.test)
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.partition)
-
-    @property
-    def dim(self) -> int:
-        """Length of the parameters of a node."""
-        return sum(self.blocks)
-
     @cached_property
     def blocks(self) -> tuple[int, ...]:
         """Sizes of the module's tensors in a row, for smoothing each on its own."""
@@ -105,29 +84,10 @@ class TorchProblem:
         start: FloatArray = flat.detach().cpu().numpy()[np.newaxis].astype(np.float32)
         return start
 
-    def records_of(self, nodes: Indices) -> Ragged:
-        """Return the records of these nodes, as batches ``(indptr, indices)``."""
-        return rows(self._records, nodes)
-
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
     ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
-        """Train many nodes from one model within a ball around it, as `JaxProblem` does.
-
-        Parameters
-        ----------
-        start
-            The common model, shape (1, dim).
-        walks
-            The batches of each node in the order of its steps.
-        step_size, radius
-            Of all steps and nodes.
-
-        Returns
-        -------
-        The moves ``w - start``, shape (nodes, dim), and each node's objective on its first batch at
-        `start`, shape (nodes,), NaN for a node without steps.
-        """
+        """Train many nodes from one model within a ball around it, as `JaxProblem` does."""
         steps = np.diff(walks.steps)
         moves = np.zeros((len(steps), self.dim), np.float32)
         losses = np.full(len(steps), np.nan)
@@ -165,23 +125,15 @@ class TorchProblem:
         ValueError
             If there are no test records.
         """
-        if self.test is None:
-            fail("test", "records to measure the accuracy on", None)
-        x = torch.tensor(self._shaped(self.test), device=self.device)
+        test = self._to_test()
+        x = torch.tensor(self._shaped(test), device=self.device)
         rates = []
         with torch.no_grad():
             for row in torch.as_tensor(params, dtype=torch.float32, device=self.device):
                 scores = [self._scores(row, some) for some in x.split(TESTS_AT_ONCE)]
                 guesses = torch.cat(scores).argmax(dim=1).cpu().numpy()
-                rates.append((guesses == self.test.labels).mean())
+                rates.append((guesses == test.labels).mean())
         return np.array(rates)
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return (self.train.dim,) if self.record_shape is None else self.record_shape
-
-    def _shaped(self, dataset: Dataset) -> FloatArray:
-        return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
 
     @cached_property
     def _module(self) -> torch.nn.Module:
