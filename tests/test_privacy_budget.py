@@ -287,11 +287,34 @@ def test_a_run_that_departs_from_its_plan_ends_at_the_budget(
     assert [release.round for release in done.ledger.releases] == [0, 1, 2, 3, 3, 4, 4, 5]
     assert done.privacy.epsilon == pytest.approx(0.9)
     assert "rounds      5 of 10: there the budget ended" in str(done)
+    assert "not proved  2 of 8 releases, which are not in the algorithm's plan" in str(done)
     ring = dm.topology.ring(small_problem.nodes)
     whole = dm.simulate(Spendthrift(0.1), small_problem, ring, rounds=5, key=dm.Key.seeded(0))
     np.testing.assert_array_equal(done.released, whole.released)
     np.testing.assert_array_equal(done.parameters, whole.parameters)
     assert run(Spendthrift(epsilon=0.1), small_problem).privacy.epsilon == pytest.approx(2.9)
+
+
+def test_a_run_that_calls_its_data_public_is_told_apart_from_its_plan(
+    small_problem: dm.LinearProblem,
+) -> None:
+    """Its ledger says that nothing depends on the data."""
+
+    class Public(dm.OnlineLearning):
+        rehearsed = False
+
+        def sensitivity(self, t: int) -> Sensitivity:
+            return replace(super().sensitivity(t), bound=0.0 if self.rehearsed else 1.0)
+
+        def step(self, state, round, problem, exchange, key):
+            told = Public(self.epsilon)
+            object.__setattr__(told, "rehearsed", True)
+            return dm.OnlineLearning.step(told, state, round, problem, exchange, key)
+
+    done = run(Public(), small_problem)
+    assert done.privacy.epsilon == 0
+    assert done.privacy.assumptions[0].startswith("10 of 10 releases, which are not in the algo")
+    assert not run(dm.OnlineLearning(), small_problem).privacy.assumptions[:-1]
 
 
 def test_a_run_that_tells_less_than_it_releases_fails(small_problem: dm.LinearProblem) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 from math import hypot, inf
 
 import numpy as np
@@ -25,6 +26,7 @@ from dpmesh.privacy import (
     Spread,
     accounting,
     report,
+    total_cost,
 )
 
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -47,6 +49,9 @@ releases = st.lists(
 
 def plan(*releases: Release) -> Plan:
     return Plan(releases, "replace_one", "record")
+
+
+DIFFERENT = plan(*(Laplace(1.0 + t).planned(t, ONE, batch=t) for t in range(30)))
 
 
 def slow_costs(plan: Plan) -> list[float]:
@@ -75,6 +80,33 @@ def test_every_node_pays_for_its_own_releases(releases: list[Release]) -> None:
     np.testing.assert_allclose(whole.costs_by_node(DELTA, NODES), slow, rtol=1e-12, atol=1e-15)
     # what no release names pays for common releases only, and never more than the others
     assert whole.cost(DELTA).epsilon == pytest.approx(max(slow), rel=1e-12)
+
+
+@given(st.lists(releases, min_size=1, max_size=3))
+def test_several_runs_cost_what_their_worst_parts_cost_together(runs: list[list[Release]]) -> None:
+    plans = [plan(*releases) for releases in runs]
+    together = [sum(touched, ()) for touched in product(*(p.compositions() for p in plans))]
+    worst = max(
+        plan(*(replace(r, batch=None, nodes=None) for r in all_)).cost(DELTA).epsilon
+        for all_ in together
+    )
+    total = total_cost(plans, DELTA).epsilon
+    assert total == pytest.approx(worst, rel=1e-12)
+    assert total >= max(p.cost(DELTA).epsilon for p in plans) * (1 - 1e-12)
+
+
+def test_several_runs_of_all_data_are_one_long_one() -> None:
+    long = plan(*(Gaussian(2.0).planned(t, ONE) for t in range(6)))
+    short = plan(*(Gaussian(2.0).planned(t, ONE) for t in range(3)))
+    assert total_cost([short, short], DELTA) == long.cost(DELTA)
+    sampled = FixedSizeSampling(1, 10)
+    long, short = (
+        plan(*(Gaussian(2.0).planned(t, ONE, sampling=sampled) for t in range(n))) for n in (6, 3)
+    )
+    assert total_cost(iter([short, short]), DELTA) == long.cost(DELTA)
+    once = plan(*(Laplace(2.0).planned(t, ONE, batch=t) for t in range(6)))  # a record in a round
+    assert total_cost([once] * 3).epsilon == 3 * once.cost().epsilon
+    assert total_cost([plan(), plan()]).epsilon == 0
 
 
 def test_the_report_tells_the_spread() -> None:
@@ -143,6 +175,12 @@ def test_nodes_of_a_release_draw_their_own_noise() -> None:
         (lambda: plan(Laplace(1.0).planned(0, ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
         (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
         (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),
+        (lambda: total_cost([]), "plans: wanted at least 1 plan, got none"),
+        (lambda: total_cost([plan(), 1.0]), "plans: wanted plans, as of algorithm.plan.*, got 1.0"),
+        (lambda: total_cost([plan(), Plan((), "add_remove", "record")]), "neighboring_relation: "),
+        (lambda: total_cost([plan(), Plan((), "replace_one", "user")]), "unit: wanted one of 'rec"),
+        (lambda: total_cost([plan()], 1.0), r"delta: wanted a number in \[0, 1\)"),
+        (lambda: total_cost([DIFFERENT] * 3), "plans: wanted at most 10000 combinations of parts"),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:

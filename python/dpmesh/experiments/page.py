@@ -99,6 +99,8 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         _figures(_tradeoffs(results)),
         *_graph(results),
         "<h2>Privacy reports</h2>",
+        '<p class="note">Each is that of one run alone. Who publishes several runs on the same '
+        "data spends more: dpmesh.privacy.total_cost.</p>",
         *(
             f"<h3>{escape(label)}</h3><pre>{escape(str(runs[0].privacy))}</pre>"
             for label, runs in groups.items()

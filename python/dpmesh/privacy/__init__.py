@@ -9,7 +9,7 @@ from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSpar
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.report import Report, Spread, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.shown import rounded_up
@@ -45,6 +45,7 @@ __all__ = [
     "audit",
     "report",
     "rounded_up",
+    "total_cost",
 ]
 
 

@@ -190,6 +190,13 @@ class Ledger:
         """The releases so far, as a plan that can say what they cost."""
         return self._with(())
 
+    @property
+    def unplanned(self) -> int:
+        """How many releases so far are not in the plan."""
+        if tuple(self._releases) == self._plan.releases[: len(self._releases)]:
+            return 0
+        return (Counter(self._releases) - self._planned).total()
+
     def planned(self, round: int) -> list[Release]:
         """Return what is planned for a round."""
         return self._planned_by_round.get(round, [])

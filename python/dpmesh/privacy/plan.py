@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from dpmesh._validate import fail, integer, one_of, probability
+from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
@@ -162,3 +164,49 @@ class Plan:
         touching = self._touching
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts
+
+
+MOST_COMBINATIONS = 10_000
+"""Of parts of the data that pay differently in several runs."""
+
+
+def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
+    """Return the smallest epsilon that we can prove for several runs on the same data together.
+
+    Each run has a key of its own. What it does may depend on what earlier ones released; how much
+    noise it adds and how it samples may not. The nodes and batches of one run need not be those of
+    another: a unit may be in the part that pays most in each.
+
+    Parameters
+    ----------
+    plans
+        The plans of the runs, or their ledgers.
+    delta
+        In [0, 1).
+
+    Raises
+    ------
+    ValueError
+        If there is no plan, the neighbouring relations or the units differ, `delta` is outside
+        [0, 1), samples are not proved to amplify, or more than 10,000 combinations of parts pay
+        differently.
+    """
+    runs = list(plans)
+    if not runs:
+        fail("plans", "at least 1 plan", "none")
+    first = runs[0]
+    for plan in runs:
+        instance("plans", plan, "plans, as of algorithm.plan(rounds)", Plan)
+        one_of("neighboring_relation", plan.neighboring_relation, (first.neighboring_relation,))
+        one_of("unit", plan.unit, (first.unit,))
+    parts = [plan.compositions() for plan in runs]
+    count = prod(map(len, parts))
+    if count > MOST_COMBINATIONS:
+        fail("plans", f"at most {MOST_COMBINATIONS} combinations of parts of the data", count)
+    together = [
+        replace(release, batch=combination, nodes=None)
+        for combination, touched in enumerate(product(*parts))
+        for releases in touched
+        for release in releases
+    ]
+    return first.with_releases(together).cost(delta)

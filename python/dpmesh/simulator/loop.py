@@ -175,11 +175,14 @@ def simulate(
     end = ranks.gather(run.remembered())
     if end.rounds < rounds:
         settings["rounds"] = f"{end.rounds} of {rounds}: there the budget ended"
+    released = ledger.plan
+    if ledger.unplanned:
+        released = replace(released, assumptions=(*released.assumptions, _unplanned(ledger)))
     return Run(
         settings=settings,
         history=end.history,
-        ledger=ledger.plan,
-        privacy=report(ledger.plan, delta, seeded=seeded, nodes=problem.nodes),
+        ledger=released,
+        privacy=report(released, delta, seeded=seeded, nodes=problem.nodes),
         traffic=end.traffic,
         parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
         released=end.received,
@@ -335,6 +338,12 @@ def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> 
         fail("problem", "enough records at each node for one round", "fewer")
     if most is not None and rounds > most:
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
+
+
+def _unplanned(ledger: Ledger) -> str:
+    """Return what the report of a run that departs from its plan rests on."""
+    some = f"{ledger.unplanned} of {len(ledger.plan.releases)} releases"
+    return f"{some}, which are not in the algorithm's plan, are no more sensitive than they say"
 
 
 def _exchange(
