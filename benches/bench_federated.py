@@ -29,11 +29,11 @@ from dpmesh.keys import Key
 from dpmesh.papers.federated import (
     ROUNDS,
     algorithm_of,
-    broadcast,
     mnist_clients,
     standardized,
 )
 from dpmesh.problems import LinearProblem
+from dpmesh.simulator.exchange import Broadcast
 
 NOISE = 0.8
 SMOOTHED = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))
@@ -70,7 +70,7 @@ def dpmesh_way(problem: Any, algorithm: FederatedLearning = SMOOTHED) -> Way:
     def run(t: int) -> float:
         if t == 0:
             del states[1:]
-        state, _ = algorithm.step(states[-1], t, problem, broadcast, key)
+        state, _ = algorithm.step(states[-1], t, problem, Broadcast(), key)
         states[1:] = [state]
         return float(problem.accuracy(algorithm.parameters(state))[0])
 

@@ -33,7 +33,7 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "small_images", lambda key: one)
     monkeypatch.setattr(tables, "small_texts", lambda key: one)
     if name != "table4":  # one table is trained in earnest
-        monkeypatch.setattr(tables, "accuracy", lambda algorithm, problem, rounds, key: 0.5)
+        monkeypatch.setattr(tables, "final_accuracy", lambda algorithm, problem, rounds, key: 0.5)
     told: list[str] = []
     table, text, figure = getattr(tables, name)(tmp_path, tell=told.append)
     with table.open() as file:

@@ -17,10 +17,7 @@ class Reproduction(NamedTuple):
     Parameters
     ----------
     run
-        The function of a module of `dpmesh.papers` that runs it. It is called with a folder, and
-        with ``seeds`` (number of repetitions) and ``tell`` (shows a line of text for each finished
-        step) if it has such parameters; it returns the files that it wrote: a figure, a CSV, and a
-        text with the paper's numbers beside ours.
+        The function that runs it, as `dpmesh.papers` describes: ``"module:function"``.
     shows
         What it is about.
     data

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated import ClientProblem, FederatedLearning, FederatedState
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._output import Output, Tell, over_seeds
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import federated as claims
+from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.privacy.types import Released
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
+from dpmesh.simulator.exchange import Broadcast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Sampling = Literal["uniform", "poisson"]
+    from dpmesh.problems.jax_model import JaxProblem
+
 Noise = Literal["paper", "tight"]
 
 EPSILONS = (6, 7, 8, 9)
@@ -49,6 +51,8 @@ CLIENTS: dict[Sampling, int] = {"uniform": 1000, "poisson": 500}
 TRAINING_RECORDS = 50_000
 ROUNDS = 30
 SAMPLING_RATE = 0.05
+SENSITIVITY: dict[Sampling, int] = {"uniform": 2, "poisson": 1}
+"""Of the sum, in clipping norms: a client is replaced, or added or removed."""
 CLIPPING_NORM = 0.3
 WEIGHT_DECAY = 4e-5
 PIXEL_MEAN, PIXEL_SCALE = 0.1307, 0.3081
@@ -107,24 +111,6 @@ def table2(
     Every cell is run at the paper's noise, and at the noise that tight accounting needs for the
     same epsilon; beside the paper's four smoothings stands the one that is chosen from the
     releases. Seeded: all cells of a seed have the same data split, cohorts and noise up to scale.
-
-    Parameters
-    ----------
-    folder
-        Where ``federated-table2.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each cell.
-    tell
-        Called with a line for every finished cell.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If MNIST is not in the folder that DPMESH_DATA names.
     """
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
     keys = [Key.seeded(seed) for seed in range(seeds)]
@@ -139,8 +125,7 @@ def table2(
             100 * accuracy(cell, problems[cell.sampling, seed], key)
             for seed, key in enumerate(keys)
         ]
-        spread = float(np.std(accuracies, ddof=1)) if seeds > 1 else np.nan
-        cells.append(replace(cell, accuracy=float(np.mean(accuracies)), spread=spread, seeds=seeds))
+        cells.append(replace(cell, **over_seeds(accuracies)))
         tell(in_words(cells[-1]))
     output = Output(folder, "federated-table2")
     output.records(cells)
@@ -168,7 +153,7 @@ def mnist_clients(train: Dataset, test: Dataset, clients: int, key: Key) -> Line
 def planned_cells() -> Iterator[Cell]:
     """Yield the cells with their noise, and without accuracies."""
     for sampling, clients in CLIENTS.items():
-        sensitivity = CLIPPING_NORM * (2 if sampling == "uniform" else 1)
+        sensitivity = CLIPPING_NORM * SENSITIVITY[sampling]
         delta = clients**-1.1
         for column, epsilon in enumerate(EPSILONS):
             for noise in ("paper", "tight"):
@@ -191,22 +176,31 @@ def planned_cells() -> Iterator[Cell]:
 
 def noise_multiplier(noise: Noise, sampling: Sampling, epsilon: float, delta: float) -> float:
     """Return noise over sensitivity: by the paper's theorem, or the least that is proved."""
-    if noise == "paper":
-        theorem = claims.theorem_noise(
-            epsilon,
-            delta,
-            sampling_rate=SAMPLING_RATE,
-            rounds=ROUNDS,
-            clipping_norm=1.0,
-            sampling=sampling,
-        )
-        return theorem.noise_std / (2 if sampling == "uniform" else 1)
+    multiplier = theorem_multiplier if noise == "paper" else tight_multiplier
+    return multiplier(sampling, epsilon, delta, ROUNDS)
+
+
+def theorem_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: int) -> float:
+    """Return the noise of Theorem 1 or 2 over its sensitivity."""
+    theorem = claims.theorem_noise(
+        epsilon,
+        delta,
+        sampling_rate=SAMPLING_RATE,
+        rounds=rounds,
+        clipping_norm=1.0,
+        sampling=sampling,
+    )
+    return theorem.noise_std / SENSITIVITY[sampling]
+
+
+def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: int) -> float:
+    """Return the least noise over sensitivity that is proved to suffice."""
     if sampling == "uniform":
         return accounting.fixed_size_gaussian_noise_multiplier(
-            epsilon, delta, SAMPLING_RATE, neighboring_relation="replace_one", count=ROUNDS
+            epsilon, delta, SAMPLING_RATE, neighboring_relation="replace_one", count=rounds
         )
     return accounting.poisson_gaussian_noise_multiplier(
-        epsilon, delta, SAMPLING_RATE, neighboring_relation="add_remove", count=ROUNDS
+        epsilon, delta, SAMPLING_RATE, neighboring_relation="add_remove", count=rounds
     )
 
 
@@ -231,15 +225,26 @@ def accuracy(cell: Cell, problem: LinearProblem, key: Key) -> float:
     chosen = AdaptiveSmoothing(rounds=4 * ROUNDS)
     estimator = chosen if smoothing is None else LaplacianSmoothing(smoothing)
     algorithm = algorithm_of(cell.sampling, cell.noise_multiplier, estimator)
-    state = algorithm.init(problem, key)
-    for t in range(ROUNDS):
-        state, _ = algorithm.step(state, t, problem, broadcast, key)
+    return final_accuracy(algorithm, problem, ROUNDS, key)
+
+
+def final_accuracy(
+    algorithm: FederatedLearning, problem: LinearProblem | JaxProblem, rounds: int, key: Key
+) -> float:
+    """Return the test accuracy of the last model."""
+    for state in states(algorithm, problem, rounds, key):  # noqa: B007
+        pass
     return float(problem.accuracy(algorithm.parameters(state))[0])
 
 
-def broadcast(round: int, messages: Released) -> Released:  # noqa: ARG001
-    """Every client hears the server's message."""
-    return messages
+def states(
+    algorithm: FederatedLearning, problem: ClientProblem, rounds: int, key: Key
+) -> Iterator[FederatedState]:
+    """Yield the state after each round; every client hears the server."""
+    state, exchange = algorithm.init(problem, key), Broadcast()
+    for t in range(rounds):
+        state, _ = algorithm.step(state, t, problem, exchange, key)
+        yield state
 
 
 def in_words(cell: Cell) -> str:

@@ -11,11 +11,15 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from dpmesh.papers._output import Output, Tell
-from dpmesh.privacy import accounting
+from dpmesh.papers.federated import (
+    SAMPLING_RATE,
+    SENSITIVITY,
+    theorem_multiplier,
+    tight_multiplier,
+)
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import federated as claims
 
-SAMPLING_RATE = 0.05
 EPSILONS = np.geomspace(4, 32, 13)
 KINDS = ("theorem", "moments", "tight")
 PAPER_FITS = {
@@ -68,28 +72,16 @@ def noise_std(kind: str, setting: Setting, epsilon: float) -> float:
     """Return the standard deviation nu on the sum of moves clipped to norm 1."""
     sampling, rounds, clients = setting
     delta = clients**-1.1
-    sensitivity = 2.0 if sampling == "uniform" else 1.0
     if kind == "theorem":
         try:
-            return claims.theorem_noise(
-                epsilon,
-                delta,
-                sampling_rate=SAMPLING_RATE,
-                rounds=rounds,
-                clipping_norm=1.0,
-                sampling=sampling,
-            ).noise_std
+            multiplier = theorem_multiplier(sampling, epsilon, delta, rounds)
         except NotProved:
             return np.nan
-    if kind == "moments":
-        return sensitivity * _moments_multiplier(setting, epsilon, delta)
-    if sampling == "uniform":
-        return sensitivity * accounting.fixed_size_gaussian_noise_multiplier(
-            epsilon, delta, SAMPLING_RATE, neighboring_relation="replace_one", count=rounds
-        )
-    return accounting.poisson_gaussian_noise_multiplier(
-        epsilon, delta, SAMPLING_RATE, neighboring_relation="add_remove", count=rounds
-    )
+    elif kind == "moments":
+        multiplier = _moments_multiplier(setting, epsilon, delta)
+    else:
+        multiplier = tight_multiplier(sampling, epsilon, delta, rounds)
+    return SENSITIVITY[sampling] * multiplier
 
 
 def _moments_multiplier(setting: Setting, epsilon: float, delta: float) -> float:
@@ -114,19 +106,7 @@ def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
 
 
 def figure_s9(folder: Path, *, tell: Tell = print) -> list[Path]:
-    """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones.
-
-    Parameters
-    ----------
-    folder
-        Where ``federated-figureS9.csv``, ``.txt`` and ``.png`` go.
-    tell
-        Called with a line for every finished panel.
-
-    Returns
-    -------
-    The files written.
-    """
+    """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones."""
     from matplotlib.figure import Figure
 
     lines = [

@@ -14,7 +14,8 @@ from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers.federated import WEIGHT_DECAY, Sampling, broadcast, standardized
+from dpmesh.papers.federated import WEIGHT_DECAY, standardized, states
+from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
@@ -90,11 +91,9 @@ def training(
     algorithm: FederatedLearning, problem: LinearProblem, key: Key
 ) -> Iterator[tuple[int, Floats]]:
     """Yield the model every few rounds."""
-    state = algorithm.init(problem, key)
-    for t in range(ROUNDS):
-        state, _ = algorithm.step(state, t, problem, broadcast, key)
-        if (t + 1) % EVERY == 0:
-            yield t + 1, algorithm.parameters(state)
+    for t, state in enumerate(states(algorithm, problem, ROUNDS, key), 1):
+        if t % EVERY == 0:
+            yield t, algorithm.parameters(state)
 
 
 def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> np.ndarray:
@@ -146,22 +145,6 @@ def figure6(folder: Path, *, tell: Tell = print) -> list[Path]:
     The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST, so
     few that it learns them by heart, 4 at each of 500 clients. Beside it the likelihood-ratio
     attack in the last round.
-
-    Parameters
-    ----------
-    folder
-        Where ``federated-figure6.csv``, ``.txt`` and ``.png`` go.
-    tell
-        Called with a line for every finished curve.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If MNIST is not there.
     """
     from matplotlib.figure import Figure
 

@@ -29,8 +29,9 @@ from dpmesh.estimators import (
     SoftThreshold,
 )
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output, Tell
-from dpmesh.papers.federated import WEIGHT_DECAY, Sampling, broadcast, standardized
+from dpmesh.papers._output import Output, Tell, over_seeds
+from dpmesh.papers.federated import WEIGHT_DECAY, final_accuracy, standardized
+from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
@@ -152,26 +153,7 @@ TABLE6 = {
 
 
 def table4(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
-    """Compare smoothing with the James-Stein and the soft-thresholding estimator (Table 4).
-
-    Parameters
-    ----------
-    folder
-        Where ``federated-table4.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each cell.
-    tell
-        Called with a line for every finished cell.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If MNIST is not there.
-    """
+    """Compare smoothing with the James-Stein and the soft-thresholding estimator (Table 4)."""
     methods: dict[str, MakeEstimator] = {
         "smoothing 0": _smoothing(0.0),
         "smoothing 0.5": _smoothing(0.5),
@@ -189,10 +171,7 @@ def table4(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
 
 
 def table5(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
-    """Smooth convolution kernels that are laid out in four orders (Table 5).
-
-    Parameters, files and errors are those of `table4`.
-    """
+    """Smooth convolution kernels that are laid out in four orders (Table 5)."""
     methods: dict[str, MakeEstimator] = {"smoothing 0": _smoothing(0.0)}
     cells = [
         _cell(IMAGES, sampling, 1.1, "smoothing 0", TABLE3_EPSILONS[sampling][2], paper)
@@ -209,10 +188,7 @@ def table5(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
 
 
 def table6(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
-    """Predict Shakespeare's next character with and without smoothing (Table 6).
-
-    Parameters, files and errors are those of `table4`, with Shakespeare in place of MNIST.
-    """
+    """Predict Shakespeare's next character with and without smoothing (Table 6)."""
     in_full = jax.default_backend() == "gpu"
     training = TEXTS_IN_FULL if in_full else TEXTS_IN_SMALL
     methods = {f"smoothing {smoothing:g}": _smoothing(smoothing) for smoothing in TABLE6}
@@ -292,20 +268,10 @@ def run(
             algorithm = training.algorithm(
                 cell.sampling, cell.noise_multiplier, problem.nodes, estimator
             )
-            accuracies.append(100 * accuracy(algorithm, problem, training.rounds, key))
-        spread = float(np.std(accuracies, ddof=1)) if seeds > 1 else np.nan
-        mean = float(np.mean(accuracies))
-        finished.append(replace(cell, accuracy=mean, spread=spread, seeds=seeds))
+            accuracies.append(100 * final_accuracy(algorithm, problem, training.rounds, key))
+        finished.append(replace(cell, **over_seeds(accuracies)))
         tell(in_words(finished[-1]))
     return finished
-
-
-def accuracy(algorithm: FederatedLearning, problem: JaxProblem, rounds: int, key: Key) -> float:
-    """Return the test accuracy of the last model."""
-    state = algorithm.init(problem, key)
-    for t in range(rounds):
-        state, _ = algorithm.step(state, t, problem, broadcast, key)
-    return float(problem.accuracy(algorithm.parameters(state))[0])
 
 
 def in_words(cell: Cell) -> str:

@@ -13,7 +13,7 @@ from dpmesh.data import mnist
 from dpmesh.estimators import Identity, smoothing_risk
 from dpmesh.keys import Key
 from dpmesh.papers._output import Output
-from dpmesh.papers.federated import algorithm_of, broadcast, mnist_clients, standardized
+from dpmesh.papers.federated import algorithm_of, mnist_clients, standardized, states
 from dpmesh.problems import LinearProblem
 
 Floats = npt.NDArray[np.float64]
@@ -62,13 +62,11 @@ def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> di
     """Return the federated average of moves in these rounds (from 1), trained without noise."""
     wanted = set(rounds)
     algorithm = algorithm_of("uniform", None, Identity())
-    state = algorithm.init(problem, key)
-    moves = {}
-    for t in range(max(wanted)):
+    moves, before = {}, algorithm.init(problem, key).total
+    for t, state in enumerate(states(algorithm, problem, max(wanted), key), 1):
+        if t in wanted:
+            moves[t] = np.asarray(state.total - before, dtype=np.float64)[0]
         before = state.total
-        state, _ = algorithm.step(state, t, problem, broadcast, key)
-        if t + 1 in wanted:
-            moves[t + 1] = np.asarray(state.total - before, dtype=np.float64)[0]
     return moves
 
 
@@ -77,20 +75,6 @@ def figure1(folder: Path) -> list[Path]:
 
     The paper shows two tensors of a network on SVHN; here it is the model of Table 2, logistic
     regression on MNIST, whose coefficients lie class by class and row by row of the image.
-
-    Parameters
-    ----------
-    folder
-        Where ``federated-figure1.csv`` and ``.png`` go.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If MNIST is not there.
     """
     from matplotlib.figure import Figure
 
@@ -127,15 +111,6 @@ def figure_s15(folder: Path) -> list[Path]:
 
     Exact, by Proposition 1. The paper does not say how finely it samples sin(x) on [0, 30]; here
     at 301 points, steps of 0.1.
-
-    Parameters
-    ----------
-    folder
-        Where ``federated-figureS15.csv`` and ``.png`` go.
-
-    Returns
-    -------
-    The files written.
     """
     from matplotlib.figure import Figure
 

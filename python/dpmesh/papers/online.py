@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._output import CONFIDENCE, Output, Tell
 from dpmesh.papers.online_runs import (
-    CONFIDENCE,
     MOST_NODES,
     NODES,
     OPEN,
@@ -40,17 +39,7 @@ WHY = (
 
 
 def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
-    """Regret against epsilon with 64 nodes, and against nodes with epsilon = 0.1.
-
-    Parameters
-    ----------
-    folder
-        Where ``online-figure1.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each setting.
-    tell
-        Called with a line for every finished setting.
-    """
+    """Regret against epsilon with 64 nodes, and against nodes with epsilon = 0.1."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
     for source in SOURCES:
@@ -80,17 +69,7 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
 
 
 def figure2(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
-    """Mean and spread of the regret with batches of 1 and of 5, with and without privacy.
-
-    Parameters
-    ----------
-    folder
-        Where ``online-figure2.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each setting; at least 2.
-    tell
-        Called with a line for every finished setting.
-    """
+    """Mean and spread of the regret with batches of 1 and of 5, with and without privacy."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
     lines = []

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._output import Output, Tell, interval
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     SOURCES,
     Copies,
     Source,
-    interval,
     label_axes,
     name_of,
     paragraph,
@@ -83,17 +82,7 @@ class Outcome:
 
 
 def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
-    """Regret against delay and absence, synthetic data, 64 nodes, at epsilon 1 and without noise.
-
-    Parameters
-    ----------
-    folder
-        Where ``online-delay.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each setting.
-    tell
-        Called with a line for every finished setting.
-    """
+    """Regret against delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise."""
     copies = Copies.of(SOURCES[0], seeds)
     outcomes = []
     for failure in FAILURES:

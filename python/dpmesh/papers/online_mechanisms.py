@@ -46,15 +46,6 @@ def mechanisms(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path
     ``paper``: Laplace noise for clipped L2 norms. ``mixture``: the same, the projection moved to
     the mixture. ``l1``: Laplace noise for clipped L1 norms. ``gaussian``: Gaussian noise at
     delta = 1e-5; these two with the projection of the mixture.
-
-    Parameters
-    ----------
-    folder
-        Where ``online-mechanisms.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each setting.
-    tell
-        Called with a line for every finished setting.
     """
     from matplotlib.figure import Figure
 

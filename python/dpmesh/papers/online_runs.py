@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Tell
+from dpmesh.papers._output import Tell, interval
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 from dpmesh.simulator import Network, RepeatedRuns, Repeats
@@ -33,7 +32,6 @@ NODES = (1, 4, 64)
 MOST_NODES = max(NODES)
 GRAPHS = 16
 """The network is a random 4-regular graph (a ring of 4), its places dealt anew: so many in turn."""
-CONFIDENCE = 0.95
 
 OPEN = (
     "The paper leaves open lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
@@ -216,14 +214,6 @@ def points_of(
         )
         for k, count in enumerate(copies.source.at)
     ]
-
-
-def interval(values: Values) -> float:
-    """Half the width of Student's interval of the mean; NaN for one value."""
-    if len(values) < 2:
-        return np.nan
-    factor = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
-    return float(factor * values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def accuracies(problem: LinearProblem, models: npt.NDArray[np.floating]) -> Values:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._output import CONFIDENCE, Output, Tell, interval
 from dpmesh.papers.online_runs import (
-    CONFIDENCE,
     NODES,
     OPEN,
     SOURCES,
     Copies,
     accuracies,
-    interval,
     name_of,
     paragraph,
 )
@@ -65,17 +63,7 @@ class Cell:
 
 
 def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
-    """Accuracy of a private support vector machine on RCV1, for epsilons and numbers of nodes.
-
-    Parameters
-    ----------
-    folder
-        Where ``online-table1.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each cell.
-    tell
-        Called with a line for every finished cell.
-    """
+    """Accuracy of a private support vector machine on RCV1, for epsilons and numbers of nodes."""
     copies = Copies.of(SOURCES[-1], seeds, NODES)
     cells = []
     for epsilon, papers in PAPER_ACCURACY.items():

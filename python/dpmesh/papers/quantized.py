@@ -100,25 +100,7 @@ def figure2(
 ) -> list[Path]:
     """Train a network on MNIST with several quantizer steps and noise exponents.
 
-    Parameters
-    ----------
-    folder
-        Where ``quantized-figure2.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each pair.
-    rounds
-        K + 1. The paper's 2,000 take hours on a laptop: the samples grow with the horizon.
-    tell
-        Called with a line for every finished pair.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If MNIST is not there.
+    ``rounds`` is K + 1. The paper's 2,000 take hours on a laptop, as samples grow with the horizon.
     """
     problem = mnist_network()
     cells, curves = [], {}
@@ -291,16 +273,7 @@ class Figure5Point:
 def figure5(folder: Path, *, iterations: int = 2000) -> list[Path]:
     """Compute the budget over noise and sample-size exponents, by the paper's accounting and ours.
 
-    Parameters
-    ----------
-    folder
-        Where ``quantized-figure5.csv``, ``.txt`` and ``.png`` go.
-    iterations
-        K, the paper's 2,000.
-
-    Returns
-    -------
-    The files written.
+    ``iterations`` is K, the paper's 2,000.
     """
     zetas, gammas = np.linspace(-0.2, 0.3, 11), np.linspace(0.3, 1.0, 15)
     points = [_budget(zeta, gamma, iterations) for zeta in zetas for gamma in gammas]

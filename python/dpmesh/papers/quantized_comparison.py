@@ -188,28 +188,7 @@ def figure4(
     rounds: int = 200,
     tell: Tell = print,
 ) -> list[Path]:
-    """Compare accuracy against epsilon, bits and samples, on softmax regression on MNIST.
-
-    Parameters
-    ----------
-    folder
-        Where ``quantized-figure4.csv``, ``.txt`` and ``.png`` go.
-    seeds
-        Runs of each algorithm at each epsilon.
-    rounds
-        Of all algorithms.
-    tell
-        Called with a line for every finished point.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If MNIST is not there.
-    """
+    """Compare accuracy against epsilon, bits and samples, on softmax regression on MNIST."""
     problem = mnist_regression()
     points, curves = [], {}
     for name, (make, samples) in contenders(rounds).items():

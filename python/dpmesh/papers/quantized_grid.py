@@ -60,17 +60,7 @@ class Row:
 
 
 def grid(folder: Path) -> list[Path]:
-    """Measure what quantization adds to privacy, and what noise on a coarse grid costs.
-
-    Parameters
-    ----------
-    folder
-        Where ``quantized-grid.csv``, ``.txt`` and ``.png`` go.
-
-    Returns
-    -------
-    The files written.
-    """
+    """Measure what quantization adds to privacy, and what noise on a coarse grid costs."""
     rows = [measured(step) for step in STEPS]
     output = Output(folder, "quantized-grid")
     output.records(rows)

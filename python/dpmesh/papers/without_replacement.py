@@ -83,34 +83,13 @@ def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     Every node holds all 60,000 images. Every method is run at the paper's noise, and at the noise
     that keeps a record's budget in all models and nodes that it enters. Seeded: all cells of a seed
     have the same order of the data.
-
-    Parameters
-    ----------
-    folder
-        Where the CSV, the text and the figure go.
-    seeds
-        Runs of each cell.
-    tell
-        Called with a line for every finished cell.
-
-    Returns
-    -------
-    The files written.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the data set is not in the folder that DPMESH_DATA names.
     """
     output = Output(folder, "without-replacement-table2")
     return _table(output, "Table II, MNIST", mnist_setting(), PAPER_TABLE2, seeds, tell)
 
 
 def figure3(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
-    """Run Figure 3: MNIST, convex, accuracy over epsilon for 10 nodes that share the data.
-
-    Arguments, results and errors are those of `table2`.
-    """
+    """Run Figure 3: MNIST, convex, accuracy over epsilon for 10 nodes that share the data."""
     return _figure(Output(folder, "without-replacement-figure3"), "convex", seeds, tell)
 
 

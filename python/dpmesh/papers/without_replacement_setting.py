@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -15,6 +14,7 @@ from dpmesh.controllers import AnyController
 from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
 from dpmesh.data.preprocessing import scaled, unit_norm, with_constant
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.papers._output import interval
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
@@ -202,11 +202,7 @@ class Accuracy:
     def of(cls, values: list[float]) -> Accuracy:
         """Return mean and interval of fractions."""
         percent = 100 * np.array(values)
-        if len(percent) == 1:
-            return cls(float(percent[0]), np.nan)
-        quantile = stats.t.ppf(0.975, len(percent) - 1)
-        half = quantile * percent.std(ddof=1) / np.sqrt(len(percent))
-        return cls(float(percent.mean()), float(half))
+        return cls(float(percent.mean()), interval(percent))
 
     def __str__(self) -> str:
         return f"{self.mean:5.2f}" + ("" if np.isnan(self.interval) else f" +-{self.interval:4.2f}")
