@@ -187,15 +187,24 @@ class Ledger:
 
     @property
     def plan(self) -> Plan:
-        """The releases so far, as a plan that can say what they cost."""
-        return self._with(())
+        """The releases so far, as a plan that can say what they cost.
 
-    @property
-    def unplanned(self) -> int:
-        """How many releases so far are not in the plan."""
-        if tuple(self._releases) == self._plan.releases[: len(self._releases)]:
+        Of those that were not planned it assumes that they are no more sensitive than they say.
+        """
+        so_far = self._with(())
+        unplanned = self._unplanned(so_far.releases)
+        if not unplanned:
+            return so_far
+        some = (
+            f"{unplanned} of {len(so_far.releases)} releases, which are not in the algorithm's plan"
+        )
+        assumed = f"{some}, are no more sensitive than they say"
+        return replace(so_far, assumptions=(*so_far.assumptions, assumed))
+
+    def _unplanned(self, releases: tuple[Release, ...]) -> int:
+        if releases == self._plan.releases[: len(releases)]:
             return 0
-        return (Counter(self._releases) - self._planned).total()
+        return (Counter(releases) - self._planned).total()
 
     def planned(self, round: int) -> list[Release]:
         """Return what is planned for a round."""

@@ -134,12 +134,6 @@ def simulate(
     _fit_together(key, network, engine, checkpoint, checkpoint_every)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     meters = build_metrics(metrics, algorithm, problem)
-    settings: dict[str, str | int] = {
-        "algorithm": str(algorithm),
-        "topology": str(topology),
-        "network": str(network),
-        "rounds": rounds,
-    }
     serves_once = key is not None and not key.is_seeded
     known = serves_once or checkpoint is not None
     this = identity(algorithm, problem, topology, network, rounds) if known else {}
@@ -172,14 +166,15 @@ def simulate(
     loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early)
     loop.run_all(progress if ranks.is_root else False)
 
-    end = ranks.gather(run.remembered())
-    if end.rounds < rounds:
-        settings["rounds"] = f"{end.rounds} of {rounds}: there the budget ended"
-    released = ledger.plan
-    if ledger.unplanned:
-        released = replace(released, assumptions=(*released.assumptions, _unplanned(ledger)))
+    end, released = ranks.gather(run.remembered()), ledger.plan
+    early = f"{end.rounds} of {rounds}: there the budget ended"
     return Run(
-        settings=settings,
+        settings={
+            "algorithm": str(algorithm),
+            "topology": str(topology),
+            "network": str(network),
+            "rounds": rounds if end.rounds == rounds else early,
+        },
         history=end.history,
         ledger=released,
         privacy=report(released, delta, seeded=seeded, nodes=problem.nodes),
@@ -338,12 +333,6 @@ def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> 
         fail("problem", "enough records at each node for one round", "fewer")
     if most is not None and rounds > most:
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
-
-
-def _unplanned(ledger: Ledger) -> str:
-    """Return what the report of a run that departs from its plan rests on."""
-    some = f"{ledger.unplanned} of {len(ledger.plan.releases)} releases"
-    return f"{some}, which are not in the algorithm's plan, are no more sensitive than they say"
 
 
 def _exchange(
