@@ -133,6 +133,8 @@ class Failing(dm.OnlineLearning):
         here = MPI.COMM_WORLD.rank == 1 and round == 5
         if here and self.how == "value":
             state = type(state)(np.full_like(state.w, np.nan))
+        if here and self.how == "twice":
+            self.emit(state, round, key)
         if here and self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if here and self.how == "terminated":
@@ -212,6 +214,7 @@ ALGORITHMS = {
     "token value": token(dm.controllers.AlwaysGlobal(), FailingToken),
     "value": Failing(epsilon=2.0),
     "after": Failing(epsilon=2.0, how="after"),
+    "twice": Failing(epsilon=2.0, how="twice"),
     "killed": Failing(epsilon=2.0, how="killed"),
     "terminated": Failing(epsilon=2.0, how="terminated"),
 }

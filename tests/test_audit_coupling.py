@@ -39,8 +39,8 @@ class Sum:
         emission = self.release(problem, round, key)
         return None, Info((emission.release,), emission.bits_per_node, emission.values)
 
-    def release(self, problem, round, key):
-        noise = key.stream(Purpose.NOISE, round)
+    def release(self, problem, round, key, purpose=Purpose.NOISE):
+        noise = key.stream(purpose, round)
         return self.mechanism().release(
             np.array([[problem.sum()]]), self.sensitivity, noise, round=round
         )
@@ -61,7 +61,7 @@ class SumTwice(Sum):
     """Releases twice and writes down one."""
 
     def step(self, state, round, problem, exchange, key):
-        self.release(problem, round, key)
+        self.release(problem, round, key, purpose=1000)
         return super().step(state, round, problem, exchange, key)
 
 

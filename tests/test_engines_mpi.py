@@ -194,6 +194,7 @@ def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Pat
     [
         ("value", "rank 1 of 3 failed: ValueError: values: wanted finite", 5),
         ("after", "rank 1 of 3 failed: ArithmeticError: the step went wrong", 5),
+        ("twice", "rank 1 of 3 failed: ValueError: stream: wanted one for each release", 5),
         ("token value", "rank 1 of 3 failed: ValueError: values: wanted finite", 5),
         ("terminated", "KeyboardInterrupt", 6),
         ("killed", "", 4),
@@ -206,7 +207,7 @@ def test_a_rank_that_fails_leaves_a_checkpoint_of_what_was_whole(
     assert ended.returncode != 0
     path = tmp_path / how / "checkpoint"
     assert said in ended.stderr
-    if how in ("value", "after", "token value"):
+    if how in ("value", "after", "twice", "token value"):
         assert f"({rounds} rounds are in {path})" in ended.stderr
     with np.load(path) as file:
         assert json.loads(file["header"].tobytes())["progress"]["fields"]["rounds"] == rounds

@@ -75,6 +75,22 @@ def test_keys_and_streams_are_never_stored(store: Callable[[object], object]) ->
         store(key.stream(1))
 
 
+@pytest.mark.parametrize("cipher", ["aes", "chacha20"])
+def test_rows_with_the_same_marks_draw_the_same(cipher: str) -> None:
+    key, other = Key.seeded(5, cipher), Key.seeded(6, cipher)
+    stream = key.stream(7, 3)
+    assert (stream.purpose, stream.round) == (7, 3)
+    marks = stream.marks(4)
+    assert len(marks) == 4
+    assert stream.for_nodes(np.array([9, 2], np.uint32)).marks(2) & marks == stream.marks(3) - (
+        stream.marks(2)
+    )
+    for apart in (other.stream(7, 3), key.stream(8, 3), key.stream(7, 4)):
+        assert apart.marks(4).isdisjoint(marks)
+    with pytest.raises(ValueError, match="nodes: wanted one for each of 3 rows, got 2"):
+        stream.for_nodes(np.array([9, 2], np.uint32)).marks(3)
+
+
 def test_purposes_are_distinct_and_0_stays_free() -> None:
     assert sorted(Purpose) == list(range(1, len(Purpose) + 1))
 

@@ -254,7 +254,7 @@ class Spendthrift(dm.OnlineLearning):
         state, info = super().step(state, round, problem, exchange, key)
         if round < 3:
             return state, info
-        stream = key.stream(Purpose.NOISE, 1000 + round)
+        stream = key.stream(1000, round)
         _, more, _ = Laplace(2.5).release(state.w, ONE, stream, round=round)
         return state, replace(info, releases=(*info.releases, more))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmesh.keys import Key, Purpose
+from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy import (
     Gaussian,
     Laplace,
@@ -28,8 +28,8 @@ HALF = PoissonSampling(0.5)
 NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
 
 
-def stream():
-    return Key.seeded(5).stream(Purpose.NOISE, 0)
+def stream(round: int = 0) -> Stream:
+    return Key.seeded(5).stream(Purpose.NOISE, round)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_l1_sensitivity_needs_no_factor_for_laplace_noise() -> None:
 def test_what_is_recorded_is_what_was_planned(mechanism: Mechanism) -> None:
     x = np.ones((3, 7), dtype=np.float32)
     for sensitivity in (ONE, NOTHING):
-        emission = mechanism.release(x, sensitivity, stream(), round=4, batch=3)
+        emission = mechanism.release(x, sensitivity, stream(4), round=4, batch=3)
         assert emission.release == mechanism.planned(4, sensitivity, 3)
         assert emission.bits_per_node == 7 * 32
     np.testing.assert_array_equal(emission.values, x)

@@ -47,7 +47,8 @@ A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 class Purpose(IntEnum):
     """What a stream is for. Two uses of one key must differ in purpose, round or node.
 
-    Numbers from 1 to 2**32 - 1 that are not taken here are free for other uses.
+    A run refuses a release with the noise of another: their difference would have none. Numbers
+    from 1 to 2**32 - 1 that are not taken here are free for other uses.
     """
 
     NOISE = 1

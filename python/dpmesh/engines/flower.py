@@ -41,6 +41,7 @@ from dpmesh._validate import fail, one_of, positive, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, NoNoise
 from dpmesh.privacy.plan import Plan, each_round
@@ -124,6 +125,7 @@ class DPFedLS(Strategy):
         ledger = self.plan(1).with_releases(self._ledger)
         return report(ledger, self.delta, seeded=self.key.is_seeded)
 
+    @drawn_once()
     def start(
         self,
         grid: Grid,

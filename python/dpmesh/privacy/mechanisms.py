@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import ClassVar, Literal, NamedTuple, NoReturn, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from dpmesh import kernels
 from dpmesh._validate import able, fail, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import Passage, ask_keeper, let_out, show_carrier
+from dpmesh.privacy.door import DOOR, Passage
 from dpmesh.privacy.events import (
     MechanismName,
     Norm,
@@ -170,7 +170,8 @@ class Mechanism(ABC):
         sensitivity
             How far one neighbouring dataset moves a row, given all earlier releases.
         stream
-            The noise's randomness: of this round and of no other.
+            The noise's randomness, of this round. Another release in it takes a stream of another
+            purpose, or that of other nodes: within a run the same one is refused.
         round, batch, sampling
             For the record; see `Release`.
         coins
@@ -182,19 +183,27 @@ class Mechanism(ABC):
         ------
         ValueError
             If a value is NaN or infinite, or would be after its compression, a compressor gets no
-            coins, the noise exceeds 2**25 times the grid, or the release is over the run's budget.
+            coins, the noise exceeds 2**25 times the grid, the release is over the run's budget, or
+            a stream is of another round or has served another release of the run.
         """
         if not kernels.all_finite(values):
             fail("values", "finite values at the door", "NaN or infinity")
         record = self.planned(round, sensitivity, batch, sampling, nodes)
-        ask_keeper(record)
+        noisy, door = sensitivity.bound > 0, DOOR.get()
+        if noisy:
+            if stream.round != round:
+                _fail_for_round("stream", stream, round)
+            if door.draws is not None:
+                door.draws.add("stream", stream, values.shape, nodes)
+        if door.keeper is not None:
+            door.keeper(record)
         inside: Floats = values
         if self.clipping_norm is not None:
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
-        if sensitivity.bound > 0 and self.grid is not None:
+        if noisy and self.grid is not None:
             inside = round_to_grid(inside, self.grid)
         out = inside
-        if sensitivity.bound > 0:
+        if noisy:
             scale = self.noise_scale(sensitivity, values.shape[-1])
             out = self._noisy(out, scale, Source(stream, nodes))
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
@@ -202,13 +211,20 @@ class Mechanism(ABC):
             if coins is None:
                 fail("coins", "a stream for the compressor", None)
             own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
+            if own.round != round:
+                _fail_for_round("coins", own, round)
+            if door.draws is not None:
+                door.draws.add("coins", own, out.shape)
             compressed = self.compressor.compress(out, own)
-            show_carrier(compressed)
+            if door.carrier is not None:
+                door.carrier(compressed)
             out, bits_per_node = compressed.values, compressed.bits
             if not kernels.all_finite(out):
                 fail("values", f"numbers whose compression {out.dtype} can hold", "larger ones")
         emission = Emission(Released(out), record, bits_per_node)
-        return let_out(Passage(self, Sensitive(inside), emission))
+        if door.watcher is None:
+            return emission
+        return door.watcher(Passage(self, Sensitive(inside), emission))
 
     def _noisy(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.grid is None:
@@ -217,6 +233,11 @@ class Mechanism(ABC):
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
         noise = self._integer_noise(values.shape, scale / self.grid, source)
         return add_on_grid(values, noise, self.grid)
+
+
+def _fail_for_round(argument: str, stream: Stream, round: int) -> NoReturn:
+    wanted = f"one of round {round}, as key.stream(purpose, {round}) gives"
+    fail(argument, wanted, f"one of round {stream.round}")
 
 
 @dataclass(frozen=True)

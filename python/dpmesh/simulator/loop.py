@@ -16,6 +16,7 @@ from dpmesh._validate import able, fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
 from dpmesh.keys import A_KEY, Key, fingerprint
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
+from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import report
 from dpmesh.simulator.checkpoint import Checkpoint
@@ -200,9 +201,11 @@ class _Loop:
         """Run them until the last, the end of the budget, or Ctrl-C."""
         patient = self.ranks.stops_together
         left = _with_progress(range(self.run.at.rounds, self.run.last), progress)
+        ledger = self.run.at.ledger
         with (
             Interrupt(deferred=self.saved is not None or patient, patient=patient) as interrupt,
             self.ranks.at_door(self.ledger.admit),
+            drawn_once(first_round=ledger[-1].round + 1 if ledger else 0),
         ):
             for t in left:
                 try:
@@ -249,8 +252,9 @@ class _Loop:
         signs = Sign.STOP if interrupt.requested else Sign.NONE
         if self.saved is not None and self.saved.is_due(self.run.at.rounds + 1, self.run.last):
             signs |= Sign.SAVE
-        if any(release.nodes is not None for release in step.info.releases):
-            signs |= Sign.NAMED
+        for release in step.info.releases:
+            if release.nodes is not None:
+                signs |= Sign.NAMED
         if step.info.losses is None:
             signs |= Sign.RESTED
         return signs

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail, integer
 from dpmesh.algorithms.base import Algorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
@@ -129,6 +130,7 @@ class Repeats:
             ]
         )
 
+    @drawn_once()
     def simulate(
         self,
         algorithm: Algorithm[StateT, LinearProblem],

@@ -166,6 +166,16 @@ impl Stream {
         }
     }
 
+    /// What the words are for.
+    pub fn purpose(&self) -> u32 {
+        self.purpose
+    }
+
+    /// The round that they are for.
+    pub fn round(&self) -> u32 {
+        self.round
+    }
+
     /// The nodes that rows belong to; `None` for 0, 1, ..
     #[must_use]
     pub fn nodes(&self) -> Option<&[u32]> {

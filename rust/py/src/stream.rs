@@ -4,11 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dpmesh_core::draws;
 use dpmesh_core::stream::{self, Cipher};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
+use pyo3::types::{PyInt, PySet};
 use zeroize::Zeroizing;
 
 use crate::convert::{number, read, run_native, unfit, write};
@@ -160,6 +161,18 @@ impl Stream {
         self.is_seeded
     }
 
+    /// What it is for.
+    #[getter]
+    fn purpose(&self) -> u32 {
+        self.kernel.purpose()
+    }
+
+    /// The round that it is for.
+    #[getter]
+    fn round(&self) -> u32 {
+        self.kernel.round()
+    }
+
     /// Fills an array of uint32 with the first words of a node.
     fn words<'py>(
         &self,
@@ -170,6 +183,15 @@ impl Stream {
         let mut out = write::<u32>("out", out)?;
         let out = out.as_slice_mut()?;
         run_native(py, || self.kernel.words_into(node, 0, out))
+    }
+
+    /// Two numbers of each of so many rows, 106 random bits: rows that have them in common draw the same.
+    fn marks<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Bound<'py, PySet>> {
+        let mut numbers = vec![0.0_f64; 2 * rows];
+        run_native(py, || {
+            draws::uniform_into(&self.kernel, None, 2, &mut numbers)
+        })?;
+        PySet::new(py, numbers.as_chunks().0.iter().map(|&[a, b]| (a, b)))
     }
 
     /// The same stream for rows of some of its nodes only: row r of what it draws is that of node nodes[r].

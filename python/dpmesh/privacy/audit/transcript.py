@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.door import Passage, watched_by
+from dpmesh.privacy.door import Passage, drawn_once, watched_by
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.mechanisms import Emission
 from dpmesh.privacy.types import Released
@@ -94,7 +94,7 @@ def record(
         return exchange(round, messages)
 
     state = algorithm.init(problem, key)
-    with watched_by(watch):
+    with watched_by(watch), drawn_once():
         for t in range(rounds):
             state, info = algorithm.step(state, t, problem, listening, key)
             run.received.append(info.received.copy())
