@@ -101,6 +101,31 @@ def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[s
         telling(command)("dpmesh.nonsense")
 
 
+def test_a_name_that_needs_an_extra_says_which() -> None:
+    code = """
+import sys
+for package in ("flwr", "jax", "matplotlib", "mpi4py", "pandas", "sklearn", "torch"):
+    sys.modules[package] = None
+import dpmesh as dm
+for needed in (
+    lambda: dm.data.digits(),
+    lambda: dm.engines.flower,
+    lambda: dm.engines.mpi,
+    lambda: dm.plots.network([[0, 1]], 2),
+    lambda: dm.problems.JaxProblem,
+    lambda: dm.problems.TorchProblem,
+    lambda: dm.simulator.History().to_pandas(),
+):
+    try:
+        needed()
+    except ModuleNotFoundError as error:
+        print(str(error).partition("pip install ")[2])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    extras = ("data", "flower", "mpi", "plots", "jax", "torch", "pandas")
+    assert said.stdout.split() == [f'"dpmesh[{extra}]"' for extra in extras]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break in another way there")
 def test_a_command_whose_reader_leaves_ends_in_silence() -> None:
     pytest.importorskip("typer")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpmesh import kernels
+from dpmesh.data import Dataset
 from dpmesh.kernels import _memory
 
 WIDE = _memory.SMALLEST // 4
@@ -76,3 +77,21 @@ def test_threads_never_share_memory():
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
+
+
+def test_arrays_between_the_places_of_numbers_are_copied():
+    def misplaced(array):
+        return np.frombuffer(b"!" + array.tobytes(), np.uint8)[1:].view(array.dtype)
+
+    x, labels, batch = np.arange(6.0), np.array([1.0, -1.0]), np.array([1, 0])
+    between = misplaced(x)
+    assert between.flags.c_contiguous
+    assert not between.flags.aligned
+    np.testing.assert_array_equal(kernels.clip_rows(between, 2.0), kernels.clip_rows(x, 2.0))
+    features, params = x.reshape(2, 3), np.ones((1, 3))
+    found = kernels.linear_loss(
+        params, between.reshape(2, 3), misplaced(labels), misplaced(batch).reshape(1, 2), "hinge"
+    )
+    expected = kernels.linear_loss(params, features, labels, batch.reshape(1, 2), "hinge")
+    np.testing.assert_array_equal(found, expected)
+    assert Dataset(between.reshape(2, 3), labels).features.flags.aligned

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import able, fail, instance, integer
 from dpmesh.privacy.shown import rounded_up
 
@@ -217,7 +218,8 @@ def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | Non
 def _axes(ax: Axes | None) -> Axes:
     if ax is not None:
         return ax
-    import matplotlib.pyplot as plt
+    with needed_by("a figure"):
+        import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
 

@@ -8,10 +8,9 @@ from typing import NoReturn, ParamSpec
 
 import typer
 
-P = ParamSpec("P")
+from dpmesh._extras import EXTRA_OF, needed_by
 
-EXTRA_OF = {"jax": "jax", "matplotlib": "plots", "mpi4py": "mpi", "sklearn": "data"}
-"""Packages that commands import when they need them, and the extras that bring these."""
+P = ParamSpec("P")
 
 
 def telling(command: Callable[P, None]) -> Callable[P, None]:
@@ -20,16 +19,16 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def told(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with needed_by("this"):
+                command(*args, **kwargs)
         except BrokenPipeError:
             raise  # nobody reads on, as behind `| head`, which typer ends in silence
         except (ValueError, OSError) as error:
             _end(str(error), error)
         except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in EXTRA_OF:
+            if (error.name or "").partition(".")[0] not in EXTRA_OF:
                 raise
-            _end(f'this needs {package}: pip install "dpmesh[{EXTRA_OF[package]}]"', error)
+            _end(str(error), error)
 
     return told
 

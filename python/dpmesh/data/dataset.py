@@ -94,7 +94,7 @@ class Dataset:
 
 def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
     if not sparse.issparse(value):
-        dense = np.ascontiguousarray(_floats(np.asarray(value)))
+        dense = np.require(_floats(np.asarray(value)), requirements=["C", "A"])
         _two_axes(dense.shape)
         _finite("features", dense)
         return _read_only(dense)

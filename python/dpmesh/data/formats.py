@@ -7,14 +7,15 @@ import gzip
 import math
 import os
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import fail, integer
-from dpmesh.data._extra import scikit_learn
 from dpmesh.data.dataset import Dataset
 
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -91,7 +92,8 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     ValueError
         If the file is not of this format, or has an index above `dim`.
     """
-    datasets = scikit_learn("datasets", "reading LIBSVM files")
+    with needed_by("reading LIBSVM files"):
+        datasets = import_module("sklearn.datasets")
     if dim is not None:
         integer("dim", dim, at_least=1)
     try:
@@ -104,9 +106,10 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
 
 
 def read_csv(path: StrPath) -> Dataset:
-    """Read a table of comma-separated numbers without a header, the label in the last column.
+    """Read a table of comma-separated numbers, the label in the last column.
 
-    This is the format of UCI's Covertype (``covtype.data``).
+    This is the format of UCI's Covertype (``covtype.data``). A first line without any number is a
+    header, and left out.
 
     Returns
     -------
@@ -120,7 +123,8 @@ def read_csv(path: StrPath) -> Dataset:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a file without numbers, which fails below
-            table = np.loadtxt(path, delimiter=",", ndmin=2)
+            first = np.loadtxt(path, str, delimiter=",", max_rows=1, ndmin=1)
+            table = np.loadtxt(path, delimiter=",", ndmin=2, skiprows=int(_is_header(first)))
     except ValueError as error:
         fail("path", "a table of comma-separated numbers", f"{os.fspath(path)}: {error}")
     if table.shape[1] < 2:
@@ -133,6 +137,17 @@ def read_bytes(path: StrPath) -> bytes:
     """Return what is in a file that may be compressed, as its name says."""
     unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix, bytes)
     return unpack(Path(path).read_bytes())
+
+
+def _is_header(fields: npt.NDArray[np.str_]) -> bool:
+    def is_number(field: str) -> bool:
+        try:
+            float(field)
+        except ValueError:
+            return False
+        return True
+
+    return len(fields) > 0 and not any(map(is_number, fields.tolist()))
 
 
 def _stem(path: StrPath) -> str:

@@ -8,14 +8,15 @@ them with functions that shuffle.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import fail, one_of
-from dpmesh.data._extra import scikit_learn
 from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm, read_mat
 from dpmesh.data.preprocessing import scaled
@@ -67,7 +68,8 @@ def from_sklearn(name: str, /, **options: Any) -> Dataset:
     ValueError
         If scikit-learn has no such data set, or it is not one label and numbers for each record.
     """
-    datasets = scikit_learn("datasets", f"the data set {name!r}")
+    with needed_by(f"the data set {name!r}"):
+        datasets = import_module("sklearn.datasets")
     for prefix in ("load", "fetch"):
         if load := getattr(datasets, f"{prefix}_{name}", None):
             break

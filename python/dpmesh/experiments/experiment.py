@@ -47,7 +47,7 @@ def load(
     folder
         Where its files are; by default the subfolder of that name of the folder DPMESH_DATA.
     file
-        Your own file: numbers without a header, the label last ("csv"), or LIBSVM's format.
+        Your own file: a table of numbers, the label last ("csv"), or LIBSVM's format.
     records
         Use the first so many only; by default all.
     positive

@@ -35,7 +35,7 @@ def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> Floa
     if array.dtype.type not in (np.float32, np.float64):
         fail(argument, "an array of float32 or float64", f"dtype {array.dtype}")
     shaped(argument, array, ndim=ndim)
-    return np.ascontiguousarray(array, dtype=array.dtype.type)
+    return np.require(array, array.dtype.type, ["C", "A"])
 
 
 def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
@@ -52,7 +52,7 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"
         fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=np.int64)
+    return np.require(array, np.int64, ["C", "A"])
 
 
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
@@ -61,7 +61,7 @@ def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     if array.dtype.kind != "i":
         fail(argument, "an array of int8, int16, int32 or int64", f"dtype {array.dtype}")
     shaped(argument, array)
-    return np.ascontiguousarray(array, dtype=f"i{array.dtype.itemsize}")
+    return np.require(array, f"i{array.dtype.itemsize}", ["C", "A"])
 
 
 def code_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:

@@ -75,7 +75,7 @@ def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDA
         fail("labels", wanted, f"dtype {array.dtype}")
     if array.shape != (records,):
         fail("labels", f"shape ({records},)", f"shape {array.shape}")
-    return np.ascontiguousarray(array, dtype=dtype)
+    return np.require(array, dtype, ["C", "A"])
 
 
 def batch_parts(batches: Batches, *, nodes: int) -> Batches:

@@ -7,6 +7,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dpmesh._extras import needed_by
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.hindsight import BestPredictor, best_fixed_predictor
 from dpmesh.problems.linear import LinearProblem
@@ -30,7 +31,8 @@ _HOMES = {"JaxProblem": "jax_model", "TorchProblem": "torch_model"}
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return getattr(import_module(f"dpmesh.problems.{_HOMES[name]}"), name)
+        with needed_by(name):
+            return getattr(import_module(f"dpmesh.problems.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'dpmesh.problems' has no attribute {name!r}")
 
 

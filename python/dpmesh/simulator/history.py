@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class History:
 
         Needs the extra ``pandas``.
         """
-        from pandas import DataFrame, arrays
+        with needed_by("a table"):
+            from pandas import DataFrame, arrays
 
         kept = [(t, name, np.atleast_1d(value)) for t, name, value in self._measured]
         sizes = [len(values) for _, _, values in kept]

@@ -31,10 +31,10 @@ fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
     })
 }
 
-/// A value that is a C-contiguous array, of no class of somebody's own.
+/// A value that is a C-contiguous, aligned array, of no class of somebody's own.
 fn as_array<'a, 'py>(value: &'a Bound<'py, PyAny>) -> Option<&'a Array<'py>> {
     let array = value.cast_exact::<PyUntypedArray>().ok();
-    array.filter(|array| array.is_c_contiguous())
+    array.filter(|array| array.is_c_contiguous() && array.is_aligned())
 }
 
 fn is_native(dtype: &Bound<'_, PyArrayDescr>) -> bool {
