@@ -29,7 +29,7 @@ from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel
-from dpmesh.algorithms.minibatches import LocalSteps
+from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
@@ -277,8 +277,14 @@ class FederatedLearning:
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
     ) -> tuple[Sensitive, npt.NDArray[np.float64]]:
         """ClientUpdate of all these clients at once: their moves, and their losses at w^t."""
-        local = LocalSteps(self.batch_size, self.local_epochs, self.local_steps)
-        walks = local.walks(problem.records_of(cohort), cohort, key.stream(Purpose.BATCHES, t))
+        walks = local_walks(
+            problem.records_of(cohort),
+            cohort,
+            key.stream(Purpose.BATCHES, t),
+            batch_size=self.batch_size,
+            local_epochs=self.local_epochs,
+            local_steps=self.local_steps,
+        )
         moves, losses = problem.local_training(
             w, walks, step_size=at(self.local_step_size, t + 1), radius=self.clipping_norm
         )

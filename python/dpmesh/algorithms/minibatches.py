@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dpmesh import kernels
@@ -11,55 +9,49 @@ from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh.keys import Stream
 
 
-@dataclass(frozen=True)
-class LocalSteps:
-    """How each client walks through its own records.
+def local_walks(
+    records: Ragged,
+    clients: Indices,
+    stream: Stream,
+    *,
+    batch_size: int,
+    local_epochs: int | None,
+    local_steps: int | None,
+) -> Walks:
+    """Return the batches of every client in the order of its local steps.
 
-    Every pass over the records is in a new random order, cut into batches of `batch_size`; the last
-    batch of a pass is shorter if the records do not divide.
+    Every pass over a client's records is in a new random order, cut into batches of `batch_size`;
+    the last batch of a pass is shorter if the records do not divide.
 
     Parameters
     ----------
+    records
+        The records of each client.
+    clients
+        Their numbers: a client's order depends on its own number, not on who else is there.
+    stream
+        Randomness of the order, for this round.
     batch_size
         At least 1.
-    epochs
-        Number of passes of each client; if None, `steps` counts.
-    steps
-        Number of batches of each client that has records, over as many passes as that takes.
+    local_epochs, local_steps
+        Exactly one: passes of each client, or batches of each client that has records, over as many
+        passes as that takes.
     """
+    sizes = records[0][1:] - records[0][:-1]
+    per_pass = -(-sizes // batch_size)
+    if local_epochs is not None:
+        steps, lengths = local_epochs * per_pass, local_epochs * sizes
+    else:
+        steps = np.where(per_pass > 0, local_steps or 0, 0)
+        full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
+        lengths = full_passes * sizes + rest * batch_size
+    order = kernels.shuffle(records, lengths, stream, nodes=clients)
 
-    batch_size: int
-    epochs: int | None = None
-    steps: int | None = None
-
-    def walks(self, records: Ragged, clients: Indices, stream: Stream) -> Walks:
-        """Return the batches of every client in the order of its local steps.
-
-        Parameters
-        ----------
-        records
-            The records of each client.
-        clients
-            Their numbers: a client's order depends on its own number, not on who else is there.
-        stream
-            Randomness of the order, for this round.
-        """
-        sizes = records[0][1:] - records[0][:-1]
-        per_pass = -(-sizes // self.batch_size)
-        if self.epochs is not None:
-            steps, lengths = self.epochs * per_pass, self.epochs * sizes
-        else:
-            assert self.steps is not None
-            steps = np.where(per_pass > 0, self.steps, 0)
-            full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
-            lengths = full_passes * sizes + rest * self.batch_size
-        order = kernels.shuffle(records, lengths, stream, nodes=clients)
-
-        first = np.concatenate(([0], np.cumsum(steps)))
-        before, in_pass, left = (np.repeat(x, steps) for x in (first[:-1], per_pass, sizes))
-        left -= (np.arange(first[-1]) - before) % in_pass * self.batch_size
-        batch = np.minimum(self.batch_size, left)
-        return Walks(first, (np.concatenate(([0], np.cumsum(batch))), order))
+    first = np.concatenate(([0], np.cumsum(steps)))
+    before, in_pass, left = (np.repeat(x, steps) for x in (first[:-1], per_pass, sizes))
+    left -= (np.arange(first[-1]) - before) % in_pass * batch_size
+    batch = np.minimum(batch_size, left)
+    return Walks(first, (np.concatenate(([0], np.cumsum(batch))), order))
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:

@@ -72,7 +72,8 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
     """Run under mpiexec; what ends a run is told by one rank for all."""
     from mpi4py import MPI
 
-    from dpmesh.experiments.ranks import RankFailed, command, run_on_ranks
+    from dpmesh.engines.mpi import RankFailed
+    from dpmesh.experiments.ranks import command, run_on_ranks
 
     ranks = MPI.COMM_WORLD
     try:

@@ -18,6 +18,7 @@ from dpmesh.engines.blocks import Boundary, boundary
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.simulator.codec import Arrays, classes_in, decode, encode
+from dpmesh.simulator.exchange import Instant
 from dpmesh.simulator.run import Traffic
 from dpmesh.topology import Topology
 from dpmesh.topology.matrix import MixingMatrix
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from dpmesh.engines.mpi import MpiEngine
 
 
-class MpiGossip:
+class MpiGossip(Instant):
     """The exchange of one rank: its nodes' messages go to neighbours wherever these are.
 
     Parameters
@@ -36,9 +37,6 @@ class MpiGossip:
     topology
         The whole network, the same on every rank.
     """
-
-    seconds = None
-    memory = None
 
     def __init__(self, engine: MpiEngine, topology: Topology) -> None:
         self._engine, self._communicator = engine, engine.communicator
@@ -56,9 +54,6 @@ class MpiGossip:
     def note(self, packed: Compressed) -> None:
         """See how messages of this rank's nodes are packed."""
         self._packed = packed
-
-    def recall(self, memory: None) -> None:
-        """Need nothing of the past."""
 
     def __call__(self, round: int, messages: Released) -> Released:
         """Return what this rank's nodes receive, given what they send; shape (own nodes, dim)."""

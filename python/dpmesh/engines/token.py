@@ -26,7 +26,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator.codec import Arrays, classes_in, decode, encode
-from dpmesh.simulator.run import Traffic
+from dpmesh.simulator.exchange import Broadcast
 
 if TYPE_CHECKING:
     from dpmesh._ragged import Indices, Ragged
@@ -52,17 +52,14 @@ class TokenState:
     holder: int = 0
 
 
-class MpiToken:
-    """How global models travel between ranks, and who has the newest.
+class MpiToken(Broadcast):
+    """How global models travel between ranks, by `hop`, and who has the newest.
 
     Parameters
     ----------
     engine
         The ranks.
     """
-
-    seconds = None
-    memory = None
 
     def __init__(self, engine: MpiEngine) -> None:
         self.engine, self._communicator = engine, engine.communicator
@@ -73,18 +70,6 @@ class MpiToken:
 
     def note(self, packed: Compressed) -> None:
         """Global models travel as they are."""
-
-    def recall(self, memory: None) -> None:
-        """Need nothing of the past."""
-
-    def __call__(self, round: int, messages: Released) -> Released:
-        """Return the messages as they are: the next node gets them by `hop`."""
-        return messages
-
-    def traffic(self, round: int, info: Info) -> Traffic:
-        """Return what this rank's nodes released in this round."""
-        sent = info.messages or 0
-        return Traffic(sent, sent * int(info.bits_per_node))
 
     def hop(self, token: Released, to: int) -> Released:
         """Send the token on; return it where it arrives, and the given one elsewhere."""

@@ -262,20 +262,18 @@ def is_finished(folder: Path) -> bool:
 
 def run_into(
     folder: Path,
-    settings: Settings,
+    experiment: Experiment,
     changes: Mapping[str, Any],
     callback: Callable[[int, Any], None] | None = None,
     progress: bool | None = None,
-    make_engine: Callable[[Experiment], Engine] | None = None,
+    engine: Engine | None = None,
 ) -> None:
-    """Run the experiment of these settings, and save what it released and how it went.
+    """Run an experiment, which makes these changes, and save what it released and how it went.
 
     On an engine only the root saves.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment.of(settings)
     checkpoint = folder / "checkpoint"
-    engine = None if make_engine is None else make_engine(experiment)
     run = experiment.simulate(checkpoint, callback, progress, engine)
     if engine is not None and not engine.is_root:
         return

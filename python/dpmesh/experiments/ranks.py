@@ -9,11 +9,10 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from dpmesh.engines.mpi import MpiEngine, RankFailed
+from dpmesh.engines.mpi import MpiEngine
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, claim
-from dpmesh.simulator.engine import Engine
 
 NAMED = 64
 """Up to so many ranks their processes are told."""
@@ -54,15 +53,10 @@ def run_on_ranks(settings: Settings, folder: Path, ranks: MPI.Comm = MPI.COMM_WO
     ranks.Barrier()  # all have looked before one is finished
     _claimed(folder, settings, ranks)
     for cell in missing:
-        changed = settings.replaced(cell.changes)
-        made: list[MpiEngine] = []
-
-        def engine(experiment: Experiment, made: list[MpiEngine] = made) -> Engine:
-            made.append(MpiEngine(experiment.topology or experiment.nodes, ranks))
-            return made[0]
-
-        run_into(folder / cell.name, changed, cell.changes, None, None, engine)
-        sent = made[0].sent()
+        experiment = Experiment.of(settings.replaced(cell.changes))
+        engine = MpiEngine(experiment.topology or experiment.nodes, ranks)
+        run_into(folder / cell.name, experiment, cell.changes, engine=engine)
+        sent = engine.sent()
         if ranks.rank == 0:
             most = max(sent)
             _say(
@@ -99,6 +93,3 @@ def command(ranks: MPI.Comm) -> str:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-__all__ = ["RankFailed", "command", "run_on_ranks"]

@@ -172,8 +172,8 @@ def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
         tell(rounds - told)
         told = rounds
 
-    changed = settings.replaced(cell.changes)
-    run_into(folder / cell.name, changed, cell.changes, callback, progress=False)
+    experiment = Experiment.of(settings.replaced(cell.changes))
+    run_into(folder / cell.name, experiment, cell.changes, callback, progress=False)
 
 
 def claim(folder: Path, settings: Settings) -> None:

@@ -47,7 +47,7 @@ class Carrier(Protocol):
         ...
 
 
-class _Instant:
+class Instant:
     """Takes no time and remembers nothing."""
 
     seconds = None
@@ -57,7 +57,7 @@ class _Instant:
         """Need nothing of the past."""
 
 
-class Gossip(_Instant):
+class Gossip(Instant):
     """Every node sends its message to its neighbours and receives their weighted average."""
 
     def __init__(self, topology: Topology) -> None:
@@ -75,7 +75,7 @@ class Gossip(_Instant):
         return Traffic(matrix.messages, int(matrix.listeners @ bits))
 
 
-class Broadcast(_Instant):
+class Broadcast(Instant):
     """What a server or the holder of a token sends, everybody receives."""
 
     def __call__(self, round: int, messages: Released) -> Released:
