@@ -86,7 +86,7 @@ pub enum Ahead {
     Nothing,
     /// The row of `x` for a later entry of the matrix.
     Entry,
-    /// A later panel of one row of `x`: when all rows are summed, all have been asked for.
+    /// A later panel of one row of `x`, and of the row that is summed: after all rows, all have been asked for.
     Panel,
 }
 
@@ -245,8 +245,11 @@ fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ENTRY: boo
     };
     let ends = a.indptr[first..].windows(2);
     for (i, (ends, out)) in (first..).zip(ends.zip(rows.panel(from, len))) {
-        if matches!(ahead, Ahead::Panel) && i < a.columns {
-            fetch_from(i, PANELS_AHEAD * len);
+        if matches!(ahead, Ahead::Panel) {
+            if i < a.columns {
+                fetch_from(i, PANELS_AHEAD * len);
+            }
+            fetch_all(out, PANELS_AHEAD * len, len);
         }
         let (start, end) = (ends[0].position(), ends[1].position());
         let (indices, weights) = (&a.indices[start..end], &a.weights[start..end]);
