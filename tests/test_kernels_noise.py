@@ -101,6 +101,8 @@ X = np.zeros((2, 3))
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((X * np.nan, 1.0), "x: wanted finite values, got NaN or infinity"),
+        ((X + np.inf, 0.0), "x: wanted finite values, got NaN or infinity"),
         ((X, -1.0), "scale: wanted finite numbers of at least 0.*, got -1"),
         ((X, np.nan), "scale: wanted finite numbers of at least 0.*, got NaN"),
         ((X, np.inf), "scale: wanted finite numbers of at least 0.*, got inf"),

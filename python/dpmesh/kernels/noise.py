@@ -56,8 +56,8 @@ def add_gaussian(
     Raises
     ------
     ValueError
-        If an argument does not fit, or a `scale` is negative, not finite, or rounds to 0 or
-        infinity in the type of `x`.
+        If an argument does not fit, a `scale` is negative, not finite, or rounds to 0 or infinity
+        in the type of `x`, or a noisy element is NaN or infinite; `out` is then undefined.
     """
     return _core.add_noise("gaussian", x, scale, stream, nodes, out)
 

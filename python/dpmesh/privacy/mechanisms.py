@@ -186,8 +186,8 @@ class Mechanism(ABC):
             coins, the noise exceeds 2**25 times the grid, the release is over the run's budget, or
             a stream is of another round or has served another release of the run.
         """
-        if not kernels.all_finite(values):
-            fail("values", "finite values at the door", "NaN or infinity")
+        if sensitivity.bound == 0 or not self._is_checked_by_noise:
+            _check_finite(values)
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         noisy, door = sensitivity.bound > 0, DOOR.get()
         if noisy:
@@ -226,9 +226,19 @@ class Mechanism(ABC):
             return emission
         return door.watcher(Passage(self, Sensitive(inside), emission))
 
+    @property
+    def _is_checked_by_noise(self) -> bool:
+        """Whether the kernel that adds noise sees the values as they came, and refuses NaN."""
+        own = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
+        return own and self.clipping_norm is None and self.grid is None
+
     def _noisy(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.grid is None:
-            return self._add_noise(values, scale, source)
+            try:
+                return self._add_noise(values, scale, source)
+            except ValueError:
+                _check_finite(values)
+                raise
         if scale / self.grid > MOST_STEPS:
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
         noise = self._integer_noise(values.shape, scale / self.grid, source)
@@ -321,3 +331,8 @@ class NoNoise(Mechanism):
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         return values
+
+
+def _check_finite(values: Floats) -> None:
+    if not kernels.all_finite(values):
+        fail("values", "finite values at the door", "NaN or infinity")

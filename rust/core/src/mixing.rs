@@ -3,12 +3,11 @@
 //! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
 //! whatever the number of threads and the width of the vector registers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use crate::error::{self, same_len};
-use crate::noise::{Noise, Onto};
+use crate::noise::{Noise, Onto, check};
 use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vectorized};
-use crate::projection::{all_finite, is_finite};
 use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
 use dpmesh_store::past_cache;
@@ -215,20 +214,18 @@ pub fn mix_noisy_into<T: Sample>(
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
     let width = dim.min((TILE / a.columns.max(1) / CHUNK).max(1) * CHUNK);
-    let source = noise.source(Onto::Rows(x, dim), a.columns, dim)?;
+    let finite = AtomicBool::new(true);
+    let source = noise.source(Onto::Rows(x, dim), a.columns, dim, Some(&finite))?;
     if width == dim {
         let mut sent = vec![T::ZERO; x.len()];
         source.draw(&mut sent, dim, Place::default());
-        if !all_finite(&sent) {
-            return Err(not_finite());
-        }
+        check(finite)?;
         return mix_into(a, &sent, dim, out);
     }
     // One line more than the columns: rows a power of two apart would share few places in the cache.
     let apart = width + LINE / size_of::<T>();
     let tiles = column_tiles(out, dim, 0, width).into_iter();
     let room = || (Chunk::default(), vec![T::ZERO; a.columns * apart]);
-    let finite = AtomicBool::new(true);
     for_each(
         tiles,
         is_serial(x.len()),
@@ -242,23 +239,12 @@ pub fn mix_noisy_into<T: Sample>(
                     fetch_all(out, 0, len);
                 }
                 source.draw_tile(chunk, &mut sent[..len], len, Place { row, column });
-                if !vectorized!(is_finite(&sent[..len])) {
-                    finite.store(false, Ordering::Relaxed);
-                }
             }
             let columns = Columns::all(sent, apart).part(0, len);
             mix_short(a, 0, columns, Ahead::Nothing, &mut rows);
         },
     );
-    if finite.into_inner() {
-        Ok(())
-    } else {
-        Err(not_finite())
-    }
-}
-
-fn not_finite() -> KernelError {
-    KernelError::new("x", "finite values", "NaN or infinity")
+    check(finite)
 }
 
 /// The first column and the rows of each tile of `width` columns; the first tile is wider by `more`, the last tile may

@@ -10,8 +10,11 @@
 //! differentially private: which numbers occur depends on the value below the noise (Mironov, CCS 2012). Where that
 //! matters, quantize after the noise.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::error::{rows, same_len};
-use crate::parallel::fetch_all;
+use crate::parallel::{fetch_all, vectorized};
+use crate::projection::is_finite;
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
@@ -42,7 +45,8 @@ pub struct Noise<'a> {
 ///
 /// # Errors
 /// If a scale is negative or not finite (in `T`), there is neither one scale nor one for each row, the nodes are
-/// not distinct or not one for each row, or `x` is no whole number of rows.
+/// not distinct or not one for each row, `x` is no whole number of rows, or a noisy element is NaN or infinite; what
+/// the rows then hold is not defined.
 pub fn add_noise_in_place<T: Sample>(
     x: &mut [T],
     dim: usize,
@@ -85,24 +89,35 @@ fn draw<T: Sample>(
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
     let rows = rows(argument, x.len(), dim)?;
+    let finite = AtomicBool::new(true);
     noise
-        .source(onto, rows, dim)?
+        .source(onto, rows, dim, Some(&finite))?
         .draw(x, dim, Place::default());
-    Ok(())
+    check(finite)
+}
+
+/// Fails if something was found that is NaN or infinite.
+pub(crate) fn check(finite: AtomicBool) -> Result<(), KernelError> {
+    if finite.into_inner() {
+        return Ok(());
+    }
+    Err(KernelError::new("x", "finite values", "NaN or infinity"))
 }
 
 impl<'a> Noise<'a> {
-    /// The noise of a matrix of `rows` rows of `dim` elements.
+    /// The noise of a matrix of `rows` rows of `dim` elements; `finite` becomes false where it meets NaN or infinity.
     pub(crate) fn source<T: Sample>(
         &self,
         onto: Onto<'a, T>,
         rows: usize,
         dim: usize,
+        finite: Option<&'a AtomicBool>,
     ) -> Result<Source<'a, Scaled<'a, T>>, KernelError> {
         let sampler = Scaled {
             law: self.law,
             scales: scales_in(self.scales, rows)?,
             onto,
+            finite,
         };
         Source::new(sampler, self.stream, self.nodes, rows, dim)
     }
@@ -142,6 +157,8 @@ pub(crate) struct Scaled<'a, T> {
     law: Law,
     scales: Vec<T>,
     onto: Onto<'a, T>,
+    /// Whether all noisy elements are, if anybody asks.
+    finite: Option<&'a AtomicBool>,
 }
 
 impl<T: Sample> Sampler for Scaled<'_, T> {
@@ -216,6 +233,14 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
             }
         }
     }
+
+    fn stored(&self, part: &[T]) {
+        if let Some(finite) = self.finite
+            && !vectorized!(is_finite(part))
+        {
+            finite.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The pair of lane `l` becomes elements `l` and `8 + l`.
@@ -244,6 +269,7 @@ mod tests {
                 law,
                 scales,
                 onto: Onto::Itself,
+                finite: None,
             };
             let Unit { samples, words } = sampler.unit();
             let mut state = 1_u32;

@@ -83,7 +83,15 @@ pub fn all_finite<T: Real>(x: &[T]) -> bool {
 /// As [`all_finite`], for a block inside `vectorized!`.
 #[inline(always)]
 pub(crate) fn is_finite<T: Real>(block: &[T]) -> bool {
-    block.iter().fold(true, |all, v| all & v.is_finite())
+    const LANES: usize = 32;
+    let mut zeros = [T::ZERO; LANES];
+    let (parts, rest) = block.as_chunks::<LANES>();
+    for part in parts {
+        for l in 0..LANES {
+            zeros[l] += T::ZERO * part[l]; // NaN from then on if it is NaN or infinite
+        }
+    }
+    zeros.iter().chain(rest).all(|v| v.is_finite())
 }
 
 /// The norm of each row of `dim` elements.

@@ -126,7 +126,7 @@ fn quantize<T: Sample, C: Code>(
     let rows = rows("x", x.len(), dim)?;
     same_len("out", out.len(), x.len())?;
     let noise = noise
-        .map(|noise| noise.source(Onto::Rows(x, dim), rows, dim))
+        .map(|noise| noise.source(Onto::Rows(x, dim), rows, dim, None))
         .transpose()?;
     let coins = Coins::<T>(PhantomData);
     let coins = Source::new(coins, quantizer.coins, quantizer.nodes, rows, dim)?;

@@ -48,6 +48,9 @@ pub(crate) trait Sampler: Sync {
 
     /// Puts samples into the part of as many elements that begins at `first`; `#[inline(always)]`.
     fn store(&self, first: Place, samples: &[Self::Sample], part: &mut [Self::Stored]);
+
+    /// Looks at what was stored, while it is in the cache.
+    fn stored(&self, _part: &[Self::Stored]) {}
 }
 
 /// Bytes of a chunk that are asked for ahead, 32 lines of the cache: the processor foresees what follows, and more at a
@@ -224,6 +227,7 @@ impl<'a, S: Sampler> Source<'a, S> {
                 }
             }
         });
+        self.sampler.stored(x);
     }
 
     /// Draws a part of a row, chunk by chunk.
@@ -245,6 +249,7 @@ impl<'a, S: Sampler> Source<'a, S> {
                 self.sampler.store(first, &drawn[..x.len()], x);
             });
         }
+        self.sampler.stored(x);
     }
 
     /// The block of the stream at which a chunk begins.

@@ -87,6 +87,29 @@ proptest! {
     }
 }
 
+#[test]
+fn a_noisy_element_that_is_not_finite_is_found_wherever_it_is() {
+    let stream = stream(Cipher::Aes);
+    let noise = Noise {
+        law: Law::Gaussian,
+        scales: &[1.0],
+        stream: &stream,
+        nodes: None,
+    };
+    for (rows, dim) in [(1, 1), (5, 10), (3, 601), (2, 40_000)] {
+        for bad in [0, rows * dim / 2, rows * dim - 1] {
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = vec![f32::MAX / 2.0; rows * dim];
+                add_noise_in_place(&mut x, dim, &noise).unwrap();
+                x[bad] = value;
+                let error = add_noise_in_place(&mut x, dim, &noise).unwrap_err();
+                let message = "x: wanted finite values, got NaN or infinity";
+                assert_eq!(error.to_string(), message);
+            }
+        }
+    }
+}
+
 /// Elements 0, 7, 8 and 600 of node 5. A change here breaks reproducibility: say so in the changelog.
 #[test]
 fn values_are_those_of_every_earlier_version() {
