@@ -26,12 +26,7 @@ from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
-from dpmesh.papers.federated import (
-    ROUNDS,
-    algorithm_of,
-    mnist_clients,
-    standardized,
-)
+from dpmesh.papers.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator.exchange import Broadcast
 

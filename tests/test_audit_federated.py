@@ -7,13 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from faulty_federated import (
-    HalvedNoise,
-    MissingFactor2,
-    NoNoiseDrawn,
-    PastTheDoor,
-    RealisedBatch,
-)
+from faulty_federated import HalvedNoise, MissingFactor2, NoNoiseDrawn, PastTheDoor, RealisedBatch
 from scipy import stats
 
 from dpmesh.algorithms import FederatedLearning

@@ -10,14 +10,7 @@ from scipy import stats
 
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import (
-    Gaussian,
-    Levels,
-    NoNoise,
-    Quantizer,
-    RandomSparsifier,
-    Sensitivity,
-)
+from dpmesh.privacy import Gaussian, Levels, NoNoise, Quantizer, RandomSparsifier, Sensitivity
 
 KEY = Key.seeded(1)
 COINS = KEY.stream(Purpose.QUANTIZE)

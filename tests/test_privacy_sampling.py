@@ -8,14 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from dpmesh.privacy import (
-    FixedSizeSampling,
-    Gaussian,
-    Laplace,
-    Plan,
-    PoissonSampling,
-    Sensitivity,
-)
+from dpmesh.privacy import FixedSizeSampling, Gaussian, Laplace, Plan, PoissonSampling, Sensitivity
 
 ONE = Sensitivity(1.0, "l2", "a test")
 

@@ -100,12 +100,7 @@ class Cell:
     seeds: int = 0
 
 
-def table2(
-    folder: Path,
-    *,
-    seeds: int = 3,
-    tell: Tell = print,
-) -> list[Path]:
+def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     """Run Table 2: logistic regression on MNIST, DP-Fed against DP-Fed-LS, 32 cells.
 
     Every cell is run at the paper's noise, and at the noise that tight accounting needs for the

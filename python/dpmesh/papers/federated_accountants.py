@@ -11,12 +11,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers.federated import (
-    SAMPLING_RATE,
-    SENSITIVITY,
-    theorem_multiplier,
-    tight_multiplier,
-)
+from dpmesh.papers.federated import SAMPLING_RATE, SENSITIVITY, theorem_multiplier, tight_multiplier
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import federated as claims
 

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpmesh.papers._output import CONFIDENCE, Output, Tell, interval
-from dpmesh.papers.online_runs import (
-    NODES,
-    OPEN,
-    SOURCES,
-    Copies,
-    accuracies,
-    name_of,
-    paragraph,
-)
+from dpmesh.papers.online_runs import NODES, OPEN, SOURCES, Copies, accuracies, name_of, paragraph
 
 PAPER_ACCURACY = {
     None: (82.51, 74.64, 65.72),

@@ -70,8 +70,7 @@ def watched_by(watcher: Watcher) -> AbstractContextManager[None]:
     return _standing(watcher=watcher)
 
 
-@contextmanager
-def drawn_once(first_round: int = 0) -> Iterator[None]:
+def drawn_once(first_round: int = 0) -> AbstractContextManager[None]:
     """Refuse that two releases within the block, which is one run, have the same noise.
 
     The difference of what they let out would have none.
@@ -81,8 +80,7 @@ def drawn_once(first_round: int = 0) -> Iterator[None]:
     first_round
         Rounds before it are over.
     """
-    with _standing(draws=Draws(first_round)):
-        yield
+    return _standing(draws=Draws(first_round))
 
 
 @contextmanager

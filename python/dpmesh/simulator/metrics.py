@@ -194,8 +194,8 @@ class Compression:
 class Regret:
     """Regret of Definition 2: a learner's losses on all examples, less the best fixed model's.
 
-    ``regret`` is divided by the number of rounds and learners and averaged over j; ``worst_regret``
-    is that of the worst learner. The best model is the minimizer over the ball of `radius`.
+    ``regret`` is per example, and the mean over the learners; ``worst_regret`` is that of the worst
+    learner. The best model is the minimizer over the ball of `radius`.
     """
 
     problem: LinearProblem

@@ -16,11 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of, positive
-from dpmesh.privacy.accounting._arguments import (
-    Floats,
-    open_probability,
-    sampled_rounds,
-)
+from dpmesh.privacy.accounting._arguments import Floats, open_probability, sampled_rounds
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.renyi import (
     RdpGuarantee,

@@ -14,10 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import one_of
-from dpmesh.privacy.accounting._arguments import (
-    open_probability,
-    sampled_rounds,
-)
+from dpmesh.privacy.accounting._arguments import open_probability, sampled_rounds
 from dpmesh.privacy.accounting.renyi import (
     DEFAULT_ORDERS,
     rdp_epsilon,
