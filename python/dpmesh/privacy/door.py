@@ -70,7 +70,8 @@ def watched_by(watcher: Watcher) -> AbstractContextManager[None]:
     return _standing(watcher=watcher)
 
 
-def drawn_once(first_round: int = 0) -> AbstractContextManager[None]:
+@contextmanager
+def drawn_once(first_round: int = 0) -> Iterator[None]:
     """Refuse that two releases within the block, which is one run, have the same noise.
 
     The difference of what they let out would have none.
@@ -80,7 +81,8 @@ def drawn_once(first_round: int = 0) -> AbstractContextManager[None]:
     first_round
         Rounds before it are over.
     """
-    return _standing(draws=Draws(first_round))
+    with _standing(draws=Draws(first_round)):  # a new list each time, also as a decorator
+        yield
 
 
 @contextmanager
