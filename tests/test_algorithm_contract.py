@@ -38,9 +38,9 @@ ALGORITHMS = {
 each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
 
-def make_problem(seed: int = 0) -> dm.LinearProblem:
+def make_problem(seed: int = 0, dim: int = DIM) -> dm.LinearProblem:
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(NODES * RECORDS, DIM))
+    x = rng.normal(size=(NODES * RECORDS, dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     train = dm.Dataset(x, np.where(rng.random(len(x)) < 0.5, -1, 1), "synthetic")
     parts = tuple(np.split(np.arange(len(x)), NODES))
@@ -126,14 +126,18 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others(algorithm: Any)
 
 @each
 def test_bits_do_not_depend_on_the_number_of_threads(algorithm: Any) -> None:
-    before, results = dm.kernels.get_threads(), []
+    """Of vectors so long that threads share them."""
+    problem, before, results = make_problem(dim=20_000), dm.kernels.get_threads(), []
     try:
-        for threads in (1, 3):
+        for threads in (1, 2, 7):
             dm.kernels.set_threads(threads)
-            results.append(run(algorithm).parameters)
+            results.append(run(algorithm, problem=problem))
     finally:
         dm.kernels.set_threads(before)
-    np.testing.assert_array_equal(*results)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other.parameters, results[0].parameters)
+        np.testing.assert_array_equal(other.released, results[0].released)
+        assert other.traffic == results[0].traffic
 
 
 @each

@@ -270,42 +270,13 @@ def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
     assert replace(paper, epsilon=None).noise_std(1, 10) == 0
 
 
-def test_a_seeded_run_repeats_and_says_so() -> None:
+def test_runs_without_a_seed_differ_and_are_private() -> None:
     problem = make_problem("logistic", 4, 10, 3)
-    runs = [
-        dm.simulate(
-            dm.OnlineLearning(1.0), problem, topology.ring(4), rounds=10, key=dm.Key.seeded(7)
-        )
-        for _ in range(2)
-    ]
-    np.testing.assert_array_equal(runs[0].parameters, runs[1].parameters)
-    assert "no private release" in str(runs[0].privacy)
-    fresh = [
+    one, other = (
         dm.simulate(dm.OnlineLearning(1.0), problem, topology.ring(4), rounds=10) for _ in range(2)
-    ]
-    assert (fresh[0].parameters != fresh[1].parameters).all()
-    assert "no private release" not in str(fresh[0].privacy)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 7])
-def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
-    problem = make_problem("hinge", 64, 3, 700)
-    before = kernels.get_threads()
-    runs = []
-    for count in (before, threads):
-        kernels.set_threads(count)
-        runs.append(
-            dm.simulate(
-                dm.OnlineLearning(1.0),
-                problem,
-                topology.ring(64),
-                rounds=3,
-                key=dm.Key.seeded(3),
-                metrics=["loss"],
-            )
-        )
-    kernels.set_threads(before)
-    np.testing.assert_array_equal(runs[0].parameters, runs[1].parameters)
+    )
+    assert (one.parameters != other.parameters).all()
+    assert "no private release" not in str(one.privacy)
 
 
 @pytest.mark.parametrize(

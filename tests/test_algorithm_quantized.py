@@ -186,20 +186,6 @@ def test_samples_are_without_replacement_and_uniform() -> None:
         assert stats.chi2.sf(statistic, m - 1) < 1e-6
 
 
-@pytest.mark.parametrize("threads", [1, 2, 7])
-def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
-    problem = make_problem(nodes=64, dim=700)
-    before = kernels.get_threads()
-    runs = []
-    for count in (before, threads):
-        kernels.set_threads(count)
-        ring = topology.ring(64)
-        runs.append(dm.simulate(make_algorithm(3), problem, ring, rounds=3, key=dm.Key.seeded(3)))
-    kernels.set_threads(before)
-    np.testing.assert_array_equal(runs[0].parameters, runs[1].parameters)
-    assert runs[0].traffic == runs[1].traffic
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
