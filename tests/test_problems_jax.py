@@ -11,7 +11,13 @@ from twins import shorten
 
 from dpmesh import kernels
 from dpmesh._ragged import Walks
-from dpmesh.algorithms import FederatedLearning, QuantizedGossip
+from dpmesh.algorithms import (
+    FederatedLearning,
+    GradientDescent,
+    OnlineLearning,
+    QuantizedGossip,
+    WithoutReplacement,
+)
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
@@ -290,3 +296,32 @@ def test_flattening_orders_each_tensor() -> None:
     np.testing.assert_array_equal(problem.flattening({}), row)
     with pytest.raises(ValueError, match="axes: wanted a permutation of 4 axes"):
         problem.flattening({4: (0, 1, 2, 2)})
+
+
+def test_functions_that_return_another_shape_are_named() -> None:
+    _, problem = make_pair()
+    with pytest.raises(ValueError, match=r"loss: wanted .* a number for one .*, got shape \(3,\)"):
+        replace(problem, loss=lambda params, x, y: problem.scores(params, x))
+    with pytest.raises(ValueError, match=r"scores: wanted .* number for each .*, got shape \(\)"):
+        replace(problem, scores=lambda params, x: problem.loss(params, x, 0))
+    with pytest.raises(ValueError, match=r"loss: .*, got shape \(\) and shape \(3,\)"):
+        replace(problem, loss=lambda params, x, y: (0.0, problem.scores(params, x)))
+    with pytest.raises(TypeError):
+        replace(problem, loss=lambda params, x: 0.0)
+
+
+def test_an_algorithm_names_the_problem_that_it_cannot_learn() -> None:
+    _, problem = make_pair()
+    for algorithm in (OnlineLearning(), GradientDescent(2, 1.0), WithoutReplacement()):
+        network = None if algorithm.travels == "token" else ring(7)
+        name = type(algorithm).__name__
+        with pytest.raises(ValueError, match=rf"problem: wanted what {name} can learn, such as a"):
+            simulate(algorithm, problem, network, rounds=1)
+
+
+def test_training_that_diverges_is_named() -> None:
+    _, problem = make_pair()
+    steep = replace(problem, loss=lambda params, x, y: 1e38 * jax.numpy.sum(params["w"] * x) * 1e9)
+    algorithm = FederatedLearning(7, 1.0, 1.0, local_epochs=1, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match=r"problem: wanted training .* at a local_step_size of 0"):
+        simulate(algorithm, steep, rounds=1)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._validate import able
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
@@ -103,6 +104,12 @@ class UsesRecordsOnce(Protocol):
     def most_rounds(self, problem: Any) -> int | None:
         """Return how many rounds the problem's records last; None if that is left to chance."""
         ...
+
+
+def learns(algorithm: object, problem: object, *methods: str) -> None:
+    """Fail unless a problem has the methods that an algorithm calls."""
+    wanted = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
+    able("problem", problem, wanted, *methods)
 
 
 AnyAlgorithm = Algorithm[Any, Any]

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
@@ -219,6 +219,7 @@ class FederatedLearning:
 
     def init(self, problem: ClientProblem, key: Key) -> FederatedState:
         """Start from the problem's initial model."""
+        learns(self, problem, "initial", "records_of", "local_training")
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
         return self.start_from(Released(problem.initial(key)))
@@ -289,7 +290,12 @@ class FederatedLearning:
             w, walks, step_size=at(self.local_step_size, t + 1), radius=self.clipping_norm
         )
         # Training ends within the ball; the guarantee does not rely on the problem for that.
-        kernels.clip_rows(moves, self.clipping_norm, out=moves)
+        try:
+            kernels.clip_rows(moves, self.clipping_norm, out=moves)
+        except ValueError as error:
+            step_size = at(self.local_step_size, t + 1)
+            wanted = f"training that stays finite at a local_step_size of {step_size:g}"
+            raise ValueError(f"problem: wanted {wanted}, got NaN or infinity") from error
         return Sensitive(moves), losses[~np.isnan(losses)]
 
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:

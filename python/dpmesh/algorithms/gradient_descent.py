@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from dpmesh import kernels
 from dpmesh._validate import fail, integer, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
@@ -90,6 +90,7 @@ class GradientDescent:
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
         """Start all nodes at 0."""
+        learns(self, problem, "zeros", "gradient", "objective")
         if problem.records.min() < self.records:
             wanted = f"at most {problem.records.min()}, the records of the poorest node"
             fail("records", wanted, self.records)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._validate import fail, integer, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
@@ -182,6 +182,7 @@ class OnlineLearning:
 
     def most_rounds(self, problem: LinearProblem) -> int:
         """Return how many rounds the poorest learner's examples last."""
+        learns(self, problem, "rounds", "batch", "step")
         return problem.rounds(self.batch_size)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:

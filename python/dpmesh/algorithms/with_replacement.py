@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._validate import fail, integer, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -132,6 +132,7 @@ class WithReplacement:
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
         """Start all models at 0."""
+        learns(self, problem, "zeros", "gradient", "model_constants")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if (problem.records != self.records).any() or problem.nodes != self.nodes:

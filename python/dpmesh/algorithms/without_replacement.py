@@ -35,7 +35,7 @@ import numpy.typing as npt
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Losses, Travel
+from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
@@ -191,6 +191,7 @@ class WithoutReplacement:
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the richest node's mini-batches last, if all nodes always act."""
+        learns(self, problem, "class_objectives", "gradient", "model_constants")
         if self.arrival_rate < 1:
             return None
         return int(problem.records.max()) // self.batch_size

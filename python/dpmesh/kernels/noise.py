@@ -11,7 +11,8 @@ random ones; 64 of them (63 for Laplace) make its magnitude. It has the stated l
 floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and 43 scales
 (Laplace), beyond which the mass is about 2**-64. A rounded floating-point sum is *not* exactly
 differentially private: which numbers can occur depends on the value below the noise (Mironov, CCS
-2012). Where that matters, use noise on the integers, or quantize after the noise.
+2012). Where that matters, use noise on the integers
+(`discrete_gaussian`, `discrete_laplace`, or the `grid` of a mechanism).
 """
 
 from __future__ import annotations

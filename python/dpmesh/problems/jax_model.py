@@ -63,7 +63,8 @@ class JaxProblem(DenseProblem):
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument does not fit, or a function returns something of another shape. What it
+        raises itself for the first record's shapes comes through.
     """
 
     train: Dataset
@@ -81,6 +82,11 @@ class JaxProblem(DenseProblem):
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("records_at_once", self.records_at_once, at_least=1)
+        params = jax.eval_shape(self.start, jax.random.key(0))
+        x = np.asarray(self.train.features[:1], np.float32).reshape(self._shape)
+        _gives("loss", "a number", 0, self.loss, params, x, self.train.labels[0])
+        if self.scores is not None:
+            _gives("scores", "a number for each class", 1, self.scores, params, x)
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
@@ -346,6 +352,14 @@ class JaxProblem(DenseProblem):
         """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
         missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
         return np.concatenate([array, missing])
+
+
+def _gives(name: str, wanted: str, axes: int, function: Callable[..., Any], *of: Any) -> None:
+    """Fail unless a model's function of one record returns an array of so many axes."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(function, *of))]
+    if [len(shape) for shape in shapes] != [axes]:
+        got = " and ".join(f"shape {shape}" for shape in shapes) or "nothing"
+        fail(name, f"a function that returns {wanted} for one record", got)
 
 
 def _on_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@
 //! that nobody can tell from a random one without the key. It has the law up to the rounding of its
 //! type: the mass beyond the largest sample is about 2^-64. A sum rounded to floating point is *not* exactly
 //! differentially private: which numbers occur depends on the value below the noise (Mironov, CCS 2012). Where that
-//! matters, quantize after the noise.
+//! matters, add discrete noise to values on a grid ([`crate::discrete`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
