@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import dpmesh as dm
+from dpmesh._folders import writable_folder
 
 
 def demo(
@@ -21,6 +23,8 @@ def demo(
     """Learn digits on 16 nodes over a changing network, with and without privacy."""
     from dpmesh.demo import run_demo, save
 
+    import_module("matplotlib")
+    writable_folder(folder)
     columns = ("accuracy", "released_accuracy", "regret")
 
     def show(name: str, run: dm.Run) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpmesh import data, topology
+from dpmesh._folders import writable_folder
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.data import Dataset
@@ -272,7 +273,7 @@ def run_into(
 
     On an engine only the root saves.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    writable_folder(folder)
     checkpoint = folder / "checkpoint"
     run = experiment.simulate(checkpoint, callback, progress, engine)
     if engine is not None and not engine.is_root:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmesh import __version__, plots
+from dpmesh._folders import writable_folder
 from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result, is_finished
 from dpmesh.privacy.shown import rounded_up
@@ -56,17 +57,22 @@ def write_page(folder: str | Path, target: str | Path | None = None) -> Path:
     Raises
     ------
     ValueError
-        If there are no finished runs.
+        If there are no finished runs, or the page would be a folder.
+    OSError
+        If it cannot be written; it is not made then.
     """
     folder = Path(folder)
+    path = folder / "report.html" if target is None else Path(target)
     places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
     found = [Result.load(place) for place in places if is_finished(place)]
     results = sorted(found, key=_order)
     if not results:
         fail("folder", "one with finished runs of dpmesh run", folder)
+    if path.is_dir():
+        fail("target", "a file", f"a folder: {path}")
+    writable_folder(path.parent)
     note = folder / "settings.json"
     settings = json.loads(note.read_text()) if note.exists() else None
-    path = folder / "report.html" if target is None else Path(target)
     path.write_text(page(folder.resolve().name, results, settings))
     return path
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpmesh._folders import writable_folder
 from dpmesh._validate import integer
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.settings import Settings
@@ -84,6 +85,8 @@ def run_sweep(
     ValueError
         If a cell's settings do not fit, before any of them runs, or the folder holds results of
         other settings.
+    OSError
+        Before any of them runs, if nothing can be written into the folder.
     """
     wanted = cells(settings)
     for cell in wanted:
@@ -183,7 +186,7 @@ def claim(folder: Path, settings: Settings) -> None:
     """
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
     note, text = folder / "settings.json", json.dumps(base, indent=1)
-    folder.mkdir(parents=True, exist_ok=True)
+    writable_folder(folder)
     noted = note.exists() and any(folder.glob("*/*"))
     if noted and json.loads(note.read_text()) != json.loads(text):
         wanted = "a new one, or that of results of these settings"

@@ -7,6 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dpmesh._folders import writable_folder
 from dpmesh._validate import fail, one_of
 from dpmesh.papers._output import Tell
 
@@ -108,6 +109,8 @@ def reproduce(
         If there is no such experiment, or it has no repetitions.
     FileNotFoundError
         If its data set is not there.
+    OSError
+        Before it begins, if nothing can be written into the folder.
     """
     module, function = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))].run.split(":")
     run = getattr(import_module(f"dpmesh.papers.{module}"), function)
@@ -117,5 +120,6 @@ def reproduce(
         if "seeds" not in known:
             fail("seeds", f"none, since {name} has no repetitions", seeds)
         options["seeds"] = seeds
-    files: list[Path] = run(folder, **options)
+    import_module("matplotlib")  # rather than after hours of runs
+    files: list[Path] = run(writable_folder(folder), **options)
     return files
