@@ -150,7 +150,7 @@ class DeepQ:
         )
 
     def may_be_global(self, round: int) -> bool:
-        """Return True: exploration never stops, and who knows what is learned."""
+        """Return True: what is learned is not known before, and exploration never stops."""
         return True
 
     def exploration(self, round: int) -> float:

@@ -93,17 +93,13 @@ def run_sweep(
         Experiment.of(settings.replaced(cell.changes))
     missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
     claim(folder, settings)
-    tell = tell or _silent
+    tell = tell or (lambda _: None)
     count = min(len(missing), os.cpu_count() or 1)
     if processes is not None:
         count = min(count, integer("processes", processes, at_least=1))
     if count <= 1:
         return [failed for cell in missing if (failed := _here(settings, cell, folder, tell))]
     return _side_by_side(settings, missing, folder, count, tell)
-
-
-def _silent(rounds: int) -> None:
-    """Tell nobody."""
 
 
 def rounds_left(settings: Settings, folder: Path) -> int:

@@ -104,8 +104,8 @@ class Budget:
         algorithm
             Whose rounds cost no less the more there are.
         at_most
-            More rounds than this are not asked for, at least 1. Where they cost no more than one,
-            as if each record is used in one round only, this is the answer.
+            The most rounds to try, at least 1. This is the answer where further rounds cost
+            nothing, as where each record is used in one round only.
 
         Raises
         ------

@@ -36,7 +36,7 @@ class Sign(IntFlag):
     RESTED = 32
     """None of the process's nodes learned."""
     LEARNED = 64
-    """Some did: asked for only in rounds in which those of another rested."""
+    """Some did; told only in rounds in which those of another process rested."""
 
 
 class Share(NamedTuple):

@@ -1,7 +1,7 @@
 """Networks that change over time: each round's graph depends on a key and the round alone.
 
-One key serves a random graph and one sequence of each kind above it. Two of a kind, one above the
-other, draw the same numbers unless they have a key each.
+One key serves a random graph and, on top of it, one sequence of each kind. Two sequences of a kind
+need a key each: with the same key they draw the same numbers.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def affordable_rounds(
     target_epsilon
         Finite and positive.
     at_most
-        More rounds than this are not asked for, at least 1.
+        The most rounds to try, at least 1.
 
     Raises
     ------

@@ -73,10 +73,9 @@ def poisson_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
     only_add_remove(neighboring_relation)
     curve = partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation)
-    rounds = (rate, multiplier, times)
     return _epsilon(delta, curve, _loss.poisson_gaussian, rounds, accountant)
 
 
@@ -112,10 +111,9 @@ def fixed_size_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
     only_replace_one(neighboring_relation)
     curve = partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation)
-    rounds = (rate, multiplier, times)
     return _epsilon(delta, curve, _loss.fixed_size_gaussian, rounds, accountant)
 
 

@@ -190,7 +190,7 @@ def quantized(
     Parameters
     ----------
     algorithm
-        As many records as it samples are there, so that it always samples the canary.
+        A node has as many records as it samples, so that it always samples the canary.
     rounds
         Of each run; the more, the further states drift apart.
     delta
