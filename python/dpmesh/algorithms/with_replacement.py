@@ -25,7 +25,7 @@ from dpmesh import kernels
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.sampling import FixedSizeSampling
@@ -156,20 +156,8 @@ class WithReplacement:
         batch = self.sample(m, round, problem, key)
         w = state.released
         losses = partial(problem.objective, w.reshape(1, -1), batch)
-        g = problem.gradient(w.reshape(1, -1), batch).reshape(w.shape)
-        eta = at(self.step_size, round + 1)
-        unit = 1.0
-        if self.noise_multiplier is not None:
-            unit = 2 * eta * problem.model_constants().loss_lipschitz / self.batch_size
-        noisy, release, _ = self.mechanism.release(
-            Sensitive((w - eta * g) / unit),
-            self.sensitivity,
-            key.stream(Purpose.NOISE, round),
-            round=round,
-            batch=m,
-            sampling=self.sampling,
-        )
-        w = exchange(round, Released(noisy * unit))
+        noisy, release = self.emit(w, m, batch, round, problem, key)
+        w = exchange(round, noisy)
         turns = state.turns + (np.arange(self.nodes) == m)
         return WithReplacementState(w, turns), Info(
             releases=(release,),
@@ -178,6 +166,31 @@ class WithReplacement:
             losses=losses,
             messages=self.models,
         )
+
+    def emit(
+        self,
+        w: Released,
+        m: int,
+        batch: npt.NDArray[np.int64],
+        t: int,
+        problem: LinearProblem,
+        key: Key,
+    ) -> tuple[Released, Release]:
+        """Let node m release w_t - eta_t (grad f_D(w_t) + N_t)."""
+        eta = at(self.step_size, t + 1)
+        g = problem.gradient(w.reshape(1, -1), batch).reshape(w.shape)
+        unit = 1.0
+        if self.noise_multiplier is not None:
+            unit = 2 * eta * problem.model_constants().loss_lipschitz / self.batch_size
+        noisy, release, _ = self.mechanism.release(
+            Sensitive((w - eta * g) / unit),
+            self.sensitivity,
+            key.stream(Purpose.NOISE, t),
+            round=t,
+            batch=m,
+            sampling=self.sampling,
+        )
+        return Released(noisy * unit), release
 
     def node(self, state: WithReplacementState, t: int, key: Key) -> int:
         """Draw who updates, among those with turns left: by public coins."""
