@@ -22,6 +22,19 @@ from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.kernels._arrays import floats
 from dpmesh.privacy.types import Floats, Released
 
+__all__ = [
+    "AdaptiveSmoothing",
+    "Estimator",
+    "Identity",
+    "JamesStein",
+    "LaplacianSmoothing",
+    "ReleasedSum",
+    "Reordered",
+    "SmoothingRisk",
+    "SoftThreshold",
+    "smoothing_risk",
+]
+
 
 class ReleasedSum(NamedTuple):
     """The noisy vectors of all rounds so far, the present one included."""

@@ -15,6 +15,15 @@ from dpmesh.privacy.shown import rounded_up
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = [
+    "MARKS",
+    "Curves",
+    "bands",
+    "curves",
+    "network",
+    "tradeoff",
+]
+
 # Okabe and Ito's colours, which colour-blind readers can tell apart; line styles for print.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _STYLES = ("-", "--", "-.", ":")

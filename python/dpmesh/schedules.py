@@ -17,6 +17,21 @@ from typing import Protocol, TypeVar
 
 from dpmesh._validate import fail, integer, non_negative, number, positive, probability
 
+__all__ = [
+    "Constant",
+    "ExponentialDecay",
+    "HorizonPower",
+    "InverseSqrt",
+    "InverseTime",
+    "Piecewise",
+    "PowerLaw",
+    "SampleSize",
+    "Schedule",
+    "at",
+    "keep_sample_size",
+    "keep_schedules",
+]
+
 NumberT = TypeVar("NumberT", int, float)
 
 

@@ -20,6 +20,9 @@ else:
 
 _MISFIT = object()
 
+BESIDE = {"topology": ("keep",)}
+"""Keys of a table that its parts do not know, for what is made of them."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -83,7 +86,7 @@ class Settings:
         self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry]
     ) -> dict[str, Any]:
         """Return the values of a table's keys in the types that its part wants."""
-        self.known(path, table, wanted)
+        self.known(path, table, (*wanted, *BESIDE.get(path, ())))
         for name, entry in wanted.items():
             if entry.required and name not in table:
                 self.fail(f"{path}.{name}", f"wanted a value: {entry.text}")

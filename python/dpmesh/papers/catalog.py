@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpmesh._folders import writable_folder
 from dpmesh._validate import fail, one_of
-from dpmesh.papers._output import Tell
+
+if TYPE_CHECKING:
+    from dpmesh.papers._output import Tell
 
 
 class Reproduction(NamedTuple):
