@@ -20,6 +20,7 @@ from dpmesh.keys import Purpose
 from dpmesh.privacy import FixedSizeSampling
 from dpmesh.privacy.audit import alone
 from dpmesh.privacy.audit.transcript import record
+from dpmesh.schedules import InverseSqrt
 
 
 @given(
@@ -53,6 +54,29 @@ def test_equals_a_loop(M, K, d, n, b, z, seed) -> None:
             w[k] = w[k] - eta * g + (z or 0.0) * 2 * eta / b * noise[k]
     np.testing.assert_allclose(run.released, np.concatenate(w)[np.newaxis], rtol=1e-10, atol=1e-10)
     assert turns == [2 * n // b] * M
+
+
+@pytest.mark.parametrize("t", [0, 8])
+def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: int) -> None:
+    """The standard deviation of n draws is within 6 sqrt(1 / 2n) of itself: false alarm 2e-9."""
+    K, d, b, z, L = 3, 20_000, 2, 1.5, 0.5
+    problem = make_problem([5, 5], d, K)
+    shorter = replace(problem.train, features=L * problem.train.features)
+    problem = replace(problem, train=shorter, feature_norm=L)
+    noisy = WithReplacement(2, 5, z, K, b, visits=5, step_size=InverseSqrt(0.3))
+    key = dm.Key.seeded(7)
+    state = noisy.init(problem, key)
+    after, plain = (
+        algorithm.step(state, t, problem, alone, key)[0].released
+        for algorithm in (noisy, replace(noisy, noise_multiplier=None))
+    )
+    eta = 0.3 / sqrt(t + 1)
+    found = (after - plain).std() / (z * 2 * eta * L / b)
+    tolerance = 6 / sqrt(2 * K * d)
+    assert abs(found - 1) < tolerance
+    for wrong in (sqrt(K), 2, b, L, sqrt((t + 2) / (t + 1)), z):
+        assert abs(found / wrong - 1) > tolerance
+        assert abs(found * wrong - 1) > tolerance
 
 
 def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
