@@ -7,11 +7,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from dpmesh import _core
 from dpmesh._validate import fail
 from dpmesh.kernels._memory import empty
 
+_CSR = (sparse.csr_array, sparse.csr_matrix)
 _CODE_TYPES = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -35,7 +37,15 @@ def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> Floa
     if array.dtype.type not in (np.float32, np.float64):
         fail(argument, "an array of float32 or float64", f"dtype {array.dtype}")
     shaped(argument, array, ndim=ndim)
-    return np.require(array, array.dtype.type, ["C", "A"])
+    return readable(array, array.dtype.type)
+
+
+def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """`array` as kernels read it: of this type, C-contiguous and aligned."""
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned and array.dtype == dtype:
+        return array  # as a rule; to ask numpy for it takes microseconds
+    return np.require(array, dtype, ["C", "A"])
 
 
 def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
@@ -46,13 +56,20 @@ def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
     return checked
 
 
+def is_sparse(value: Any) -> bool:
+    """Whether `value` is a matrix or an array of scipy."""
+    # The usual ones are known by their class: `issparse` asks an abstract one, which takes longer.
+    kind = type(value)
+    return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
+
+
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
     """`value` as a C-contiguous array of int64 with `ndim` axes."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"
         fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
-    return np.require(array, np.int64, ["C", "A"])
+    return readable(array, np.int64)
 
 
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
@@ -61,7 +78,7 @@ def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     if array.dtype.kind != "i":
         fail(argument, "an array of int8, int16, int32 or int64", f"dtype {array.dtype}")
     shaped(argument, array)
-    return np.require(array, f"i{array.dtype.itemsize}", ["C", "A"])
+    return readable(array, f"i{array.dtype.itemsize}")
 
 
 def code_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels._arrays import FloatArray, floats, integers
+from dpmesh.kernels._arrays import FloatArray, floats, integers, is_sparse, readable
 from dpmesh.kernels.projection import Norm
 
 Loss = Literal["logistic", "hinge", "squared", "softmax"]
@@ -53,16 +53,16 @@ def model_parts(
 def feature_parts(features: Any, params: FloatArray) -> tuple[_FeatureParts, int, int]:
     """What the extension module takes, the number of records and the number of features."""
     parts: _FeatureParts
-    if not sparse.issparse(features):
-        features = parts = floats("features", features, ndim=2)
+    if not is_sparse(features):
+        features = parts = values = floats("features", features, ndim=2)
     elif features.format == "csr":
         arrays = (features.indptr, features.indices, features.data)
         indptr, indices, values = map(np.ascontiguousarray, arrays)
         parts = (indptr, indices, values, features.shape[1])
     else:
         fail("features", "an array or a CSR matrix", f"a {features.format.upper()} matrix")
-    if features.dtype != params.dtype:
-        fail("features", f"{params.dtype}, the type of params", features.dtype)
+    if values.dtype != params.dtype:
+        fail("features", f"{params.dtype}, the type of params", values.dtype)
     records, dim = features.shape
     return parts, records, dim
 
@@ -75,7 +75,7 @@ def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDA
         fail("labels", wanted, f"dtype {array.dtype}")
     if array.shape != (records,):
         fail("labels", f"shape ({records},)", f"shape {array.shape}")
-    return np.require(array, dtype, ["C", "A"])
+    return readable(array, dtype)
 
 
 def batch_parts(batches: Batches, *, nodes: int) -> Batches:

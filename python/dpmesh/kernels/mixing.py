@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from dpmesh import _core
 from dpmesh._core import Stream
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, floats
+from dpmesh.kernels._arrays import FloatArray, floats, is_sparse
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
@@ -92,17 +92,18 @@ def _compressed_rows(
     matrix: Any, x: FloatArray
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.signedinteger[Any]], FloatArray]:
     """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
-    is_sparse = sp.issparse(matrix)
-    if not is_sparse:
+    was_sparse = is_sparse(matrix)
+    if not was_sparse:
         matrix = np.asarray(matrix)
-    if len(matrix.shape) != 2 or 0 in matrix.shape:
-        fail("matrix", "at least 1 row and 1 column", f"shape {matrix.shape}")
+    shape = matrix.shape
+    if len(shape) != 2 or 0 in shape:
+        fail("matrix", "at least 1 row and 1 column", f"shape {shape}")
     if matrix.dtype.kind not in "iubf":
         fail("matrix", "a matrix of real numbers", f"dtype {matrix.dtype}")
-    if matrix.shape[1] != x.shape[0]:
+    if shape[1] != x.shape[0]:
         wanted = f"a column for each of the {x.shape[0]} rows of x"
-        fail("matrix", wanted, f"shape {matrix.shape}")
-    rows = matrix if is_sparse and matrix.format == "csr" else sp.csr_array(matrix)
+        fail("matrix", wanted, f"shape {shape}")
+    rows = matrix if was_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
     is_short = rows.indptr.dtype == rows.indices.dtype == np.int32
     places = np.int32 if is_short else np.int64

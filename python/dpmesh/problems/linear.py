@@ -179,7 +179,7 @@ class LinearProblem:
             If a node has no more records for that round.
         """
         start = integer("round", round) * integer("size", size, at_least=1)
-        if round >= self.rounds(size):
+        if start + size > self.fewest_records:
             wanted = f"below {self.rounds(size)}, where the records of a node run out"
             fail("round", wanted, round)
         if self._rows is not None:
