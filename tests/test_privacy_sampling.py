@@ -66,7 +66,7 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     alone = plan("add_remove", *rounds(1, 2.0, None)).cost(1e-5).epsilon
     whole = plan("add_remove", *rounds(5, 2.0, None)).cost(1e-5).epsilon
     assert alone < mixed < whole
-    both = plan("add_remove", *sampled, *rounds(1, 2.0, FixedSizeSampling(1, 10))).cost(1e-5)
+    both = plan("replace_one", *sampled, *rounds(1, 2.0, FixedSizeSampling(1, 10))).cost(1e-5)
     assert both.epsilon == pytest.approx(whole)
     laplace = Laplace(0.5).planned(0, ONE, sampling=PoissonSampling(0.1))
     base = plan("add_remove", *sampled).cost(1e-5).epsilon
@@ -97,6 +97,16 @@ def test_samples_amplify_under_their_own_relation_alone(grid: float | None) -> N
         release = Gaussian(1.0, grid=grid).planned(0, ONE, sampling=sampling)
         with pytest.raises(ValueError, match="neighboring_relation: wanted"):
             plan(relation, release).cost(1e-5)
+
+
+def test_a_unit_more_in_a_sample_of_fixed_size_is_another_less() -> None:
+    """A sum that adding moves by 1 in all the data moves by up to 2 in the sample."""
+    fixed = FixedSizeSampling(1, 10)
+    for other in (Laplace(1.0), Gaussian(1.0)):
+        sampled = other.planned(0, ONE, sampling=fixed)
+        for more in ([], rounds(1, 2.0, PoissonSampling(0.1)), rounds(1, 2.0, None)):
+            with pytest.raises(ValueError, match="neighboring_relation: wanted 'replace_one'"):
+                plan("add_remove", sampled, *more).cost(1e-5)
 
 
 @pytest.mark.parametrize(

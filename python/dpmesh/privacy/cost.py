@@ -93,6 +93,8 @@ def costs(
     ValueError
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
+    if any(isinstance(release.sampling, FixedSizeSampling) for release in releases):
+        only_replace_one(relation)  # to add a unit swaps it for another in a sample
     multiplier = np.array([release.noise_multiplier for release in releases], dtype=np.float64)
     laplace = np.array([release.mechanism.endswith("laplace") for release in releases], dtype=bool)
     noisy = multiplier > 0
@@ -164,7 +166,6 @@ def _composed(
         only_add_remove(relation)
         what = "Poisson samples"
     elif sampled is FixedSizeSampling:
-        only_replace_one(relation)
         what, compose = "samples of fixed size", accounting.fixed_size_gaussian_epsilon
     if any(kind.discrete for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
