@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,9 @@ import numpy as np
 from dpmesh import data, topology
 from dpmesh._folders import writable_folder
 from dpmesh._validate import fail, integer, probability
+from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.controllers import DeepQ
 from dpmesh.data import Dataset
 from dpmesh.experiments.parts import SECTIONS, Maker, entries
 from dpmesh.experiments.settings import Settings
@@ -37,9 +39,10 @@ def load(
     records: int | None = None,
     positive: tuple[int, ...] | None = None,
     test_fraction: float = 0.2,
+    public_fraction: float = 0.0,
     unit_norm: bool = True,
-) -> tuple[Dataset, float]:
-    """Return records, and which fraction of them is for testing.
+) -> tuple[Dataset, float, float]:
+    """Return records, which fraction of them is for testing, and which of the others is public.
 
     Parameters
     ----------
@@ -55,6 +58,9 @@ def load(
         Labels that become +1, the others -1; by default labels stay as they are.
     test_fraction
         Fraction that is set aside for testing, in (0, 1).
+    public_fraction
+        Fraction of the others that no node holds and that is no secret, in [0, 1): a controller
+        DeepQ with sees = "released" scores models on it.
     unit_norm
         Whether each record is divided by its L2 norm.
     """
@@ -66,7 +72,8 @@ def load(
         dataset = dataset.relabelled(lambda label: np.where(np.isin(label, positive), 1, -1))
     if unit_norm:
         dataset = data.unit_norm(dataset)
-    return dataset, probability("test_fraction", test_fraction, zero=False, one=False)
+    probability("test_fraction", test_fraction, zero=False, one=False)
+    return dataset, test_fraction, probability("public_fraction", public_fraction, one=False)
 
 
 def _read(source: str, folder: str | None, file: str | None) -> Dataset:
@@ -153,6 +160,14 @@ class Experiment:
         table, kinds = settings.table("algorithm"), SECTIONS["algorithm"]
         algorithm = settings.make("algorithm", table, kinds, nodes=nodes, clients=nodes)
         settings.call("run", algorithm.plan, rounds=run.rounds)
+        learns = isinstance(getattr(algorithm, "controller", None), DeepQ)
+        if (
+            learns
+            and algorithm.controller.public
+            and not settings.table("data").get("public_fraction")
+        ):
+            wanted = "wanted more than 0, for a controller that scores released models"
+            settings.fail("data.public_fraction", f"{wanted}, got none")
         graph = network = None
         if "topology" in settings.content:
             graph = _topology(settings, nodes, key)
@@ -162,17 +177,26 @@ class Experiment:
 
     def problem(self) -> LinearProblem:
         """Load the data, set some aside for testing, and deal the rest out."""
+        return self._with_data()[1]
+
+    def _with_data(self) -> tuple[AnyAlgorithm, LinearProblem]:
+        """Return the algorithm with its public data, and the problem."""
         at = self.settings
         arguments = at.arguments("data", at.table("data"), entries(load))
-        dataset, fraction = at.call("data", load, **arguments)
+        dataset, for_testing, of_public = at.call("data", load, **arguments)
         source = generator(self.key, Purpose.SPLIT)
-        train, test = data.train_test_split(dataset, fraction, source)
+        train, test = data.train_test_split(dataset, for_testing, source)
+        algorithm = self.algorithm
+        if of_public > 0:
+            train, public = data.train_test_split(train, of_public, source)
+            if isinstance(algorithm, WithoutReplacement):
+                algorithm = replace(algorithm, public_data=public)
         kinds = SECTIONS["partition"]
         parts = at.make("partition", at.table("partition"), kinds, dataset=train, generator=source)
         table, kinds = at.table("problem"), SECTIONS["problem"]
         given = {"train": train, "partition": parts, "test": test}
         problem: LinearProblem = at.make("problem", table, kinds, **given)
-        return problem
+        return algorithm, problem
 
     def simulate(
         self,
@@ -182,11 +206,12 @@ class Experiment:
         engine: Engine | None = None,
     ) -> Run:
         """Run it; with a seed and a checkpoint it can be interrupted."""
+        algorithm, problem = self._with_data()
         run: Run = self.settings.call(
             "run",
             simulate,
-            algorithm=self.algorithm,
-            problem=self.problem(),
+            algorithm=algorithm,
+            problem=problem,
             topology=self.topology,
             rounds=self.run.rounds,
             key=self.key,
