@@ -1,4 +1,4 @@
-"""What experiments share: the files that they write, and statistics over their seeds."""
+"""The files that an experiment writes: a table of numbers, a text and a figure of one name."""
 
 from __future__ import annotations
 
@@ -8,33 +8,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-from scipy import stats
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from matplotlib.figure import Figure
 
 Tell: TypeAlias = Callable[[str], None]
 """Shows a line of text for each finished step."""
-
-
-CONFIDENCE = 0.95
-
-
-def interval(values: npt.NDArray[np.float64]) -> float:
-    """Half the width of Student's interval of the mean; NaN for one value."""
-    if len(values) < 2:
-        return np.nan
-    factor = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
-    return float(factor * values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def over_seeds(accuracies: Sequence[float]) -> dict[str, Any]:
-    """Return mean, standard deviation (NaN for one seed) and number, by their names in cells."""
-    spread = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else np.nan
-    return {"accuracy": float(np.mean(accuracies)), "spread": spread, "seeds": len(accuracies)}
 
 
 class Output:

@@ -13,7 +13,8 @@ from dpmesh.algorithms.federated import ClientProblem, FederatedLearning, Federa
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output, Tell, over_seeds
+from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._statistics import over_seeds
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.accounting.papers.federated import Sampling

@@ -29,7 +29,8 @@ from dpmesh.estimators import (
     SoftThreshold,
 )
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Output, Tell, over_seeds
+from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._statistics import over_seeds
 from dpmesh.papers.federated import WEIGHT_DECAY, final_accuracy, standardized
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.papers._output import CONFIDENCE, Output, Tell
+from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._statistics import CONFIDENCE
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     NODES,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.papers._output import Output, Tell, interval
+from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._statistics import interval
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     SOURCES,

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import Tell, interval
+from dpmesh.papers._output import Tell
+from dpmesh.papers._statistics import interval
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 from dpmesh.simulator import Network, RepeatedRuns, Repeats

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmesh.papers._output import CONFIDENCE, Output, Tell, interval
+from dpmesh.papers._output import Output, Tell
+from dpmesh.papers._statistics import CONFIDENCE, interval
 from dpmesh.papers.online_runs import NODES, OPEN, SOURCES, Copies, accuracies, name_of, paragraph
 
 PAPER_ACCURACY = {

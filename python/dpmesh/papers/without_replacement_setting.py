@@ -14,7 +14,7 @@ from dpmesh.controllers import AnyController
 from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
 from dpmesh.data.preprocessing import scaled, unit_norm, with_constant
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.papers._output import interval
+from dpmesh.papers._statistics import interval
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
