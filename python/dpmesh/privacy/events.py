@@ -21,7 +21,7 @@ MechanismName = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gau
 _NAMES = get_args(MechanismName)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sensitivity:
     """How far one neighbouring dataset can move a release, given all earlier releases.
 
@@ -45,7 +45,7 @@ class Sensitivity:
         one_of("norm", self.norm, ("l1", "l2"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Release:
     """What a mechanism let out of nodes in one round.
 
