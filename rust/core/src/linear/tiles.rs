@@ -6,11 +6,18 @@ use std::array;
 use pulp::{Simd, WithSimd};
 
 use super::Dense;
+use super::model::RECORDS_AT_ONCE;
 use crate::parallel::{LINE, fetch};
 use crate::wide::Wide;
 
 /// Rows of a tile, and its records where there are registers for that.
 const SIDE: usize = 5;
+
+/// Rows of a tile of two records, where there are registers for that and many records: these, which may come from
+/// memory, are read once for all those rows, which stay in the first-level cache.
+const MANY_ROWS: usize = 2 * SIDE;
+/// So many records are many: more than are worked on at once for a gradient, which are in a cache.
+const MANY_RECORDS: usize = RECORDS_AT_ONCE + 1;
 
 /// What is done for all pairs of a record and a row, tile by tile.
 trait Tiles {
@@ -20,12 +27,12 @@ trait Tiles {
     /// Does it for `R` records, the `first` and those after it, and the `K` rows from `k` on.
     fn tile<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, first: usize, k: usize);
 
-    /// Does it for all, where registers are few with `FEW` records in a tile.
+    /// Does it for the rows from `start` on, where registers are few with `FEW` records in a tile.
     #[inline(always)]
-    fn all<S: Simd, const FEW: usize>(&mut self, simd: S) {
+    fn all_from<S: Simd, const FEW: usize>(&mut self, simd: S, start: usize) {
         let outputs = self.sizes().1;
-        let tiled = outputs - outputs % SIDE;
-        for k in (0..tiled).step_by(SIDE) {
+        let tiled = outputs - (outputs - start) % SIDE;
+        for k in (start..tiled).step_by(SIDE) {
             if S::REGISTER_COUNT >= 32 {
                 self.rows::<S, SIDE, SIDE>(simd, k);
             } else {
@@ -64,7 +71,15 @@ impl<T: Wide> WithSimd for Scores<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        self.all::<S, 1>(simd);
+        let (records, outputs) = self.sizes();
+        let mut first = 0;
+        if S::REGISTER_COUNT >= 32 && records.len() >= MANY_RECORDS {
+            first = outputs - outputs % MANY_ROWS;
+            for k in (0..first).step_by(MANY_ROWS) {
+                self.rows::<S, 2, MANY_ROWS>(simd, k);
+            }
+        }
+        self.all_from::<S, 1>(simd, first);
     }
 }
 
@@ -132,8 +147,15 @@ fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
     for i in 0..A {
         for j in 0..B {
             sums[i][j] = T::lane_sum(simd, lanes[i][j]);
-            for (&a, &b) in a[i].rest.iter().zip(b[j].rest) {
-                sums[i][j] = a.mul_add(b, sums[i][j]);
+        }
+    }
+    if !a[0].rest.is_empty() {
+        // Apart from the sums of lanes, which are done side by side then.
+        for i in 0..A {
+            for j in 0..B {
+                for (&a, &b) in a[i].rest.iter().zip(b[j].rest) {
+                    sums[i][j] = a.mul_add(b, sums[i][j]);
+                }
             }
         }
     }
@@ -176,7 +198,7 @@ impl<T: Wide> WithSimd for Sums<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        self.all::<S, 2>(simd);
+        self.all_from::<S, 2>(simd, 0);
     }
 }
 
@@ -260,6 +282,32 @@ mod tests {
     use super::*;
     use crate::linear::Features;
     use crate::parallel::with_each_instruction_set;
+
+    #[test]
+    fn scores_do_not_depend_on_the_tile_or_the_instruction_set() {
+        fn check<T: Wide>() {
+            let (count, columns, outputs) = (2 * MANY_RECORDS - 1, 19, MANY_ROWS + SIDE + 1);
+            let numbers = |len: usize| (0..len).map(|i| T::from_f64((i as f64 * 0.618).sin()));
+            let features: Vec<T> = numbers(count * columns).collect();
+            let params: Vec<T> = numbers(outputs * columns).collect();
+            let records: Vec<i64> = (0..count as i64).collect();
+            let scored = |at_once: usize| {
+                let mut scores = vec![f64::NAN; count * outputs];
+                let parts = scores.chunks_mut(at_once * outputs);
+                for (records, scores) in records.chunks(at_once).zip(parts) {
+                    Dense::of(&features, columns).scores(records, &params, scores);
+                }
+                scores
+            };
+            let alone = scored(1);
+            assert!(alone.iter().all(|score| score.is_finite()));
+            for scores in with_each_instruction_set(|| scored(count)) {
+                assert_eq!(scores, alone);
+            }
+        }
+        check::<f32>();
+        check::<f64>();
+    }
 
     /// 0 times infinity is NaN, and shows whether a record without factors was added.
     #[test]
