@@ -141,6 +141,10 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
         (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
         (lambda: Gaussian(1.0).clipping_sensitivity("add_remove"), "clipping_norm: wanted a clip"),
+        (
+            lambda: Gaussian(1.0, clipping_norm=1).clipping_sensitivity("swap"),
+            "wanted .* 'replace_o",
+        ),
         (lambda: Release(0, "none", 2.0, ONE), "noise_multiplier: wanted 0 for .* 'none', got 2"),
         (lambda: Release(0, "gaussian", 0.0, ONE), "noise_multiplier: wanted .* than 0, got 0"),
         (lambda: Release(0, "laplace", inf, ONE), "noise_multiplier: wanted a finite .*, got inf"),

@@ -10,13 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar, Literal, NamedTuple, NoReturn, final
+from typing import ClassVar, Literal, NamedTuple, NoReturn, final, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import able, fail, positive
+from dpmesh._validate import able, fail, one_of, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
@@ -124,8 +124,9 @@ class Mechanism(ABC):
         Raises
         ------
         ValueError
-            If the mechanism does not clip.
+            If the mechanism does not clip, or there is no such relation.
         """
+        one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
         if self.clipping_norm is None:
             fail("clipping_norm", "a clipping norm to bound the sensitivity", None)
         factor = 2 if neighboring_relation == "replace_one" else 1
