@@ -21,8 +21,11 @@ const PRODUCTS: usize = 4;
 /// Elements of `Y` that one task computes.
 const TILE: usize = 1 << 14;
 
-/// Columns of a task, for few nodes.
+/// Columns of a task, for few nodes: so many, or a multiple where that leaves tasks enough.
 const BLOCK: usize = 512;
+
+/// Tasks that are enough.
+const TASKS: usize = 32;
 
 /// Bytes that stay in the second-level cache beside others.
 const CACHED: usize = 1 << 19;
@@ -160,7 +163,8 @@ fn mix_blocks<T: Real>(
     out: &mut [T],
 ) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
-    let tiles = column_tiles(out, x.dim, x.unaligned(), BLOCK).into_iter();
+    let width = (x.dim / TASKS).next_multiple_of(BLOCK).min(COLUMNS);
+    let tiles = column_tiles(out, x.dim, x.unaligned(), width).into_iter();
     for_each(
         tiles,
         serial,
