@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +34,7 @@ def dealt(whole: list[Release], owner: list[int], ranks: int) -> list[list[Relea
         for rank, part in enumerate(parts):
             nodes = release.nodes and tuple(n for n in release.nodes if owner[n] == rank)
             if nodes or release.nodes is None:
-                part.append(Release(**{**vars(release), "nodes": nodes}))
+                part.append(replace(release, nodes=nodes))
     return parts
 
 

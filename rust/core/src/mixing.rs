@@ -27,6 +27,10 @@ const BLOCK: usize = 512;
 /// Tasks that are enough.
 const TASKS: usize = 32;
 
+/// Bytes of `X` from which on it, `Y` and one more array of this size, as a run has, do not stay in a shared cache of
+/// 32 MiB.
+const FROM_MEMORY: usize = (32 << 20) / 3;
+
 /// Bytes that stay in the second-level cache beside others.
 const CACHED: usize = 1 << 19;
 
@@ -164,6 +168,11 @@ fn mix_blocks<T: Real>(
 ) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
     let width = (x.dim / TASKS).next_multiple_of(BLOCK).min(COLUMNS);
+    let ahead = if size_of_val(x.x) < FROM_MEMORY {
+        Ahead::Panel
+    } else {
+        Ahead::PanelAndSums
+    };
     let tiles = column_tiles(out, x.dim, x.unaligned(), width).into_iter();
     for_each(
         tiles,
@@ -171,7 +180,7 @@ fn mix_blocks<T: Real>(
         || (),
         |(), (column, mut rows)| {
             let x = x.part(column, rows[0].len());
-            mix_short(a, 0, x, Ahead::Panel, &mut rows);
+            mix_short(a, 0, x, ahead, &mut rows);
         },
     );
 }

@@ -86,8 +86,10 @@ pub enum Ahead {
     Nothing,
     /// The row of `x` for a later entry of the matrix.
     Entry,
-    /// A later panel of one row of `x`, and of the row that is summed: after all rows, all have been asked for.
+    /// A later panel of one row of `x`: after all rows, all have been asked for.
     Panel,
+    /// As `Panel`, and a later panel of the row that is summed.
+    PanelAndSums,
 }
 
 /// Rows of the result.
@@ -177,7 +179,7 @@ fn sum_panels<T: Real, const LANES: usize>(
     rows: &mut impl Rows<T>,
 ) {
     let most = match ahead {
-        Ahead::Panel => PANEL,
+        Ahead::Panel | Ahead::PanelAndSums => PANEL,
         _ => VECTORS,
     };
     let mut from = 0;
@@ -245,10 +247,10 @@ fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ENTRY: boo
     };
     let ends = a.indptr[first..].windows(2);
     for (i, (ends, out)) in (first..).zip(ends.zip(rows.panel(from, len))) {
-        if matches!(ahead, Ahead::Panel) {
-            if i < a.columns {
-                fetch_from(i, PANELS_AHEAD * len);
-            }
+        if matches!(ahead, Ahead::Panel | Ahead::PanelAndSums) && i < a.columns {
+            fetch_from(i, PANELS_AHEAD * len);
+        }
+        if matches!(ahead, Ahead::PanelAndSums) {
             fetch_all(out, PANELS_AHEAD * len, len);
         }
         let (start, end) = (ends[0].position(), ends[1].position());
