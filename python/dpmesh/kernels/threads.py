@@ -34,11 +34,10 @@ def _check_environment() -> None:
         fail("DPMESH_NUM_THREADS", "an integer of at least 1, or nothing", repr(given))
 
 
-def _renew_after_fork() -> None:
-    """Threads do not survive a fork: the child gets others."""
-    _core.set_threads(_core.get_threads())
-
-
 _check_environment()
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_renew_after_fork)
+    os.register_at_fork(
+        before=_core.before_fork,
+        after_in_parent=lambda: _core.after_fork(False),
+        after_in_child=lambda: _core.after_fork(True),
+    )

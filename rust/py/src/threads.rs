@@ -20,7 +20,19 @@ fn get_threads() -> usize {
     dpmesh_threads::threads()
 }
 
+#[pyfunction]
+fn before_fork() {
+    dpmesh_threads::before_fork();
+}
+
+#[pyfunction]
+fn after_fork(is_child: bool) {
+    dpmesh_threads::after_fork(is_child);
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
-    module.add_function(wrap_pyfunction!(get_threads, module)?)
+    module.add_function(wrap_pyfunction!(get_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(before_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(after_fork, module)?)
 }

@@ -9,7 +9,7 @@ mod patience;
 mod team;
 
 use std::cell::{Cell, RefCell};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::available_parallelism;
 
 use team::{Team, Work};
@@ -27,7 +27,11 @@ thread_local! {
     /// The team of [`with_threads`], while the thread is in it.
     static OWN: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
+    /// From [`before_fork`] to [`after_fork`].
+    static FORKING: RefCell<Option<Everybodys>> = const { RefCell::new(None) };
 }
+
+type Everybodys = RwLockWriteGuard<'static, Option<Arc<Team>>>;
 
 /// Threads that work is shared among, the calling one included; 1 for a thread that helps another.
 ///
@@ -41,8 +45,27 @@ pub fn threads() -> usize {
 /// Sets the number of threads of the whole process, at least 1, the calling one included. Work under way goes on as it
 /// began.
 pub fn set_threads(count: usize) {
-    let mut everybodys = EVERYBODYS.write().unwrap_or_else(PoisonError::into_inner);
-    *everybodys = Some(Arc::new(Team::new(count)));
+    *everybodys() = Some(Arc::new(Team::new(count)));
+}
+
+/// To be called before this process is forked, by the thread that does: others wait until [`after_fork`] with looking for
+/// their team. A lock that one of them held would stay closed in the child, where it does not live on.
+pub fn before_fork() {
+    FORKING.set(Some(everybodys()));
+}
+
+/// To be called after the fork in the parent, and in the child, whose team gets new threads: the old ones do not live on.
+pub fn after_fork(is_child: bool) {
+    if let Some(mut everybodys) = FORKING.take()
+        && is_child
+    {
+        let team = everybodys.take();
+        *everybodys = team.map(|team| Arc::new(Team::new(team.threads())));
+    }
+}
+
+fn everybodys() -> Everybodys {
+    EVERYBODYS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Calls `work`; what it shares is shared among so many threads, at least 1, of a team of its own.
@@ -116,13 +139,10 @@ fn team() -> Arc<Team> {
     if let Some(own) = OWN.with_borrow(Clone::clone) {
         return own;
     }
-    let everybodys = EVERYBODYS.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(team) = &*everybodys {
+    if let Some(team) = &*EVERYBODYS.read().unwrap_or_else(PoisonError::into_inner) {
         return Arc::clone(team);
     }
-    drop(everybodys);
-    let mut everybodys = EVERYBODYS.write().unwrap_or_else(PoisonError::into_inner);
-    Arc::clone(everybodys.get_or_insert_with(|| Arc::new(Team::new(default_threads()))))
+    Arc::clone(everybodys().get_or_insert_with(|| Arc::new(Team::new(default_threads()))))
 }
 
 fn default_threads() -> usize {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dpmesh_threads::{for_each, map, set_threads, threads, with_threads};
+use dpmesh_threads::{after_fork, before_fork, for_each, map, set_threads, threads, with_threads};
 
 fn squares(of: usize) -> Vec<usize> {
     map(0..of, |i| i * i)
@@ -111,4 +111,18 @@ fn a_team_of_its_own_ends_with_the_work() {
     });
     let _ = catch_unwind(|| with_threads(9, || panic!("inside")));
     assert_ne!(threads(), 9);
+}
+
+#[test]
+fn nobody_looks_for_the_team_while_the_process_forks_and_the_child_has_one() {
+    for is_child in [false, true] {
+        assert_eq!(squares(100)[99], 99 * 99);
+        before_fork();
+        let other = thread::spawn(|| squares(100).len());
+        thread::sleep(Duration::from_millis(20));
+        assert!(!other.is_finished());
+        after_fork(is_child);
+        assert_eq!(other.join().expect("no panic"), 100);
+        assert_eq!(squares(100)[99], 99 * 99);
+    }
 }
