@@ -178,6 +178,33 @@ def test_one_client_moves_the_sum_by_its_sensitivity_and_no_further(sampling) ->
     assert reached == pytest.approx([1.0] * len(reached), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            lambda moves: np.tile(moves, (2, 1)),
+            r"problem: wanted moves of shape \(6, 1\), got \(12",
+        ),
+        (lambda moves: moves.astype(int), "wanted an array of float64"),
+        (
+            lambda moves: moves * np.inf,
+            "problem: wanted training that stays finite at a local_step",
+        ),
+    ],
+)
+def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
+    class Changed(Pushing):
+        def local_training(self, *walk, **options):
+            moves, losses = super().local_training(*walk, **options)
+            return changed(moves), losses
+
+    problem, key = pushing(12, target=-1.0), Key.seeded(0)
+    problem = Changed(problem.features, problem.labels, problem.indptr)
+    algorithm = FederatedLearning(12, 0.5, 1.0, 1.0, "uniform", local_steps=3)
+    with pytest.raises(ValueError, match=message):
+        algorithm.step(algorithm.init(problem, key), 0, problem, alone, key)
+
+
 def test_a_round_is_divided_by_the_expected_size() -> None:
     """Without noise and with all clients alike, the model moves by realised / expected size."""
     algorithm = FederatedLearning(50, 0.3, 1.0, None, local_steps=1)

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import sparse
 from test_simulate import make_problem
 
 import dpmesh as dm
@@ -29,10 +28,8 @@ from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
 from dpmesh.schedules import Constant, SampleSize
 from dpmesh.simulator.codec import classes_in, decode, encode
-from dpmesh.simulator.identity import identity
 
 ROUNDS = 12
-LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
 
 
 class StoppedError(Exception):
@@ -126,137 +123,6 @@ def test_the_file_is_the_owners_and_holds_no_key(tmp_path) -> None:
     if os.name == "posix":
         assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"algorithm": dm.OnlineLearning(epsilon=1.0)}, r"algorithm: wanted .*epsilon=2\.0"),
-        ({"network": topology.complete(4)}, "topology: wanted ring"),
-        ({"rounds": ROUNDS - 1}, f"rounds: wanted {ROUNDS}, that of the run in the checkpoint"),
-        ({"every": 2}, "every: wanted 1"),
-        ({"metrics": ["loss"]}, "metrics: wanted"),
-        ({"checkpoint_every": 0}, "checkpoint_every: wanted an integer of at least 1, got 0"),
-    ],
-)
-def test_the_checkpoint_of_another_run_is_refused(options, message, tmp_path) -> None:
-    online(tmp_path / "run")
-    with pytest.raises(ValueError, match=message):
-        online(tmp_path / "run", **options)
-
-
-def test_a_run_does_not_go_on_with_other_data(tmp_path) -> None:
-    """The noise of the rounds after the checkpoint would be on both."""
-    problem, path = make_problem(4, ROUNDS), tmp_path / "run"
-    train, parts = problem.train, problem.partition
-    network, key = topology.ring(4), dm.Key.seeded(0)
-    x, y = train.features.copy(), train.labels.copy()
-    x[parts[3][-1]] *= -1
-    y[parts[3][-1]] *= -1
-    swapped = (parts[1], parts[0], *parts[2:])
-    shifted = (np.append(parts[0], parts[1][:1]), parts[1][1:], *parts[2:])
-    others = [
-        replace(problem, train=dm.Dataset(x, train.labels, train.name)),
-        replace(problem, train=dm.Dataset(train.features, y, train.name)),
-        replace(problem, train=dm.Dataset(sparse.csr_array(x), train.labels, train.name)),
-        replace(problem, partition=swapped),
-        replace(problem, partition=shifted),
-        replace(problem, loss="hinge"),
-        replace(problem, regularization=0.1),
-    ]
-
-    def go(learned: dm.LinearProblem) -> dm.Run:
-        algorithm = dm.OnlineLearning(epsilon=2.0)
-        return dm.simulate(
-            algorithm, learned, network, rounds=ROUNDS - 1, key=key, metrics=[], checkpoint=path
-        )
-
-    go(problem)
-    for other in others:
-        with pytest.raises(ValueError, match=r"problem: wanted that of the run in .*, got another"):
-            go(other)
-    go(replace(problem, test=None))
-
-
-def _alike_at_first() -> list[dm.Key]:
-    """Return two keys under which all links are up in the first two rounds, and later not."""
-
-    def up(key: dm.Key, round: int) -> int:
-        return topology.edge_dropping(topology.ring(4), 0.9, key=key).matrix(round).messages
-
-    keys = map(dm.Key.seeded, range(100))
-    alike = [key for key in keys if up(key, 0) == up(key, 1) == 8]
-    return [next(key for key in alike if up(key, 2) == links) for links in (8, 6)]
-
-
-def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) -> None:
-    matchings = [topology.random_matchings(4, key=dm.Key.seeded(seed)) for seed in (0, 1)]
-    given = [topology.Static(topology.ring(4).mixing_matrix), topology.Static(LAZY)]
-    ring, star = topology.ring(4).mixing_matrix, topology.star(4).mixing_matrix
-    cycles = [topology.cycle([ring, ring, third]) for third in (ring, star)]
-    dropping = [topology.edge_dropping(topology.ring(4), 0.9, key=key) for key in _alike_at_first()]
-    for one, other in (matchings, given, cycles, dropping):
-        online(tmp_path / "run", network=one, metrics=[])
-        with pytest.raises(ValueError, match=r"topology: wanted .*, that of the run in the"):
-            online(tmp_path / "run", network=other, metrics=[])
-        (tmp_path / "run").unlink()
-
-
-def test_a_key_serves_one_run() -> None:
-    """Two at different epsilons have the same noise, but for its scale: together they have none."""
-    key = dm.Key.generate()
-    with pytest.raises(ValueError, match="topology: wanted 4 nodes"):
-        online(key=key, network=topology.ring(5))  # which releases nothing
-    first = online(key=key)
-    assert_same(online(key=key), first)
-    for options, name in (
-        ({"algorithm": dm.OnlineLearning(epsilon=4.0)}, "algorithm"),
-        ({"network": topology.complete(4)}, "topology"),
-    ):
-        with pytest.raises(ValueError, match=rf"key: wanted a new one, .* with another {name}"):
-            online(key=key, **options)
-    seeded = dm.Key.seeded(7)
-    online(key=seeded)
-    online(key=seeded, algorithm=dm.OnlineLearning(epsilon=4.0))
-
-
-class Records:
-    """A problem of a user's own."""
-
-    def __init__(self, x: np.ndarray[Any, Any]) -> None:
-        self.x, self.myself = x, self
-
-
-@dataclass(frozen=True, eq=False)
-class Hidden:
-    x: Any = field(repr=False)
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        Records,
-        Hidden,
-        lambda x: Hidden([x, {"x": x}]),
-        lambda x: Records(dm.Dataset(x.reshape(-1, 2), np.ones(len(x) // 2), "mine")),
-        lambda x: Hidden(np.array([x.tolist(), "other"], dtype=object)),
-        lambda x: Hidden(Records(sparse.csr_matrix(x.reshape(-1, 2)))),
-    ],
-)
-def test_records_of_any_problem_tell_runs_apart(made) -> None:
-    first, other = np.ones(2000), np.ones(2000)
-    other[1000] = 2.0
-    one, same, two = (identity(Node(1), made(x), None, None, 1) for x in (first, first + 0, other))
-    assert one == same
-    assert [name for name in one if one[name] != two[name]] == ["problem"]
-
-
-@pytest.mark.parametrize("last", [1.0, 1 + 1e-12])
-def test_long_arrays_tell_runs_apart(last: float) -> None:
-    first, other = np.ones(2000), np.ones(2000)
-    other[1000] = last
-    one, two = (identity(Node(x), Node(x), None, None, 1) for x in (first, other))
-    assert (one == two) == (last == 1)
 
 
 def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> None:

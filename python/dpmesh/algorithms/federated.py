@@ -286,14 +286,18 @@ class FederatedLearning:
             local_epochs=self.local_epochs,
             local_steps=self.local_steps,
         )
+        step_size = at(self.local_step_size, t + 1)
         moves, losses = problem.local_training(
-            w, walks, step_size=at(self.local_step_size, t + 1), radius=self.clipping_norm
+            w, walks, step_size=step_size, radius=self.clipping_norm
         )
-        # Training ends within the ball; the guarantee does not rely on the problem for that.
+        # The guarantee relies on the problem neither for a row a client nor for the ball.
+        if moves.shape != (wanted_shape := (len(cohort), w.shape[1])):
+            raise ValueError(f"problem: wanted moves of shape {wanted_shape}, got {moves.shape}")
         try:
             kernels.clip_rows(moves, self.clipping_norm, out=moves)
         except ValueError as error:
-            step_size = at(self.local_step_size, t + 1)
+            if kernels.all_finite(moves):
+                raise
             wanted = f"training that stays finite at a local_step_size of {step_size:g}"
             raise ValueError(f"problem: wanted {wanted}, got NaN or infinity") from error
         return Sensitive(moves), losses[~np.isnan(losses)]
