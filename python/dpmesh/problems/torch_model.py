@@ -130,7 +130,7 @@ class TorchProblem(DenseProblem):
         rates = []
         with torch.no_grad():
             for row in torch.as_tensor(params, dtype=torch.float32, device=self.device):
-                scores = [self._scores(row, some) for some in x.split(TESTS_AT_ONCE)]
+                scores = [self._scores(row, some) for some in torch.split(x, TESTS_AT_ONCE)]
                 guesses = torch.cat(scores).argmax(dim=1).cpu().numpy()
                 rates.append((guesses == test.labels).mean())
         return np.array(rates)
@@ -154,7 +154,7 @@ class TorchProblem(DenseProblem):
         )
 
     def _scores(self, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        pieces = row.split(self.blocks)
+        pieces = torch.split(row, list(self.blocks))
         named = zip(self._module.named_parameters(), pieces, strict=True)
         params = {name: piece.view_as(tensor) for (name, tensor), piece in named}
         scores: torch.Tensor = func.functional_call(self._module, params, (x,))
