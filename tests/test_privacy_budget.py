@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.base import AnyAlgorithm, Info
 from dpmesh.keys import Purpose
 from dpmesh.privacy import (
     Budget,
@@ -205,6 +205,22 @@ def test_pieces_of_one_planned_batch_are_counted_once() -> None:
     assert ledger.plan == planned
 
 
+def test_a_second_release_of_a_batch_is_no_piece_of_the_first() -> None:
+    """Noise of another purpose is that of a release of its own; two that are planned are two."""
+    batches = Repeated(4.0, Laplace).plan(2)
+    once = batches.with_releases(replace(r, batch=r.round) for r in batches.releases)
+    release = once.releases[0]
+    twice = once.with_releases((release, *once.releases))
+    for plan in (once, twice):
+        ledger = Ledger(plan)
+        for purpose in (Purpose.NOISE, 1000, Purpose.NOISE, 1000):  # two nodes, each sends two
+            ledger.admit(release, purpose)
+        with pytest.raises(ValueError, match="releases: wanted all that left in the round"):
+            ledger.add(release)
+        ledger.add(release, release)
+        assert ledger.plan.releases == (release, release)
+
+
 def test_what_left_must_be_written_down() -> None:
     planned = Repeated(4.0, Laplace).plan(2).releases[0]
     more = Laplace(1.0).planned(0, ONE, nodes=(1, 2))
@@ -234,7 +250,7 @@ def test_a_release_of_all_data_that_leaves_twice_is_no_piece_of_one() -> None:
 
 
 def test_a_keeper_stands_at_the_door_within_the_block_only() -> None:
-    def refuse(release: Release) -> None:
+    def refuse(release: Release, purpose: int) -> None:
         raise OverBudget("closed")
 
     def leave() -> None:
@@ -327,6 +343,21 @@ def test_a_run_that_tells_less_than_it_releases_fails(small_problem: dm.LinearPr
 
     with pytest.raises(ValueError, match="releases: wanted all that left in the round"):
         run(Silent(), small_problem)
+
+
+def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProblem) -> None:
+    """Its report would say that nothing depends on the data."""
+
+    class Bare(dm.OnlineLearning):
+        def step(self, state, round, problem, exchange, key):
+            if round < 3:
+                return super().step(state, round, problem, exchange, key)
+            received = exchange(round, state.w)
+            after = self.absorb(state, received, round, problem, problem.batch(round, 1))
+            return after, Info((), 0, received)
+
+    with pytest.raises(ValueError, match=r"messages: wanted what .* before any release in round 3"):
+        run(Bare(), small_problem)
 
 
 def test_the_first_round_raises(small_problem: dm.LinearProblem) -> None:

@@ -145,7 +145,11 @@ class MpiEngine:
     @contextmanager
     def at_door(self, keeper: Keeper) -> Iterator[None]:
         """Ask `keeper` before every release, and let the exchange see how it is packed."""
-        with kept_by(lambda release: keeper(self._named(release))), self._packed():
+
+        def named(release: Release, purpose: int) -> None:
+            keeper(self._named(release), purpose)
+
+        with kept_by(named), self._packed():
             yield
 
     def _packed(self) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Protocol
 
 from dpmesh._validate import able, fail, integer, positive, probability
+from dpmesh.keys import Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
@@ -178,6 +179,7 @@ class Ledger:
         self._plan, self._budget = plan, budget
         self._releases: list[Release] = []
         self._leaving: list[Release] = []
+        self._begun: set[tuple[Release, int]] = set()
         self._left = Counter(() if budget is None else plan.releases)
         self._as_planned = budget is None or budget.allows(plan)
 
@@ -227,19 +229,25 @@ class Ledger:
             return True  # part of a plan that keeps the budget
         return self._budget.allows(self._with(releases))
 
-    def admit(self, release: Release) -> None:
-        """Let a release of the current round out.
+    @property
+    def is_open(self) -> bool:
+        """Whether something has left in the current round."""
+        return bool(self._leaving)
+
+    def admit(self, release: Release, purpose: int = Purpose.NOISE) -> None:
+        """Let a release of the current round out, with noise of a stream of this purpose.
 
         A round may send what its plan counts as one release of a batch in several pieces, with the
-        same record on each: one node after the other, each of its own records.
+        same record on each: one node after the other, each of its own records. Their noise is of
+        one purpose, in which no node draws twice: what comes with another is another release.
 
         Raises
         ------
         OverBudget
             A `ValueError`, if the budget has no room for it.
         """
-        in_pieces = self._leaving and release.batch is not None
-        if in_pieces and 0 < self._planned[release] == self._leaving.count(release):
+        begun = release.batch is not None and (release, purpose) in self._begun
+        if begun and 0 < self._planned[release] <= self._leaving.count(release):
             return
         if self._budget is not None and not self.allows(release):
             cost = self._with((release,)).cost(self._budget.delta).epsilon
@@ -247,6 +255,8 @@ class Ledger:
                 f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
             )
         self._leaving.append(release)
+        if release.batch is not None:
+            self._begun.add((release, purpose))
 
     def add(self, *releases: Release) -> None:
         """Write down what a finished round released, in place of what was seen to leave.
@@ -262,6 +272,7 @@ class Ledger:
             if told < self._leaving.count(release):
                 fail("releases", f"all that left in the round, such as {release}", releases)
         self._leaving.clear()
+        self._begun.clear()
         self._releases += releases
         if self._budget is not None:
             self._left.subtract(releases)

@@ -34,7 +34,8 @@ class Passage(NamedTuple):
 
 
 Watcher = Callable[[Passage], "Emission"]
-Keeper = Callable[["Release"], None]
+Keeper = Callable[["Release", int], None]
+"""Gets a release, and the purpose of the stream of its noise."""
 Carrier = Callable[["Compressed"], None]
 
 

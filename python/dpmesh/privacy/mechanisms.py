@@ -197,7 +197,7 @@ class Mechanism(ABC):
             if door.draws is not None:
                 door.draws.add("stream", stream, values.shape, nodes)
         if door.keeper is not None:
-            door.keeper(record)
+            door.keeper(record, stream.purpose)
         inside: Floats = values
         if self.clipping_norm is not None:
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Info
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
+from dpmesh.privacy.types import Released
 from dpmesh.simulator.exchange import Carrier
 from dpmesh.simulator.history import History, Value
 from dpmesh.simulator.metrics import Metric
@@ -66,10 +68,29 @@ class Rounds:
     callback: Callback | None
     at: Progress
 
-    def attempt(self) -> Step:
-        """Run the next round, and write nothing down yet."""
+    def attempt(self, released: Callable[[], bool]) -> Step:
+        """Run the next round, and write nothing down yet.
+
+        Parameters
+        ----------
+        released
+            Says whether something went through the door in this round: before that, nothing
+            travels.
+
+        Raises
+        ------
+        ValueError
+            If a message travels before any release.
+        """
+
+        def exchange(round: int, messages: Released) -> Released:
+            if not released():
+                wanted = "what Mechanism.release let out, of sensitivity 0 where no data is in it"
+                fail("messages", wanted, f"some before any release in round {round}")
+            return self.exchange(round, messages)
+
         state, info = self.algorithm.step(
-            self.at.state, self.at.rounds, self.problem, self.exchange, self.key
+            self.at.state, self.at.rounds, self.problem, exchange, self.key
         )
         return Step(state, info)
 
