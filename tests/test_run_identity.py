@@ -131,6 +131,9 @@ class Hidden:
         lambda x: Records(dm.Dataset(x.reshape(-1, 2), np.ones(len(x) // 2), "mine")),
         lambda x: Hidden(np.array([x.tolist(), "other"], dtype=object)),
         lambda x: Hidden(Records(sparse.csr_matrix(x.reshape(-1, 2)))),
+        lambda x: Records(pytest.importorskip("pandas").DataFrame({"x": x, "who": "somebody"})),
+        lambda x: Hidden(pytest.importorskip("torch").tensor(x)),
+        lambda x: Hidden({"x": pytest.importorskip("jax.numpy").asarray(x)}),
     ],
 )
 def test_records_of_any_problem_tell_runs_apart(made) -> None:

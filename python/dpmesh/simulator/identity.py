@@ -80,6 +80,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     def words(parts: Iterable[Any]) -> str:
         return f"({', '.join(_in_words(part, depth=depth + 1) for part in parts)})"
 
+    value = _as_numpys(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.dtype} of shape {value.shape}, {_checksum(value):08x}"
     if sparse.issparse(value):
@@ -106,6 +107,16 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         if name not in leave_out
     )
     return f"{type(value).__name__}({', '.join(told)})"
+
+
+def _as_numpys(value: Any) -> Any:
+    """Return a table or an array of another library, which prints in part, as one of numpy's."""
+    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(type(value), "__array__"):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError):  # parameters of PyTorch, keys of JAX, what is on a device
+        return value
 
 
 def _shows_records(problem: object) -> bool:
