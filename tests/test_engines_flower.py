@@ -137,6 +137,19 @@ def test_the_server_clips_whatever_a_client_sends() -> None:
     assert np.linalg.norm(w) == pytest.approx(L)
 
 
+def test_a_client_that_answers_twice_is_in_the_sum_once() -> None:
+    class Twice(Clients):
+        def send_and_receive(self, messages, *, timeout=None):
+            return 2 * super().send_and_receive(messages, timeout=timeout)
+
+    problem, key = make_problem(), dm.Key.seeded(3)
+    once, twice = (
+        flat(run(DPFedLS(ALGORITHM, key=key), clients(problem, private_update(L)), 2).arrays)
+        for clients in (Clients, Twice)
+    )
+    np.testing.assert_array_equal(once, twice)
+
+
 @pytest.mark.parametrize(
     "sent",
     [

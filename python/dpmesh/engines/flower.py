@@ -8,7 +8,8 @@ Needs the extra ``flower``. An existing app changes two lines, one on each side:
 Whatever the clients train, and with whatever library, the server takes their models as vectors. It
 draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
 `FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
-from the sum, and nothing else changes: the public expected size divides.
+from the sum, one that answers twice is in it once, and nothing else changes: the public expected
+size divides.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ class DPFedLS(Strategy):
         """
         assert self._state is not None
         t, w = server_round - 1, self._state.w
-        answers = sorted(replies, key=lambda answer: self._cohort[answer.metadata.src_node_id])
+        by_client = {self._cohort[answer.metadata.src_node_id]: answer for answer in replies}
+        answers = [by_client[client] for client in sorted(by_client)]
         usable = [move for answer in answers if (move := _move(answer, w)) is not None]
         moves = np.vstack([np.empty((0, w.shape[1]), w.dtype), *usable])
         if self._is_central:
