@@ -216,6 +216,12 @@ def test_samples_are_without_replacement_and_uniform() -> None:
             "compressor: wanted .* decode, apart",
         ),
         (
+            lambda: make_algorithm(5, smoothness=1.0).init(
+                replace(make_problem("hinge"), feature_norm=None), dm.Key.seeded(0)
+            ),
+            "smoothness: wanted infinity, since the hinge has a kink, got 1.0",
+        ),
+        (
             lambda: simulate(smoothness=0.1),
             "smoothness: wanted at least the problem's 0.25, got 0.1",
         ),

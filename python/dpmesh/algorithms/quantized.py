@@ -323,7 +323,11 @@ class QuantizedGossip:
             fail("sample_size", f"at most {fewest}, the records of the poorest node", wanted)
         if self.mode == "public_point":
             return
-        if isinstance(problem, LinearProblem) and problem.feature_norm is not None:
+        if not isinstance(problem, LinearProblem):
+            return
+        if problem.loss == "hinge" and self.smoothness < inf:
+            fail("smoothness", "infinity, since the hinge has a kink", self.smoothness)
+        if problem.feature_norm is not None:
             constants = problem.constants()
             if self.smoothness + problem.regularization < constants.smoothness:
                 of_records = constants.smoothness - problem.regularization
