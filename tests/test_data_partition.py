@@ -51,6 +51,18 @@ def test_partitions_are_partitions(
         np.testing.assert_array_equal(part, same)
 
 
+@pytest.mark.parametrize("kind", sorted(MAKERS))
+def test_only_a_partition_that_looks_at_no_record_replaces_one_by_one(kind: str) -> None:
+    """Another label of one record: how many of a node's other records are others."""
+    before = data.digits()
+    labels = before.labels.copy()
+    labels[17] = (labels[17] + 1) % 10
+    after = Dataset(before.features, labels)
+    dealt = (MAKERS[kind](each, 16, rng(5), equal_sizes=True) for each in (before, after))
+    came = max(len(np.setdiff1d(new, old)) for old, new in zip(*dealt, strict=True))
+    assert came == 0 if kind == "iid" else came > 0
+
+
 TEN = np.repeat(np.arange(10), 600)
 
 

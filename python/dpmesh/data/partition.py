@@ -4,6 +4,11 @@ A partition is a tuple with one array of record indices for each node. The array
 is empty, and together they hold every record, unless equal sizes are asked for: then all nodes have
 the same number of records, and the few that are left over belong to nobody. Each node's records are
 in random order, but for `by_user`, which keeps the order of the dataset.
+
+A guarantee is for nodes that hold these records: it replaces a record where it is. `dirichlet` and
+`shards` deal by class, so that another label of one record deals out others anew. They stand for
+nodes whose data differ; for one collection that is to be protected as a whole, take `iid`, which
+looks at no record.
 """
 
 from __future__ import annotations
