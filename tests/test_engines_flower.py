@@ -99,17 +99,28 @@ def run(strategy: DPFedLS, clients: Clients, rounds: int = 5):
     return strategy.start(clients, start, rounds)
 
 
-def test_the_same_models_as_in_our_simulator() -> None:
+@pytest.mark.parametrize("output_weights", [None, 1.0])
+def test_the_same_models_as_in_our_simulator(output_weights) -> None:
     """Every client is in every cohort: which node is which client does not matter."""
     problem, key = make_problem(), dm.Key.seeded(3)
-    simulated = dm.simulate(ALGORITHM, problem, rounds=5, key=key, delta=1e-5)
-    strategy = DPFedLS(ALGORITHM, delta=1e-5, key=key)
+    algorithm = replace(ALGORITHM, output_weights=output_weights)
+    simulated = dm.simulate(algorithm, problem, rounds=5, key=key, delta=1e-5)
+    strategy = DPFedLS(algorithm, delta=1e-5, key=key)
     result = run(strategy, Clients(problem, private_update(L)))
     np.testing.assert_allclose(flat(result.arrays), simulated.parameters, rtol=1e-12, atol=1e-14)
     assert strategy.report == simulated.privacy
     assert strategy.report.releases == 5
     assert result.train_metrics_clientapp[5]["epsilon"] == simulated.privacy.epsilon
     assert set(result.train_metrics_clientapp[1]) == {"epsilon", "delta"}
+
+
+def test_the_log_says_at_the_beginning_what_all_rounds_cost(caplog) -> None:
+    """Flower asks for a summary before the first round: what was released by then is nothing."""
+    caplog.set_level("INFO", logger="flwr")
+    strategy = DPFedLS(ALGORITHM, delta=1e-5)
+    run(strategy, Clients(make_problem(), private_update(L)), 2)
+    told = [line for line in caplog.messages if "epsilon = " in line]
+    assert told == [f"\t{str(strategy.report).splitlines()[0]}"]
 
 
 def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:

@@ -108,6 +108,7 @@ class DPFedLS(Strategy):
         self._cohort: dict[int, int] = {}
         self._state: FederatedState | None = None
         self._arrays = ArrayRecord()
+        self._rounds = 1
 
     def plan(self, rounds: int) -> Plan:
         """Return the releases of so many rounds: of the server, or of one client in all of them."""
@@ -123,8 +124,7 @@ class DPFedLS(Strategy):
     @property
     def report(self) -> Report:
         """What was released so far, and what it cost; it names who sees what."""
-        ledger = self.plan(1).with_releases(self._ledger)
-        return report(ledger, self.delta, seeded=self.key.is_seeded)
+        return self._report(self.plan(1).with_releases(self._ledger))
 
     @drawn_once()
     def start(
@@ -149,6 +149,7 @@ class DPFedLS(Strategy):
             self.budget.require(self, num_rounds)
         if not self.key.is_seeded:
             claim(self.key, self._identity)
+        self._rounds = num_rounds
         return super().start(grid, initial_arrays, num_rounds, *arguments, **options)
 
     def configure_train(
@@ -164,7 +165,8 @@ class DPFedLS(Strategy):
         cohort = self.algorithm.sample(server_round - 1, self.key)
         self._cohort = {nodes[client]: int(client) for client in cohort}
         config[ROUND] = server_round
-        content = RecordDict({ARRAYS: arrays, CONFIG: config})
+        start = unflat(self._state.w, self._arrays)  # `arrays` are the output, which may be a mean
+        content = RecordDict({ARRAYS: start, CONFIG: config})
         return [Message(content, node, MessageType.TRAIN) for node in self._cohort]
 
     def aggregate_train(
@@ -202,10 +204,14 @@ class DPFedLS(Strategy):
         return None
 
     def summary(self) -> None:
-        """Write the privacy of what was released so far into Flower's log."""
+        """Write into Flower's log what the rounds cost: before the first, what all of them will."""
         log.info("\t%s sees the clients' moves", "The server" if self._is_central else "Nobody")
-        for line in str(self.report).splitlines():
+        told = self.report if self._ledger else self._report(self.plan(self._rounds))
+        for line in str(told).splitlines():
             log.info("\t%s", line)
+
+    def _report(self, plan: Plan) -> Report:
+        return report(plan, self.delta, seeded=self.key.is_seeded)
 
     @property
     def _is_central(self) -> bool:
