@@ -55,6 +55,11 @@ def test_an_l1_sensitivity_needs_no_factor_for_laplace_noise() -> None:
     assert Gaussian(2.0).noise_scale(Sensitivity(3.0, "l1", "a test"), 100) == 6.0
 
 
+@pytest.mark.parametrize("law", [Laplace, Gaussian])
+def test_what_does_not_depend_on_the_data_has_no_noise_on_a_grid_either(law) -> None:
+    assert law(2.0, grid=0.5).noise_scale(NOTHING, 3) == 0
+
+
 @pytest.mark.parametrize("mechanism", [Gaussian(1.5), Laplace(0.5), NoNoise()])
 def test_what_is_recorded_is_what_was_planned(mechanism: Mechanism) -> None:
     x = np.ones((3, 7), dtype=np.float32)
@@ -65,13 +70,18 @@ def test_what_is_recorded_is_what_was_planned(mechanism: Mechanism) -> None:
     np.testing.assert_array_equal(emission.values, x)
 
 
-def test_clipping_at_the_door_bounds_what_goes_out() -> None:
-    x = np.array([[3.0, 4.0], [0.3, 0.4]])
-    gaussian = Gaussian(1e-9, clipping_norm=1.0)
-    assert gaussian.clipping_sensitivity("replace_one").bound == 2.0
-    assert gaussian.clipping_sensitivity("add_remove").bound == 1.0
-    out = gaussian.release(x, gaussian.clipping_sensitivity("add_remove"), stream(), round=0).values
-    np.testing.assert_allclose(out, [[0.6, 0.8], [0.3, 0.4]], atol=1e-7)
+@pytest.mark.parametrize(
+    ("law", "long", "clipped"),
+    [(Gaussian, [3.0, 4.0], [1.5, 2.0]), (Laplace, [3.0, 2.0], [1.5, 1])],
+)
+def test_clipping_at_the_door_bounds_what_goes_out(law, long, clipped) -> None:
+    short = [0.9, 1.2]
+    mechanism = law(1e-9, clipping_norm=2.5)
+    one = Sensitivity(2.5, law.norm, "1 x clipping norm, add_remove")
+    assert mechanism.clipping_sensitivity("add_remove") == one
+    assert mechanism.clipping_sensitivity("replace_one").bound == 5.0
+    out = mechanism.release(np.array([long, short]), one, stream(), round=0).values
+    np.testing.assert_allclose(out, [clipped, short], atol=1e-6)
 
 
 def test_events_are_dp_accounting_events() -> None:
