@@ -195,6 +195,7 @@ def test_samples_are_without_replacement_and_uniform() -> None:
             lambda: make_algorithm(5, smoothness=np.nan),
             "smoothness: wanted .* or infinity, got nan",
         ),
+        (lambda: make_algorithm(5, smoothness=0.0), "smoothness: wanted .* or infinity, got 0"),
         (lambda: make_algorithm(5, grid=0.3), "grid: wanted a power of 2"),
         (lambda: make_algorithm(5).plan(0), "rounds: wanted an integer of at least 1, got 0"),
         (
@@ -222,7 +223,7 @@ def test_samples_are_without_replacement_and_uniform() -> None:
             "smoothness: wanted infinity, since the hinge has a kink, got 1.0",
         ),
         (
-            lambda: simulate(smoothness=0.1),
+            lambda: simulate(regularization=0.1, smoothness=0.1),
             "smoothness: wanted at least the problem's 0.25, got 0.1",
         ),
         (

@@ -23,6 +23,23 @@ from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 from dpmesh.simulator.exchange import Gossip
 
 
+def test_plans_say_what_they_rest_on() -> None:
+    def rests_on(**settings) -> tuple[str, ...]:
+        return (
+            make_algorithm(3, step_size=0.5, consensus_step_size=0.5, **settings)
+            .plan(2)
+            .assumptions
+        )
+
+    secret = "which records a node samples stays secret"
+    lipschitz = "every record's gradient is 0.5-Lipschitz"
+    convex = ("every record's loss is convex", "no record's gradient is longer than 3")
+    assert rests_on() == rests_on(mode="public_point", smoothness=0.5) == (secret,)
+    assert rests_on(smoothness=0.5) == (secret, lipschitz)
+    paper = rests_on(mode="paper", smoothness=0.5, clipping_norm=3.0)
+    assert paper == (secret, *convex, lipschitz)
+
+
 @given(
     rounds=st.integers(1, 12),
     mode=st.sampled_from(claims.MODES),

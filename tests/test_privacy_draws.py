@@ -168,6 +168,14 @@ def test_no_node_draws_twice(node: int) -> None:
                 release(key, nodes)
 
 
+def test_a_vector_draws_as_one_row() -> None:
+    with drawn_once():
+        Gaussian(1.0).release(np.zeros(3), ONE, KEY.stream(Purpose.NOISE, 0), round=0)
+        release(own([1, 2]))
+        with pytest.raises(ValueError, match=r"stream: .*Purpose\.NOISE in round 0 again"):
+            release(own([0]), rows=1)
+
+
 def test_coins_are_no_noise_and_none_of_another_release() -> None:
     door = Laplace(1.0, compressor=Quantizer(0.1))
 

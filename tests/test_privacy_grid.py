@@ -147,8 +147,8 @@ def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() ->
 
 
 def test_events_are_what_is_proved() -> None:
-    zcdp = Gaussian(2.0, grid=0.5).planned(0, ONE).event
-    assert zcdp == dp_accounting.ZCDpEvent(1 / 8)
+    zcdp = Gaussian(3.0, grid=0.5).planned(0, ONE).event
+    assert zcdp == dp_accounting.ZCDpEvent(1 / 18)
     laplace = plan(*(Laplace(2.0, grid=0.5).planned(t, ONE) for t in range(3)))
     accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(laplace.event())

@@ -170,7 +170,7 @@ def test_nodes_of_a_release_draw_their_own_noise() -> None:
     [
         (lambda: Laplace(1.0).planned(0, ONE, nodes=()), "nodes: wanted a tuple of distinct"),
         (lambda: Laplace(1.0).planned(0, ONE, nodes=(1, 1)), "nodes: wanted .*distinct.*got \\(1"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=(-1,)), "nodes: wanted .* at least 0"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=(-1, 1)), "nodes: wanted .* at least 0"),
         (lambda: Laplace(1.0).planned(0, ONE, nodes=(0.5,)), "nodes: wanted .*integers"),
         (lambda: plan(Laplace(1.0).planned(0, ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
         (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
