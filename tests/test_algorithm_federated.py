@@ -329,6 +329,7 @@ GOOD = {
     ("bad", "message"),
     [
         ({"clients": 0}, "clients: wanted an integer of at least 1"),
+        ({"clients": 2**32}, "clients: wanted an integer .* below 4294967296"),
         ({"sampling_rate": 0.0}, r"sampling_rate: wanted a number in \(0, 1\], got 0"),
         ({"sampling_rate": np.nan}, "sampling_rate: wanted a finite number, got nan"),
         ({"clipping_norm": np.inf}, "clipping_norm: wanted a finite number, got inf"),
@@ -338,6 +339,7 @@ GOOD = {
         ({"local_steps": 2}, "local_epochs: wanted either this or local_steps"),
         ({"local_epochs": None}, "local_epochs: wanted either this or local_steps"),
         ({"local_epochs": 1.5}, "local_epochs: wanted an integer"),
+        ({"local_epochs": 0}, "local_epochs: wanted an integer of at least 1"),
         ({"global_step_size": -1.0}, "global_step_size: wanted a finite number greater than 0"),
         ({"estimator": 3}, "estimator: wanted an estimator, such as .*, got 3"),
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),

@@ -78,6 +78,16 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     assert plan("add_remove", *sampled).cost().epsilon == inf
 
 
+def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
+    laplace, gaussian = Laplace(0.1).planned(0, ONE, 0), Gaussian(5.0).planned(1, ONE, 1)
+    most = plan("replace_one", laplace, gaussian).cost(1e-5)
+    assert most == (10.0, "pure differential privacy of Laplace noise")
+    distinct = [Gaussian(1.0 + t).planned(t, ONE, t, PoissonSampling(0.1)) for t in range(9)]
+    few, many = (plan("add_remove", *distinct[:count]).cost(1e-5) for count in (8, 9))
+    assert few.accountant == "privacy loss distribution or Rényi curve of Poisson samples"
+    assert many.accountant == "Rényi curve of Poisson samples"
+
+
 def test_the_event_is_that_of_the_whole_plan() -> None:
     sampled = plan("add_remove", *rounds(20, 1.5, PoissonSampling(0.05)))
     accountant = dp_accounting.pld.PLDAccountant(

@@ -122,8 +122,6 @@ def _gaussian(
         discrete = release.mechanism == "discrete_gaussian"
         kind = _Kind(discrete, release.noise_multiplier, release.sampling)
         which[index] = numbers.setdefault(kind, len(numbers))
-    if not numbers:
-        return np.zeros(len(parts.owners)), lambda _: ""
     if delta == 0:
         touched = parts.totals(chosen.astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""

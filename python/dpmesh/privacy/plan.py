@@ -135,7 +135,6 @@ class Plan:
         ValueError
             As `cost`, or if `nodes` is less than that number.
         """
-        probability("delta", delta, one=False)
         count = self._nodes(nodes)
         if not self.tells_nodes_apart:
             return np.full(count, self.cost(delta).epsilon)
