@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from math import inf
+from math import inf, log
 
 import numpy as np
 import pytest
@@ -120,6 +120,15 @@ def test_equals_its_twin(
         a=output_weights,
     )
     np.testing.assert_allclose(algorithm.parameters(state)[0], twin, rtol=1e-10, atol=1e-10)
+
+
+def test_losses_are_those_of_who_learned() -> None:
+    everybody = FederatedLearning(4, 1.0, 0.3, None, local_epochs=1, clients_at_once=3)
+    problem = make_clients([3, 0, 2, 4], 4)
+    _, (info,) = run(everybody, problem, 1, Key.seeded(1))
+    assert info.losses() == pytest.approx([log(2)] * 3)  # of a logistic model that is 0
+    _, (info,) = run(replace(everybody, sampling_rate=1e-12), problem, 1, Key.seeded(1))
+    assert info.losses is None
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])

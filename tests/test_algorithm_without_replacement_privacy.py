@@ -72,6 +72,10 @@ def test_noise_is_for_all_releases_that_a_record_moves() -> None:
     shared = replace(paper, copies=20)
     assert shared.plan(1).cost(delta).epsilon == pytest.approx(14.939302, rel=1e-7)
     assert "held by more than 20 nodes" in str(dm.privacy.report(shared.plan(1), delta))
+    assert replace(paper, copies=2).plan(1).assumptions == (
+        "no record is held by more than 2 nodes",
+    )
+    assert paper.plan(1).assumptions == ()
     single = replace(paper, models=1)
     assert single.plan(1).cost(delta).epsilon == pytest.approx(0.84991906, rel=1e-7)
     for calibration, of_one in (("analytic", 18.040913), ("classical", 6.6674348 * sqrt(10))):

@@ -96,12 +96,15 @@ def test_rounding_moves_rows_no_further_apart_than_the_noise_covers(mechanism, d
 def test_rounding_saturates_and_keeps_what_is_on_the_grid() -> None:
     x = np.array([1e300, -1e300, 3.0, 0.0])
     np.testing.assert_array_equal(round_to_grid(x, 0.5), [2.0**51, -(2.0**51), 3.0, 0.0])
+    assert round_to_grid(x, 2.0**-100)[0] == 2.0**-48
     on_grid = np.array([3.1], dtype=np.float32)
     np.testing.assert_array_equal(round_to_grid(on_grid, 2.0**-40), on_grid)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_release_names_its_law(mechanism) -> None:
+    for power in (-100, 100):
+        assert mechanism(2.0, grid=2.0**power).grid == 2.0**power
     release = mechanism(2.0, grid=2.0**-20).planned(0, ONE)
     assert (
         release.mechanism == {Laplace: "discrete_laplace", Gaussian: "discrete_gaussian"}[mechanism]
@@ -172,9 +175,10 @@ def test_the_last_bits_tell_nothing(mechanism) -> None:
         (lambda: Laplace(1.0, grid=0.1), "grid: wanted a power of 2 between .*, got 0.1"),
         (lambda: Gaussian(1.0, grid=np.nan), "grid: wanted a finite number, got nan"),
         (lambda: Gaussian(1.0, grid=2.0**101), "grid: wanted a power of 2 between"),
+        (lambda: Gaussian(1.0, grid=2.0**-101), "grid: wanted a power of 2 between"),
         (lambda: NoNoise(grid=0.5), "grid: wanted None, since there is no noise, got 0.5"),
         (
-            lambda: Gaussian(1.0, grid=2.0**-26).release(np.ones((1, 1)), ONE, stream(), round=0),
+            lambda: Gaussian(1.0, grid=2.0**-25).release(np.ones((1, 1)), ONE, stream(), round=0),
             r"grid: wanted at least a 2\*\*-25th of the noise",
         ),
         (
