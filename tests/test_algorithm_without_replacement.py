@@ -117,11 +117,15 @@ def test_the_controller_is_told_the_losses_of_algorithm_2() -> None:
     state = algorithm.init(problem, key)
     for t in range(8):
         before = state
-        state, _ = algorithm.step(state, t, problem, alone, key)
-        for m in np.flatnonzero(seen[t].acting):
+        state, info = algorithm.step(state, t, problem, alone, key)
+        acting = seen[t].acting
+        if acting.any():
+            np.testing.assert_array_equal(info.losses(), seen[t].losses[acting].sum(axis=1))
+        for m in np.flatnonzero(acting):
             i = before.used[m]
             for told, number in ((seen[t].losses, i), (seen[t].last_losses, i - 1)):
                 if number < 0:
+                    assert not told[m].any()  # nor anything of another node
                     continue
                 batch = problem.partition[m][number * 3 : number * 3 + 3]
                 w = before.local[m].reshape(1, -1)

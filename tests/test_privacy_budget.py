@@ -123,9 +123,18 @@ def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
         goal.require(Repeated(4.0, Gaussian), 1)
 
 
+def test_no_more_rounds_are_tried_than_asked_for() -> None:
+    """A schedule of three rounds has no fourth."""
+    algorithm = replace(quantized(5.0), step_size=HorizonPower(1.0, -0.5, 3))
+    goal = Budget(algorithm.plan(2).cost(1e-5).epsilon, 1e-5)
+    with pytest.raises(OverBudget, match="rounds: wanted at most 2, which"):
+        goal.require(algorithm, 3)
+
+
 def test_a_ledger_takes_no_more_than_the_budget() -> None:
     goal, plan = Budget(1.0), Repeated(4.0, Laplace).plan(10)
     ledger = Ledger(plan, goal)
+    assert Ledger(plan).allows(*plan.releases)
     for release in plan.releases[:4]:
         assert ledger.allows(release)
         ledger.admit(release)

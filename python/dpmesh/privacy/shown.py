@@ -7,7 +7,6 @@ epsilon of noise that was calibrated to epsilon 1 is shown as 1, and a delta of 
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from math import isfinite
 
 ROUNDING = 1e-12
 """Relative error of a number that was computed from one to noise and back."""
@@ -29,6 +28,5 @@ def as_given(value: float) -> str:
 
 
 def _rounded(value: float, digits: int, direction: str) -> str:
-    if isfinite(value):
-        value = float(Context(digits, direction).create_decimal(value))
+    value = float(Context(digits, direction).create_decimal(value))
     return f"{value:.{digits}g}"
