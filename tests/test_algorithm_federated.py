@@ -305,6 +305,9 @@ def test_an_estimator_is_told_the_noise_of_the_average_and_its_sum(sampling, sca
 def test_sampling_is_in_the_events() -> None:
     poisson = FederatedLearning(100, 0.1, 1.0, 1.0, local_epochs=1)
     assert poisson.plan(1).releases[0].sampling == PoissonSampling(0.1)
+    trusted, secret = poisson.plan(1).assumptions
+    assert trusted.startswith("the server is trusted")
+    assert secret.endswith("stays secret")
     assert poisson.expected_size == pytest.approx(10)
     uniform = replace(poisson, sampling="uniform", sampling_rate=0.099)
     assert uniform.plan(1).releases[0].sampling == FixedSizeSampling(10, 100)

@@ -299,6 +299,7 @@ def test_runs_without_a_seed_differ_and_are_private() -> None:
         (lambda: dm.OnlineLearning().with_least_noise(0), "dim: wanted an integer of at least 1"),
         (lambda: dm.OnlineLearning().with_least_noise(3, delta=1.0), "delta: wanted a number in"),
         (lambda: dm.OnlineLearning().with_least_noise(3, l1_norm=-1), "clipping_norm: wanted"),
+        (lambda: OnlineLearningUnnoisedRegularizer(-1.0), "epsilon: wanted .* greater than 0"),
         (lambda: OnlineLearningUnnoisedRegularizer(phi=0.0), "phi: wanted .* greater than 0"),
         (lambda: OnlineLearningUnnoisedRegularizer(rounds=0), "rounds: wanted an integer"),
         (lambda: OnlineLearningUnnoisedRegularizer(delta=0.1), "delta: wanted 0"),

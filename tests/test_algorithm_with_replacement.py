@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from math import inf, sqrt
+from math import inf, log, sqrt
 
 import numpy as np
 import pytest
@@ -83,6 +83,7 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
     algorithm = WithReplacement(4, 60, 1.5, 3, 5, visits=2)
     run = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=96, delta=1e-5)
     plan = algorithm.plan(96)
+    assert run.traffic == dm.simulator.Traffic(3 * 96, 3 * 96 * 2 * 64)
 
     def kinds(ledger):
         return Counter(replace(release, round=0) for release in ledger.releases)
@@ -114,6 +115,13 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
         distance = np.linalg.norm(passage.inside - twin.inside)
         assert (distance > 0) == drawn
         assert distance <= algorithm.sensitivity.bound
+
+
+def test_losses_are_those_before_the_step() -> None:
+    algorithm, problem = WithReplacement(2, 5, 1.0, 3, 2), make_problem([5, 5], 2, 3)
+    state = algorithm.init(problem, dm.Key.seeded(0))
+    _, info = algorithm.step(state, 0, problem, alone, dm.Key.seeded(0))
+    assert info.losses() == pytest.approx([3 * log(2)])  # of three logistic models that are 0
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,27 @@ def test_the_controller_is_told_the_losses_of_algorithm_2() -> None:
                 )
 
 
+def test_a_controller_keeps_what_it_learns_and_decides() -> None:
+    @dataclass(frozen=True)
+    class Counting(RandomGlobal):
+        def init(self, shape, key):
+            return 0
+
+        def learn(self, state, observation, round, key):
+            return state + 1
+
+        def decide(self, state, observation, round, key):
+            actions, _ = super().decide(None, observation, round, key)
+            return actions, 10 * state
+
+    algorithm = dm.WithoutReplacement(batch_size=3, controller=Counting(0.5))
+    problem, key = make_problem([9], 2), dm.Key.seeded(0)
+    state = algorithm.init(problem, key)
+    for t in range(3):
+        state, _ = algorithm.step(state, t, problem, alone, key)
+    assert state.controller == 1110
+
+
 def test_each_record_is_used_once() -> None:
     problem = make_problem([20, 9], 2)
     algorithm = dm.WithoutReplacement(batch_size=4)
@@ -153,7 +174,7 @@ def test_each_record_is_used_once() -> None:
 
 
 def test_nodes_that_seldom_act_may_have_used_all_records_before_the_end() -> None:
-    problem = make_problem([8, 9], 2)
+    problem = make_problem([8, 9], 2, loss="hinge")  # which needs no constants without noise
     algorithm = dm.WithoutReplacement(batch_size=4, arrival_rate=0.9, epsilon=None)
     run = dm.simulate(algorithm, problem, rounds=60, key=dm.Key.seeded(0), metrics=["loss"])
     assert np.isfinite(run.parameters).all()

@@ -25,7 +25,7 @@ from dpmesh.controllers import (
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.audit.transcript import record
 from dpmesh.privacy.door import watched_by
-from dpmesh.schedules import Constant, InverseTime
+from dpmesh.schedules import Constant, InverseTime, Piecewise
 
 
 @pytest.mark.parametrize("controller", FIXED)
@@ -227,6 +227,9 @@ def test_steps_of_theorem_4_keep_lemma_4() -> None:
     too_long = dm.WithoutReplacement(batch_size=2, step_size=InverseTime(1 / (0.5 * 1e-4)))
     with pytest.raises(ValueError, match="step_size: Lemma 4 wants at most"):
         dm.simulate(replace(too_long, controller=AlwaysGlobal()), problem, rounds=3)
+    once = replace(too_long, step_size=Piecewise((1, 2), (9.0, 0.1)), controller=Periodic(2))
+    with pytest.raises(ValueError, match=r"step_size: Lemma 4 wants at most .* got 9"):
+        dm.simulate(once, make_problem([20, 1], 2), rounds=2)  # one node never steps
     with pytest.raises(ValueError, match=r"problem\.regularization: wanted .* greater than 0"):
         theorem_4_steps(make_problem([20], 2), 0.5)
 
