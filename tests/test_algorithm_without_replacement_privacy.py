@@ -188,9 +188,16 @@ def test_public_controllers_see_nothing_private_and_others_are_reported() -> Non
             assert np.isnan(private).all()
     assert "no proof covers" not in str(run.privacy)
 
-    learned = replace(public, controller=DeepQ(5, hidden=16))
-    run = dm.simulate(learned, problem, rounds=10, delta=1e-5)
-    assert "no proof covers" in str(run.privacy)
+    class Private(Watching):
+        public = False
+
+    for controller in (
+        DeepQ(5, hidden=16),
+        Private(0.5),
+    ):  # one of one's own need not say so itself
+        private = replace(public, controller=controller)
+        run = dm.simulate(private, problem, rounds=10, delta=1e-5)
+        assert "no proof covers" in str(run.privacy)
 
     released = replace(public, controller=DeepQ(5, hidden=16, sees="released"))
     with pytest.raises(ValueError, match="public_losses: wanted losses on public data"):

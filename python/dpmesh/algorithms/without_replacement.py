@@ -37,6 +37,7 @@ from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
+from dpmesh.controllers.base import PRIVATE_DECISIONS
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -185,9 +186,12 @@ class WithoutReplacement:
             for t in each_round(rounds)
             if self.controller.may_be_global(t)
         )
-        copies = f"no record is held by more than {self.copies} nodes"
-        assumptions = self.controller.assumptions + ((copies,) if self.copies > 1 else ())
-        return Plan(releases, "replace_one", "record", assumptions)
+        told = list(self.controller.assumptions)
+        if not self.controller.public:
+            told.insert(0, PRIVATE_DECISIONS)
+        if self.copies > 1:
+            told.append(f"no record is held by more than {self.copies} nodes")
+        return Plan(releases, "replace_one", "record", tuple(told))
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the richest node's mini-batches last, if all nodes always act."""

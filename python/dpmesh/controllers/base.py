@@ -22,6 +22,12 @@ StateT = TypeVar("StateT")
 Actions: TypeAlias = npt.NDArray[np.bool_]
 """Shape (nodes, classifiers): whether the update is global; False for nodes that do not act."""
 
+PRIVATE_DECISIONS = (
+    "the controller decides by private models and losses: who updates the global model when is "
+    "seen by all and depends on the data, which no proof covers and which is known to leak"
+)
+"""What a privacy report says of a controller that is not public."""
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -72,13 +78,13 @@ class Controller(Protocol[StateT]):
         """Whether decisions depend on public information and coins only.
 
         If not, they tell of private data: everybody sees which node updates the global models and
-        when, and no proof of the algorithm's guarantee covers that.
+        when, and no proof of the algorithm's guarantee covers that. The report then says so.
         """
         ...
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a privacy report must say about the decisions."""
+        """What else a privacy report must say about the decisions."""
         ...
 
     def may_be_global(self, round: int) -> bool:

@@ -140,14 +140,10 @@ class DeepQ:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a privacy report must say about the decisions."""
-        if self.public:
-            return ("the data on which the controller scores released models is public",)
-        return (
-            "the controller decides by private models and losses: who updates the global model "
-            "when is seen by all and depends on the data, which no proof covers and which is "
-            "known to leak",
-        )
+        """What else a privacy report must say about the decisions."""
+        if not self.public:
+            return ()
+        return ("the data on which the controller scores released models is public",)
 
     def may_be_global(self, round: int) -> bool:
         """Return True: what is learned is not known before, and exploration never stops."""
