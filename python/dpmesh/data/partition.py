@@ -93,7 +93,8 @@ def dirichlet(
     By default each class is divided among the nodes in shares drawn from a symmetric Dirichlet
     distribution (Yurochkin et al., 2019), drawn again while a node is left empty. With
     `equal_sizes` each node in turn draws its own mix of classes, from a Dirichlet distribution
-    around the mix of the whole (Hsu, Qi, Brown, 2019), out of what the nodes before it left.
+    around the mix of the whole (Hsu, Qi, Brown, 2019), out of what the nodes before it left. Another
+    label of one record moves others: a guarantee is for the nodes' records, not for the whole.
 
     Parameters
     ----------
@@ -146,7 +147,8 @@ def shards(
     """Sort the records by class, cut them into equal shards, deal those out (McMahan et al., 2017).
 
     With 2 shards most nodes see 2 classes only. With `equal_sizes` the shards have exactly the same
-    size; the records that are left out for that are random ones.
+    size; the records that are left out for that are random ones. Another label of one record moves
+    others: a guarantee is for the nodes' records, not for the whole.
 
     Raises
     ------
