@@ -93,8 +93,9 @@ def dirichlet(
     By default each class is divided among the nodes in shares drawn from a symmetric Dirichlet
     distribution (Yurochkin et al., 2019), drawn again while a node is left empty. With
     `equal_sizes` each node in turn draws its own mix of classes, from a Dirichlet distribution
-    around the mix of the whole (Hsu, Qi, Brown, 2019), out of what the nodes before it left. Another
-    label of one record moves others: a guarantee is for the nodes' records, not for the whole.
+    around the mix of the whole (Hsu, Qi, Brown, 2019), out of what the nodes before it left.
+    Another label of one record moves others: a guarantee is for the nodes' records, not for the
+    whole.
 
     Parameters
     ----------
