@@ -355,7 +355,7 @@ def test_a_run_that_tells_less_than_it_releases_fails(small_problem: dm.LinearPr
 
 
 def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProblem) -> None:
-    """Its report would say that nothing depends on the data."""
+    """Their reports would say that nothing depends on the data, and that all had noise."""
 
     class Bare(dm.OnlineLearning):
         def step(self, state, round, problem, exchange, key):
@@ -365,8 +365,26 @@ def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProbl
             after = self.absorb(state, received, round, problem, problem.batch(round, 1))
             return after, Info((), 0, received)
 
-    with pytest.raises(ValueError, match=r"messages: wanted what .* before any release in round 3"):
+    class Beside(dm.OnlineLearning):
+        def step(self, state, round, problem, exchange, key):
+            after, info = super().step(state, round, problem, exchange, key)
+            return after, replace(info, received=exchange(round, after.w))
+
+    class Further(dm.OnlineLearning):
+        """Mixes twice what it released once: the second time it depends on no data."""
+
+        def step(self, state, round, problem, exchange, key):
+            after, info = super().step(state, round, problem, exchange, key)
+            public, noise = Sensitivity(0.0, "l1", "made of releases"), key.stream(1000, round)
+            again = self.mechanism.release(info.received, public, noise, round=round)
+            releases = (*info.releases, again.release)
+            return after, replace(info, releases=releases, received=exchange(round, again.values))
+
+    with pytest.raises(ValueError, match=r"messages: wanted what .* got 1 in round 3, after 0"):
         run(Bare(), small_problem)
+    with pytest.raises(ValueError, match=r"messages: wanted what .* got 2 in round 0, after 1"):
+        run(Beside(), small_problem)
+    assert run(Further(), small_problem).privacy.epsilon == 1
 
 
 def test_the_first_round_raises(small_problem: dm.LinearProblem) -> None:

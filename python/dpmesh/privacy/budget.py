@@ -180,6 +180,8 @@ class Ledger:
         self._releases: list[Release] = []
         self._leaving: list[Release] = []
         self._begun: set[tuple[Release, int]] = set()
+        self.admitted = 0
+        """How often something was let out in the current round."""
         self._left = Counter(() if budget is None else plan.releases)
         self._as_planned = budget is None or budget.allows(plan)
 
@@ -229,11 +231,6 @@ class Ledger:
             return True  # part of a plan that keeps the budget
         return self._budget.allows(self._with(releases))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether something has left in the current round."""
-        return bool(self._leaving)
-
     def admit(self, release: Release, purpose: int = Purpose.NOISE) -> None:
         """Let a release of the current round out, with noise of a stream of this purpose.
 
@@ -248,12 +245,14 @@ class Ledger:
         """
         begun = release.batch is not None and (release, purpose) in self._begun
         if begun and 0 < self._planned[release] <= self._leaving.count(release):
+            self.admitted += 1
             return
         if self._budget is not None and not self.allows(release):
             cost = self._with((release,)).cost(self._budget.delta).epsilon
             raise OverBudget(
                 f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
             )
+        self.admitted += 1
         self._leaving.append(release)
         if release.batch is not None:
             self._begun.add((release, purpose))
@@ -273,6 +272,7 @@ class Ledger:
                 fail("releases", f"all that left in the round, such as {release}", releases)
         self._leaving.clear()
         self._begun.clear()
+        self.admitted = 0
         self._releases += releases
         if self._budget is not None:
             self._left.subtract(releases)

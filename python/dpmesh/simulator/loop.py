@@ -227,7 +227,7 @@ class _Loop:
         if not self.ends_early:
             self.run.at.received = None  # its memory, as large as the state, serves the round
         with self.ranks.together(self._save if self.rewinds else self._last_checkpoint):
-            step = self.run.attempt(lambda: self.ledger.is_open)
+            step = self.run.attempt(lambda: self.ledger.admitted)
             return step, self.ranks.agree(self._signs(step, interrupt))
 
     def _accept(self, step: Step, signs: Sign, interrupt: Interrupt) -> Sign:

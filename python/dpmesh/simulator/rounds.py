@@ -68,25 +68,27 @@ class Rounds:
     callback: Callback | None
     at: Progress
 
-    def attempt(self, released: Callable[[], bool]) -> Step:
+    def attempt(self, releases: Callable[[], int]) -> Step:
         """Run the next round, and write nothing down yet.
 
         Parameters
         ----------
-        released
-            Says whether something went through the door in this round: before that, nothing
-            travels.
+        releases
+            Says how many there were in this round: no more messages travel.
 
         Raises
         ------
         ValueError
-            If a message travels before any release.
+            If a message travels without a release.
         """
+        travelled = 0
 
         def exchange(round: int, messages: Released) -> Released:
-            if not released():
+            nonlocal travelled
+            travelled += 1
+            if travelled > releases():
                 wanted = "what Mechanism.release let out, of sensitivity 0 where no data is in it"
-                fail("messages", wanted, f"some before any release in round {round}")
+                fail("messages", wanted, f"{travelled} in round {round}, after {releases()}")
             return self.exchange(round, messages)
 
         state, info = self.algorithm.step(
