@@ -19,7 +19,7 @@ from dpmesh.experiments.schema import all_keys, json_schema
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, rounds_left
 from dpmesh.privacy import Quantizer
-from dpmesh.simulator import simulate
+from dpmesh.simulator import LogNormal, Uniform, simulate
 
 pytest.importorskip("sklearn")
 
@@ -76,6 +76,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ('"digits"', '"csv"', r"line 7: data\.file: wanted the file of the source 'csv', got none"),
         ('"digits"', '"digits"\nfile = "x"', r"line 9: data\.file: wanted none for the source"),
         ("[5, 6, 7, 8, 9]", '["a"]', r"line 9: data\.positive\[0\]: wanted an integer, got 'a'"),
+        ("[5, 6, 7, 8, 9]", "[10]", r"line 9: data\.positive: wanted labels of digits, got \[10\]"),
         ("nodes = 4", 'nodes = "4"', r"line 13: partition\.nodes: wanted an integer, got '4'"),
         ("nodes = 4", "nodes = 5000", r"line 13: partition\.nodes: wanted at most"),
         ('kind = "iid"', 'kind = "id"', r"line 12: partition\.kind: wanted one of iid, dirichlet"),
@@ -88,10 +89,18 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("InverseSqrt", "Sqrt", r"line 24: algorithm\.step_size\.kind: wanted one of Constant, "),
         ("scale = 4.0", "size = 4.0", r"line 24: algorithm\.step_size\.size: wanted one of scale"),
         ("mean = 0.05", "mean = 0.0", r"line 28: network\.latency\.mean: wanted a finite number"),
+        (
+            '"Exponential"',
+            '"Exp"',
+            r"line 28: .*wanted one of Exponential, LogNormal, Uniform, got",
+        ),
+        ('{kind = "Exponential", mean = 0.05}', '"a"', "wanted a number or a table whose kind is"),
+        ("seeds", "seed", r"line 31: sweep\.seed: wanted one of seeds, .* did you mean seeds\?"),
         ("[1, 2]", "[]", r"line 31: sweep\.seeds: wanted a list of values, got \[\]"),
         ("[1, 2]", "[1, 1]", r"line 30: sweep: wanted runs that all differ, got .*seed=1 2 times"),
         ("epsilon = [1.0", "epsilon = [-1.0", r"line 32: algorithm\.epsilon: wanted a finite num"),
         ("algorithm.epsilon", "algorithm.e", r"line 32: algorithm\.e: wanted one of"),
+        ("algorithm.epsilon", "algoritm.epsilon", r"sweep\.algoritm: .* did you mean algorithm\?"),
         ("[network]", "[networks]", r"line 27: networks: wanted one of .* did you mean network\?"),
         ("[problem]", "[problem", r"Expected .*line 15"),
     ],
@@ -148,6 +157,19 @@ def test_a_file_of_ones_own_is_learned_from(tmp_path) -> None:
     problem = Experiment.of(settings).problem()
     assert (problem.train.name, problem.train.dim, problem.train.records) == ("mine", 3, 32)
     assert set(problem.train.labels.tolist()) == {-1, 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "latency"),
+    [
+        ('{kind = "LogNormal", median = 0.1, sigma = 1.0}', LogNormal(0.1, 1.0)),
+        ('{kind = "Uniform", low = 0.05, high = 0.1}', Uniform(0.05, 0.1)),
+        ("0.2", 0.2),
+    ],
+)
+def test_every_kind_of_time_can_be_written(table: str, latency: object, tmp_path) -> None:
+    text = TEXT.replace('{kind = "Exponential", mean = 0.05}', table)
+    assert Experiment.of(read(write(tmp_path, text))).network.latency == latency
 
 
 def test_a_table_that_is_missing_is_named(tmp_path) -> None:
@@ -239,8 +261,14 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path) -> None:
 def test_results_of_other_settings_are_not_mixed(tmp_path) -> None:
     run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
     other = read(write(tmp_path, TEXT.replace("radius = 10", "radius = 20")))
-    with pytest.raises(ValueError, match="folder: wanted a new one, or that of results of these"):
+    message = (
+        "folder: wanted a new one, or that of results of these .* whose algorithm.radius is 10"
+    )
+    with pytest.raises(ValueError, match=message):
         run_sweep(other, tmp_path / "results")
+    longer = read(write(tmp_path, TEXT.replace("rounds = 6", "rounds = 6\nevery = 2")))
+    with pytest.raises(ValueError, match=r"whose run\.every is left out"):
+        run_sweep(longer, tmp_path / "results")
     wider = read(write(tmp_path, TEXT.replace("[1, 2]", "[1, 2, 3]")))
     assert run_sweep(wider, tmp_path / "results", processes=1) == []
 

@@ -47,7 +47,8 @@ def load(
     Parameters
     ----------
     source
-        Which data set; the first two ship with scikit-learn, the last two are a file of your own.
+        Which data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
+        covertype, or a file of your own, csv or libsvm.
     folder
         Where its files are; by default the subfolder of that name of the folder DPMESH_DATA.
     file
@@ -65,6 +66,8 @@ def load(
         Whether each record is divided by its L2 norm.
     """
     dataset = _read(source, folder, file)
+    if positive is not None and not np.isin(dataset.labels, positive).any():
+        fail("positive", f"labels of {dataset.name}", list(positive))
     if records is not None:
         count = integer("records", records, at_least=1, below=dataset.records + 1)
         dataset = dataset.take(np.arange(count))

@@ -137,12 +137,18 @@ class Settings:
 
     def convert(self, key: str, value: Any, hint: Any) -> Any:
         """Return a value in one of the types that a key allows."""
-        for option in options_of(hint):
+        options = options_of(hint)
+        kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
+        if isinstance(value, dict) and kinds:
+            return self.make(key, value, kinds)
+        for option in options:
             converted = self._as(key, value, option)
             if converted is not _MISFIT:
                 return converted
-        wanted = " or ".join(_in_words(option) for option in options_of(hint))
-        raise self.error(key, f"wanted {wanted}, got {value!r}")
+        wanted = [_in_words(option) for option in options if not kinds_of(option)]
+        if kinds:
+            wanted.append(f"a table whose kind is one of {', '.join(kinds)}")
+        raise self.error(key, f"wanted {' or '.join(wanted)}, got {value!r}")
 
     def _as(self, key: str, value: Any, hint: Any) -> Any:
         if hint is type(None):
@@ -157,9 +163,6 @@ class Settings:
         if isinstance(value, list) and get_args(hint):
             item = get_args(hint)[0]
             return tuple(self.convert(f"{key}[{i}]", v, item) for i, v in enumerate(value))
-        kinds = {cls.__name__: cls for cls in kinds_of(hint)}
-        if isinstance(value, dict) and kinds:
-            return self.make(key, value, kinds)
         return _MISFIT
 
 
@@ -210,6 +213,4 @@ def _in_words(hint: Any) -> str:
         return '"none"'
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
-    if kinds := kinds_of(hint):
-        return f"a table whose kind is one of {', '.join(cls.__name__ for cls in kinds)}"
     return "a list"

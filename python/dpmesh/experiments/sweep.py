@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from dpmesh._folders import writable_folder
-from dpmesh._validate import integer
+from dpmesh._validate import fail, integer
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
+from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
 
 Tell = Callable[[int], None]
@@ -45,6 +46,7 @@ class Cell:
 
 def cells(settings: Settings) -> list[Cell]:
     """Return all combinations of the lists in the table ``[sweep]``; one without it."""
+    settings.known("sweep", settings.table("sweep"), ["seeds", "run", "data", *SECTIONS])
     grid = dict(_flat(settings.table("sweep")))
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
@@ -183,10 +185,12 @@ def claim(folder: Path, settings: Settings) -> None:
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
     note, text = folder / "settings.json", json.dumps(base, indent=1)
     writable_folder(folder)
-    noted = note.exists() and any(folder.glob("*/*"))
-    if noted and json.loads(note.read_text()) != json.loads(text):
-        wanted = "a new one, or that of results of these settings"
-        raise ValueError(f"folder: wanted {wanted}, got {folder}, whose {note.name} differs")
+    if note.exists() and any(folder.glob("*/*")):
+        then, now = (dict(_flat(json.loads(saved))) for saved in (note.read_text(), text))
+        for key in {**now, **then}:
+            if then.get(key) != now.get(key):
+                wanted = "a new one, or that of results of these settings"
+                fail("folder", wanted, f"{folder}, whose {key} is {then.get(key, 'left out')}")
     note.write_text(text)
 
 
