@@ -247,6 +247,17 @@ def test_starts_differ_by_key_and_repeat() -> None:
     assert (problem.initial(Key.seeded(1)) != problem.initial(Key.seeded(2))).any()
 
 
+def test_a_released_row_is_a_tree_again() -> None:
+    linear, _ = make_pair()
+    problem = JaxProblem(linear.train, linear.partition, *two_layers(5, 3))
+    row = problem.initial(Key.seeded(1))[0] + 1
+    tree = problem.model(row)
+    assert jax.tree.structure(tree) == jax.tree.structure(problem.start(jax.random.key(0)))
+    np.testing.assert_array_equal(np.concatenate([x.ravel() for x in jax.tree.leaves(tree)]), row)
+    with pytest.raises(ValueError, match=r"params: wanted shape \(40,\), got shape \(1, 40\)"):
+        problem.model(row[np.newaxis])
+
+
 def test_bad_input_is_named() -> None:
     linear, _ = make_pair()
     model = softmax_regression(5, 3)

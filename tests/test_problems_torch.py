@@ -92,6 +92,19 @@ def test_a_convolutional_module_learns_digits() -> None:
     assert problem.accuracy(algorithm.parameters(state))[0] > 0.8
 
 
+def test_a_released_row_is_a_module_again() -> None:
+    _, problem = make_pair()
+    row = problem.initial(Key.seeded(0))[0]
+    before = torch.random.get_rng_state()
+    module = problem.model(row)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    np.testing.assert_array_equal(
+        torch.nn.utils.parameters_to_vector(module.parameters()).detach(), row
+    )
+    with pytest.raises(ValueError, match=r"params: wanted shape \(\d+,\), got shape \(1, "):
+        problem.model(row[np.newaxis])
+
+
 def test_starts_differ_by_key_and_repeat() -> None:
     _, problem = make_pair()
     before = torch.random.get_rng_state()

@@ -128,6 +128,18 @@ class JaxProblem(DenseProblem):
         flat, _ = ravel_pytree(self.start(jax.random.key(seed)))
         return np.array(flat, dtype=np.float32)[np.newaxis]
 
+    def model(self, params: FloatArray) -> Params:
+        """Return these parameters as the model's pytree: shape (dim,), as ``run.released[0]`` has.
+
+        Raises
+        ------
+        ValueError
+            If they are not as many as the model's.
+        """
+        if np.shape(params) != (self.dim,):
+            fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
+        return self._unravel(jnp.asarray(params))
+
     def for_nodes(self, nodes: npt.ArrayLike) -> JaxProblem:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
         chosen = np.asarray(nodes, dtype=np.int64)

@@ -13,6 +13,7 @@ import torch
 from torch import func
 
 from dpmesh._ragged import Ragged, Walks, rectangle, rows
+from dpmesh._validate import fail
 from dpmesh.data import Dataset, Partition
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
@@ -83,6 +84,23 @@ class TorchProblem(DenseProblem):
         flat = torch.nn.utils.parameters_to_vector(module.parameters())
         start: FloatArray = flat.detach().cpu().numpy()[np.newaxis].astype(np.float32)
         return start
+
+    def model(self, params: FloatArray) -> torch.nn.Module:
+        """Return a module with these parameters: shape (dim,), as ``run.released[0]`` has.
+
+        Raises
+        ------
+        ValueError
+            If they are not as many as the module's.
+        """
+        if np.shape(params) != (self.dim,):
+            fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
+        with torch.random.fork_rng(devices=[]):
+            module = self.make_module()
+        torch.nn.utils.vector_to_parameters(
+            torch.tensor(params, dtype=torch.float32), module.parameters()
+        )
+        return module
 
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
