@@ -53,7 +53,7 @@ def rdp_gaussian(
     noise_multiplier: npt.ArrayLike,
     *,
     count: npt.ArrayLike = 1,
-    orders: npt.ArrayLike = DEFAULT_ORDERS,
+    orders: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return the Rényi curve of Gaussian releases: ``order / (2 noise_multiplier**2)``, summed.
 
@@ -64,7 +64,7 @@ def rdp_gaussian(
     count
         How often each round happens: a number, or one for each round.
     orders
-        Rényi orders, greater than 1.
+        Rényi orders, greater than 1; by default `DEFAULT_ORDERS`.
 
     Returns
     -------
@@ -76,14 +76,14 @@ def rdp_gaussian(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     multiplier, times = noisy_rounds(noise_multiplier, count)
-    return _core.rdp_gaussian(multiplier, times, orders_above_one("orders", orders))
+    return _core.rdp_gaussian(multiplier, times, _orders(orders))
 
 
 def rdp_laplace(
     noise_multiplier: npt.ArrayLike,
     *,
     count: npt.ArrayLike = 1,
-    orders: npt.ArrayLike = DEFAULT_ORDERS,
+    orders: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return the Rényi curve of Laplace releases, exact (Mironov 2017, Proposition 6).
 
@@ -104,7 +104,7 @@ def rdp_laplace(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     multiplier, times = noisy_rounds(noise_multiplier, count)
-    return _core.rdp_laplace(multiplier, times, orders_above_one("orders", orders))
+    return _core.rdp_laplace(multiplier, times, _orders(orders))
 
 
 def rdp_poisson_gaussian(
@@ -113,7 +113,7 @@ def rdp_poisson_gaussian(
     *,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
-    orders: npt.ArrayLike = DEFAULT_ORDERS,
+    orders: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return the Rényi curve of Gaussian releases of Poisson samples.
 
@@ -148,7 +148,7 @@ def rdp_poisson_gaussian(
     """
     only_add_remove(neighboring_relation)
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
-    return _core.rdp_poisson_gaussian(rate, multiplier, times, orders_above_one("orders", orders))
+    return _core.rdp_poisson_gaussian(rate, multiplier, times, _orders(orders))
 
 
 def rdp_fixed_size_gaussian(
@@ -158,7 +158,7 @@ def rdp_fixed_size_gaussian(
     neighboring_relation: NeighboringRelation,
     bound: FixedSizeBound = "dominating_pair",
     count: npt.ArrayLike = 1,
-    orders: npt.ArrayLike = DEFAULT_ORDERS,
+    orders: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return a Rényi curve of Gaussian releases of samples of fixed size.
 
@@ -192,7 +192,7 @@ def rdp_fixed_size_gaussian(
     only_replace_one(neighboring_relation)
     one_of("bound", bound, ("dominating_pair", "theorem_27", "theorem_9"))
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
-    order = orders_above_one("orders", orders)
+    order = _orders(orders)
     return _core.rdp_fixed_size_gaussian(bound, rate, multiplier, times, order)
 
 
@@ -200,7 +200,7 @@ def rdp_epsilon(
     delta: float,
     rdp: npt.ArrayLike,
     *,
-    orders: npt.ArrayLike = DEFAULT_ORDERS,
+    orders: npt.ArrayLike | None = None,
     conversion: Conversion = "optimal",
 ) -> RdpGuarantee:
     """Return the smallest epsilon that a Rényi curve proves at `delta`.
@@ -212,7 +212,7 @@ def rdp_epsilon(
     rdp
         The divergence at each order, at least 0; infinite where there is none.
     orders
-        The orders of the curve.
+        The orders of the curve; by default `DEFAULT_ORDERS`.
     conversion
         ``"optimal"``: ``rdp + ln(1 - 1/order) - ln(delta order)/(order - 1)`` (Canonne, Kamath and
         Steinke 2020, Proposition 12), or 0 where delta alone covers the release. ``"mironov"``:
@@ -250,7 +250,7 @@ def orders_beside(order: float) -> Sequence[float]:
 
 
 def rdp_delta(
-    epsilon: float, rdp: npt.ArrayLike, *, orders: npt.ArrayLike = DEFAULT_ORDERS
+    epsilon: float, rdp: npt.ArrayLike, *, orders: npt.ArrayLike | None = None
 ) -> RdpGuarantee:
     """Return the smallest delta that a Rényi curve proves at `epsilon`, by the optimal conversion.
 
@@ -272,8 +272,12 @@ def rdp_delta(
     return RdpGuarantee(epsilon, math.exp(log_delta), float(order[index]))
 
 
-def _curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
-    order = orders_above_one("orders", orders)
+def _orders(orders: npt.ArrayLike | None) -> Floats:
+    return orders_above_one("orders", DEFAULT_ORDERS if orders is None else orders)
+
+
+def _curve(orders: npt.ArrayLike | None, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
+    order = _orders(orders)
     curve = np.atleast_1d(np.asarray(rdp, dtype=np.float64))
     if curve.shape != order.shape:
         fail("rdp", f"one divergence for each of {order.size} orders", f"shape {curve.shape}")
