@@ -122,6 +122,10 @@ def test_an_unknown_metric_is_named() -> None:
         history().of_nodes("accuracy")
     with pytest.raises(ValueError, match="metric: wanted one of 'accuracy', 'seconds', got 'b'"):
         history().first("b", 1.0)
+    with pytest.raises(
+        ValueError, match=r"metric: wanted a metric of each node, .*, got 'accuracy'"
+    ):
+        History().of_nodes("accuracy")
 
 
 def test_regret_of_many_nodes_is_measured_when_asked_for_only() -> None:

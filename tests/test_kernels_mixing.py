@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dpmesh import kernels
 from dpmesh.keys import Key
+from dpmesh.topology import MixingMatrix
 
 STREAM = Key.seeded(1).stream(1)
 
@@ -154,6 +155,10 @@ X = np.ones((2, 3))
         (
             lambda: kernels.mix([["a", "b"]], X),
             "matrix: wanted a matrix of real numbers",
+        ),
+        (
+            lambda: kernels.mix(MixingMatrix(np.eye(2)), X),
+            "matrix: wanted an array or a sparse one, got MixingMatrix",
         ),
         (lambda: kernels.mix(1j * np.eye(2), X), "matrix: wanted a matrix of real numbers"),
         (lambda: kernels.mix(broken_csr(2, np.int32), X), "indices: wanted columns below 2, got 2"),

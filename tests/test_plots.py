@@ -87,6 +87,10 @@ def test_figures_draw_where_they_are_told() -> None:
             lambda: plots.bands({"a": [history(1.0), history(1.0, every=2)]}, "accuracy"),
             "groups: wanted runs measured in the same rounds, got different ones in 'a'",
         ),
+        (
+            lambda: plots.bands({"a": history(1.0)}, "accuracy"),
+            "groups: wanted a list of histories",
+        ),
         (lambda: plots.curves(history(1.0), "loss"), "histories: wanted the history of each run"),
         (lambda: plots.curves({"a": 1.0}, "loss"), "'a': wanted the history of a run, .*, got 1"),
         (lambda: plots.curves({"a": history(1.0)}, "loss"), "metric: wanted one of 'accuracy'"),

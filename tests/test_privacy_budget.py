@@ -24,6 +24,7 @@ from dpmesh.privacy import (
     Release,
     Sensitivity,
     budget,
+    total_cost,
 )
 from dpmesh.privacy.door import kept_by
 from dpmesh.schedules import Constant, HorizonPower, SampleSize
@@ -414,6 +415,11 @@ def test_examples_of_the_docstrings() -> None:
         (lambda: Budget(1.0).require(1.0, 1), "algorithm: wanted an algorithm, with plan, got 1"),
         (lambda: Budget(1.0).affordable_rounds(1.0), "algorithm: wanted an algorithm, with plan"),
         (lambda: Budget(1.0).calibrate(online(1.0), 1), "algorithm: wanted a function that makes"),
+        (
+            lambda: Budget(1.0).calibrate(lambda noise: online(noise).plan(1), 1),
+            "algorithm: wanted a function that makes an algorithm, with plan, got Plan",
+        ),
+        (lambda: total_cost(online(1.0).plan(1)), "plans: wanted a list of plans, got Plan"),
         (lambda: Budget(1.0).calibrate(online, 1, guess=0), "guess: wanted a finite number"),
         (lambda: Budget(1.0).calibrate(Repeated, 1), "epsilon: wanted an epsilon that noise"),
         (

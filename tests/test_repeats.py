@@ -60,6 +60,7 @@ def test_runs_differ_in_order_and_noise() -> None:
     again = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
     np.testing.assert_array_equal(runs.losses, again.losses)
     assert len(np.unique(runs.losses[:, 0, 0])) == RUNS
+    assert repr(runs) == "RepeatedRuns(5 runs of 4 nodes, 1 checkpoints)"
     for run in range(RUNS):  # all records of a run are records of the problem, each once
         chosen = np.concatenate(repeats.problem.partition[run::RUNS])
         rows = {tuple(row) for row in repeats.problem.train.features[chosen]}
@@ -87,5 +88,12 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="topology: wanted 4 nodes, as a copy has, got 3"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(3), at=[1], key=key)
     algorithm = dm.OnlineLearning(batch_size=3)
+    with pytest.raises(ValueError, match="problem: wanted a LinearProblem, got 1"):
+        Repeats.deal(1, 2, key=key)
+    for at in (6, []):
+        with pytest.raises(ValueError, match="at: wanted a list of checkpoints, in examples"):
+            repeats.simulate(algorithm, topology.ring(4), at=at, key=key)
+    with pytest.raises(ValueError, match="at: wanted at most 12 examples, as many"):
+        repeats.simulate(algorithm, topology.ring(4), at=[3, 15], key=key)
     with pytest.raises(ValueError, match="at: wanted ascending multiples of 3"):
         repeats.simulate(algorithm, topology.ring(4), at=[4, 6], key=key)

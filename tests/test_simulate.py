@@ -183,7 +183,7 @@ def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None
     problem = make_problem()
     result = run(problem)
     assert "epsilon=2.0" in repr(result)
-    assert "Traffic(messages=" in repr(result)
+    assert repr(result) == str(result)
     assert repr(result.ledger) == "Plan(6 releases, replace_one, record)"
     assert str(result).endswith(str(result.privacy))
     assert f"accuracy {result.history.last('accuracy'):.4g}, " in str(result)
@@ -191,6 +191,17 @@ def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None
     for shown in (result, problem, problem.train):
         assert len(repr(shown)) < 1000
         assert "array(" not in repr(shown)
+
+
+def test_a_network_of_plain_arrays_is_refused() -> None:
+    class Mine:
+        nodes = 4
+
+        def matrix(self, round: int) -> np.ndarray:
+            return np.eye(4)
+
+    with pytest.raises(ValueError, match=r"topology: wanted one whose matrix\(round\) is a Mixing"):
+        dm.simulate(dm.OnlineLearning(), make_problem(), Mine(), rounds=2)
 
 
 def test_a_network_of_another_size_is_refused() -> None:

@@ -211,7 +211,7 @@ def test_descriptions_say_what_the_network_is() -> None:
         (lambda: topology.from_networkx(nx.Graph()), "graph: wanted at least 1 node, got none"),
         (
             lambda: topology.from_networkx(nx.empty_graph(3)),
-            "mixing_matrix: wanted a connected graph, got one of 3 components",
+            "graph: wanted a connected one, got Graph with 3 nodes and 0 edges in several",
         ),
         (lambda: Static(MixingMatrix(np.eye(2))), "mixing_matrix: wanted a connected graph"),
         (lambda: topology.ring(3).matrix(-1), "round: wanted an integer of at least 0, got -1"),

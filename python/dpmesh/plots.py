@@ -110,6 +110,7 @@ def bands(
     """
     ax = _axes(ax)
     for i, (label, histories) in enumerate(groups.items()):
+        instance("groups", histories, "a list of histories for each label", Sequence)
         if not histories:
             fail("groups", "at least 1 run in each group", f"none in {label!r}")
         for history in histories:

@@ -94,7 +94,9 @@ def _compressed_rows(
     """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
     was_sparse = is_sparse(matrix)
     if not was_sparse:
-        matrix = np.asarray(matrix)
+        kind, matrix = type(matrix).__name__, np.asarray(matrix)
+        if matrix.dtype.hasobject:
+            fail("matrix", "an array or a sparse one", kind)
     shape = matrix.shape
     if len(shape) != 2 or 0 in shape:
         fail("matrix", "at least 1 row and 1 column", f"shape {shape}")

@@ -152,11 +152,13 @@ class Budget:
         if not callable(algorithm):
             fail("algorithm", "a function that makes one for a noise", reprlib.repr(algorithm))
         integer("rounds", rounds, at_least=1)
-        return accounting.calibrate_noise(
-            lambda noise: algorithm(noise).plan(rounds).cost(self.delta).epsilon,
-            self.epsilon,
-            guess=guess,
-        )
+
+        def epsilon(noise: float) -> float:
+            made = algorithm(noise)
+            able("algorithm", made, "a function that makes an algorithm", "plan")
+            return made.plan(rounds).cost(self.delta).epsilon
+
+        return accounting.calibrate_noise(epsilon, self.epsilon, guess=guess)
 
 
 class Ledger:

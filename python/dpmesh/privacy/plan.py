@@ -190,6 +190,8 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         [0, 1), samples are not proved to amplify, or more than 10,000 combinations of parts pay
         differently.
     """
+    if isinstance(plans, Plan):
+        fail("plans", "a list of plans", plans)
     runs = list(plans)
     if not runs:
         fail("plans", "at least 1 plan", "none")

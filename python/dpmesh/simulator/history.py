@@ -102,6 +102,11 @@ class History:
 
     def of_nodes(self, metric: str) -> npt.NDArray[np.float64]:
         """Return the values of a metric of each node, shape (measurements, nodes)."""
+        if not self.node_metrics:
+            wanted = (
+                "a metric of each node, which a run measures if asked: metrics=['node_accuracy']"
+            )
+            fail("metric", wanted, repr(metric))
         one_of("metric", metric, self.node_metrics)
         return np.array([v for _, name, v in self._measured if name == metric and not _is_one(v)])
 

@@ -289,7 +289,7 @@ def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progr
 def _kinds(
     algorithm: object,
     problem: object,
-    topology: object,
+    topology: Topology | None,
     network: object,
     key: object,
     budget: object,
@@ -305,6 +305,10 @@ def _kinds(
     if topology is not None:
         wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
         able("topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix")
+        from dpmesh.topology import MixingMatrix
+
+        wanted = "one whose matrix(round) is a MixingMatrix"
+        instance("topology", topology.matrix(0), wanted, MixingMatrix)
     instance("network", network, "a dpmesh.Network or None", Network, NoneType)
     instance("key", key, f"{A_KEY}, or None", Key, NoneType)
     instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, instance, integer
 from dpmesh.algorithms.base import Algorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.door import drawn_once
@@ -35,7 +35,7 @@ StateT = TypeVar("StateT")
 Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RepeatedRuns:
     """What came out of the runs.
 
@@ -53,6 +53,10 @@ class RepeatedRuns:
     losses: Values
     parameters: Floats
     released: Floats
+
+    def __repr__(self) -> str:
+        runs, nodes, checkpoints = self.losses.shape
+        return f"RepeatedRuns({runs} runs of {nodes} nodes, {checkpoints} checkpoints)"
 
     def regret(self, best: Values) -> Values:
         """Return the regret of Definition 2 for each example, shape (runs, nodes, checkpoints).
@@ -88,8 +92,9 @@ class Repeats:
         Raises
         ------
         ValueError
-            If there are fewer records than nodes, or no run.
+            If the problem is no `LinearProblem`, there are fewer records than nodes, or no run.
         """
+        instance("problem", problem, "a LinearProblem", LinearProblem)
         integer("runs", runs, at_least=1)
         records, nodes = problem.everything[1], problem.nodes
         each = len(records) // nodes
@@ -162,6 +167,11 @@ class Repeats:
             If the topology does not have the nodes of a copy, an argument does not fit, or a key
             from the operating system has served another run.
         """
+        if np.ndim(at) != 1 or not len(at):
+            fail("at", "a list of checkpoints, in examples of each node", at)
+        each = len(self.problem.partition[0])
+        if at[-1] > each:
+            fail("at", f"at most {each} examples, as many as each node has", list(at))
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
         if not key.is_seeded:

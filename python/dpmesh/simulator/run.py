@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,7 +42,7 @@ class Traffic(NamedTuple):
         return self.bits / 8e6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished simulation.
 
@@ -67,14 +67,14 @@ class Run:
     """
 
     settings: dict[str, str | int]
-    history: History = field(repr=False)
-    ledger: Plan = field(repr=False)
+    history: History
+    ledger: Plan
     privacy: Report
     traffic: Traffic
-    parameters: Floats = field(repr=False)
-    released: Released = field(repr=False)
+    parameters: Floats
+    released: Released
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{name:<11} {value}" for name, value in self.settings.items() if value != "None"]
         measured = [f"{name} {self.history.last(name):.4g}" for name in self.history.metrics]
         if measured:

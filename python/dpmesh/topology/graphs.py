@@ -44,7 +44,10 @@ def from_networkx(
         fail("graph", "an undirected networkx graph", type(graph).__name__)
     if not len(graph):
         fail("graph", "at least 1 node", "none")
-    return Static(weigh(_links(graph), weights), description)
+    links = _links(graph)
+    if not _is_connected(links):
+        fail("graph", "a connected one", f"{graph} in several parts")
+    return Static(weigh(links, weights), description)
 
 
 def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
