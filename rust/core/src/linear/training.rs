@@ -20,6 +20,7 @@ use crate::{KernelError, Real};
 /// Largest number of records whose Gram matrix a thread holds.
 const MOST_RECORDS_IN_SPAN: usize = 1024;
 /// The rows of a Gram matrix are filled up to a multiple of so many elements, or loops would end in single ones.
+/// Several vectors, so that additions need not wait for each other.
 const PADDING: usize = 32;
 /// Rows of a Gram matrix that are computed together.
 const ROWS_AT_ONCE: usize = 5;
@@ -200,30 +201,33 @@ impl<F: Features> LinearModel<'_, F> {
         let mut b = 0.0;
         let mut c = vec![F::Value::ZERO; outputs * width];
         let mut z = vec![F::Value::ZERO; outputs * width];
+        let (mut places, mut factors) = (Vec::new(), Vec::new());
         for batch in batches {
             let weight = -eta * averaging.weight(batch);
-            let places: Vec<i64> = batch.iter().map(|&record| place(own, record)).collect();
+            places.clear();
+            places.extend(batch.iter().map(|&record| place(own, record)));
             scores.clear();
-            for &i in &places {
-                let column = (i as usize..outputs * width).step_by(width);
-                scores.extend(column.map(|at| (1.0 + b) * start_scores[at] + z[at].to_f64()));
+            scores.resize(places.len() * outputs, 0.0);
+            let rows = start_scores.chunks(width).zip(z.chunks(width));
+            for (k, (start_scores, z)) in rows.enumerate() {
+                for (score, &i) in each(outputs, k, &mut scores).zip(&places) {
+                    *score = (1.0 + b) * start_scores[i as usize] + z[i as usize].to_f64();
+                }
             }
             vectorized!(self.objective.slopes_in_place(batch, &mut scores));
-            let factors: Vec<_> = scores
-                .iter()
-                .map(|s| F::Value::from_f64(weight * s))
-                .collect();
+            factors.clear();
+            factors.extend(scores.iter().map(|s| F::Value::from_f64(weight * s)));
             b = decay * b - eta * averaging.regularization;
             vectorized!(scale_in_place(&mut c, decay));
-            for (&i, factors) in places.iter().zip(factors.chunks(outputs)) {
-                for (k, &factor) in factors.iter().enumerate() {
-                    c[k * width + i as usize] += factor;
+            for (k, c) in c.chunks_mut(width).enumerate() {
+                for (&mut factor, &i) in each(outputs, k, &mut factors).zip(&places) {
+                    c[i as usize] += factor;
                 }
             }
             Dense::of(&gram, width).add_scaled(&places, &factors, decay, &mut z);
 
-            let square = vectorized!(product(&c, &z)); // |C^T X|^2
-            let product = vectorized!(product(&c, &start_scores)); // <C^T X, W_0>
+            let square = sum(vectorized!(products(&c, &z))); // |C^T X|^2
+            let product = sum(vectorized!(products(&c, &start_scores))); // <C^T X, W_0>
             let length = (square + b * (2.0 * product + b * start_square))
                 .max(0.0)
                 .sqrt();
@@ -235,9 +239,12 @@ impl<F: Features> LinearModel<'_, F> {
             }
         }
         vectorized!(scale_into(start, b, out));
-        let of_records: Vec<_> = (0..n)
-            .flat_map(|i| c[i..].iter().step_by(width).copied())
-            .collect();
+        let mut of_records = vec![F::Value::ZERO; n * outputs];
+        for (k, c) in c.chunks(width).enumerate() {
+            each(outputs, k, &mut of_records)
+                .zip(c)
+                .for_each(|(slot, &c)| *slot = c);
+        }
         self.features.add_scaled(own, &of_records, 1.0, out);
     }
 
@@ -278,23 +285,27 @@ fn distinct<'b>(batches: impl Iterator<Item = &'b [i64]>) -> Vec<i64> {
     records
 }
 
-/// Inner product.
+/// The elements for output `k`, one of each record.
+fn each<T>(outputs: usize, k: usize, of_records: &mut [T]) -> impl Iterator<Item = &mut T> {
+    of_records.iter_mut().skip(k).step_by(outputs)
+}
+
+/// Sums of products whose [`sum`] is the inner product of two rows that are filled up. The compiler keeps them in vector
+/// registers as long as it does not see them added up.
 #[inline(always)]
-fn product<A: Real, B: Real>(a: &[A], b: &[B]) -> f64 {
-    const LANES: usize = 32; // several vectors, so that additions need not wait for each other
-    let term = |a: A, b: B| a.to_f64() * b.to_f64();
-    let mut lanes = [0.0; LANES];
-    let (whole, rest) = a.as_chunks::<LANES>();
-    let (whole_b, rest_b) = b.as_chunks::<LANES>();
-    for (a, b) in whole.iter().zip(whole_b) {
-        for l in 0..LANES {
-            lanes[l] += term(a[l], b[l]);
+fn products<A: Real, B: Real>(a: &[A], b: &[B]) -> [f64; PADDING] {
+    let mut lanes = [0.0; PADDING];
+    let ((a, _), (b, _)) = (a.as_chunks::<PADDING>(), b.as_chunks::<PADDING>());
+    for (a, b) in a.iter().zip(b) {
+        for l in 0..PADDING {
+            lanes[l] += a[l].to_f64() * b[l].to_f64();
         }
     }
-    for ((lane, &a), &b) in lanes.iter_mut().zip(rest).zip(rest_b) {
-        *lane += term(a, b);
-    }
-    lanes.iter().sum::<f64>()
+    lanes
+}
+
+fn sum(lanes: [f64; PADDING]) -> f64 {
+    lanes.iter().sum()
 }
 
 /// `w <- start + factor * (w - start)`.
