@@ -20,6 +20,7 @@ from dpmesh._validate import fail, one_of
 from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm, read_mat
 from dpmesh.data.preprocessing import scaled
+from dpmesh.kernels._memory import empty
 
 FOLDER_VARIABLE = "DPMESH_DATA"
 """Environment variable: the folder whose subfolders mnist, svhn, rcv1, .. hold the files."""
@@ -189,9 +190,9 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
 
 def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Return pixels from 0 to 255 as shares of 255, one row for each image."""
-    pixels: npt.NDArray[np.float32] = np.divide(
-        images.reshape(len(images), -1), np.float32(255), dtype=np.float32
-    )
+    rows = images.reshape(len(images), -1)
+    pixels = empty(rows.shape, np.dtype(np.float32))
+    np.divide(rows, np.float32(255), out=pixels, dtype=np.float32)
     return pixels
 
 

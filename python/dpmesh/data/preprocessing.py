@@ -20,6 +20,7 @@ from dpmesh import kernels
 from dpmesh._validate import fail, instance, integer, number
 from dpmesh.data.dataset import A_DATASET, Dataset
 from dpmesh.kernels._arrays import FloatArray
+from dpmesh.kernels._memory import empty
 
 
 def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
@@ -48,7 +49,7 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
     divisors = np.broadcast_to(divisors, dataset.dim).astype(x.dtype)
     if isinstance(x, sparse.csr_array):
         return _with_values(dataset, x, x.data / divisors[x.indices])
-    return replace(dataset, features=x / divisors)
+    return replace(dataset, features=np.divide(x, divisors, out=empty(x.shape, x.dtype)))
 
 
 def unit_norm(dataset: Dataset) -> Dataset:
@@ -66,7 +67,8 @@ def unit_norm(dataset: Dataset) -> Dataset:
     x = dataset.features
     if not isinstance(x, sparse.csr_array):
         norms = kernels.row_norms(x)
-        return replace(dataset, features=x / _or_one(norms, x)[:, None])
+        divisors = _or_one(norms, x)[:, None]
+        return replace(dataset, features=np.divide(x, divisors, out=empty(x.shape, x.dtype)))
     rows = np.repeat(np.arange(dataset.records), np.diff(x.indptr))
     norms = np.sqrt(np.bincount(rows, np.square(x.data, dtype=np.float64), dataset.records))
     return _with_values(dataset, x, x.data / _or_one(norms, x)[rows])
