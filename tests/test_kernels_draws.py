@@ -138,6 +138,19 @@ def test_all_orders_are_equally_likely() -> None:
         assert stats.chisquare(counts, counts.mean() * wrong).pvalue < FALSE_ALARM
 
 
+def test_batches_end_with_their_pass() -> None:
+    sizes, batches, batch_size = [7, 0, 1, 4, 6], [5, 0, 2, 1, 3], 3
+    expected = [0]
+    for size, count in zip(sizes, batches, strict=True):
+        in_pass = [min(batch_size, size - first) for first in range(0, size, batch_size)]
+        expected += (in_pass * count)[:count]
+    found = kernels.batch_ends(sizes, batches, batch_size)
+    np.testing.assert_array_equal(found, np.cumsum(expected))
+    np.testing.assert_array_equal(kernels.batch_ends([5], [3], 2**63 - 1), [0, 5, 10, 15])
+    empty = np.empty(0, np.int64)
+    np.testing.assert_array_equal(kernels.batch_ends(empty, empty, 1), [0])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -163,6 +176,13 @@ def test_all_orders_are_equally_likely() -> None:
         (lambda: shuffled([0, 2, 1, 2], [1, 1, 1]), "rows: wanted an indptr that rises"),
         (lambda: shuffled([0.0, 2.0], [1]), "rows: wanted integers with 1 axes, got dtype float"),
         (lambda: shuffled([0, 1, 2], [1, 1], nodes=[3, 3]), "nodes: wanted distinct nodes"),
+        (lambda: kernels.batch_ends([2], [[1]], 1), "batches: wanted integers with 1 axes"),
+        (lambda: kernels.batch_ends([2.0], [1], 1), "sizes: wanted integers with 1 axes"),
+        (lambda: kernels.batch_ends([2, 2], [1], 1), "batches: wanted 2 elements, got 1"),
+        (lambda: kernels.batch_ends([2, 2], [0, -1], 1), "batches: wanted as many .* got -1"),
+        (lambda: kernels.batch_ends([2, 0], [1, 1], 1), "batches: .* none of an empty row, got 1"),
+        (lambda: kernels.batch_ends([2], [1], 0), "batch_size: wanted an integer of at least 1"),
+        (lambda: kernels.batch_ends([2], [1], 2**63), "batch_size: wanted an integer"),
         (lambda: kernels.uniform(3, Key.seeded(1)), "stream: wanted a Stream"),  # type: ignore[arg-type]
     ],
 )

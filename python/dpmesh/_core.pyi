@@ -128,6 +128,12 @@ def shuffle(
     nodes: npt.NDArray[np.uint32] | None,
     out: npt.NDArray[np.int64],
 ) -> None: ...
+def batch_ends(
+    sizes: npt.NDArray[np.int64],
+    batches: npt.NDArray[np.int64],
+    batch_size: int,
+    out: npt.NDArray[np.int64],
+) -> None: ...
 
 # noise
 def add_noise(

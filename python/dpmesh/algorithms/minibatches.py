@@ -46,12 +46,8 @@ def local_walks(
         full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
         lengths = full_passes * sizes + rest * batch_size
     order = kernels.shuffle(records, lengths, stream, nodes=clients)
-
-    first = np.concatenate(([0], np.cumsum(steps)))
-    before, in_pass, left = (np.repeat(x, steps) for x in (first[:-1], per_pass, sizes))
-    left -= (np.arange(first[-1]) - before) % in_pass * batch_size
-    batch = np.minimum(batch_size, left)
-    return Walks(first, (np.concatenate(([0], np.cumsum(batch))), order))
+    ends = kernels.batch_ends(sizes, steps, batch_size)
+    return Walks(np.concatenate(([0], np.cumsum(steps))), (ends, order))
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:

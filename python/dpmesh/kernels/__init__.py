@@ -19,7 +19,7 @@ from dpmesh.kernels.complexity import (
     rademacher_complexity,
 )
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
-from dpmesh.kernels.draws import bernoulli, rademacher, sample, shuffle, uniform
+from dpmesh.kernels.draws import batch_ends, bernoulli, rademacher, sample, shuffle, uniform
 from dpmesh.kernels.linear import (
     linear_accuracy,
     linear_class_losses,
@@ -69,6 +69,7 @@ __all__ = [
     "add_gaussian",
     "add_laplace",
     "all_finite",
+    "batch_ends",
     "bernoulli",
     "bits_needed",
     "clip_rows",

@@ -165,3 +165,33 @@ def shuffle(
     out = np.empty(max(0, int(numbers.sum())), np.int64)
     _core.shuffle((indptr, values), numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)
     return out
+
+
+def batch_ends(
+    sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int
+) -> npt.NDArray[np.int64]:
+    """Cut what `shuffle` gives into batches: where each ends, after a 0 at which the first begins.
+
+    Parameters
+    ----------
+    sizes
+        Shape (rows,), integers: how many values a pass over each row has.
+    batches
+        Shape (rows,): how many batches each row gives, 0 if it is empty.
+    batch_size
+        At least 1. The last batch of a pass is shorter if its values do not divide.
+
+    Returns
+    -------
+    Shape (sum of batches + 1,).
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    numbers, counts = integers("sizes", sizes, ndim=1), integers("batches", batches, ndim=1)
+    ends = np.empty(max(0, int(counts.sum())) + 1, np.int64)
+    size = integer("batch_size", batch_size, at_least=1, below=2**63)
+    _core.batch_ends(numbers, counts, size, ends)
+    return ends

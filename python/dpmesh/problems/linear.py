@@ -141,7 +141,7 @@ class LinearProblem:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
         if self._rows is None:
             return rows(self.everything, nodes)
-        chosen = self._rows[nodes]
+        chosen = self._rows.take(nodes, axis=0)
         return np.arange(len(chosen) + 1) * chosen.shape[1], chosen.reshape(-1)
 
     @cached_property

@@ -182,6 +182,46 @@ pub fn shuffle_into(
     Ok(())
 }
 
+/// Cuts passes over rows of these sizes into batches of `batch_size`, so many for each row; the last one of a pass has
+/// what is left. `out` begins with 0; then it says how many values there are up to the end of each batch.
+///
+/// # Errors
+/// If `batch_size` is not positive, there is not one number of batches for each row, a row is to give a negative number
+/// of them, or some although it is empty, or `out` has not one element more than there are batches.
+pub fn batch_ends_into(
+    sizes: &[i64],
+    batches: &[i64],
+    batch_size: i64,
+    out: &mut [i64],
+) -> Result<(), KernelError> {
+    if batch_size < 1 {
+        return Err(KernelError::new("batch_size", "at least 1", batch_size));
+    }
+    same_len("batches", batches.len(), sizes.len())?;
+    same_len("out", out.len().min(1), 1)?;
+    let (first, mut out) = out.split_at_mut(1);
+    first[0] = 0;
+    let mut end = 0;
+    for (&size, &count) in sizes.iter().zip(batches) {
+        let fits = usize::try_from(count).ok().filter(|&n| n == 0 || size > 0);
+        let Some((own, rest)) = fits.and_then(|n| std::mem::take(&mut out).split_at_mut_checked(n))
+        else {
+            let wanted = "as many batches as there is room for, none of an empty row";
+            return Err(KernelError::new("batches", wanted, count));
+        };
+        let mut left = 0;
+        for slot in own {
+            left = if left == 0 { size } else { left };
+            let batch = batch_size.min(left);
+            left -= batch;
+            end += batch;
+            *slot = end;
+        }
+        out = rest;
+    }
+    same_len("out", out.len(), 0)
+}
+
 /// Writes the values in the order of their numbers, as far as there is room.
 #[inline(always)]
 fn order_few(coins: &[f64], values: &[i64], out: &mut [i64]) {

@@ -4,7 +4,7 @@ mod statistics;
 
 use dpmesh_core::Sample;
 use dpmesh_core::draws::{
-    Rows, bernoulli_into, rademacher_into, sample_into, shuffle_into, uniform_into,
+    Rows, batch_ends_into, bernoulli_into, rademacher_into, sample_into, shuffle_into, uniform_into,
 };
 use dpmesh_core::stream::{Cipher, Stream};
 use statistics::{TWO_SIDED, follows, stream, z_score};
@@ -205,4 +205,22 @@ fn orders_are_those_of_the_numbers_on_any_number_of_threads() {
     }
     let error = shuffle_into(rows, &[1 << 40; 8], &stream, None, &mut [0; 2]).unwrap_err();
     assert_eq!(error.argument, "lengths");
+}
+
+#[test]
+fn batches_end_with_their_pass() {
+    let mut ends = [-1; 8];
+    batch_ends_into(&[5, 0, 1], &[4, 0, 3], 2, &mut ends).unwrap();
+    assert_eq!(ends, [0, 2, 4, 5, 7, 8, 9, 10]);
+    let refused = |sizes: &[i64], batches: &[i64], batch_size, out: &mut [i64]| {
+        let error = batch_ends_into(sizes, batches, batch_size, out).unwrap_err();
+        error.argument
+    };
+    assert_eq!(refused(&[5], &[1], 0, &mut [0; 2]), "batch_size");
+    assert_eq!(refused(&[5], &[1, 1], 1, &mut [0; 3]), "batches");
+    assert_eq!(refused(&[5], &[2], 1, &mut [0; 2]), "batches");
+    assert_eq!(refused(&[0], &[1], 1, &mut [0; 2]), "batches");
+    assert_eq!(refused(&[5], &[-1], 1, &mut [0; 2]), "batches");
+    assert_eq!(refused(&[5], &[1], 1, &mut [0; 3]), "out");
+    assert_eq!(refused(&[], &[], 1, &mut []), "out");
 }

@@ -103,10 +103,28 @@ fn shuffle<'py>(
     }))
 }
 
+#[pyfunction]
+fn batch_ends<'py>(
+    py: Python<'py>,
+    sizes: &Bound<'py, PyUntypedArray>,
+    batches: &Bound<'py, PyUntypedArray>,
+    batch_size: i64,
+    out: &Bound<'py, PyUntypedArray>,
+) -> PyResult<()> {
+    let (sizes, batches) = (read("sizes", sizes)?, read("batches", batches)?);
+    let (sizes, batches) = (sizes.as_slice()?, batches.as_slice()?);
+    let mut out = write("out", out)?;
+    let out = out.as_slice_mut()?;
+    run_native(py, || {
+        draws::batch_ends_into(sizes, batches, batch_size, out)
+    })
+}
+
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(uniform, module)?)?;
     module.add_function(wrap_pyfunction!(bernoulli, module)?)?;
     module.add_function(wrap_pyfunction!(rademacher, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)?;
-    module.add_function(wrap_pyfunction!(shuffle, module)?)
+    module.add_function(wrap_pyfunction!(shuffle, module)?)?;
+    module.add_function(wrap_pyfunction!(batch_ends, module)?)
 }
