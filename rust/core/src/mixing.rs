@@ -11,8 +11,10 @@ use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vecto
 use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
 use dpmesh_store::past_cache;
-use rows::{Ahead, Columns, LONG, PANEL, Tile, mix_long, mix_past_cache, mix_short};
+use panels::{Ahead, PANEL, Placed, mix_panels};
+use rows::{Columns, LONG, Tile, mix_long, mix_past_cache, mix_short};
 
+mod panels;
 mod rows;
 
 /// Products that take as long as the work on one element elsewhere.
@@ -21,8 +23,8 @@ const PRODUCTS: usize = 4;
 /// Elements of `Y` that one task computes.
 const TILE: usize = 1 << 14;
 
-/// Columns of a task, for few nodes: so many, or a multiple where that leaves tasks enough.
-const BLOCK: usize = 512;
+/// Columns of a task, for few nodes: so many, whole panels, or a multiple where that leaves tasks enough.
+const BLOCK: usize = 576;
 
 /// Tasks that are enough.
 const TASKS: usize = 32;
@@ -42,6 +44,9 @@ const ROWS: usize = 32;
 
 /// Columns of such a task.
 const COLUMNS: usize = 2048;
+
+/// Columns of a task at most, for few nodes.
+const WIDEST: usize = 4 * BLOCK;
 
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
 /// `indices` (the columns, in any order) and `weights`.
@@ -140,15 +145,10 @@ pub fn mix_into<T: Real>(
             return Ok(());
         }
     }
-    let ahead = if is_cached {
-        Ahead::Nothing
-    } else {
-        Ahead::Entry
-    };
     let fill = |(): &mut (), row, column, tile: &mut [T]| {
         let len = dim.min(tile.len());
         if len < LONG {
-            mix_short(a, row, x.part(column, len), ahead, &mut Tile(tile, len));
+            mix_short(a, row, x.part(column, len), is_cached, &mut Tile(tile, len));
         } else {
             vectorized!(for (i, out) in tile.chunks_mut(len).enumerate() {
                 mix_long::<T, 1>(a, row + i, x.part(column, len), out);
@@ -167,12 +167,13 @@ fn mix_blocks<T: Real>(
     out: &mut [T],
 ) {
     // Where rows are whole lines long, all blocks but the first begin with a line.
-    let width = (x.dim / TASKS).next_multiple_of(BLOCK).min(COLUMNS);
+    let width = (x.dim / TASKS).next_multiple_of(BLOCK).min(WIDEST);
     let ahead = if size_of_val(x.x) < FROM_MEMORY {
         Ahead::Panel
     } else {
         Ahead::PanelAndSums
     };
+    let a = Placed::new(a, x.dim);
     let tiles = column_tiles(out, x.dim, x.unaligned(), width).into_iter();
     for_each(
         tiles,
@@ -180,7 +181,7 @@ fn mix_blocks<T: Real>(
         || (),
         |(), (column, mut rows)| {
             let x = x.part(column, rows[0].len());
-            mix_short(a, 0, x, ahead, &mut rows);
+            mix_panels(&a, x, ahead, &mut rows);
         },
     );
 }
@@ -236,9 +237,10 @@ pub fn mix_noisy_into<T: Sample>(
         return mix_into(a, &sent, dim, out);
     }
     // One line more than the columns: rows a power of two apart would share few places in the cache.
-    let apart = width + LINE / size_of::<T>();
+    let (nodes, apart) = (a.columns, width + LINE / size_of::<T>());
+    let a = Placed::new(a, apart);
     let tiles = column_tiles(out, dim, 0, width).into_iter();
-    let room = || (Chunk::default(), vec![T::ZERO; a.columns * apart]);
+    let room = || (Chunk::default(), vec![T::ZERO; nodes * apart]);
     for_each(
         tiles,
         is_serial(x.len()),
@@ -254,7 +256,7 @@ pub fn mix_noisy_into<T: Sample>(
                 source.draw_tile(chunk, &mut sent[..len], len, Place { row, column });
             }
             let columns = Columns::all(sent, apart).part(0, len);
-            mix_short(a, 0, columns, Ahead::Nothing, &mut rows);
+            mix_panels(&a, columns, Ahead::Nothing, &mut rows);
         },
     );
     check(finite)

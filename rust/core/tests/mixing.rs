@@ -105,6 +105,11 @@ fn many_threads_share_rows_and_pieces_of_rows() {
 fn few_nodes_share_blocks_of_columns() {
     equals_slow::<f32>(&[5; 64], 60, 4096, 3);
     equals_slow::<f64>(&[3, 0, 20, 1], 64, 2_077, 4);
+    for dim in 2_304..2_330 {
+        equals_slow::<f32>(&[3; 66], 64, dim, 5); // a last block of any number of columns
+    }
+    equals_slow::<f32>(&[3; 64], 64, 47_236, 6); // from memory
+    equals_slow::<f64>(&[3; 64], 64, 23_001, 7);
 }
 
 #[test]

@@ -18,17 +18,11 @@ const ENTRIES_AHEAD: usize = 16;
 /// Long ones are asked for so many rows of the result ahead.
 const ROWS_AHEAD: usize = 3;
 
-/// Panels of few rows are asked for so many panels ahead.
-const PANELS_AHEAD: usize = 3;
-
 /// Rows that are added up side by side.
 const SIDE_BY_SIDE: usize = 8;
 
 /// Vectors of a short row's sums that are held in registers: as many as AVX2 has registers for.
 const VECTORS: usize = 7;
-
-/// As [`VECTORS`], of panels: as many as keep these in the first-level cache.
-pub const PANEL: usize = 4;
 
 /// Columns of a panel that is summed in the first-level cache and then written past the others.
 const PAST_CACHE: usize = 512;
@@ -80,62 +74,23 @@ impl<'a, T: Real> Columns<'a, T> {
     }
 }
 
-/// What is asked for while a row is summed.
-#[derive(Clone, Copy)]
-pub enum Ahead {
-    Nothing,
-    /// The row of `x` for a later entry of the matrix.
-    Entry,
-    /// A later panel of one row of `x`: after all rows, all have been asked for.
-    Panel,
-    /// As `Panel`, and a later panel of the row that is summed.
-    PanelAndSums,
-}
-
-/// Rows of the result.
-pub trait Rows<T> {
-    /// Some columns of each.
-    fn panel<'r>(&'r mut self, from: usize, len: usize) -> impl Iterator<Item = &'r mut [T]>
-    where
-        T: 'r;
-}
-
 /// Rows of so many elements.
+#[derive(Debug)]
 pub struct Tile<'a, T>(pub &'a mut [T], pub usize);
 
-impl<T> Rows<T> for Tile<'_, T> {
-    #[inline(always)]
-    fn panel<'r>(&'r mut self, from: usize, len: usize) -> impl Iterator<Item = &'r mut [T]>
-    where
-        T: 'r,
-    {
-        let rows = self.0.chunks_exact_mut(self.1);
-        rows.map(move |row| &mut row[from..from + len])
-    }
-}
-
-impl<T> Rows<T> for Vec<&mut [T]> {
-    #[inline(always)]
-    fn panel<'r>(&'r mut self, from: usize, len: usize) -> impl Iterator<Item = &'r mut [T]>
-    where
-        T: 'r,
-    {
-        self.iter_mut().map(move |row| &mut row[from..from + len])
-    }
-}
-
-/// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries.
+/// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries. Rows of `x`
+/// that are not in the cache are asked for.
 pub fn mix_short<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
-    ahead: Ahead,
-    rows: &mut impl Rows<T>,
+    is_cached: bool,
+    rows: &mut Tile<'_, T>,
 ) {
     match x.len {
-        0..8 => sum_panels::<T, 1>(a, first, x, ahead, rows),
-        16.. if 16 * size_of::<T>() == LINE => sum_panels::<T, 16>(a, first, x, ahead, rows),
-        _ => sum_panels::<T, 8>(a, first, x, ahead, rows),
+        0..8 => sum_panels::<T, 1>(a, first, x, is_cached, rows),
+        16.. if 16 * size_of::<T>() == LINE => sum_panels::<T, 16>(a, first, x, is_cached, rows),
+        _ => sum_panels::<T, 8>(a, first, x, is_cached, rows),
     }
 }
 
@@ -175,30 +130,26 @@ fn sum_panels<T: Real, const LANES: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
-    ahead: Ahead,
-    rows: &mut impl Rows<T>,
+    is_cached: bool,
+    rows: &mut Tile<'_, T>,
 ) {
-    let most = match ahead {
-        Ahead::Panel | Ahead::PanelAndSums => PANEL,
-        _ => VECTORS,
-    };
     let mut from = 0;
     while from < x.len {
         from = from.min(x.len - LANES); // some of them once more
-        let len = (x.len - from).min(most * LANES);
+        let len = (x.len - from).min(VECTORS * LANES);
         let panel = Columns {
             column: x.column + from,
             len,
             ..x
         };
         match len.div_ceil(LANES) {
-            1 => sum_panel::<T, LANES, 0>(a, first, panel, ahead, rows, from),
-            2 => sum_panel::<T, LANES, 1>(a, first, panel, ahead, rows, from),
-            3 => sum_panel::<T, LANES, 2>(a, first, panel, ahead, rows, from),
-            4 => sum_panel::<T, LANES, 3>(a, first, panel, ahead, rows, from),
-            5 => sum_panel::<T, LANES, 4>(a, first, panel, ahead, rows, from),
-            6 => sum_panel::<T, LANES, 5>(a, first, panel, ahead, rows, from),
-            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(a, first, panel, ahead, rows, from),
+            1 => sum_panel::<T, LANES, 0>(a, first, panel, is_cached, rows, from),
+            2 => sum_panel::<T, LANES, 1>(a, first, panel, is_cached, rows, from),
+            3 => sum_panel::<T, LANES, 2>(a, first, panel, is_cached, rows, from),
+            4 => sum_panel::<T, LANES, 3>(a, first, panel, is_cached, rows, from),
+            5 => sum_panel::<T, LANES, 4>(a, first, panel, is_cached, rows, from),
+            6 => sum_panel::<T, LANES, 5>(a, first, panel, is_cached, rows, from),
+            _ => sum_panel::<T, LANES, { VECTORS - 1 }>(a, first, panel, is_cached, rows, from),
         }
         from += len;
     }
@@ -206,66 +157,55 @@ fn sum_panels<T: Real, const LANES: usize>(
 
 /// Sums `WHOLE` vectors, and one more that ends with the last column, of each row.
 ///
-/// Compiled apart for each number of vectors, and for [`Ahead::Entry`], which is asked for in the innermost loop: that
-/// leaves all it needs in registers.
+/// Compiled apart for each number of vectors, and for rows that are asked for in the innermost loop: that leaves all it
+/// needs in registers.
 fn sum_panel<T: Real, const LANES: usize, const WHOLE: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
-    ahead: Ahead,
-    rows: &mut impl Rows<T>,
+    is_cached: bool,
+    rows: &mut Tile<'_, T>,
     from: usize,
 ) {
-    match ahead {
-        Ahead::Entry => {
-            vectorized!(sum_vectors::<T, LANES, WHOLE, true>(
-                a, first, x, ahead, rows, from
-            ));
-        }
-        _ => vectorized!(sum_vectors::<T, LANES, WHOLE, false>(
-            a, first, x, ahead, rows, from
-        )),
+    if is_cached {
+        vectorized!(sum_vectors::<T, LANES, WHOLE, false>(
+            a, first, x, rows, from
+        ));
+    } else {
+        vectorized!(sum_vectors::<T, LANES, WHOLE, true>(
+            a, first, x, rows, from
+        ));
     }
 }
 
 #[inline(always)]
-fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ENTRY: bool>(
+fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ASKS: bool>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
-    ahead: Ahead,
-    rows: &mut impl Rows<T>,
+    rows: &mut Tile<'_, T>,
     from: usize,
 ) {
     let a = *a; // what the loops read of it stays in registers, too
     let Columns { dim, len, .. } = x;
     let x = &x.x[x.column..];
-    let fetch_from = |j: usize, column: usize| {
-        for vector in 0..=WHOLE {
-            fetch(x, j * dim + column + vector * LANES);
-        }
-    };
     let ends = a.indptr[first..].windows(2);
-    for (i, (ends, out)) in (first..).zip(ends.zip(rows.panel(from, len))) {
-        if matches!(ahead, Ahead::Panel | Ahead::PanelAndSums) && i < a.columns {
-            fetch_from(i, PANELS_AHEAD * len);
-        }
-        if matches!(ahead, Ahead::PanelAndSums) {
-            fetch_all(out, PANELS_AHEAD * len, len);
-        }
+    for (ends, out) in ends.zip(rows.0.chunks_exact_mut(rows.1)) {
+        let out = &mut out[from..from + len];
         let (start, end) = (ends[0].position(), ends[1].position());
         let (indices, weights) = (&a.indices[start..end], &a.weights[start..end]);
         let later = a.indices.get(start + ENTRIES_AHEAD..end + ENTRIES_AHEAD);
         let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
         let entries = indices.iter().zip(weights).zip(later.unwrap_or(indices));
         for ((j, &weight), later) in entries {
-            if ENTRY {
-                fetch_from(later.position(), 0);
+            if ASKS {
+                for vector in 0..=WHOLE {
+                    fetch(x, later.position() * dim + vector * LANES);
+                }
             }
             let x = &x[j.position() * dim..][..len];
-            for (sums, x) in sums.iter_mut().zip(&x.as_chunks::<LANES>().0[..WHOLE]) {
-                add_product(sums, weight, x);
-            }
+            // One loop over all vectors: of one over each the compiler may make gathers, and take 20 times as long.
+            add_product(sums.as_flattened_mut(), weight, &x[..WHOLE * LANES]);
             add_product(&mut last_sums, weight, &x[len - LANES..]);
         }
         out[..WHOLE * LANES].copy_from_slice(sums.as_flattened());
@@ -275,7 +215,7 @@ fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ENTRY: boo
 }
 
 #[inline(always)]
-fn add_product<T: Real, const LANES: usize>(sums: &mut [T; LANES], weight: T, x: &[T]) {
+fn add_product<T: Real>(sums: &mut [T], weight: T, x: &[T]) {
     for (sum, &x) in sums.iter_mut().zip(x) {
         *sum += weight * x;
     }

@@ -1,0 +1,137 @@
+//! Few nodes: some columns of all rows, a panel that stays in the first-level cache, are summed before the next ones.
+
+use super::MixingMatrix;
+use super::rows::Columns;
+use crate::parallel::{LINE, fetch, vectorized};
+use crate::{Index, Real};
+
+/// Vectors of a row's sums that are held in registers, where rows are in a cache.
+const CACHED_PANEL: usize = 6;
+
+/// As [`CACHED_PANEL`], where rows come from memory: six took up to 1.4 times as long there.
+pub const PANEL: usize = 4;
+
+/// Lines that are asked for come so much later in their row.
+const AHEAD: usize = 12;
+
+/// What is asked for while a row is summed.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Ahead {
+    Nothing,
+    /// A later panel of one row of `x`: after all rows, all have been asked for.
+    Panel,
+    /// As `Panel`, and a later panel of the row that is summed.
+    PanelAndSums,
+}
+
+/// A matrix for rows of a known length, with little left to compute and to check for each entry.
+#[derive(Debug)]
+pub struct Placed<T> {
+    /// How many entries each row has.
+    counts: Vec<usize>,
+    /// Of all rows.
+    entries: Vec<Entry<T>>,
+    columns: usize,
+}
+
+/// Where a row of `x` begins, and its weight.
+#[derive(Debug)]
+struct Entry<T> {
+    start: usize,
+    weight: T,
+}
+
+impl<T: Real> Placed<T> {
+    /// Those of `a`, for rows of `dim` elements.
+    pub fn new(a: &MixingMatrix<'_, T, impl Index>, dim: usize) -> Placed<T> {
+        let starts = a.indices.iter().map(|j| j.position() * dim);
+        let entries = starts.zip(a.weights);
+        Placed {
+            counts: (0..a.rows()).map(|i| a.row(i).0.len()).collect(),
+            entries: entries
+                .map(|(start, &weight)| Entry { start, weight })
+                .collect(),
+            columns: a.columns,
+        }
+    }
+}
+
+/// Some columns of all rows of `A X`.
+pub fn mix_panels<T: Real>(a: &Placed<T>, x: Columns<'_, T>, ahead: Ahead, rows: &mut [&mut [T]]) {
+    let line = LINE / size_of::<T>();
+    match x.len / line {
+        _ if x.len < 8 => sum_panels::<T, 1, 1>(a, x, ahead, rows),
+        0..CACHED_PANEL => sum_panels::<T, 8, 1>(a, x, ahead, rows),
+        _ if line == 16 => sum_wide::<T, 16>(a, x, ahead, rows),
+        _ => sum_wide::<T, 8>(a, x, ahead, rows),
+    }
+}
+
+fn sum_wide<T: Real, const LANES: usize>(
+    a: &Placed<T>,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: &mut [&mut [T]],
+) {
+    match ahead {
+        Ahead::PanelAndSums => sum_panels::<T, LANES, PANEL>(a, x, ahead, rows),
+        _ => sum_panels::<T, LANES, CACHED_PANEL>(a, x, ahead, rows),
+    }
+}
+
+/// Sums panels of `VECTORS` vectors of `LANES` columns, of which there are at least so many.
+fn sum_panels<T: Real, const LANES: usize, const VECTORS: usize>(
+    a: &Placed<T>,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: &mut [&mut [T]],
+) {
+    let width = VECTORS * LANES;
+    // All panels end where one begins that is as far from the end; the first one has some columns of the next.
+    let rest = x.len % width;
+    let first = (rest > 0).then_some(0);
+    for from in first.into_iter().chain((rest..x.len).step_by(width)) {
+        let panel = (&x.x[x.column + from..], x.dim);
+        vectorized!(sum_panel::<T, LANES, VECTORS>(a, panel, from, ahead, rows));
+    }
+}
+
+/// Sums the panel of all rows that begins with column `from` of `rows`, and with the first element of `x`.
+#[inline(always)]
+fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
+    a: &Placed<T>,
+    (x, dim): (&[T], usize),
+    from: usize,
+    ahead: Ahead,
+    rows: &mut [&mut [T]],
+) {
+    let (width, line) = (VECTORS * LANES, LINE / size_of::<T>());
+    let mut entries = a.entries.as_slice();
+    for (i, (out, &count)) in rows.iter_mut().zip(&a.counts).enumerate() {
+        if ahead != Ahead::Nothing && i < a.columns {
+            fetch_panel::<T, LANES, VECTORS>(x, i * dim + AHEAD * line);
+        }
+        let out = &mut out[from..][..width];
+        if ahead == Ahead::PanelAndSums {
+            fetch_panel::<T, LANES, VECTORS>(out, AHEAD * line);
+        }
+        let row;
+        (row, entries) = entries.split_at(count);
+        let mut sums = [[T::ZERO; LANES]; VECTORS];
+        for entry in row {
+            let x = &x[entry.start..][..width];
+            let weight = entry.weight; // read after the checks, into all lanes at once
+            for (sum, &x) in sums.as_flattened_mut().iter_mut().zip(x) {
+                *sum += weight * x; // one loop over all vectors: of one over each the compiler may make gathers
+            }
+        }
+        out.copy_from_slice(sums.as_flattened());
+    }
+}
+
+#[inline(always)]
+fn fetch_panel<T, const LANES: usize, const VECTORS: usize>(slice: &[T], first: usize) {
+    for vector in 0..VECTORS {
+        fetch(slice, first + vector * LANES);
+    }
+}
