@@ -23,13 +23,15 @@ from dpmesh.privacy.accounting.papers import (
 
 
 def state_sensitivities(iterations: int, sample_size: int, **options: object) -> np.ndarray:
+    chosen = {
+        "step_size": (iterations + 1) ** -0.9,
+        "consensus_step_size": (iterations + 1) ** -0.7,
+        "mode": "paper",
+        "smoothness": 1.0,
+        **options,
+    }
     return quantized.sensitivities(
-        iterations,
-        step_size=(iterations + 1) ** -0.9,
-        consensus_step_size=(iterations + 1) ** -0.7,
-        gradient_bound=1.0,
-        sample_size=sample_size,
-        **{"mode": "paper", "smoothness": 1.0, **options},
+        iterations, gradient_bound=1.0, sample_size=sample_size, **chosen
     )
 
 
@@ -94,6 +96,14 @@ def test_quantized_refuses_large_iterations_where_the_classical_formula_fails() 
     # composed classically it would be smaller than the truth
     classical = mu * without_replacement.classical_noise_multiplier(1e-5)
     assert classical == pytest.approx(10.27925450, rel=1e-9)
+
+
+def test_quantized_paper_mode_is_proved_up_to_a_smoothness() -> None:
+    """Where step_size * smoothness is 2 (1 - consensus_step_size): 0.25."""
+    steps = {"step_size": 2.0, "consensus_step_size": 0.75}
+    assert state_sensitivities(3, 5, **steps, smoothness=0.25).size == 3
+    with pytest.raises(NotProved, match=r"= 0\.5; got 0\.52"):
+        state_sensitivities(3, 5, **steps, smoothness=0.26)
 
 
 def test_quantized_gdp_curve_and_classical_formula() -> None:
@@ -296,6 +306,10 @@ QUANTIZED = {
         (
             lambda: quantized.sensitivities(9, **QUANTIZED, smoothness=math.nan),
             "smoothness: wanted a number greater than 0, or infinity, got nan",
+        ),
+        (
+            lambda: quantized.sensitivities(9, **QUANTIZED, smoothness=0),
+            "smoothness: wanted a number greater than 0, or infinity, got 0",
         ),
         (
             lambda: quantized.sensitivities(9, **{**QUANTIZED, "mode": "paper"}),

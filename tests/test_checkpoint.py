@@ -27,6 +27,7 @@ from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
 from dpmesh.schedules import Constant, SampleSize
+from dpmesh.simulator.checkpoint import Checkpoint
 from dpmesh.simulator.codec import classes_in, decode, encode
 
 ROUNDS = 12
@@ -137,7 +138,8 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> Non
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch) -> None:
     def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(StoppedError):
         online(tmp_path / "run", 5)
@@ -151,6 +153,12 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch) -> N
     assert (tmp_path / "run").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert_same(online(tmp_path / "run"), online())
+
+
+def test_every_so_many_rounds_are_saved_and_the_last(tmp_path) -> None:
+    for every, due in ((3, [3, 6, 9, 10]), (10, [10]), (99, [10]), (None, [10])):
+        saved = Checkpoint(tmp_path / "run", {}, [], every)
+        assert [rounds for rounds in range(1, 11) if saved.is_due(rounds, last=10)] == due
 
 
 def test_a_folder_that_cannot_be_written_to_stops_the_run_before_it_starts(tmp_path) -> None:

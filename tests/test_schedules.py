@@ -143,6 +143,7 @@ def test_a_number_is_kept_as_the_schedule_that_it_stands_for() -> None:
     assert gossip == algorithms.QuantizedGossip(*spelt)
     assert str(gossip) == str(algorithms.QuantizedGossip(*spelt))
     assert replace(gossip, noise_std=None).noise_std is None
+    assert replace(gossip, sample_size=1).sample_size == s.SampleSize(1)
     for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
         assert make(step_size=np.float32(0.5)).step_size == s.Constant(0.5)
     descent = algorithms.GradientDescent(10, 1.0, step_size=2)
