@@ -95,6 +95,11 @@ def test_purposes_are_distinct_and_0_stays_free() -> None:
     assert sorted(Purpose) == list(range(1, len(Purpose) + 1))
 
 
+def test_purposes_keep_their_numbers() -> None:
+    """Two with one number would be one; another number would draw other values."""
+    assert [*Purpose] == [*range(1, 13)]
+
+
 def test_generators_repeat_and_differ() -> None:
     def draw(*address: int) -> list[int]:
         return generator(Key.seeded(3), *address).integers(2**62, size=4).tolist()
