@@ -5,11 +5,13 @@ Statistical checks raise a false alarm with probability 1e-6 over the choice of 
 
 from __future__ import annotations
 
-from math import sqrt
+from math import comb, exp, expm1, log, sqrt
 
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -147,6 +149,50 @@ def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() ->
     assert everybody == cost("replace_one", None, 0.5)
     with pytest.raises(ValueError, match="neighboring_relation: wanted 'add_remove'"):
         cost("replace_one", PoissonSampling(0.5), 0.5)
+
+
+SAMPLED = pytest.mark.parametrize(
+    ("rate", "multiplier", "count", "delta"),
+    [(0.05, 1.0, 50, 1e-5), (0.2, 2.0, 10, 1e-3), (0.01, 0.8, 300, 1e-6)],
+)
+
+
+def discrete_epsilon(relation: str, delta: float, **rounds: float) -> float:
+    return accounting.discrete_gaussian_epsilon(delta, neighboring_relation=relation, **rounds)
+
+
+@SAMPLED
+def test_poisson_samples_cost_what_integer_orders_prove(rate, multiplier, count, delta) -> None:
+    """As for Gaussian noise: Mironov, Talwar and Zhang prove no more for discrete noise."""
+    accountant = RdpAccountant(range(2, 64))
+    gaussian = dp_accounting.GaussianDpEvent(multiplier)
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), count)
+    found = discrete_epsilon(
+        "add_remove", delta, noise_multiplier=multiplier, sampling_rate=rate, count=count
+    )
+    assert found == pytest.approx(accountant.get_epsilon(delta), rel=1e-9)
+    finer = accounting.poisson_gaussian_epsilon(
+        delta, rate, multiplier, neighboring_relation="add_remove", count=count, accountant="rdp"
+    )
+    assert finer < found * (1 - 1e-6)  # by orders between the integers
+
+
+@SAMPLED
+def test_samples_of_fixed_size_cost_what_theorem_9_proves(rate, multiplier, count, delta) -> None:
+    """Wang, Balle and Kasiviswanathan 2019, for divergences ``order / (2 multiplier**2)``."""
+
+    def moment(order: int) -> float:
+        grown = [exp(j * (j - 1) / (2 * multiplier**2)) for j in range(order + 1)]
+        least = min(4 * expm1(1 / multiplier**2), 2 * grown[2])
+        terms = (comb(order, j) * rate**j * 2 * grown[j] for j in range(3, order + 1))
+        return 1 + comb(order, 2) * rate**2 * least + sum(terms)
+
+    orders = range(2, 30)
+    curve = [count * log(moment(order)) / (order - 1) for order in orders]
+    found = discrete_epsilon(
+        "replace_one", delta, noise_multiplier=multiplier, sampling_rate=rate, count=count
+    )
+    assert found == pytest.approx(compute_epsilon(orders, curve, delta)[0], rel=1e-9)
 
 
 def test_events_are_what_is_proved() -> None:
