@@ -197,7 +197,7 @@ def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> 
             "a number for each of 3 places",
         ),
         (
-            lambda: RandomSparsifier(0.5).decode([b"\1\7\0\0\0" + bytes(8)], 3, np.float64),
+            lambda: RandomSparsifier(0.5).decode([b"\1\3\0\0\0" + bytes(8)], 3, np.float64),
             "a number for each of 1 places",
         ),
         (lambda: Quantizer(1.0).decode([b""], 3, np.float64), "no bytes in message 0"),
@@ -213,6 +213,12 @@ def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> 
         (
             lambda: RandomSparsifier(0.5).apart(bytes(6), 1, 3, np.float64),
             "packet: wanted 4 bytes, got 6",
+        ),
+        (
+            lambda: RandomSparsifier(0.5).apart(
+                b"\1\0\0\0" + bytes([33, 0, 0, 0]) + bytes(8), 1, 33, np.float64
+            ),
+            "packet: wanted places below 33, got 33",
         ),
         (
             lambda: Gaussian(1.0, compressor=Quantizer(1.0)).release(
