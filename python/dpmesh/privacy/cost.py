@@ -7,22 +7,34 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from dpmesh._ragged import Indices
 from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.accounting._arguments import (
     noise_multipliers,
     only_add_remove,
     only_replace_one,
 )
-from dpmesh.privacy.accounting.sampled import Accountant
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant
+from dpmesh.privacy.events import MechanismName, Release
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
 MOST_LOSS_DISTRIBUTIONS = 8
-"""Of more distinct parts than this, sampled releases are accounted by their Rényi curves alone."""
+"""More distinct parts than this share one: the most releases of each kind in any of them."""
+
+Names = npt.NDArray[np.object_]
+Chosen = npt.NDArray[np.bool_]
+
+SAMPLED = {
+    None: "all data",
+    PoissonSampling: "Poisson samples",
+    FixedSizeSampling: "samples of fixed size",
+}
 
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
@@ -38,9 +50,9 @@ class Cost(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What a Gaussian release costs depends on this alone."""
+    """What a release costs depends on this alone."""
 
-    discrete: bool
+    mechanism: MechanismName
     noise_multiplier: float
     sampling: Sampling | None
 
@@ -56,6 +68,7 @@ class Costs(NamedTuple):
     unprotected: Numbers
     pure: Numbers
     gaussian_accountant: Callable[[int], str]
+    together: Names
 
     def cost(self, part: int) -> Cost:
         """Return the cost of one part."""
@@ -63,6 +76,8 @@ class Costs(NamedTuple):
         accountant = self.gaussian_accountant(part)
         if self.unprotected[part]:
             return Cost(epsilon, "none: values left without noise")
+        if self.together[part]:
+            return Cost(epsilon, self.together[part])
         if not accountant and not self.pure[part]:
             return Cost(epsilon, "nothing depends on the data")
         if not accountant:
@@ -103,30 +118,26 @@ def costs(
     unprotected = parts.totals((~noisy).astype(np.float64))
     pure = parts.totals(np.where(laplace, inverse, 0.0))
     gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
-    epsilons = np.where(unprotected > 0, inf, pure + gaussian)
-    return Costs(epsilons, unprotected, pure, accountant)
+    apart = pure + gaussian
+    together, proofs = _together(releases, noisy, parts, delta)
+    proofs[together >= apart] = ""
+    epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
+    return Costs(epsilons, unprotected, pure, accountant, proofs)
 
 
 def _gaussian(
     releases: Sequence[Release],
-    chosen: Numbers,
+    chosen: Chosen,
     parts: Parts,
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Callable[[int], str]]:
     """Return the epsilon of the Gaussian releases of each part, and what says how it was found."""
-    numbers: dict[_Kind, int] = {}
-    which = np.full(len(releases), -1)
-    for index in np.flatnonzero(chosen).tolist():
-        release = releases[index]
-        discrete = release.mechanism == "discrete_gaussian"
-        kind = _Kind(discrete, release.noise_multiplier, release.sampling)
-        which[index] = numbers.setdefault(kind, len(numbers))
     if delta == 0:
         touched = parts.totals(chosen.astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
-    kinds = list(numbers)
-    if all(kind.sampling is None and not kind.discrete for kind in kinds):
+    kinds, which = _kinds(releases, chosen)
+    if all(kind.sampling is None and kind.mechanism == "gaussian" for kind in kinds):
         squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
@@ -135,8 +146,49 @@ def _gaussian(
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
     accountant: Accountant = "best" if len(distinct) <= MOST_LOSS_DISTRIBUTIONS else "rdp"
     found = [_composed(kinds, times, delta, relation, accountant) for times in distinct]
+    if accountant == "rdp":
+        most = _composed(kinds, distinct.max(axis=0), delta, relation, "best")
+        found = [min(cost, most) for cost in found]
     epsilons = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
     return epsilons, lambda index: found[part.flat[index]].accountant
+
+
+def _together(
+    releases: Sequence[Release], noisy: Chosen, parts: Parts, delta: float
+) -> tuple[Numbers, Names]:
+    """Return the epsilon of each part by one loss distribution of all its releases, and its name.
+
+    For parts with Laplace noise and more than one release; elsewhere it is infinite, as it is where
+    noise is on the integers, or there are too many kinds of releases.
+    """
+    epsilons, proofs = np.full(len(parts.owners), inf), np.full(len(parts.owners), "", dtype=object)
+    laplace = np.array([release.mechanism == "laplace" for release in releases], dtype=bool)
+    mixed = parts.totals((noisy & laplace).astype(np.float64)) > 0
+    mixed &= parts.totals(noisy.astype(np.float64)) > 1
+    if delta < _loss.SMALLEST_DELTA or not mixed.any():
+        return epsilons, proofs
+    kinds, which = _kinds(releases, noisy)
+    if len(kinds) > MOST_DISTRIBUTIONS:
+        return epsilons, proofs
+    counts = parts.counts(which, len(kinds))[mixed]
+    distinct, part = np.unique(counts, axis=0, return_inverse=True)
+    if len(distinct) > MOST_LOSS_DISTRIBUTIONS:
+        distinct, part = distinct.max(axis=0, keepdims=True), np.zeros_like(part)
+    found = [_composed_together(kinds, times, delta) for times in distinct]
+    epsilons[mixed] = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
+    proofs[mixed] = np.array([cost.accountant for cost in found], dtype=object)[part.reshape(-1)]
+    return epsilons, proofs
+
+
+def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], Indices]:
+    """Return the kinds of the chosen releases, and of which each release is: -1 for the others."""
+    numbers: dict[_Kind, int] = {}
+    which = np.full(len(releases), -1)
+    for index in np.flatnonzero(chosen).tolist():
+        release = releases[index]
+        kind = _Kind(release.mechanism, release.noise_multiplier, release.sampling)
+        which[index] = numbers.setdefault(kind, len(numbers))
+    return list(numbers), which
 
 
 def _exact_text(mu: float) -> str:
@@ -154,18 +206,15 @@ def _composed(
     used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
     if not used:
         return Cost(0.0, "")
-    samplings = {type(kind.sampling) for kind in used if kind.sampling is not None}
-    sampled = samplings.pop() if len(samplings) == 1 else None  # both kinds amplify nothing
-    rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
+    sampled, rate = _sampled(used)
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
-    what, compose = "all data", accounting.poisson_gaussian_epsilon
+    what, compose = SAMPLED[sampled], accounting.poisson_gaussian_epsilon
     if sampled is PoissonSampling:
         only_add_remove(relation)
-        what = "Poisson samples"
     elif sampled is FixedSizeSampling:
-        what, compose = "samples of fixed size", accounting.fixed_size_gaussian_epsilon
-    if any(kind.discrete for kind in used):
+        compose = accounting.fixed_size_gaussian_epsilon
+    if any(kind.mechanism == "discrete_gaussian" for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
             delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count
         )
@@ -183,3 +232,37 @@ def _composed(
     )
     proof = "Rényi curve" if accountant == "rdp" else "privacy loss distribution or Rényi curve"
     return Cost(epsilon, f"{proof} of {what}")
+
+
+def _composed_together(kinds: Sequence[_Kind], times: Numbers, delta: float) -> Cost:
+    """Return the cost of Laplace and Gaussian releases, each kind so many times.
+
+    Laplace noise on a sample costs what it costs on all data.
+    """
+    count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
+    gaussian, laplace = (
+        [kind for kind in count if kind.mechanism == name] for name in ("gaussian", "laplace")
+    )
+    if len(gaussian) + len(laplace) < len(count):
+        return Cost(inf, "")
+    sampled, rate = _sampled(gaussian)
+    pair = _loss.poisson_gaussian
+    if sampled is FixedSizeSampling:
+        pair = _loss.fixed_size_gaussian
+
+    def rounds(pair: _loss.Kind, kinds: Sequence[_Kind], rate: Numbers) -> _loss.Rounds:
+        multiplier = np.array([kind.noise_multiplier for kind in kinds])
+        return _loss.Rounds(pair, rate, multiplier, np.array([count[kind] for kind in kinds]))
+
+    epsilon = _loss.composed_epsilon(
+        delta, rounds(pair, gaussian, rate), rounds(_loss.laplace, laplace, np.ones(len(laplace)))
+    )
+    beside = f" and of Gaussian noise on {SAMPLED[sampled]}" if gaussian else ""
+    return Cost(epsilon, f"privacy loss distribution of Laplace noise{beside}")
+
+
+def _sampled(kinds: Sequence[_Kind]) -> tuple[type[Sampling] | None, Numbers]:
+    """Return how releases are sampled, and their rates; of two ways together none amplifies."""
+    samplings = {type(kind.sampling) for kind in kinds if kind.sampling is not None}
+    sampled = samplings.pop() if len(samplings) == 1 else None
+    return sampled, np.array([1.0 if sampled is None else kind.rate for kind in kinds])

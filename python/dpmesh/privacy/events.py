@@ -97,8 +97,8 @@ class Release:
         instance("sensitivity", self.sensitivity, "a Sensitivity", Sensitivity)
         if self.batch is not None:
             integer("batch", self.batch)
-        samplings = (PoissonSampling, FixedSizeSampling, NoneType)
-        instance("sampling", self.sampling, "PoissonSampling or FixedSizeSampling", *samplings)
+        if type(self.sampling) not in (PoissonSampling, FixedSizeSampling, NoneType):
+            fail("sampling", "PoissonSampling or FixedSizeSampling", repr(self.sampling))
         if self.nodes is None:
             return
         nodes = np.asarray(self.nodes)

@@ -43,22 +43,42 @@ Kind = Callable[[float, float, float], list[Loss]]
 """The losses of a round, one for each direction, from its rate, noise multiplier and grid."""
 
 
-def composed_epsilon(
-    delta: float, kind: Kind, rate: Floats, multiplier: Floats, times: Floats, interval: float
-) -> float:
+class Rounds(NamedTuple):
+    """Rounds of one kind: of each its rate, noise multiplier and how often it happens."""
+
+    kind: Kind
+    rate: Floats
+    multiplier: Floats
+    times: Floats
+
+
+def composed_epsilon(delta: float, *rounds: Rounds) -> float:
     """Epsilon of rounds composed; infinite if grid or rounding would be too coarse to tell.
 
     `delta` is at least `SMALLEST_DELTA`, and the rounding of the composition is taken off it.
     """
-    rounding = max(ROUNDING, _ROUNDING_OF_POWERS * float(np.sum(times)))
+    total = sum(float(np.sum(each.times)) for each in rounds)
+    rounding, interval = max(ROUNDING, _ROUNDING_OF_POWERS * total), grid_interval(rounds)
     if interval > _COARSEST or delta <= rounding:
         return inf
-    distinct, which = np.unique(np.column_stack([rate, multiplier]), axis=0, return_inverse=True)
-    happen = np.bincount(which.reshape(-1), weights=times)
-    counts = [int(count) for count in happen if count > 0]
-    rounds = [kind(float(q), float(s), interval) for q, s in distinct[happen > 0]]
-    directions = [composed(losses, counts) for losses in zip(*rounds, strict=True)]
-    return max(epsilon_at(delta - rounding, loss, interval) for loss in directions)
+    losses: list[list[Loss]] = []
+    counts: list[int] = []
+    for kind, rate, multiplier, times in rounds:
+        settings = np.column_stack([rate, multiplier])
+        distinct, which = np.unique(settings, axis=0, return_inverse=True)
+        happen = np.bincount(which.reshape(-1), weights=times)
+        counts += [int(count) for count in happen if count > 0]
+        losses += [kind(float(q), float(s), interval) for q, s in distinct[happen > 0]]
+    return max(
+        epsilon_at(delta - rounding, composed(one_way, counts), interval)
+        for one_way in directions(losses)
+    )
+
+
+def directions(losses: Sequence[Sequence[Loss]]) -> list[list[Loss]]:
+    """Sort losses by direction; those that are the same in both are in each."""
+    number = max(map(len, losses))
+    return [[each[way % len(each)] for each in losses] for way in range(number)]
 
 
 def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
@@ -136,22 +156,31 @@ def epsilon_at(delta: float, loss: Loss, interval: float) -> float:
     return max(0.0, float(loss.first + last) * interval + min(log(excess), interval))
 
 
-def grid_interval(spread: Floats, largest: Floats, times: Floats) -> float:
+def grid_interval(rounds: Sequence[Rounds]) -> float:
     """Fine enough for the smallest loss, coarse enough to hold the composition.
 
-    `spread` is the standard deviation of a round's loss, `largest` the largest loss that counts.
+    The largest loss of Laplace noise, which has mass, lies on the grid.
     """
-    happen = times > 0
-    spread, largest, times = spread[happen], largest[happen], times[happen]
+    happening = [
+        Rounds(each.kind, *(numbers[each.times > 0] for numbers in each[1:])) for each in rounds
+    ]
+    scales = [_scales(each) for each in happening]
+    spread, largest = (np.concatenate(numbers) for numbers in zip(*scales, strict=True))
+    times = np.concatenate([each.times for each in happening])
     width = 16 * sqrt(np.sum(times * np.minimum(spread, largest) ** 2)) + 2 * np.max(largest)
-    return float(max(min(_FINEST, np.min(spread) / 20), width / _GRID_POINTS))
+    interval = float(max(min(_FINEST, np.min(spread) / 20), width / _GRID_POINTS))
+    with_mass = [np.max(1 / each.multiplier) for each in happening if each.kind is laplace]
+    return float(max(with_mass) / ceil(max(with_mass) / interval)) if with_mass else interval
 
 
-def sampled_gaussian_interval(rate: Floats, multiplier: Floats, times: Floats) -> float:
-    """The grid for Gaussian releases of samples."""
+def _scales(rounds: Rounds) -> tuple[Floats, Floats]:
+    """Return the standard deviation of each round's loss, and the largest loss that counts."""
+    kind, rate, multiplier, _ = rounds
+    if kind is laplace:
+        return 1 / multiplier, 1 / multiplier
     spread = rate * np.sqrt(np.expm1(np.minimum(multiplier**-2, 100)))
     largest = np.array([_largest_loss(q, s) for q, s in zip(rate, multiplier, strict=True)])
-    return grid_interval(spread, largest, times)
+    return spread, largest
 
 
 def _largest_loss(rate: float, multiplier: float) -> float:
@@ -177,7 +206,10 @@ def fixed_size_gaussian(rate: float, multiplier: float, interval: float) -> list
 
 
 def laplace(rate: float, multiplier: float, interval: float) -> list[Loss]:
-    """One Laplace release of everything (`rate` is 1), the same in both directions."""
+    """One Laplace release of everything (`rate` is 1), the same in both directions.
+
+    It dominates that of a vector whose shift has the same L1 norm.
+    """
     assert rate == 1
     losses = interval * np.arange(round(1 / (multiplier * interval)) + 2)
     both = _masses(-np.expm1(np.minimum(0, (losses - 1 / multiplier) / 2)), interval)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 import numpy.typing as npt
 
@@ -44,11 +42,5 @@ def laplace_epsilon(
         return pure
     if delta < _loss.SMALLEST_DELTA:
         return min(pure, rdp_epsilon(delta, rdp_laplace(multiplier, count=times)).epsilon)
-    interval = _loss.grid_interval(1 / multiplier, 1 / multiplier, times)
-    largest = 1 / np.min(multiplier[times > 0])
-    aligned = float(largest / ceil(largest / interval))  # the extreme losses lie on the grid
-    everything = np.ones_like(multiplier)
-    return min(
-        pure,
-        _loss.composed_epsilon(delta, _loss.laplace, everything, multiplier, times, aligned),
-    )
+    rounds = _loss.Rounds(_loss.laplace, np.ones_like(multiplier), multiplier, times)
+    return min(pure, _loss.composed_epsilon(delta, rounds))

@@ -142,5 +142,5 @@ def _epsilon(
     applies = delta >= _loss.SMALLEST_DELTA and distinct <= MOST_DISTRIBUTIONS
     if accountant == "rdp" or (accountant == "best" and not applies):
         return by_curve
-    interval = _loss.sampled_gaussian_interval(rate, multiplier, times)
-    return min(by_curve, _loss.composed_epsilon(delta, kind, rate, multiplier, times, interval))
+    composed = _loss.composed_epsilon(delta, _loss.Rounds(kind, rate, multiplier, times))
+    return min(by_curve, composed)

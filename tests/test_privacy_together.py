@@ -1,0 +1,219 @@
+"""Laplace noise and Gaussian noise on the same data: one loss distribution of all releases."""
+
+from __future__ import annotations
+
+from math import exp, expm1, inf
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from dpmesh.privacy import FixedSizeSampling, Gaussian, Laplace, Plan, PoissonSampling, Sensitivity
+from dpmesh.privacy.cost import MOST_LOSS_DISTRIBUTIONS
+
+ONE = Sensitivity(1.0, "l2", "a test")
+LARGE = st.floats(0.5, 30)
+FEW = st.integers(1, 20)
+
+
+def plan(*releases, relation="add_remove"):
+    return Plan(releases, relation, "record")
+
+
+def rounds(T, mechanism, sampling=None, **where):
+    return [mechanism.planned(t, ONE, sampling=sampling, **where) for t in range(T)]
+
+
+def oracle(delta, laplace, gaussian, rate=1.0):
+    """Epsilon by an independent implementation, of so many rounds each: (number, multiplier)."""
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    (T, z), (S, sigma) = laplace, gaussian
+    interval = 1e-4
+    loss = pld.from_laplace_mechanism(z, value_discretization_interval=interval).self_compose(T)
+    if S:
+        sampled = pld.from_gaussian_mechanism(
+            sigma,
+            sampling_prob=rate,
+            value_discretization_interval=interval,
+            neighboring_relation=relation,
+        )
+        loss = loss.compose(sampled.self_compose(S))
+    return loss.get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize(
+    ("laplace", "gaussian", "rate"),
+    [
+        ((10, 20.0), (1000, 1.2), 0.01),
+        ((3, 2.0), (5, 1.0), 0.3),
+        ((1, 0.4), (40, 4.0), 0.5),
+        ((50, 30.0), (20, 5.0), 1.0),
+        ((40, 10.0), (0, 1.0), 1.0),
+    ],
+)
+def test_cost_is_that_of_an_independent_implementation(laplace, gaussian, rate) -> None:
+    """Within the grids' 2e-3; and smaller than the sum of the two parts' costs."""
+    delta = 1e-6
+    wanted = oracle(delta, laplace, gaussian, rate)
+    sampled = rounds(gaussian[0], Gaussian(gaussian[1]), PoissonSampling(rate))
+    pure = rounds(laplace[0], Laplace(laplace[1]))
+    cost = plan(*sampled, *pure).cost(delta)
+    assert cost.epsilon == pytest.approx(wanted, abs=2e-3)
+    beside = " and of Gaussian noise on Poisson samples" if gaussian[0] else ""
+    assert cost.accountant == f"privacy loss distribution of Laplace noise{beside}"
+    assert cost.epsilon < plan(*pure).cost().epsilon + plan(*sampled).cost(delta).epsilon
+
+
+def profile(epsilon, z, sigma):
+    """The exact delta of one Laplace and one Gaussian release, by integration over the first."""
+
+    def gaussian(e):
+        above, below = 0.5 / sigma - e * sigma, -0.5 / sigma - e * sigma
+        return norm.cdf(above) - exp(e) * norm.cdf(below)
+
+    between, _ = quad(lambda x: exp(-x / z) * gaussian(epsilon - (1 - 2 * x) / z), 0, 1)
+    ends = gaussian(epsilon - 1 / z) + exp(-1 / z) * gaussian(epsilon + 1 / z)
+    return (ends + between / z) / 2
+
+
+@settings(deadline=None, max_examples=30)
+@given(z=LARGE, sigma=LARGE, exponent=st.floats(-8, -2))
+def test_two_releases_cost_what_integration_says(z: float, sigma: float, exponent: float) -> None:
+    delta = 10**exponent
+    epsilon = plan(*rounds(1, Laplace(z)), *rounds(1, Gaussian(sigma))).cost(delta).epsilon
+    assert profile(epsilon, z, sigma) <= delta * (1 + 1e-9)
+    if epsilon > 0.01:
+        assert profile(epsilon * (1 - 1e-3) - 1e-3, z, sigma) > delta
+
+
+def laplace_profile(epsilon, shift):
+    """The exact delta of Laplace noise of scale 1 on a number."""
+    if epsilon >= shift:
+        return 0.0
+    return -expm1(epsilon) if epsilon <= -shift else -expm1((epsilon - shift) / 2)
+
+
+@given(st.floats(0.01, 5), st.floats(0.01, 5), st.floats(0, 1))
+def test_a_shift_of_one_number_dominates_that_of_two(a: float, b: float, share: float) -> None:
+    """Which is why the loss of a vector is accounted by its L1 norm: more follow by two."""
+    epsilon = share * (a + b)
+    between, _ = quad(lambda x: exp(-x) * laplace_profile(epsilon - (b - 2 * x), a), 0, b)
+    ends = laplace_profile(epsilon - b, a) + exp(-b) * laplace_profile(epsilon + b, a)
+    assert (ends + between) / 2 <= laplace_profile(epsilon, a + b) + 1e-7  # of the quadrature
+
+
+@settings(deadline=None, max_examples=30)
+@given(T=FEW, S=FEW, z=LARGE, sigma=LARGE, clients=st.integers(1, 10))
+def test_together_costs_more_than_either_and_no_more_than_the_sum(T, S, z, sigma, clients) -> None:
+    delta = 1e-5
+    pure = rounds(T, Laplace(z))
+    for relation, sampling in [
+        ("add_remove", PoissonSampling(clients / 10)),
+        ("replace_one", FixedSizeSampling(clients, 10)),
+    ]:
+        sampled = rounds(S, Gaussian(sigma), sampling)
+        together = plan(*pure, *sampled, relation=relation).cost(delta).epsilon
+        parts = [plan(*each, relation=relation).cost(delta).epsilon for each in (pure, sampled)]
+        assert max(parts) <= together + 1e-3  # of the grids
+        assert together <= T / z + parts[1]
+
+
+def test_samples_of_everybody_are_all_data() -> None:
+    pure, delta = rounds(3, Laplace(3.0)), 1e-6
+    everybody = FixedSizeSampling(10, 10)
+    whole = plan(*pure, *rounds(4, Gaussian(2.0)), relation="replace_one").cost(delta)
+    drawn = plan(*pure, *rounds(4, Gaussian(2.0), everybody), relation="replace_one").cost(delta)
+    assert whole.epsilon == pytest.approx(drawn.epsilon, abs=1e-3)
+    assert whole.accountant.endswith("of Gaussian noise on all data")
+    assert drawn.accountant.endswith("of Gaussian noise on samples of fixed size")
+    few = rounds(4, Gaussian(2.0), FixedSizeSampling(1, 10))
+    assert plan(*pure, *few, relation="replace_one").cost(delta).epsilon < whole.epsilon / 2
+
+
+def test_where_the_sum_remains() -> None:
+    """One Laplace release, noise on a grid, a delta too small to tell or to gain by, delta 0."""
+    pure = " differential privacy of Laplace noise"
+    for cost in [
+        plan(*rounds(1, Laplace(2.0))).cost(1e-6),
+        plan(*rounds(10, Laplace(20.0))).cost(1e-11),
+        plan(*rounds(1, Laplace(1 / 0.31405)), *rounds(1, Laplace(1 / 0.18595))).cost(1e-10),
+        plan(*rounds(10, Laplace(20.0))).cost(),
+        plan(*rounds(10, Laplace(20.0, grid=2**-10))).cost(1e-6),
+    ]:
+        assert cost.accountant == "pure" + pure
+        assert cost.epsilon == pytest.approx(0.5)
+    on_grid = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0, grid=2**-10))).cost(1e-6)
+    assert on_grid.accountant.startswith("Rényi curve of discrete Gaussian")
+    assert on_grid.accountant.endswith(pure)
+    assert plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0))).cost().epsilon == inf
+
+
+def test_nodes_have_costs_of_their_own() -> None:
+    """Node 0 releases twice, node 1 with Gaussian noise alone, node 2 with Laplace noise alone."""
+    delta = 1e-6
+    releases = [
+        *rounds(10, Laplace(20.0), nodes=(0, 2)),
+        *rounds(5, Gaussian(3.0), nodes=(0, 1)),
+    ]
+    by_node = plan(*releases).costs_by_node(delta, nodes=4)
+    alone = [
+        plan(*rounds(10, Laplace(20.0)), *rounds(5, Gaussian(3.0))).cost(delta).epsilon,
+        plan(*rounds(5, Gaussian(3.0))).cost(delta).epsilon,
+        plan(*rounds(10, Laplace(20.0))).cost(delta).epsilon,
+        0.0,
+    ]
+    assert by_node.tolist() == pytest.approx(alone, abs=1e-9)
+    assert alone[0] < 0.5 + alone[1]
+
+
+def test_many_different_nodes_share_a_loss_distribution() -> None:
+    """That of the most releases; where the sum of a node's own is smaller, it pays that."""
+    nodes, delta = MOST_LOSS_DISTRIBUTIONS + 1, 1e-6
+    number = [2 + 3 * node for node in range(nodes)]
+    pure = [
+        release
+        for node in range(nodes)
+        for release in rounds(number[node], Laplace(10.0), nodes=(node,))
+    ]
+    most = plan(*rounds(max(number), Laplace(10.0))).cost(delta)
+    assert plan(*pure).cost(delta) == most
+    by_node = plan(*pure).costs_by_node(delta, nodes)
+    assert by_node == pytest.approx([min(n / 10, most.epsilon) for n in number])
+    assert by_node[-2] == by_node[-1] < number[-2] / 10
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.lists(st.integers(1, 30), min_size=16, max_size=16),
+    st.sampled_from([None, PoissonSampling(0.2)]),
+    st.booleans(),
+)
+def test_a_ledger_costs_no_more_than_its_plan(taking_part, sampling, beside) -> None:
+    """However different the nodes' shares of the rounds are: a budget would stop the run."""
+
+    def cost(shares):
+        noises = [Gaussian(2.0), Laplace(9.0)] if beside else [Gaussian(2.0)]
+        return plan(
+            *(
+                release
+                for node, share in enumerate(shares)
+                for noise in noises
+                for release in rounds(share, noise, sampling, nodes=(node,))
+            )
+        ).cost(1e-6)
+
+    assert cost(taking_part).epsilon <= cost([30] * 16).epsilon * (1 + 1e-12)
+
+
+class Half(PoissonSampling):
+    """A sample that only says that it is a Poisson one."""
+
+
+def test_a_sampling_of_ones_own_is_refused() -> None:
+    """What was proved of Poisson samples holds for them alone, not for what derives from them."""
+    with pytest.raises(ValueError, match=r"^sampling: wanted PoissonSampling or FixedSizeSampling"):
+        Gaussian(1.0).planned(0, ONE, sampling=Half(0.5))
