@@ -68,7 +68,7 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     assert alone < mixed < whole
     both = plan("replace_one", *sampled, *rounds(1, 2.0, FixedSizeSampling(1, 10))).cost(1e-5)
     assert both.epsilon == pytest.approx(whole)
-    laplace = Laplace(0.5).planned(0, ONE, sampling=PoissonSampling(0.1))
+    laplace = Laplace(0.5).planned(0, ONE)
     base = plan("add_remove", *sampled).cost(1e-11).epsilon
     beside = plan("add_remove", *sampled, laplace).cost(1e-11)
     assert beside.epsilon == pytest.approx(base + 2.0)

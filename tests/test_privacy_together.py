@@ -9,6 +9,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath import mp
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -28,44 +29,76 @@ def rounds(T, mechanism, sampling=None, **where):
     return [mechanism.planned(t, ONE, sampling=sampling, **where) for t in range(T)]
 
 
-def oracle(delta, laplace, gaussian, rate=1.0):
-    """Epsilon by an independent implementation, of so many rounds each: (number, multiplier)."""
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    (T, z), (S, sigma) = laplace, gaussian
-    interval = 1e-4
-    loss = pld.from_laplace_mechanism(z, value_discretization_interval=interval).self_compose(T)
+def oracle(delta, laplace, gaussian):
+    """Epsilon by an independent implementation, of rounds (number, multiplier, sampling rate)."""
+    (T, z, p), (S, sigma, q) = laplace, gaussian
+    grid = {"value_discretization_interval": 1e-4}
+    loss = pld.from_laplace_mechanism(z, sampling_prob=p, **grid).self_compose(T)
     if S:
-        sampled = pld.from_gaussian_mechanism(
-            sigma,
-            sampling_prob=rate,
-            value_discretization_interval=interval,
-            neighboring_relation=relation,
+        relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        other = pld.from_gaussian_mechanism(
+            sigma, sampling_prob=q, neighboring_relation=relation, **grid
         )
-        loss = loss.compose(sampled.self_compose(S))
+        loss = loss.compose(other.self_compose(S))
     return loss.get_epsilon_for_delta(delta)
 
 
+def sampled_rounds(number, noise, rate):
+    return rounds(number, noise, None if rate == 1 else PoissonSampling(rate))
+
+
 @pytest.mark.parametrize(
-    ("laplace", "gaussian", "rate"),
+    ("laplace", "gaussian"),
     [
-        ((10, 20.0), (1000, 1.2), 0.01),
-        ((3, 2.0), (5, 1.0), 0.3),
-        ((1, 0.4), (40, 4.0), 0.5),
-        ((50, 30.0), (20, 5.0), 1.0),
-        ((40, 10.0), (0, 1.0), 1.0),
+        ((10, 20.0, 1), (1000, 1.2, 0.01)),
+        ((3, 2.0, 1), (5, 1.0, 0.3)),
+        ((1, 0.4, 1), (40, 4.0, 0.5)),
+        ((50, 30.0, 1), (20, 5.0, 1)),
+        ((40, 10.0, 1), (0, 1.0, 1)),
+        ((200, 1.0, 0.1), (0, 1.0, 1)),
+        ((50, 0.3, 0.02), (0, 1.0, 1)),
+        ((100, 2.0, 0.3), (50, 1.5, 0.1)),
+        ((30, 0.5, 0.7), (1, 3.0, 1)),
     ],
 )
-def test_cost_is_that_of_an_independent_implementation(laplace, gaussian, rate) -> None:
+def test_cost_is_that_of_an_independent_implementation(laplace, gaussian) -> None:
     """Within the grids' 2e-3; and smaller than the sum of the two parts' costs."""
     delta = 1e-6
-    wanted = oracle(delta, laplace, gaussian, rate)
-    sampled = rounds(gaussian[0], Gaussian(gaussian[1]), PoissonSampling(rate))
-    pure = rounds(laplace[0], Laplace(laplace[1]))
-    cost = plan(*sampled, *pure).cost(delta)
-    assert cost.epsilon == pytest.approx(wanted, abs=2e-3)
-    beside = " and of Gaussian noise on Poisson samples" if gaussian[0] else ""
-    assert cost.accountant == f"privacy loss distribution of Laplace noise{beside}"
-    assert cost.epsilon < plan(*pure).cost().epsilon + plan(*sampled).cost(delta).epsilon
+    pure, noisy = sampled_rounds(laplace[0], Laplace(laplace[1]), laplace[2]), []
+    if gaussian[0]:
+        noisy = sampled_rounds(gaussian[0], Gaussian(gaussian[1]), gaussian[2])
+    cost = plan(*noisy, *pure).cost(delta)
+    assert cost.epsilon == pytest.approx(oracle(delta, laplace, gaussian), abs=2e-3)
+    what = "Laplace and Gaussian noise" if noisy else "Laplace noise"
+    on = "all data" if laplace[2] == gaussian[2] == 1 else "Poisson samples"
+    assert cost.accountant == f"privacy loss distribution of {what} on {on}"
+    assert cost.epsilon < plan(*pure).cost().epsilon + plan(*noisy).cost(delta).epsilon
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.3, 1.0])
+@pytest.mark.parametrize("z", [1e-3, 0.5, 30.0])
+def test_sampling_amplifies_pure_epsilon(z: float, rate: float) -> None:
+    """By the theorem; in the relation of the sampling only, on the integers too; for each release.
+
+    A record in a sample with probability q moves a chance p to at most q e^epsilon p + (1-q) p.
+    """
+    epsilon = float(mp.log(1 + mp.mpf(rate) * mp.expm1(1 / mp.mpf(z))))
+    poisson, fixed = PoissonSampling(rate), FixedSizeSampling(round(10_000 * rate), 10_000)
+    for relation, sampling in [("add_remove", poisson), ("replace_one", fixed)]:
+        for noise in [Laplace(z), Laplace(z, grid=2**-20)]:
+            cost = plan(*rounds(3, noise, sampling), relation=relation).cost()
+            assert cost.epsilon == pytest.approx(3 * epsilon, rel=1e-12)
+            assert cost.accountant == (
+                "pure differential privacy of Laplace noise, amplified by sampling"
+            )
+    of_all, amplified = rounds(1, Laplace(z)), rounds(1, Laplace(z), fixed)
+    both = [*rounds(1, Laplace(z), poisson), *amplified, *of_all]
+    for delta in (0, 1e-6):
+        wanted = plan(*amplified, *of_all, *of_all, relation="replace_one").cost(delta).epsilon
+        assert wanted <= (epsilon + 2 / z) * (1 + 1e-12)
+        assert plan(*both, relation="replace_one").cost(delta).epsilon == pytest.approx(wanted)
+    with pytest.raises(ValueError, match=r"^neighboring_relation: wanted 'replace_one'"):
+        plan(*both).cost()
 
 
 def profile(epsilon, z, sigma):
@@ -107,19 +140,19 @@ def test_a_shift_of_one_number_dominates_that_of_two(a: float, b: float, share: 
 
 
 @settings(deadline=None, max_examples=30)
-@given(T=FEW, S=FEW, z=LARGE, sigma=LARGE, clients=st.integers(1, 10))
-def test_together_costs_more_than_either_and_no_more_than_the_sum(T, S, z, sigma, clients) -> None:
+@given(T=FEW, S=FEW, z=LARGE, sigma=LARGE, clients=st.integers(1, 10), of_all=st.booleans())
+def test_together_is_between_the_larger_and_the_sum(T, S, z, sigma, clients, of_all) -> None:
     delta = 1e-5
-    pure = rounds(T, Laplace(z))
     for relation, sampling in [
         ("add_remove", PoissonSampling(clients / 10)),
         ("replace_one", FixedSizeSampling(clients, 10)),
     ]:
-        sampled = rounds(S, Gaussian(sigma), sampling)
-        together = plan(*pure, *sampled, relation=relation).cost(delta).epsilon
-        parts = [plan(*each, relation=relation).cost(delta).epsilon for each in (pure, sampled)]
-        assert max(parts) <= together + 1e-3  # of the grids
-        assert together <= T / z + parts[1]
+        pure = rounds(T, Laplace(z), None if of_all else sampling)
+        noisy = rounds(S, Gaussian(sigma), sampling)
+        together = plan(*pure, *noisy, relation=relation).cost(delta).epsilon
+        alone = [plan(*each, relation=relation).cost(delta).epsilon for each in (pure, noisy)]
+        assert max(alone) <= together + 1e-3  # of the grids
+        assert together <= plan(*pure, relation=relation).cost().epsilon + alone[1]
 
 
 def test_samples_of_everybody_are_all_data() -> None:
@@ -128,8 +161,8 @@ def test_samples_of_everybody_are_all_data() -> None:
     whole = plan(*pure, *rounds(4, Gaussian(2.0)), relation="replace_one").cost(delta)
     drawn = plan(*pure, *rounds(4, Gaussian(2.0), everybody), relation="replace_one").cost(delta)
     assert whole.epsilon == pytest.approx(drawn.epsilon, abs=1e-3)
-    assert whole.accountant.endswith("of Gaussian noise on all data")
-    assert drawn.accountant.endswith("of Gaussian noise on samples of fixed size")
+    assert whole.accountant.endswith("of Laplace and Gaussian noise on all data")
+    assert drawn.accountant.endswith("of Laplace and Gaussian noise on samples of fixed size")
     few = rounds(4, Gaussian(2.0), FixedSizeSampling(1, 10))
     assert plan(*pure, *few, relation="replace_one").cost(delta).epsilon < whole.epsilon / 2
 

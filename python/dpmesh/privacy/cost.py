@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ SAMPLED = {
     FixedSizeSampling: "samples of fixed size",
 }
 
+PURE = "pure differential privacy of Laplace noise"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
 
@@ -61,12 +62,17 @@ class _Kind(NamedTuple):
         return 1.0 if self.sampling is None else self.sampling.rate
 
 
+def _amplified(released: Release | _Kind, relation: NeighboringRelation) -> bool:
+    return released.sampling is not None and released.sampling.amplifies_under == relation
+
+
 class Costs(NamedTuple):
     """The epsilon of each part, and what proves it."""
 
     epsilons: Numbers
     unprotected: Numbers
     pure: Numbers
+    amplified: Numbers
     gaussian_accountant: Callable[[int], str]
     together: Names
 
@@ -80,11 +86,10 @@ class Costs(NamedTuple):
             return Cost(epsilon, self.together[part])
         if not accountant and not self.pure[part]:
             return Cost(epsilon, "nothing depends on the data")
-        if not accountant:
-            return Cost(epsilon, "pure differential privacy of Laplace noise")
-        if self.pure[part]:
-            accountant += ", plus pure differential privacy of Laplace noise"
-        return Cost(epsilon, accountant)
+        if not self.pure[part]:
+            return Cost(epsilon, accountant)
+        pure = PURE + (", amplified by sampling" if self.amplified[part] else "")
+        return Cost(epsilon, f"{accountant}, plus {pure}" if accountant else pure)
 
 
 def costs(
@@ -114,15 +119,18 @@ def costs(
     laplace = np.array([release.mechanism.endswith("laplace") for release in releases], dtype=bool)
     noisy = multiplier > 0
     noise_multipliers(multiplier[noisy])
-    inverse = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy)
+    epsilon = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy & laplace)
+    sampled = np.array([_amplified(release, relation) for release in releases], dtype=bool)
+    rate = np.array([release.sampling.rate if release.sampling else 1 for release in releases])
+    pure = parts.totals(np.where(sampled, _loss.sampled_loss(rate, epsilon), epsilon))
+    amplified = parts.totals((sampled & laplace).astype(np.float64))
     unprotected = parts.totals((~noisy).astype(np.float64))
-    pure = parts.totals(np.where(laplace, inverse, 0.0))
     gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
     apart = pure + gaussian
-    together, proofs = _together(releases, noisy, parts, delta)
+    together, proofs = _together(releases, noisy, parts, delta, relation)
     proofs[together >= apart] = ""
     epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
-    return Costs(epsilons, unprotected, pure, accountant, proofs)
+    return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
 
 
 def _gaussian(
@@ -154,7 +162,11 @@ def _gaussian(
 
 
 def _together(
-    releases: Sequence[Release], noisy: Chosen, parts: Parts, delta: float
+    releases: Sequence[Release],
+    noisy: Chosen,
+    parts: Parts,
+    delta: float,
+    relation: NeighboringRelation,
 ) -> tuple[Numbers, Names]:
     """Return the epsilon of each part by one loss distribution of all its releases, and its name.
 
@@ -174,7 +186,7 @@ def _together(
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
     if len(distinct) > MOST_LOSS_DISTRIBUTIONS:
         distinct, part = distinct.max(axis=0, keepdims=True), np.zeros_like(part)
-    found = [_composed_together(kinds, times, delta) for times in distinct]
+    found = [_composed_together(kinds, times, delta, relation) for times in distinct]
     epsilons[mixed] = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
     proofs[mixed] = np.array([cost.accountant for cost in found], dtype=object)[part.reshape(-1)]
     return epsilons, proofs
@@ -206,7 +218,8 @@ def _composed(
     used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
     if not used:
         return Cost(0.0, "")
-    sampled, rate = _sampled(used)
+    sampled = _sampled(used)
+    rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
     what, compose = SAMPLED[sampled], accounting.poisson_gaussian_epsilon
@@ -234,35 +247,37 @@ def _composed(
     return Cost(epsilon, f"{proof} of {what}")
 
 
-def _composed_together(kinds: Sequence[_Kind], times: Numbers, delta: float) -> Cost:
-    """Return the cost of Laplace and Gaussian releases, each kind so many times.
-
-    Laplace noise on a sample costs what it costs on all data.
-    """
+def _composed_together(
+    kinds: Sequence[_Kind], times: Numbers, delta: float, relation: NeighboringRelation
+) -> Cost:
+    """Return the cost of Laplace and Gaussian releases, each kind so many times."""
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
-    gaussian, laplace = (
-        [kind for kind in count if kind.mechanism == name] for name in ("gaussian", "laplace")
-    )
-    if len(gaussian) + len(laplace) < len(count):
+    by_law = [
+        (law, [kind for kind in count if kind.mechanism == name])
+        for name, law in (("laplace", _loss.LAPLACE), ("gaussian", _loss.GAUSSIAN))
+    ]
+    if sum(len(of_law) for _, of_law in by_law) < len(count):
         return Cost(inf, "")
-    sampled, rate = _sampled(gaussian)
-    pair = _loss.poisson_gaussian
-    if sampled is FixedSizeSampling:
-        pair = _loss.fixed_size_gaussian
-
-    def rounds(pair: _loss.Kind, kinds: Sequence[_Kind], rate: Numbers) -> _loss.Rounds:
-        multiplier = np.array([kind.noise_multiplier for kind in kinds])
-        return _loss.Rounds(pair, rate, multiplier, np.array([count[kind] for kind in kinds]))
-
-    epsilon = _loss.composed_epsilon(
-        delta, rounds(pair, gaussian, rate), rounds(_loss.laplace, laplace, np.ones(len(laplace)))
+    sampled = _sampled(kind for kind in count if _amplified(kind, relation))
+    rounds = [
+        _loss.Rounds(
+            law,
+            np.array([kind.rate if _amplified(kind, relation) else 1.0 for kind in of_law]),
+            np.array([kind.noise_multiplier for kind in of_law]),
+            np.array([count[kind] for kind in of_law]),
+        )
+        for law, of_law in by_law
+        if of_law
+    ]
+    sample = _loss.poisson if sampled is PoissonSampling else _loss.fixed_size
+    what = "Laplace noise" if len(rounds) == 1 else "Laplace and Gaussian noise"
+    return Cost(
+        _loss.composed_epsilon(delta, sample, *rounds),
+        f"privacy loss distribution of {what} on {SAMPLED[sampled]}",
     )
-    beside = f" and of Gaussian noise on {SAMPLED[sampled]}" if gaussian else ""
-    return Cost(epsilon, f"privacy loss distribution of Laplace noise{beside}")
 
 
-def _sampled(kinds: Sequence[_Kind]) -> tuple[type[Sampling] | None, Numbers]:
-    """Return how releases are sampled, and their rates; of two ways together none amplifies."""
+def _sampled(kinds: Iterable[_Kind]) -> type[Sampling] | None:
+    """Return how releases are sampled; of two ways together none amplifies."""
     samplings = {type(kind.sampling) for kind in kinds if kind.sampling is not None}
-    sampled = samplings.pop() if len(samplings) == 1 else None
-    return sampled, np.array([1.0 if sampled is None else kind.rate for kind in kinds])
+    return samplings.pop() if len(samplings) == 1 else None

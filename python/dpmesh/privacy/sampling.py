@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dpmesh._validate import integer, probability
+from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -17,6 +18,8 @@ class PoissonSampling:
 
     Amplifies under ``"add_remove"``, as long as neither who took part nor how many is published.
     """
+
+    amplifies_under: ClassVar[NeighboringRelation] = "add_remove"
 
     rate: float
 
@@ -36,6 +39,8 @@ class FixedSizeSampling:
 
     Amplifies under ``"replace_one"``, as long as who took part is not published.
     """
+
+    amplifies_under: ClassVar[NeighboringRelation] = "replace_one"
 
     size: int
     population: int

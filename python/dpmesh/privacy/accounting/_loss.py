@@ -39,46 +39,51 @@ class Loss(NamedTuple):
 
 
 Spectrum = npt.NDArray[np.complex128]
-Kind = Callable[[float, float, float], list[Loss]]
-"""The losses of a round, one for each direction, from its rate, noise multiplier and grid."""
+
+
+class Law(NamedTuple):
+    """The losses of a release of all data, at a noise multiplier."""
+
+    profile: Callable[[Floats, float, Floats | float], Floats]
+    """Its profile at losses of at least 0, times the exponential of the last argument."""
+    largest: Callable[[Floats], Floats]
+    """The largest loss that counts."""
+    spread: Callable[[Floats], Floats]
+    """The standard deviation of exp(loss)."""
 
 
 class Rounds(NamedTuple):
-    """Rounds of one kind: of each its rate, noise multiplier and how often it happens."""
+    """Rounds of one law: of each its sampling rate, noise multiplier and how often it happens."""
 
-    kind: Kind
+    law: Law
     rate: Floats
     multiplier: Floats
     times: Floats
 
 
-def composed_epsilon(delta: float, *rounds: Rounds) -> float:
+Sample = Callable[[Law, float, float, float], list[Loss]]
+"""The losses of a sampled round, one for each direction, from its law, rate, noise and grid."""
+
+
+def composed_epsilon(delta: float, sample: Sample, *rounds: Rounds) -> float:
     """Epsilon of rounds composed; infinite if grid or rounding would be too coarse to tell.
 
     `delta` is at least `SMALLEST_DELTA`, and the rounding of the composition is taken off it.
     """
     total = sum(float(np.sum(each.times)) for each in rounds)
-    rounding, interval = max(ROUNDING, _ROUNDING_OF_POWERS * total), grid_interval(rounds)
+    rounding, interval = max(ROUNDING, _ROUNDING_OF_POWERS * total), _interval(rounds)
     if interval > _COARSEST or delta <= rounding:
         return inf
     losses: list[list[Loss]] = []
     counts: list[int] = []
-    for kind, rate, multiplier, times in rounds:
+    for law, rate, multiplier, times in rounds:
         settings = np.column_stack([rate, multiplier])
         distinct, which = np.unique(settings, axis=0, return_inverse=True)
         happen = np.bincount(which.reshape(-1), weights=times)
         counts += [int(count) for count in happen if count > 0]
-        losses += [kind(float(q), float(s), interval) for q, s in distinct[happen > 0]]
-    return max(
-        epsilon_at(delta - rounding, composed(one_way, counts), interval)
-        for one_way in directions(losses)
-    )
-
-
-def directions(losses: Sequence[Sequence[Loss]]) -> list[list[Loss]]:
-    """Sort losses by direction; those that are the same in both are in each."""
-    number = max(map(len, losses))
-    return [[each[way % len(each)] for each in losses] for way in range(number)]
+        losses += [sample(law, float(q), float(z), interval) for q, z in distinct[happen > 0]]
+    directions = (composed(one_way, counts) for one_way in zip(*losses, strict=True))
+    return max(epsilon_at(delta - rounding, loss, interval) for loss in directions)
 
 
 def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
@@ -156,91 +161,107 @@ def epsilon_at(delta: float, loss: Loss, interval: float) -> float:
     return max(0.0, float(loss.first + last) * interval + min(log(excess), interval))
 
 
-def grid_interval(rounds: Sequence[Rounds]) -> float:
+def _interval(rounds: Sequence[Rounds]) -> float:
     """Fine enough for the smallest loss, coarse enough to hold the composition.
 
     The largest loss of Laplace noise, which has mass, lies on the grid.
     """
     happening = [
-        Rounds(each.kind, *(numbers[each.times > 0] for numbers in each[1:])) for each in rounds
+        Rounds(each.law, *(numbers[each.times > 0] for numbers in each[1:])) for each in rounds
     ]
-    scales = [_scales(each) for each in happening]
-    spread, largest = (np.concatenate(numbers) for numbers in zip(*scales, strict=True))
+    spreads = [each.rate * each.law.spread(each.multiplier) for each in happening]
+    losses = [sampled_loss(each.rate, each.law.largest(each.multiplier)) for each in happening]
+    spread, largest = np.concatenate(spreads), np.concatenate(losses)
     times = np.concatenate([each.times for each in happening])
     width = 16 * sqrt(np.sum(times * np.minimum(spread, largest) ** 2)) + 2 * np.max(largest)
     interval = float(max(min(_FINEST, np.min(spread) / 20), width / _GRID_POINTS))
-    with_mass = [np.max(1 / each.multiplier) for each in happening if each.kind is laplace]
+    with_mass = [
+        np.max(largest)
+        for each, largest in zip(happening, losses, strict=True)
+        if each.law is LAPLACE and largest.size
+    ]
     return float(max(with_mass) / ceil(max(with_mass) / interval)) if with_mass else interval
 
 
-def _scales(rounds: Rounds) -> tuple[Floats, Floats]:
-    """Return the standard deviation of each round's loss, and the largest loss that counts."""
-    kind, rate, multiplier, _ = rounds
-    if kind is laplace:
-        return 1 / multiplier, 1 / multiplier
-    spread = rate * np.sqrt(np.expm1(np.minimum(multiplier**-2, 100)))
-    largest = np.array([_largest_loss(q, s) for q, s in zip(rate, multiplier, strict=True)])
-    return spread, largest
+def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
+    """``log((1 - q) + q exp(loss))``: what a loss becomes by sampling."""
+    small: Floats = np.log1p(rate * np.expm1(np.minimum(loss, 1)))
+    return np.where(loss > 1, loss + np.log(rate + (1 - rate) * np.exp(-loss)), small)
 
 
-def _largest_loss(rate: float, multiplier: float) -> float:
-    ratio = (0.5 + _DEVIATIONS * multiplier) / multiplier**2
-    return ratio + log(rate) if ratio > 100 else log1p(rate * expm1(ratio))
+def _gaussian_profile(loss: Floats, multiplier: float, log_factor: Floats | float) -> Floats:
+    """``H_e(N(1, s^2) || N(0, s^2))``: x is the point at which the normals have this ratio."""
+    x = 0.5 + multiplier**2 * loss
+    shifted = scipy.special.log_ndtr((1 - x) / multiplier)
+    centred = loss + scipy.special.log_ndtr(-x / multiplier)
+    profile: Floats = -np.exp(log_factor + shifted) * np.expm1(centred - shifted)
+    return profile
 
 
-def poisson_gaussian(rate: float, multiplier: float, interval: float) -> list[Loss]:
-    """The Poisson-sampled Gaussian under add-remove: a unit removed, and a unit added."""
-    removed = _masses(_profile_removed(rate, multiplier, interval), interval)
-    added = _masses(_profile_added(rate, multiplier, interval), interval)
+def _laplace_profile(loss: Floats, multiplier: float, log_factor: Floats | float) -> Floats:
+    """The same of Laplace noise, whose losses are at most 1 / multiplier.
+
+    It dominates that of a vector whose shift has the same L1 norm.
+    """
+    profile: Floats = -np.exp(log_factor) * np.expm1(np.minimum(0, (loss - 1 / multiplier) / 2))
+    return profile
+
+
+def _laplace_spread(loss: Floats) -> Floats:
+    spread: Floats = np.sqrt((2 * np.expm1(loss) + np.expm1(-2 * loss)) / 3)
+    return spread
+
+
+GAUSSIAN = Law(
+    _gaussian_profile,
+    lambda multiplier: (0.5 + _DEVIATIONS * multiplier) / multiplier**2,
+    lambda multiplier: np.sqrt(np.expm1(np.minimum(multiplier**-2, 100))),
+)
+LAPLACE = Law(
+    _laplace_profile,
+    lambda multiplier: 1 / multiplier,
+    lambda multiplier: _laplace_spread(np.minimum(1 / multiplier, 100)),
+)
+
+
+def poisson(law: Law, rate: float, multiplier: float, interval: float) -> list[Loss]:
+    """A Poisson sample under add-remove: a unit removed, and a unit added."""
+    removed = _masses(_profile_removed(law, rate, multiplier, interval), interval)
+    added = _masses(_profile_added(law, rate, multiplier, interval), interval)
     return [_joined(removed, added, interval), _joined(added, removed, interval)]
 
 
-def fixed_size_gaussian(rate: float, multiplier: float, interval: float) -> list[Loss]:
+def fixed_size(law: Law, rate: float, multiplier: float, interval: float) -> list[Loss]:
     """The dominating pair of sampling without replacement, under replace-one.
 
     Its profile at positive losses is that of a removed unit, and it is its own mirror image (Zhu,
     Dong and Wang 2022).
     """
-    both = _masses(_profile_removed(rate, multiplier, interval), interval)
+    both = _masses(_profile_removed(law, rate, multiplier, interval), interval)
     return [_joined(both, both, interval)]
 
 
-def laplace(rate: float, multiplier: float, interval: float) -> list[Loss]:
-    """One Laplace release of everything (`rate` is 1), the same in both directions.
-
-    It dominates that of a vector whose shift has the same L1 norm.
-    """
-    assert rate == 1
-    losses = interval * np.arange(round(1 / (multiplier * interval)) + 2)
-    both = _masses(-np.expm1(np.minimum(0, (losses - 1 / multiplier) / 2)), interval)
-    return [_joined(both, both, interval)]
-
-
-def _profile_removed(rate: float, multiplier: float, interval: float) -> Floats:
-    """``H_e((1-q) N(0, s^2) + q N(1, s^2) || N(0, s^2))`` at the losses e = 0, h, 2h, ..."""
-    losses = interval * np.arange(ceil(_largest_loss(rate, multiplier) / interval) + 2)
-    # where exp(e) = (1-q) + q exp(ratio), and the point x at which the normals have that ratio
+def _profile_removed(law: Law, rate: float, multiplier: float, interval: float) -> Floats:
+    """``H_e((1-q) Q + q P || Q)`` at the losses e = 0, h, 2h, ..., P and Q those of the law."""
+    largest = float(sampled_loss(rate, law.largest(np.array(multiplier))))
+    losses = interval * np.arange(ceil(largest / interval) + 2)
+    # where exp(e) = (1-q) + q exp(ratio)
     ratio = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
-    x = 0.5 + multiplier**2 * ratio
-    shifted = scipy.special.log_ndtr((1 - x) / multiplier)
-    centred = scipy.special.log_ndtr(-x / multiplier)
-    profile: Floats = -rate * np.exp(shifted) * np.expm1(ratio + centred - shifted)
-    return profile
+    return law.profile(ratio, multiplier, log(rate))
 
 
-def _profile_added(rate: float, multiplier: float, interval: float) -> Floats:
-    """``H_e(N(0, s^2) || (1-q) N(0, s^2) + q N(1, s^2))`` at the losses e = 0, h, 2h, ..."""
-    bound = -log1p(-rate) if rate < 1 else inf
-    losses = interval * np.arange(ceil(min(bound, _largest_loss(rate, multiplier)) / interval) + 2)
+def _profile_added(law: Law, rate: float, multiplier: float, interval: float) -> Floats:
+    """``H_e(Q || (1-q) Q + q P)`` at the losses e = 0, h, 2h, ..., for P and Q mirror images."""
+    largest = float(sampled_loss(rate, law.largest(np.array(multiplier))))
+    bound = min(-log1p(-rate) if rate < 1 else inf, largest)
+    losses = interval * np.arange(ceil(bound / interval) + 2)
     # exp(-e) - (1-q), by the form that keeps its digits; where it is negative the profile is 0
     share = np.exp(-losses) - (1 - rate) if rate > 0.5 else np.expm1(-losses) + rate
     inside = share > 0
-    ratio = np.log(share[inside]) - log(rate)
-    x = 0.5 + multiplier**2 * ratio
-    shifted = scipy.special.log_ndtr((x - 1) / multiplier)
-    centred = ratio + scipy.special.log_ndtr(x / multiplier)
+    log_share = np.log(share[inside])
     profile = np.zeros(losses.size)
-    profile[inside] = -rate * np.exp(losses[inside] + centred) * np.expm1(shifted - centred)
+    ratio = log(rate) - log_share
+    profile[inside] = law.profile(ratio, multiplier, losses[inside] + log_share)
     return profile
 
 

@@ -42,5 +42,5 @@ def laplace_epsilon(
         return pure
     if delta < _loss.SMALLEST_DELTA:
         return min(pure, rdp_epsilon(delta, rdp_laplace(multiplier, count=times)).epsilon)
-    rounds = _loss.Rounds(_loss.laplace, np.ones_like(multiplier), multiplier, times)
-    return min(pure, _loss.composed_epsilon(delta, rounds))
+    rounds = _loss.Rounds(_loss.LAPLACE, np.ones_like(multiplier), multiplier, times)
+    return min(pure, _loss.composed_epsilon(delta, _loss.fixed_size, rounds))

@@ -76,7 +76,7 @@ def poisson_gaussian_epsilon(
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
     only_add_remove(neighboring_relation)
     curve = partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation)
-    return _epsilon(delta, curve, _loss.poisson_gaussian, rounds, accountant)
+    return _epsilon(delta, curve, _loss.poisson, rounds, accountant)
 
 
 def fixed_size_gaussian_epsilon(
@@ -114,13 +114,13 @@ def fixed_size_gaussian_epsilon(
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
     only_replace_one(neighboring_relation)
     curve = partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation)
-    return _epsilon(delta, curve, _loss.fixed_size_gaussian, rounds, accountant)
+    return _epsilon(delta, curve, _loss.fixed_size, rounds, accountant)
 
 
 def _epsilon(
     delta: float,
     curve: Callable[..., Floats],
-    kind: _loss.Kind,
+    sample: _loss.Sample,
     rounds: tuple[Floats, ...],
     accountant: Accountant,
 ) -> float:
@@ -142,5 +142,5 @@ def _epsilon(
     applies = delta >= _loss.SMALLEST_DELTA and distinct <= MOST_DISTRIBUTIONS
     if accountant == "rdp" or (accountant == "best" and not applies):
         return by_curve
-    composed = _loss.composed_epsilon(delta, _loss.Rounds(kind, rate, multiplier, times))
-    return min(by_curve, composed)
+    releases = _loss.Rounds(_loss.GAUSSIAN, rate, multiplier, times)
+    return min(by_curve, _loss.composed_epsilon(delta, sample, releases))
