@@ -21,7 +21,15 @@ LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": dm.OnlineLearning(epsilon=1.0)}, r"algorithm: wanted .*epsilon=2\.0"),
+        (
+            {"algorithm": dm.OnlineLearning(epsilon=1.0, step_size=0.1)},
+            r"algorithm: wanted epsilon=2\.0, step_size=InverseSqrt\(scale=0\.5\), that of the "
+            r"run in the checkpoint .*, got epsilon=1\.0, step_size=Constant\(value=0\.1\)$",
+        ),
+        (
+            {"algorithm": dm.GradientDescent(3, 1.0)},
+            r"algorithm: wanted OnlineL.*, got GradientDescent\(",
+        ),
         ({"network": topology.complete(4)}, "topology: wanted ring"),
         ({"rounds": ROUNDS - 1}, f"rounds: wanted {ROUNDS}, that of the run in the checkpoint"),
         ({"every": 2}, "every: wanted 1"),

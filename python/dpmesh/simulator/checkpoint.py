@@ -26,6 +26,7 @@ from dpmesh._core import __version__
 from dpmesh._validate import fail, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
+from dpmesh.simulator.identity import differing
 from dpmesh.simulator.rounds import Progress
 
 VERSION = 3
@@ -125,11 +126,14 @@ class Checkpoint:
         if header.get("version") != VERSION:
             fail("checkpoint", f"one of version {VERSION}", header.get("version"))
         for name, saved in header["run"].items():
-            if saved != self._run.get(name):
-                wanted = f"that of the run in the checkpoint {self.path}"
-                told = name not in ("key", "problem")
-                got = self._run.get(name) if told else "another"
-                fail(name, f"{saved}, {wanted}" if told else wanted, got)
+            now = self._run.get(name)
+            if saved == now:
+                continue
+            wanted = f"that of the run in the checkpoint {self.path}"
+            if name in ("key", "problem"):
+                fail(name, wanted, "another")
+            saved, now = differing(str(saved), str(now))
+            fail(name, f"{saved}, {wanted}", now)
         progress: Progress = decode(header["progress"], arrays, classes)
         return progress
 

@@ -66,6 +66,31 @@ def claim(key: Key, run: Identity) -> None:
         fail("key", "a new one, or a seeded one for runs that are not private", got)
 
 
+def differing(then: str, now: str) -> tuple[str, str]:
+    """Return of two texts of `identity` the fields that differ; all, unless they have the same."""
+    (kind, before), (other, after) = _fields(then), _fields(now)
+    if kind != other or len(before) != len(after):
+        return then, now
+    apart = [(one, two) for one, two in zip(before, after, strict=True) if one != two]
+    return ", ".join(one for one, _ in apart), ", ".join(two for _, two in apart)
+
+
+def _fields(text: str) -> tuple[str, list[str]]:
+    """Return the parts of a text such as ``Name(one=1, other=(2, 3))``: its name and fields."""
+    if not text.endswith(")"):
+        return text, []
+    name, _, held = text[:-1].partition("(")
+    found: list[str] = []
+    depth = 0
+    for part in held.split(", "):
+        if depth > 0:
+            found[-1] += f", {part}"
+        else:
+            found.append(part)
+        depth += part.count("(") - part.count(")")
+    return name, found
+
+
 def _without_addresses(value: object) -> str:
     """Return what is the same in another process: a function prints with its place in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
