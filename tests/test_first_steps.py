@@ -104,9 +104,14 @@ def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[s
 def test_a_name_that_needs_an_extra_says_which() -> None:
     code = """
 import sys
-for package in ("flwr", "jax", "matplotlib", "mpi4py", "pandas", "sklearn", "torch"):
+for package in ("flwr", "jax", "matplotlib", "mpi4py", "pandas", "sklearn", "torch", "tqdm"):
     sys.modules[package] = None
+import numpy as np
 import dpmesh as dm
+train = dm.Dataset(np.ones((4, 1)), np.ones(4))
+problem = dm.LinearProblem(train, np.arange(4).reshape(2, 2), "logistic")
+algorithm, ring = dm.OnlineLearning(), dm.topology.ring(2)
+dm.simulate(algorithm, problem, ring, rounds=1)
 for needed in (
     lambda: dm.data.digits(),
     lambda: dm.engines.flower,
@@ -115,6 +120,7 @@ for needed in (
     lambda: dm.problems.JaxProblem,
     lambda: dm.problems.TorchProblem,
     lambda: dm.simulator.History().to_pandas(),
+    lambda: dm.simulate(algorithm, problem, ring, rounds=1, progress=True),
 ):
     try:
         needed()
@@ -122,7 +128,7 @@ for needed in (
         print(str(error).partition("pip install ")[2])
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    extras = ("data", "flower", "mpi", "plots", "jax", "torch", "pandas")
+    extras = ("data", "flower", "mpi", "plots", "jax", "torch", "pandas", "progress")
     assert said.stdout.split() == [f'"dpmesh[{extra}]"' for extra in extras]
 
 

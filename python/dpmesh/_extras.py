@@ -13,6 +13,7 @@ EXTRA_OF = {
     "pandas": "pandas",
     "sklearn": "data",
     "torch": "torch",
+    "tqdm": "progress",
 }
 
 

@@ -6,12 +6,15 @@ import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import able, fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
 from dpmesh.keys import A_KEY, Key, fingerprint
@@ -124,6 +127,8 @@ def simulate(
         key from the operating system has served another run.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
+    ModuleNotFoundError
+        If a progress bar is asked for and its extra is not there.
     """
     rounds = integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
@@ -133,6 +138,7 @@ def simulate(
     delta = probability("delta", delta, one=False)
     _enough_records(algorithm, problem, rounds)
     _fit_together(key, network, engine, checkpoint, checkpoint_every)
+    progress = _shows_progress(progress)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     meters = build_metrics(metrics, algorithm, problem)
     serves_once = key is not None and not key.is_seeded
@@ -165,7 +171,7 @@ def simulate(
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
     loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early)
-    loop.run_all(progress if ranks.is_root else False)
+    loop.run_all(progress and ranks.is_root)
 
     end, released = ranks.gather(run.remembered()), ledger.plan
     early = f"{end.rounds} of {rounds}: there the budget ended"
@@ -197,7 +203,7 @@ class _Loop:
     ends_early: bool
     """Whether the rounds before one that fails count."""
 
-    def run_all(self, progress: bool | None) -> None:
+    def run_all(self, progress: bool) -> None:
         """Run them until the last, the end of the budget, or Ctrl-C."""
         patient = self.ranks.stops_together
         left = _with_progress(range(self.run.at.rounds, self.run.last), progress)
@@ -365,16 +371,22 @@ def _exchange(
     return Gossip(topology) if conditions is None else FailingGossip(topology, conditions)
 
 
-def _with_progress(rounds: range, show: bool | None) -> Iterable[int]:
-    """Wrap the rounds in a progress bar, where one is wanted and the library is there."""
-    if show is None:
-        show = sys.stderr.isatty()
+def _shows_progress(wanted: bool | None) -> bool:
+    """Whether to show a bar: without a wish where there is a terminal and the library."""
+    if wanted is None:
+        return sys.stderr.isatty() and find_spec("tqdm") is not None
+    if wanted:
+        with needed_by("progress=True"):
+            import_module("tqdm")
+    return wanted
+
+
+def _with_progress(rounds: range, show: bool) -> Iterable[int]:
+    """Wrap the rounds in a progress bar, if one is to be shown."""
     if not show:
         return rounds
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return rounds
+    from tqdm.auto import tqdm
+
     bar: Iterator[int] = tqdm(
         rounds, unit="round", leave=False, initial=rounds.start, total=rounds.stop
     )
