@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import able, fail, instance, integer, probability
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, UsesRecordsOnce
-from dpmesh.keys import A_KEY, Key, fingerprint
+from dpmesh._validate import fail, integer, probability
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import report
+from dpmesh.simulator.arguments import check_kinds, check_pairs, check_records
 from dpmesh.simulator.checkpoint import Checkpoint
 from dpmesh.simulator.engine import Engine, OneProcess, Share, Sign
 from dpmesh.simulator.exchange import (
@@ -132,12 +131,12 @@ def simulate(
     """
     rounds = integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
-    _kinds(algorithm, problem, topology, network, key, budget, engine, callback)
+    check_kinds(algorithm, problem, topology, network, key, budget, engine, callback)
     if delta is None:
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     delta = probability("delta", delta, one=False)
-    _enough_records(algorithm, problem, rounds)
-    _fit_together(key, network, engine, checkpoint, checkpoint_every)
+    check_records(algorithm, problem, rounds)
+    check_pairs(key, network, engine, checkpoint, checkpoint_every)
     progress = _shows_progress(progress)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     meters = build_metrics(metrics, algorithm, problem)
@@ -290,63 +289,6 @@ def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progr
     """Return this process's part of the progress in the file, which is made if it is not there."""
     start = ranks.gather(run.remembered())
     return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
-
-
-def _kinds(
-    algorithm: object,
-    problem: object,
-    topology: Topology | None,
-    network: object,
-    key: object,
-    budget: object,
-    engine: object,
-    callback: object,
-) -> None:
-    """Fail unless the arguments are what they are named after."""
-    able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
-    able("problem", problem, "what is to be learned", "accuracy")
-    for name in ("nodes", "test"):
-        if not hasattr(problem, name):
-            fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))
-    if topology is not None:
-        wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
-        able("topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix")
-        from dpmesh.topology import MixingMatrix
-
-        wanted = "one whose matrix(round) is a MixingMatrix"
-        instance("topology", topology.matrix(0), wanted, MixingMatrix)
-    instance("network", network, "a dpmesh.Network or None", Network, NoneType)
-    instance("key", key, f"{A_KEY}, or None", Key, NoneType)
-    instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
-    if engine is not None:
-        able("engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share")
-    if callback is not None and not callable(callback):
-        fail("callback", "a function of the round and its measurements, or None", repr(callback))
-
-
-def _fit_together(
-    key: Key | None,
-    network: Network | None,
-    engine: Engine | None,
-    checkpoint: str | Path | None,
-    checkpoint_every: int | None,
-) -> None:
-    """Fail if of two arguments that go together one is missing, or of two that do not both came."""
-    if checkpoint is None and checkpoint_every is not None:
-        fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
-    if checkpoint is not None and key is None:
-        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
-    if engine is not None and network is not None:
-        fail("network", "None, since an engine's network is a real one", network)
-
-
-def _enough_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
-    """Fail if records that are used once run out before the run is over."""
-    most = algorithm.most_rounds(problem) if isinstance(algorithm, UsesRecordsOnce) else None
-    if most == 0:
-        fail("problem", "enough records at each node for one round", "fewer")
-    if most is not None and rounds > most:
-        fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
 
 
 def _exchange(
