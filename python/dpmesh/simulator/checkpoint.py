@@ -12,6 +12,7 @@ then be on both.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 import zipfile
@@ -34,6 +35,8 @@ SECONDS = 10.0
 """How often a checkpoint is written if no number of rounds is given."""
 
 _HEADER = "header"
+
+_log = logging.getLogger("dpmesh")
 
 
 class Checkpoint:
@@ -114,6 +117,7 @@ class Checkpoint:
             message = f"cannot write a checkpoint: {error.strerror or error} ({kept})"
             raise OSError(error.errno, message, str(self.path)) from error
         self._saved_at = time.monotonic()
+        _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
     def _load(self, classes: Classes) -> Progress:
         try:

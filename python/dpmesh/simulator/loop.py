@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ from dpmesh.simulator.run import Run
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
+
+_log = logging.getLogger("dpmesh")
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", bound=Testable)
@@ -166,6 +169,9 @@ def simulate(
             claim(key, this)
         ranks.agree()
 
+    if ranks.is_root:
+        begun = (run.at.rounds, rounds, problem.nodes, algorithm)
+        _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
@@ -174,6 +180,8 @@ def simulate(
 
     end, released = ranks.gather(run.remembered()), ledger.plan
     early = f"{end.rounds} of {rounds}: there the budget ended"
+    if ranks.is_root:
+        _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
     return Run(
         settings={
             "algorithm": str(algorithm),
@@ -218,6 +226,8 @@ class _Loop:
                 except OverBudget:
                     if t == 0:
                         raise
+                    if self.ranks.is_root:
+                        _log.warning("the budget ended a run after %d rounds", t)
                     return
                 if signs and signs & Sign.STOP:
                     raise KeyboardInterrupt

@@ -1,0 +1,76 @@
+"""What `simulate` checks of its arguments before anything runs."""
+
+from __future__ import annotations
+
+import reprlib
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING
+
+from dpmesh._validate import able, fail, instance
+from dpmesh.algorithms.base import AnyAlgorithm, UsesRecordsOnce
+from dpmesh.keys import A_KEY, Key
+from dpmesh.privacy.budget import Budget
+from dpmesh.simulator.engine import Engine
+from dpmesh.simulator.metrics import Testable
+from dpmesh.simulator.network import Network
+
+if TYPE_CHECKING:
+    from dpmesh.topology import Topology
+
+
+def check_kinds(
+    algorithm: object,
+    problem: object,
+    topology: Topology | None,
+    network: object,
+    key: object,
+    budget: object,
+    engine: object,
+    callback: object,
+) -> None:
+    """Fail unless the arguments are what they are named after."""
+    able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
+    able("problem", problem, "what is to be learned", "accuracy")
+    for name in ("nodes", "test"):
+        if not hasattr(problem, name):
+            fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))
+    if topology is not None:
+        wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
+        able("topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix")
+        from dpmesh.topology import MixingMatrix
+
+        wanted = "one whose matrix(round) is a MixingMatrix"
+        instance("topology", topology.matrix(0), wanted, MixingMatrix)
+    instance("network", network, "a dpmesh.Network or None", Network, NoneType)
+    instance("key", key, f"{A_KEY}, or None", Key, NoneType)
+    instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
+    if engine is not None:
+        able("engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share")
+    if callback is not None and not callable(callback):
+        fail("callback", "a function of the round and its measurements, or None", repr(callback))
+
+
+def check_pairs(
+    key: Key | None,
+    network: Network | None,
+    engine: Engine | None,
+    checkpoint: str | Path | None,
+    checkpoint_every: int | None,
+) -> None:
+    """Fail if of two arguments that go together one is missing, or of two that do not both came."""
+    if checkpoint is None and checkpoint_every is not None:
+        fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
+    if checkpoint is not None and key is None:
+        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
+    if engine is not None and network is not None:
+        fail("network", "None, since an engine's network is a real one", network)
+
+
+def check_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
+    """Fail if records that are used once run out before the run is over."""
+    most = algorithm.most_rounds(problem) if isinstance(algorithm, UsesRecordsOnce) else None
+    if most == 0:
+        fail("problem", "enough records at each node for one round", "fewer")
+    if most is not None and rounds > most:
+        fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
