@@ -96,6 +96,8 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ),
         ('{kind = "Exponential", mean = 0.05}', '"a"', "wanted a number or a table whose kind is"),
         ("seeds", "seed", r"line 31: sweep\.seed: wanted one of seeds, .* did you mean seeds\?"),
+        ("[1, 2]", "[1, -2]", r"line 31: run\.seed: wanted an integer of at least 0, got -2"),
+        ("[1, 2]", '[1, "a"]', r"line 31: run\.seed: wanted an integer or \"none\", got 'a'"),
         ("[1, 2]", "[]", r"line 31: sweep\.seeds: wanted a list of values, got \[\]"),
         ("[1, 2]", "[1, 1]", r"line 30: sweep: wanted runs that all differ, got .*seed=1 2 times"),
         ("epsilon = [1.0", "epsilon = [-1.0", r"line 32: algorithm\.epsilon: wanted a finite num"),

@@ -45,7 +45,8 @@ class Settings:
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
         known = re.sub(r"\[\d+\]", "", key)
-        known = f"sweep.{known}" if f"sweep.{known}" in self.lines else known
+        swept = ["sweep.seeds"] if known == "run.seed" else []
+        known = next((k for k in (f"sweep.{known}", *swept) if k in self.lines), known)
         while known and known not in self.lines:
             known = known.rpartition(".")[0]
         line = f", line {self.lines[known]}" if known else ""
