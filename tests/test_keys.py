@@ -56,6 +56,13 @@ def test_generated_keys_differ() -> None:
     assert first_words(Key.generate()) != first_words(Key.generate())
 
 
+@pytest.mark.parametrize("call", [Key, lambda: Key(1), lambda: Key(seed=1)])
+def test_a_call_of_the_class_says_how_keys_are_made(call: Callable[[], object]) -> None:
+    ways = r"Key\.generate\(\), Key\.seeded\(seed\) or Key\.load\(path\)"
+    with pytest.raises(TypeError, match=f"a Key is made by {ways}"):
+        call()
+
+
 @pytest.mark.parametrize("cipher", ["aes", "chacha20"])
 def test_a_key_says_its_cipher_and_whether_it_is_seeded_and_no_more(cipher: str) -> None:
     for key, seeded in [(Key.generate(cipher), False), (Key.seeded(5, cipher), True)]:

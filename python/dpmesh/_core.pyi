@@ -43,6 +43,7 @@ def rdp_to_log_delta(orders: _Float64s, rdp: _Float64s, epsilon: float) -> tuple
 # stream
 @final
 class Key:
+    def __new__(cls, *_args: NoReturn, **_kwargs: NoReturn) -> Key: ...
     @staticmethod
     def generate(cipher: str = "aes") -> Key: ...
     @staticmethod

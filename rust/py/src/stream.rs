@@ -9,7 +9,7 @@ use dpmesh_core::stream::{self, Cipher};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PySet};
+use pyo3::types::{PyDict, PyInt, PySet, PyTuple};
 use zeroize::Zeroizing;
 
 use crate::convert::{number, read, run_native, unfit, write};
@@ -45,6 +45,14 @@ struct Key {
 
 #[pymethods]
 impl Key {
+    /// Says how a key is made: there is no default one.
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Key> {
+        let ways = "Key.generate(), Key.seeded(seed) or Key.load(path)";
+        Err(PyTypeError::new_err(format!("a Key is made by {ways}")))
+    }
+
     /// A key from the operating system's generator, for "aes" or "chacha20".
     #[staticmethod]
     #[pyo3(signature = (cipher = "aes"))]
