@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpmesh.experiments import Experiment, page, read, run_sweep
+from dpmesh.experiments import Experiment, read, run_sweep
 from dpmesh.experiments.experiment import Result
 from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.schema import all_keys, json_schema
@@ -314,44 +313,6 @@ def test_algorithms_without_a_network_run_too(algorithm: str, tmp_path) -> None:
     assert Result.load(tmp_path / "results" / "run").history.last("seconds") > 0
 
 
-class Links(HTMLParser):
-    """Collects what a page loads or points to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attributes: Any) -> None:
-        self.found += [value for name, value in attributes if name in ("src", "href")]
-
-
-def test_the_page_holds_everything_itself(tmp_path) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
-    path = page.write_page(tmp_path / "results")
-    text, links = path.read_text(), Links()
-    links.feed(text)
-    assert path == tmp_path / "results" / "report.html"
-    assert len(links.found) == 3 + 1 + 3 + 1  # rounds, seconds, trade-offs, graph
-    assert all(link.startswith("data:image/svg+xml;base64,") for link in links.found)
-    for wanted in (
-        "4 runs of 2 settings",
-        "epsilon = 1.0",
-        "epsilon = none",
-        "no private release",
-        "spectral gap",
-        "ring (4 nodes), each link up with probability 0.7",
-        "&quot;positive&quot;",
-        "numpy",
-    ):
-        assert wanted in text
-    assert text.index("<td>epsilon = 1.0") < text.index("<td>epsilon = none")
-    page.write_page(tmp_path / "results" / cells(read(write(tmp_path)))[0].name, tmp_path / "one")
-    assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
-    with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
-        page.write_page(tmp_path / "nowhere")
-
-
 def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:
     testing = pytest.importorskip("typer.testing")
     from dpmesh.cli import app
@@ -381,6 +342,10 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     assert f"dpmesh report {folder}" in ran.output
     assert call("report", folder).exit_code == 0
     assert (folder / "report.html").exists()
+    both = call(
+        "report", folder, *folder.glob("algorithm.epsilon=1.0*"), "--output", tmp_path / "p"
+    )
+    assert (both.exit_code, (tmp_path / "p").exists()) == (0, True)
     bad = call("run", write(tmp_path, text.replace("iid", "id")), "--folder", folder)
     assert bad.exit_code == 2
     assert "partition.kind: wanted one of iid" in bad.output

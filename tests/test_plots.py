@@ -41,6 +41,21 @@ def test_bands_show_mean_least_and_most() -> None:
     assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
 
 
+def test_long_labels_go_on_in_the_next_line_of_the_legend() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    label = "folder = " + 20 * "results-"
+    ax = plots.curves(
+        {label: history(0.1, 0.5), "b": history(0.2)}, "accuracy", ax=figure.subplots()
+    )
+    figure.canvas.draw()  # which warns where no room is left
+    long, short = (text.get_text() for text in ax.get_legend().get_texts())
+    assert long.replace("\n", "") == label
+    assert max(map(len, long.splitlines())) <= 40
+    assert short == "b"
+
+
 def test_bands_can_lie_over_virtual_time() -> None:
     slow, fast = history(0.1, 0.5), history(0.3, 0.9)
     for run, seconds in ((slow, (3.0, 6.0)), (fast, (1.0, 2.0))):

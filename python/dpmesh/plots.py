@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -30,6 +31,9 @@ _STYLES = ("-", "--", "-.", ":")
 
 MARKS = 8
 """Up to so many different epsilons are written below their axis."""
+
+_LEGEND_WIDTH = 40
+"""Letters of a line of the legend; longer labels go on in the next."""
 
 _LABELS = {
     "accuracy": "test accuracy, nodes' own models",
@@ -244,5 +248,7 @@ def _finished(ax: Axes, x: str, metric: str, *, legend: bool) -> Axes:
     ax.set_ylabel(_LABELS.get(metric, metric.replace("_", " ")))
     ax.grid(alpha=0.3)
     if legend:
-        ax.legend(frameon=False, fontsize="small")
+        lines, labels = ax.get_legend_handles_labels()
+        wrapped = [fill(label, _LEGEND_WIDTH) for label in labels]
+        ax.legend(lines, wrapped, frameon=False, fontsize="small")
     return ax

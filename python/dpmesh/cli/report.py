@@ -9,12 +9,15 @@ import typer
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Where dpmesh run put its results.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Where dpmesh run put its results; several to compare.")
+    ],
     output: Annotated[
-        Path | None, typer.Option(help="The page; by default report.html in the folder.")
+        Path | None,
+        typer.Option(help="The page; by default report.html, in the folder if there is only one."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about the finished runs in a folder."""
+    """Write one self-contained HTML page about the finished runs in folders."""
     from dpmesh.experiments.page import write_page
 
-    typer.echo(f"wrote {write_page(folder, output)}")
+    typer.echo(f"wrote {write_page(folders, output)}")

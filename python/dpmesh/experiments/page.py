@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,15 +42,16 @@ pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .85rem; 
 """
 
 
-def write_page(folder: str | Path, target: str | Path | None = None) -> Path:
-    """Write a page about the results in a folder; needs the extra ``plots``.
+def write_page(folders: Sequence[str | Path], target: str | Path | None = None) -> Path:
+    """Write a page about the results in folders; needs the extra ``plots``.
 
     Parameters
     ----------
-    folder
-        A sweep's folder, or that of one of its runs.
+    folders
+        Sweeps' folders, or those of single runs. The results of several stand side by side, each
+        under the name of its folder.
     target
-        The page; by default ``report.html`` in the folder.
+        The page; by default ``report.html``, in the folder if there is one only.
 
     Returns
     -------
@@ -57,24 +60,50 @@ def write_page(folder: str | Path, target: str | Path | None = None) -> Path:
     Raises
     ------
     ValueError
-        If there are no finished runs, or the page would be a folder.
+        If a folder holds no finished runs, or the page would be a folder.
     OSError
         If it cannot be written; it is not made then.
     """
-    folder = Path(folder)
-    path = folder / "report.html" if target is None else Path(target)
-    places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
-    found = [Result.load(place) for place in places if is_finished(place)]
-    results = sorted(found, key=_order)
-    if not results:
-        fail("folder", "one with finished runs of dpmesh run", folder)
+    places = [Path(folder) for folder in folders]
+    if len(places) == 1:
+        (folder,) = places
+        title, path = folder.resolve().name, folder / "report.html"
+        results, settings = _finished(folder)
+    else:
+        found = {name: _finished(folder) for name, folder in _by_name(places).items()}
+        title, path = ", ".join(found), Path("report.html")
+        results = [
+            replace(result, changes={"folder": name, **result.changes})
+            for name, (own, _) in found.items()
+            for result in own
+        ]
+        settings = {name: own for name, (_, own) in found.items()}
+    path = path if target is None else Path(target)
     if path.is_dir():
         fail("target", "a file", f"a folder: {path}")
     writable_folder(path.parent)
-    note = folder / "settings.json"
-    settings = json.loads(note.read_text()) if note.exists() else None
-    path.write_text(page(folder.resolve().name, results, settings))
+    path.write_text(page(title, results, settings))
     return path
+
+
+def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
+    """Return folders by their paths from where these part."""
+    shared = os.path.commonpath([folder.resolve() for folder in folders])
+    return {str(folder.resolve().relative_to(shared)): folder for folder in folders}
+
+
+def _finished(folder: Path) -> tuple[list[Result], Any]:
+    """Return the results in a folder or one below, in the order of what they change, and what of.
+
+    That is what the file of a sweep set, or else what its first run says.
+    """
+    places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
+    results = sorted((Result.load(place) for place in places if is_finished(place)), key=_order)
+    if not results:
+        fail("folder", "one with finished runs of dpmesh run", folder)
+    note = folder / "settings.json"
+    settings = json.loads(note.read_text()) if note.exists() else results[0].run["settings"]
+    return results, settings
 
 
 def page(title: str, results: Sequence[Result], settings: Any) -> str:
@@ -112,7 +141,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
             for label, runs in groups.items()
         ),
         "<h2>Settings</h2>",
-        f"<pre>{escape(json.dumps(settings or first['settings'], indent=1))}</pre>",
+        f"<pre>{escape(json.dumps(settings, indent=1))}</pre>",
         "<h2>Versions</h2>",
         _table(["", ""], [[name, value] for name, value in versions.items()]),
     ]

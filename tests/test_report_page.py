@@ -1,0 +1,68 @@
+"""The page about finished runs: one file, of one folder or of several that it compares."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_experiments import TEXT, write
+
+from dpmesh.experiments import page, read, run_sweep
+from dpmesh.experiments.sweep import cells
+
+
+class Links(HTMLParser):
+    """Collects what a page loads or points to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.found += [value for name, value in attributes if name in ("src", "href")]
+
+
+def test_the_page_holds_everything_itself(tmp_path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+    path = page.write_page([tmp_path / "results"])
+    text, links = path.read_text(), Links()
+    links.feed(text)
+    assert path == tmp_path / "results" / "report.html"
+    assert len(links.found) == 3 + 1 + 3 + 1  # rounds, seconds, trade-offs, graph
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in links.found)
+    for wanted in (
+        "4 runs of 2 settings",
+        "epsilon = 1.0",
+        "epsilon = none",
+        "no private release",
+        "spectral gap",
+        "ring (4 nodes), each link up with probability 0.7",
+        "&quot;positive&quot;",
+        "numpy",
+    ):
+        assert wanted in text
+    assert text.index("<td>epsilon = 1.0") < text.index("<td>epsilon = none")
+    run = tmp_path / "results" / cells(read(write(tmp_path)))[0].name
+    page.write_page([run], tmp_path / "one")
+    assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
+    with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
+        page.write_page([run, tmp_path / "nowhere"])
+
+
+def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.chdir(tmp_path)
+    seeds = TEXT.replace('algorithm.epsilon = [1.0, "none"]', "")
+    for name, radius in (("small", "10"), ("large", "20")):
+        run_sweep(read(write(tmp_path, seeds.replace("10", radius))), Path(name), processes=1)
+    path = page.write_page(["small", "large"])
+    assert path.resolve() == tmp_path / "report.html"
+    text = path.read_text()
+    assert "<h1>small, large</h1>" in text
+    assert "4 runs of 2 settings" in text
+    assert text.index("<td>folder = small") < text.index("<td>folder = large")
+    assert "&quot;radius&quot;: 10" in text
+    assert "&quot;radius&quot;: 20" in text
