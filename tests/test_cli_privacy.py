@@ -85,6 +85,26 @@ def test_without_replacement() -> None:
     assert number("privacy", ask("without-replacement", "--noise", "4", "--models", "3")) > 0.5
 
 
+def test_gradient_descent() -> None:
+    answer = ask("gradient-descent", "--records", "50", "--epsilon", "2", "--rounds", "30")
+    noise = number("noise", answer)
+    assert accounting.gdp_epsilon(1e-5, 29**0.5 / noise) == pytest.approx(2.0, rel=1e-6)
+    assert f"standard deviation {rounded_up(2 * noise / 50)} of n_t" in answer
+
+
+def test_with_replacement() -> None:
+    base = ["with-replacement", "--records", "1000", "--models", "10"]
+    answer = ask(*base, "--epsilon", "1")
+    noise = number("noise", answer)
+    expected = accounting.fixed_size_gaussian_noise_multiplier(
+        1.0, 1e-5, 0.05, neighboring_relation="replace_one", count=100
+    )
+    assert noise == pytest.approx(10**0.5 * expected, rel=1e-6)
+    assert number("rounds", answer) == 100  # of a node: five visits of 1000 records by 50
+    assert f"standard deviation {rounded_up(noise * 2 * 0.1 / 50)} of eta N" in answer
+    assert number("privacy", ask(*base, "--noise", str(1.0001 * noise))) == pytest.approx(1, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -119,6 +139,12 @@ def test_without_replacement() -> None:
             ["without-replacement", "--epsilon", "1", "--step-size", "0"],
             "step_size: wanted a finite number greater than 0",
         ),
+        (["with-replacement", "--records", "100"], "options: wanted either --epsilon or --noise"),
+        (
+            ["with-replacement", "--records", "9", "--noise", "1"],
+            "batch_size: wanted at most 9, the records of a node, got 50",
+        ),
+        (["gradient-descent", "--records", "0", "--noise", "1", "--rounds", "2"], "records: want"),
         (["without-replacement", "--epsilon", "1", "--delta", "0"], "delta: wanted a number in"),
     ],
 )

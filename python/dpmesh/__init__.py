@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         OnlineLearning,
         QuantizedGossip,
         WithoutReplacement,
+        WithReplacement,
     )
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
@@ -56,6 +57,7 @@ __all__ = [
     "OnlineLearning",
     "QuantizedGossip",
     "Run",
+    "WithReplacement",
     "WithoutReplacement",
     "__version__",
     "algorithms",
@@ -87,6 +89,7 @@ _HOMES = {
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",
     "Run": "dpmesh.simulator",
+    "WithReplacement": "dpmesh.algorithms",
     "WithoutReplacement": "dpmesh.algorithms",
     "simulate": "dpmesh.simulator",
 }

@@ -53,11 +53,17 @@ def _without_replacement(canaries: int) -> tuple[Pair, Crowd]:
     return dm.privacy.audit.worst_cases.without_replacement(algorithm, canaries=canaries)
 
 
+def _with_replacement(canaries: int) -> tuple[Pair, Crowd]:
+    algorithm = dm.WithReplacement(1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01)
+    return dm.privacy.audit.worst_cases.with_replacement(algorithm, canaries=canaries)
+
+
 CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
     "federated": _federated,
     "gradient-descent": _gradient_descent,
     "online": _online,
     "quantized": _quantized,
+    "with-replacement": _with_replacement,
     "without-replacement": _without_replacement,
 }
 

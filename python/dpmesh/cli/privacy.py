@@ -66,6 +66,27 @@ def federated(
 
 @privacy.command()
 @telling
+def gradient_descent(
+    records: Annotated[int, typer.Option(help="The fewest of a node.")],
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    rounds: Rounds = None,
+    delta: Delta = 1e-5,
+    clipping_norm: Annotated[float, typer.Option(help="Of a record's gradient, L.")] = 1.0,
+    step_size: Annotated[float, typer.Option(help="Of every round, alpha.")] = 1.0,
+) -> None:
+    """Gradient descent by gossip, for replacing a record, which every round uses."""
+
+    def make(multiplier: float) -> dm.GradientDescent:
+        return dm.GradientDescent(records, multiplier, step_size, clipping_norm)
+
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
+    std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), dim=1))
+    _tell(algorithm, rounds, delta, noise, f"standard deviation {std} of n_t")
+
+
+@privacy.command()
+@telling
 def online(
     epsilon: Epsilon = None,
     noise: Noise = None,
@@ -155,6 +176,36 @@ def without_replacement(
     _tell(algorithm, None, delta, mechanism.noise_multiplier, meaning)
 
 
+@privacy.command()
+@telling
+def with_replacement(
+    records: Annotated[int, typer.Option(help="Of each node.")],
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    delta: Delta = 1e-5,
+    models: Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="Records of a mini-batch, b.")] = 50,
+    visits: Annotated[int, typer.Option(help="Of a record, on average: v.")] = 5,
+    step_size: Annotated[float, typer.Option(help="The largest, eta.")] = 0.1,
+    lipschitz: Annotated[float, typer.Option(help="Of the loss, L.")] = 1.0,
+) -> None:
+    """SGD with replacement, for replacing a record, in all rounds of its node.
+
+    Give --epsilon or --noise, and you get the other.
+    """
+    _either(epsilon, noise)
+
+    def make(multiplier: float) -> dm.WithReplacement:
+        return dm.WithReplacement(1, records, multiplier, models, batch_size, visits)
+
+    turns = make(1.0).turns_of_a_node
+    algorithm, noise, rounds = _solve(make, epsilon, noise, turns, delta)
+    release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
+    std = dm.privacy.rounded_up(noise * release)
+    meaning = f"over the sensitivity of one model; standard deviation {std} of eta N"
+    _tell(algorithm, rounds, delta, noise, meaning)
+
+
 def _solve(
     make: Callable[[float], AlgorithmT],
     epsilon: float | None,
@@ -182,13 +233,18 @@ def _solve(
 
 def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) -> float:
     """Return the epsilon of a record that one release touches, given it or the noise."""
-    if (epsilon is None) == (noise is None):
-        got = "none" if epsilon is None else "both"
-        fail("options", "either --epsilon or --noise", got)
+    _either(epsilon, noise)
     if noise is None:
         return positive("epsilon", epsilon or 0.0)
     mu = 1 / positive("noise", noise)
     return mu if delta == 0 else dm.privacy.accounting.gdp_epsilon(delta, mu)
+
+
+def _either(epsilon: float | None, noise: float | None) -> None:
+    """Fail unless one of the two is given."""
+    if (epsilon is None) == (noise is None):
+        got = "none" if epsilon is None else "both"
+        fail("options", "either --epsilon or --noise", got)
 
 
 def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dpmesh.algorithms.gradient_descent import GradientDescent
     from dpmesh.algorithms.online import OnlineLearning
     from dpmesh.algorithms.quantized import QuantizedGossip
+    from dpmesh.algorithms.with_replacement import WithReplacement
     from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 CROWD_DELTA = 1e-9
@@ -268,5 +269,56 @@ def without_replacement(
             rounds=canaries,
             delta=CROWD_DELTA,
             scores=lambda run: np.concatenate(list(ratios(run))),
+        ),
+    )
+
+
+def with_replacement(
+    algorithm: WithReplacement, *, delta: float = 0.03, canaries: int = 1_000
+) -> tuple[Pair, Crowd]:
+    """Return one node whose other records pull against its canary, and one of orthogonal canaries.
+
+    The coupled runs take all turns of the node; the others one, in which a canary may be drawn.
+
+    Parameters
+    ----------
+    algorithm
+        Of one node and one model.
+    delta
+        Of the pair's claim; a large one needs fewer runs where sampling hides the canary.
+    canaries
+        Records of the crowd's node, and dimensions of its model. As many of them are in a
+        mini-batch as by the algorithm's own rate.
+    """
+    if (algorithm.nodes, algorithm.models) != (1, 1):
+        fail("algorithm", "one of one node and one model", algorithm)
+
+    def problem_of(coins: Coins, features: npt.NDArray[np.float64]) -> LinearProblem:
+        train = Dataset(features, np.where(coins, 1, -1), "canaries")
+        return LinearProblem(train, (np.arange(len(coins)),), "hinge", feature_norm=1.0)
+
+    def one_canary(coin: bool) -> LinearProblem:
+        coins = np.zeros(algorithm.records, dtype=bool)
+        coins[0] = coin
+        return problem_of(coins, np.ones((len(coins), 1)))
+
+    drawn = max(1, canaries * algorithm.batch_size // algorithm.records)
+    return (
+        Pair(
+            algorithm,
+            one_canary(True),
+            one_canary(False),
+            rounds=1,
+            coupled_rounds=algorithm.turns_of_a_node,
+            delta=delta,
+            score=projection([1.0]),
+        ),
+        Crowd(
+            replace(algorithm, records=canaries, batch_size=drawn),
+            lambda coins: problem_of(coins, np.eye(canaries)),
+            canaries,
+            rounds=1,
+            delta=CROWD_DELTA,
+            scores=projection(np.eye(canaries)),
         ),
     )
