@@ -46,7 +46,9 @@ def test_equals_the_kernels() -> None:
     batches = np.cumsum([0, *lengths]), np.arange(sum(lengths))
     expected = linear.objective(params, batches)
     np.testing.assert_allclose(problem.objective(params, batches), expected, rtol=1e-4)
-    np.testing.assert_array_equal(problem.accuracy(params), linear.accuracy(params))
+    to_read = params.view()  # as a metric gets them
+    to_read.flags.writeable = False
+    np.testing.assert_array_equal(problem.accuracy(to_read), linear.accuracy(params))
     steps = np.cumsum([0, 3, 0, 5, 1, 2, 4, 2])
     indptr = np.cumsum([0, *rng.integers(1, 4, steps[-1])])
     walks = Walks(steps, (indptr, rng.integers(60, size=indptr[-1])))
@@ -119,15 +121,36 @@ def test_what_does_not_fit_is_named() -> None:
 
     def make(**options):
         arguments = {"train": train, "partition": (np.arange(4),)} | options
-        return TorchProblem(make_module=lambda: torch.nn.Linear(6, 2), **arguments)
+        return TorchProblem(**({"make_module": linear} | arguments))
+
+    def linear() -> torch.nn.Module:
+        return torch.nn.Linear(6, 2)
+
+    def with_part(part: torch.nn.Module) -> dict:
+        return {"make_module": lambda: torch.nn.Sequential(part, linear())}
 
     for bad, message in (
         ({"regularization": -1.0}, "regularization: wanted a finite number of at least 0"),
         ({"nodes_at_once": 0}, "nodes_at_once: wanted an integer of at least 1"),
         ({"record_shape": (2, 2)}, r"train: wanted records of shape \(2, 2\), got 6 features"),
         ({"partition": ()}, "partition: wanted at least 1 node"),
+        ({"make_module": linear()}, r"make_module: wanted a function .*, got Linear\(in"),
+        ({"make_module": 3}, "make_module: wanted a function that returns a module, got 3"),
+        ({"make_module": lambda: 3}, "make_module: wanted a function that returns a module, got 3"),
+        (with_part(torch.nn.BatchNorm1d(6)), "make_module: wanted .* norm .*, got BatchNorm1d"),
+        (with_part(torch.nn.Dropout(0.5)), r"make_module: wanted .* dropout, .*, got Dropout"),
+        (
+            {"make_module": lambda: torch.nn.Sequential(linear(), torch.nn.Flatten(0))},
+            r"make_module: wanted .* row of scores for each record, got shape \(2,\) for one",
+        ),
+        ({"loss": "mse"}, "loss: wanted a function of scores and labels, got 'mse'"),
+        (
+            {"loss": lambda scores, labels, reduction: scores.sum()},
+            r"loss: wanted .* the loss of each record, got shape \(\) for one",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             make(**bad)
+    assert make(**with_part(torch.nn.Dropout(0.5).eval())).dim == 14
     with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
         make().accuracy(np.zeros((1, 14), np.float32))

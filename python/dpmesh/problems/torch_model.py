@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,13 +14,15 @@ import torch
 from torch import func
 
 from dpmesh._ragged import Ragged, Walks, rectangle, rows
-from dpmesh._validate import fail
+from dpmesh._validate import fail, instance
 from dpmesh.data import Dataset, Partition
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import DenseProblem
 
 TESTS_AT_ONCE = 1024
+
+_UNFIT = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +31,8 @@ class TorchProblem(DenseProblem):
 
     Parameters of nodes are rows of one float32 array: the module's parameters in their order,
     flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must be
-    one that `torch.func.vmap` can take: no buffers that training changes, such as batch norm's.
+    one that `torch.func.vmap` can take: no batch norm in training, whose statistics would mix with
+    those of padding, and no dropout, whose coins are not the key's. Group norm does.
 
     Parameters
     ----------
@@ -57,6 +61,8 @@ class TorchProblem(DenseProblem):
     ------
     ValueError
         If an argument does not fit.
+    RuntimeError
+        By PyTorch, if the module cannot take a record.
     """
 
     train: Dataset
@@ -69,6 +75,27 @@ class TorchProblem(DenseProblem):
     nodes_at_once: int = 32
     device: str = "cpu"
     _records: Ragged = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.make_module, torch.nn.Module) or not callable(self.make_module):
+            fail("make_module", "a function that returns a module", reprlib.repr(self.make_module))
+        if not callable(self.loss):
+            fail("loss", "a function of scores and labels", repr(self.loss))
+        for part in self._module.modules():
+            if part.training and isinstance(part, _UNFIT):
+                wanted = "a module without batch norm and dropout, or with them in eval()"
+                fail("make_module", wanted, type(part).__name__)
+        x, y = torch.tensor(self._shaped(self.train)[:1]), torch.tensor(self.train.labels[:1])
+        with torch.no_grad():
+            scores = self._module(x.to(self.device))
+            losses = self.loss(scores, y.to(self.device), reduction="none")
+        if scores.ndim != 2 or len(scores) != 1:
+            wanted = "a module that returns a row of scores for each record"
+            fail("make_module", wanted, f"shape {tuple(scores.shape)} for one")
+        if losses.shape != (1,):
+            got = f"shape {tuple(losses.shape)} for one"
+            fail("loss", "a function that returns the loss of each record", got)
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
@@ -147,7 +174,7 @@ class TorchProblem(DenseProblem):
         x = torch.tensor(self._shaped(test), device=self.device)
         rates = []
         with torch.no_grad():
-            for row in torch.as_tensor(params, dtype=torch.float32, device=self.device):
+            for row in torch.tensor(params, dtype=torch.float32, device=self.device):
                 scores = [self._scores(row, some) for some in torch.split(x, TESTS_AT_ONCE)]
                 guesses = torch.cat(scores).argmax(dim=1).cpu().numpy()
                 rates.append((guesses == test.labels).mean())
@@ -156,7 +183,9 @@ class TorchProblem(DenseProblem):
     @cached_property
     def _module(self) -> torch.nn.Module:
         with torch.random.fork_rng(devices=[]):
-            return self.make_module().to(self.device)
+            module = self.make_module()
+        instance("make_module", module, "a function that returns a module", torch.nn.Module)
+        return module.to(self.device)
 
     @cached_property
     def _on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
