@@ -108,7 +108,21 @@ def test_users_measure_what_they_like() -> None:
     assert seen == [(t, ["drift", "largest", "node_accuracy"]) for t in (3, 6)]
 
 
-@pytest.mark.parametrize("value", [np.ones((2, 2)), "text", None])
+def test_a_metric_cannot_change_what_the_rounds_go_on_with() -> None:
+    def centred(problem: Any, parameters: Any, received: Any) -> float:
+        parameters -= parameters.mean(axis=0)
+        return float(np.abs(parameters).max())
+
+    def cleared(problem: Any, parameters: Any, received: Any) -> float:
+        received[:] = 0
+        return 0.0
+
+    for metric in (centred, cleared):
+        with pytest.raises(ValueError, match="read-only"):
+            run(make_problem(), metrics=[metric])
+
+
+@pytest.mark.parametrize("value", [np.ones((2, 2)), np.ones(3), [], "text", None])
 def test_a_measurement_is_a_number_or_one_for_each_node(value: Any) -> None:
     def mine(problem: Any, parameters: Any, received: Any) -> Any:
         return value

@@ -162,8 +162,26 @@ class UserDefined(Stateless):
     problem: Testable
 
     def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
-        """Return it under the function's name."""
-        return {metric_name(self.measure): self.measure(self.problem, parameters, received)}
+        """Return it under the function's name.
+
+        Raises
+        ------
+        ValueError
+            If it is as many numbers as there are neither nodes nor rows of parameters.
+        """
+        name, rows = metric_name(self.measure), len(parameters)
+        value = self.measure(self.problem, _to_read(parameters), Released(_to_read(received)))
+        shape = np.shape(value)
+        if len(shape) == 1 and shape[0] not in (rows, self.problem.nodes):
+            fail(name, "a number, or one for each node", f"{shape[0]} numbers")
+        return {name: value}
+
+
+def _to_read(values: Floats) -> Floats:
+    """Return a view that cannot be written to: the rounds go on with these arrays."""
+    view: Floats = np.asarray(values).view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass
