@@ -149,6 +149,17 @@ def test_a_slip_is_mended_and_the_same_command_runs(tmp_path) -> None:
     assert not run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
 
 
+def test_a_file_is_utf_8_whatever_the_system_writes(tmp_path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert read(path).content == read(write(tmp_path)).content
+    path.write_bytes(TEXT.replace("ring", "anneau entrelac\u00e9").encode("latin-1"))
+    with pytest.raises(
+        ValueError, match=r"experiment\.toml: wanted TOML, which is UTF-8, got 'utf-"
+    ):
+        read(path)
+
+
 def test_a_file_of_ones_own_is_learned_from(tmp_path) -> None:
     numbers = np.random.default_rng(0).normal(size=(40, 3))
     table = np.column_stack([numbers, np.repeat([5, 1], 20)])

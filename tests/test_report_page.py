@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,25 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
     with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
         page.write_page([run, tmp_path / "nowhere"])
+
+
+def test_what_is_written_is_utf_8_in_any_locale(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+    code = """
+import sys
+from dpmesh.experiments.page import write_page
+from dpmesh.simulator import History
+print(write_page([sys.argv[1]]))
+measured = History()
+measured.add(1, {"\\u03b5": 1.0})
+measured.to_csv(sys.argv[1] + "/history.csv")
+"""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-c", code, str(tmp_path / "results")]
+    subprocess.run(command, env=os.environ | plain, check=True, capture_output=True)
+    assert "\u00b1" in (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    assert "\u03b5" in (tmp_path / "results" / "history.csv").read_text(encoding="utf-8")
 
 
 def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> None:

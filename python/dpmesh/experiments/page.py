@@ -82,7 +82,7 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     if path.is_dir():
         fail("target", "a file", f"a folder: {path}")
     writable_folder(path.parent)
-    path.write_text(page(title, results, settings))
+    path.write_text(page(title, results, settings), encoding="utf-8")
     return path
 
 

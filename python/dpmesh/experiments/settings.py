@@ -173,11 +173,14 @@ def read(path: str | Path) -> Settings:
     Raises
     ------
     ValueError
-        If it is not TOML; the message names the line.
+        If it is not TOML; the message names the file, and the line.
     OSError
         If it cannot be read.
     """
-    text = Path(path).read_text()
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # editors may begin it with a mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: wanted TOML, which is UTF-8, got {error}") from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -34,7 +34,7 @@ class Output:
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write the numbers under a header."""
-        with self._new("csv").open("w", newline="") as file:
+        with self._new("csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(header)
             writer.writerows(rows)
@@ -46,7 +46,7 @@ class Output:
 
     def text(self, text: str) -> None:
         """Write the comparison with the paper."""
-        self._new("txt").write_text(text.rstrip("\n") + "\n")
+        self._new("txt").write_text(text.rstrip("\n") + "\n", encoding="utf-8")
 
     def figure(self, figure: Figure) -> None:
         """Write the figure."""

@@ -157,7 +157,7 @@ class History:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the records with the header round,node,metric,value."""
-        with Path(path).open("w", newline="") as file:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(Record._fields)
             writer.writerows(self.records)
