@@ -13,6 +13,7 @@ from scipy import sparse
 import dpmesh as dm
 from dpmesh.bounds.online import Mixing
 from dpmesh.papers import online, online_delay, online_mechanisms, online_runs, online_table
+from dpmesh.papers._statistics import with_spread
 from dpmesh.papers.online_runs import Copies, Source, changing_graph
 
 AT = (5, 10)
@@ -143,3 +144,8 @@ def test_settings_are_what_the_texts_say() -> None:
     algorithm = Copies.of(replace(SMALL[1]), 1).algorithm(0.1, 5)
     assert algorithm.step_size(2) == 50
     assert (algorithm.radius, algorithm.batch_size) == (10, 5)
+
+
+def test_one_run_has_no_spread() -> None:
+    assert with_spread(0.58254, 0.00021, 4) == "0.5825 +- 0.0002"
+    assert with_spread(0.58254, float("nan"), 4) == "0.5825"

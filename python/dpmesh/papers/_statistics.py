@@ -20,6 +20,12 @@ def interval(values: npt.NDArray[np.float64]) -> float:
     return float(factor * values.std(ddof=1) / np.sqrt(len(values)))
 
 
+def with_spread(mean: float, spread: float, digits: int) -> str:
+    """Return a mean and its spread, if there is one, with so many digits after the point."""
+    text = f"{mean:.{digits}f}"
+    return text if np.isnan(spread) else f"{text} +- {spread:.{digits}f}"
+
+
 def over_seeds(accuracies: Sequence[float]) -> dict[str, Any]:
     """Return mean, standard deviation (NaN for one seed) and number, by their names in cells."""
     spread = float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else np.nan

@@ -15,7 +15,7 @@ from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.kernels._memory import empty
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers._statistics import over_seeds
+from dpmesh.papers._statistics import over_seeds, with_spread
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.accounting.papers.federated import Sampling
@@ -250,9 +250,10 @@ def in_words(cell: Cell) -> str:
     """Return one cell as a line."""
     smoothing = "chosen" if cell.smoothing is None else f"{cell.smoothing:g}"
     paper = "" if cell.paper is None else f", paper {cell.paper:.2f}"
+    accuracy = with_spread(cell.accuracy, cell.spread, 2)
     return (
         f"{cell.sampling:<8} epsilon {cell.epsilon}  {cell.noise} noise {cell.noise_std:.3f}  "
-        f"smoothing {smoothing:<6}  {cell.accuracy:.2f} +- {cell.spread:.2f}{paper}"
+        f"smoothing {smoothing:<6}  {accuracy}{paper}"
     )
 
 

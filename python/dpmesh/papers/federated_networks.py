@@ -30,7 +30,7 @@ from dpmesh.estimators import (
 )
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers._statistics import over_seeds
+from dpmesh.papers._statistics import over_seeds, with_spread
 from dpmesh.papers.federated import WEIGHT_DECAY, final_accuracy, standardized
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
@@ -277,11 +277,11 @@ def run(
 
 def in_words(cell: Cell) -> str:
     """Return one cell as a line."""
-    spread = f" +- {cell.spread:.2f}" if cell.seeds > 1 else ""
+    accuracy = with_spread(cell.accuracy, cell.spread, 2)
     return (
         f"{cell.sampling:<8} z {cell.noise_multiplier:<4g} {cell.method:<19} "
         f"epsilon {cell.epsilon:.2f} (proved {rounded_up(cell.epsilon_proved, 3)})  "
-        f"accuracy {cell.accuracy:.2f}{spread}, paper {cell.paper:.2f}"
+        f"accuracy {accuracy}, paper {cell.paper:.2f}"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers._statistics import CONFIDENCE
+from dpmesh.papers._statistics import CONFIDENCE, with_spread
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     NODES,
@@ -143,9 +143,10 @@ def _table(panels: Iterable[tuple[str, list[list[Point]]]]) -> list[str]:
         lines.append(f"{title}: after {curves[0][-1].examples} examples")
         for curve in curves:
             last = curve[-1]
+            regret = with_spread(last.regret, last.interval, 4)
             lines.append(
                 f"    epsilon {name_of(last.epsilon):<6}{last.nodes:>3} nodes   "
-                f"{last.regret:.4f} +- {last.interval:.4f}   worst learner {last.worst_regret:.4f}"
+                f"{regret}   worst learner {last.worst_regret:.4f}"
             )
     return lines
 

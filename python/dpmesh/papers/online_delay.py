@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers._statistics import interval
+from dpmesh.papers._statistics import interval, with_spread
 from dpmesh.papers.online_runs import (
     MOST_NODES,
     SOURCES,
@@ -136,7 +136,7 @@ def as_text(outcomes: list[Outcome], source: Source) -> str:
         lines += ["", f"{failure.name:<24}{columns}"]
         both = [_line(outcomes, failure, epsilon) for epsilon in EPSILONS]
         for row in zip(*both, strict=True):
-            cells = "".join(f"{f'{o.regret:.4f} +- {o.interval:.4f}':>22}" for o in row)
+            cells = "".join(f"{with_spread(o.regret, o.interval, 4):>22}" for o in row)
             lines.append(f"{row[0].degree:<24g}{cells}")
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Tell
-from dpmesh.papers._statistics import interval
+from dpmesh.papers._statistics import interval, with_spread
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 from dpmesh.simulator import Network, RepeatedRuns, Repeats
@@ -189,9 +189,10 @@ def measure(copies: Copies, algorithm: OnlineLearning, nodes: int, tell: Tell) -
     """Run one setting and return its curve."""
     curve = points_of(copies, copies.run(algorithm, nodes), algorithm, "paper", nodes)
     last = curve[-1]
+    regret = with_spread(last.regret, last.interval, 4)
     tell(
         f"{last.data:<10} epsilon {name_of(last.epsilon):<4} {nodes:>2} nodes  "
-        f"batch {last.batch_size}  regret {last.regret:.4f} +- {last.interval:.4f}"
+        f"batch {last.batch_size}  regret {regret}"
     )
     return curve
 

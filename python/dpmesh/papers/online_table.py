@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers._statistics import CONFIDENCE, interval
+from dpmesh.papers._statistics import CONFIDENCE, interval, with_spread
 from dpmesh.papers.online_runs import NODES, OPEN, SOURCES, Copies, accuracies, name_of, paragraph
 
 PAPER_ACCURACY = {
@@ -80,7 +80,7 @@ def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     for epsilon in PAPER_ACCURACY:
         row = [cell for cell in cells if cell.epsilon == epsilon]
         columns = [
-            f"{c.paper:.2f} / {c.accuracy:.2f} +- {c.interval:.2f} ({c.released_accuracy:.2f})"
+            f"{c.paper:.2f} / {with_spread(c.accuracy, c.interval, 2)} ({c.released_accuracy:.2f})"
             for c in row
         ]
         text.append(f"epsilon {name_of(epsilon):<6}" + "".join(f"{text:>32}" for text in columns))
