@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import exp, expm1, inf
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpmesh.privacy import FixedSizeSampling, Gaussian, Laplace, Plan, PoissonSampling, Sensitivity
+from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.cost import MOST_LOSS_DISTRIBUTIONS
 
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -165,6 +167,21 @@ def test_samples_of_everybody_are_all_data() -> None:
     assert drawn.accountant.endswith("of Laplace and Gaussian noise on samples of fixed size")
     few = rounds(4, Gaussian(2.0), FixedSizeSampling(1, 10))
     assert plan(*pure, *few, relation="replace_one").cost(delta).epsilon < whole.epsilon / 2
+
+
+@pytest.mark.parametrize("z", [30.0, 1e4, 1e7])
+def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> None:
+    """It filled gigabytes: steps as small as the largest loss of Laplace noise, also of 1e-4."""
+    sigma, delta, once = 0.1, 1e-6, np.ones(1)
+    both = (
+        _loss.Rounds(_loss.GAUSSIAN, once, np.full(1, sigma), 2 * once),
+        _loss.Rounds(_loss.LAPLACE, once, np.full(1, z), 2 * once),
+    )
+    losses = _loss.poisson(_loss.GAUSSIAN, 1.0, sigma, _loss._interval(both))
+    assert all(loss.masses.size < 2**20 for loss in losses)
+    gaussian = rounds(2, Gaussian(sigma))
+    alone = plan(*gaussian).cost(delta).epsilon
+    assert alone <= plan(*rounds(2, Laplace(z)), *gaussian).cost(delta).epsilon <= alone + 2 / z
 
 
 def test_where_the_sum_remains() -> None:

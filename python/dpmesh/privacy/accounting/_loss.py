@@ -164,7 +164,7 @@ def epsilon_at(delta: float, loss: Loss, interval: float) -> float:
 def _interval(rounds: Sequence[Rounds]) -> float:
     """Fine enough for the smallest loss, coarse enough to hold the composition.
 
-    The largest loss of Laplace noise, which has mass, lies on the grid.
+    The largest loss of Laplace noise, which has mass, lies on the grid, unless a step is larger.
     """
     happening = [
         Rounds(each.law, *(numbers[each.times > 0] for numbers in each[1:])) for each in rounds
@@ -175,12 +175,10 @@ def _interval(rounds: Sequence[Rounds]) -> float:
     times = np.concatenate([each.times for each in happening])
     width = 16 * sqrt(np.sum(times * np.minimum(spread, largest) ** 2)) + 2 * np.max(largest)
     interval = float(max(min(_FINEST, np.min(spread) / 20), width / _GRID_POINTS))
-    with_mass = [
-        np.max(largest)
-        for each, largest in zip(happening, losses, strict=True)
-        if each.law is LAPLACE and largest.size
-    ]
-    return float(max(with_mass) / ceil(max(with_mass) / interval)) if with_mass else interval
+    of_laplace = [each for each in happening if each.law is LAPLACE and each.times.size]
+    masses = [np.max(sampled_loss(each.rate, 1 / each.multiplier)) for each in of_laplace]
+    mass = float(max(masses, default=0))
+    return mass / ceil(mass / interval) if mass > interval else interval
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
