@@ -103,6 +103,12 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("algorithm.epsilon", "algorithm.e", r"line 32: algorithm\.e: wanted one of"),
         ("algorithm.epsilon", "algoritm.epsilon", r"sweep\.algoritm: .* did you mean algorithm\?"),
         ("[network]", "[networks]", r"line 27: networks: wanted one of .* did you mean network\?"),
+        ("[run]", "[[run]]", r"line 1: run: wanted a table, of which run\.seed is swept, got \[{"),
+        (
+            "algorithm.epsilon",
+            "algorithm.radius.of",
+            r"line 25: algorithm\.radius: wanted a table, of which algorithm\.radius\.of is swept",
+        ),
         ("[problem]", "[problem", r"Expected .*line 15"),
     ],
 )
@@ -333,6 +339,27 @@ def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp
     result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
     assert result.exit_code == 2
     assert "rounds: wanted" in result.output
+
+
+def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    file = write(tmp_path, TEXT.replace("rounds = 6", "rounds = 1000"))
+    result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
+    assert result.exit_code == 1
+    assert result.output.count("Error: ") == 1
+    assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", result.output)
+
+
+def test_algorithms_are_compared_in_a_sweep(tmp_path) -> None:
+    docs = (Path(__file__).parent.parent / "docs" / "simulator.md").read_text()
+    tables = re.findall(r"```toml\n(.*?)```", docs, re.S)
+    (sweep,) = (table for table in tables if "\nalgorithm = [" in table)
+    text = tables[0].partition("[sweep]")[0] + sweep.replace("[1, 2, 3]", "[1]")
+    assert not run_sweep(read(write(tmp_path, text)), tmp_path / "results", processes=1)
+    runs = [Result.load(path) for path in (tmp_path / "results").glob("algorithm=*")]
+    assert sorted(run.changes["algorithm"]["kind"][:6] for run in runs) == ["Gradie", "Online"]
 
 
 def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:

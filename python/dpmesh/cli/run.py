@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +62,12 @@ def run(
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
         typer.echo(f"interrupted; {again}", err=True)
         raise typer.Exit(130) from None
+    names: dict[str, list[str]] = defaultdict(list)
     for cell, reason in failed:
-        typer.echo(f"Error: {cell.name}: {reason}", err=True)
+        names[str(reason)].append(cell.name)
+    for told, (first, *others) in names.items():
+        more = f" and {len(others)} more" if others else ""
+        typer.echo(f"Error: {first}{more}: {told}", err=True)
     if failed:
         raise typer.Exit(1)
     typer.echo(f"results in {folder}; a page of them: dpmesh report {folder}")

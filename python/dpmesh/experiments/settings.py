@@ -69,8 +69,11 @@ class Settings:
         for key, value in changes.items():
             *tables, name = key.split(".")
             table = content
-            for part in tables:
+            for i, part in enumerate(tables, 1):
                 table = table.setdefault(part, {})
+                if not isinstance(table, dict):
+                    path = ".".join(tables[:i])
+                    self.fail(path, f"wanted a table, of which {key} is swept, got {table!r}")
             table[name] = value
         return Settings(content, self.source, self.lines)
 
