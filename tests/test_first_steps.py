@@ -87,6 +87,17 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     assert (code, "--data: wanted a folder whose subfolder rcv1" in output) == (2, True)
 
 
+def test_reproduce_names_the_folders_in_which_loaders_look(tmp_path, monkeypatch) -> None:
+    from dpmesh.papers.catalog import REPRODUCTIONS
+
+    monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
+    for shown in REPRODUCTIONS.values():
+        if shown.data:
+            with pytest.raises(FileNotFoundError) as caught:
+                getattr(dm.data, shown.data.lower())()
+            assert f" in {tmp_path / shown.subfolder}; get" in str(caught.value)
+
+
 def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     typer = pytest.importorskip("typer")
     from dpmesh.cli._errors import telling

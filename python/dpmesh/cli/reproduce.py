@@ -32,8 +32,8 @@ def reproduce(
         return
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)
-    needed = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))].data
-    if needed and data is None:
-        fail("--data", f"a folder whose subfolder {needed.lower()} holds {needed}", "none")
+    wanted = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
+    if wanted.data and data is None:
+        fail("--data", f"a folder whose subfolder {wanted.subfolder} holds {wanted.data}", "none")
     for path in catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo):
         typer.echo(f"wrote {path}")

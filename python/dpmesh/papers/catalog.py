@@ -32,6 +32,11 @@ class Reproduction(NamedTuple):
     shows: str
     data: str = ""
 
+    @property
+    def subfolder(self) -> str:
+        """Where the loader looks for the data set in the folder of all."""
+        return "covtype" if self.data == "Covertype" else self.data.lower()
+
 
 REPRODUCTIONS = {
     "federated-figure1": Reproduction(
