@@ -293,6 +293,15 @@ def test_runs_without_a_seed_differ_and_are_private() -> None:
             lambda: dm.OnlineLearning(step_size=-0.5),
             "step_size: wanted a finite number greater than 0 or a schedule, .*, got -0.5",
         ),
+        (
+            lambda: dm.OnlineLearning(step_size=lambda t: -1 / t),
+            r"step_size: wanted a schedule of finite numbers .*, got one that is -1\.0 at t = 1",
+        ),
+        (
+            lambda: dm.OnlineLearning(step_size=lambda t: None),
+            "step_size: .* that is None at t = 1",
+        ),
+        (lambda: dm.OnlineLearning(step_size=lambda t: np.nan), "step_size: .* that is nan at"),
         (lambda: dm.OnlineLearning(radius=0), "radius: wanted .* greater than 0, got 0"),
         (lambda: dm.OnlineLearning(clipping_norm=np.inf), "clipping_norm: wanted a finite number"),
         (lambda: dm.OnlineLearning().plan(0), "rounds: wanted an integer of at least 1, got 0"),

@@ -14,8 +14,10 @@ from dpmesh.privacy.audit import (
     alone,
     audit_algorithm,
     audit_layers,
+    audit_mechanism,
     audit_one_run,
     canary_records,
+    couple,
     worst_cases,
 )
 
@@ -99,6 +101,13 @@ def _one(**arguments):
     return audit_one_run(ONLINE, _records, alone, **({"rounds": 2, "canaries": 4} | arguments))
 
 
+ONE = Sensitivity(1.0, "l2", "a test")
+SWAPPED = {"algorithm": _records(), "problem": ONLINE, "neighbor": ONLINE, "exchange": alone}
+SWAPPED |= {"rounds": 2}
+CROWD = {"algorithm": _records, "problem_of": ONLINE, "exchange": alone}
+CROWD |= {"rounds": 2, "canaries": 4}
+
+
 @pytest.mark.parametrize(
     ("audit", "arguments", "message"),
     [
@@ -106,6 +115,15 @@ def _one(**arguments):
         (_many, {"runs": 0}, "runs: wanted an integer of at least 1, got 0"),
         (_many, {"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
         (_many, {"confidence": 1.0}, r"confidence: wanted a number in \(0, 1\), got 1"),
+        (couple, SWAPPED, "algorithm: wanted an algorithm, with init, step, plan, got LinearP"),
+        (audit_algorithm, SWAPPED, "algorithm: wanted an algorithm, with init, step, plan, got"),
+        (audit_one_run, CROWD, "algorithm: wanted an algorithm, with init, step, plan, got"),
+        (audit_mechanism, {"mechanism": "gaussian", "sensitivity": ONE}, "mechanism: wanted a mec"),
+        (
+            audit_mechanism,
+            {"mechanism": Laplace(1.0), "sensitivity": 1.0},
+            r"sensitivity: wanted a Sensitivity, such as Sensitivity\(1\.0, .*, got 1\.0",
+        ),
         (_one, {"rounds": 0}, "rounds: wanted an integer of at least 1, got 0"),
         (_one, {"canaries": 1}, "canaries: wanted an integer of at least 2, got 1"),
         (_one, {"guesses": 5}, "guesses: wanted an integer of at least 2 and below 5, got 5"),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -221,6 +219,14 @@ def test_every_cell_is_run_once_and_missing_ones_again(tmp_path) -> None:
     assert files == {"history.csv", "released.npy", "result.json", "run.json"}
 
 
+def test_folders_may_be_texts_and_settings_may_not(tmp_path) -> None:
+    text = TEXT.partition("[sweep]")[0]
+    assert not run_sweep(read(write(tmp_path, text)), str(tmp_path / "results"), processes=1)
+    assert Result.load(str(tmp_path / "results" / "run")).changes == {}
+    with pytest.raises(ValueError, match=r"settings: wanted what .*read returns, got 'a\.toml'"):
+        run_sweep("a.toml", tmp_path)
+
+
 def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
     settings = read(write(tmp_path))
     experiment = Experiment.of(settings.replaced({"run.seed": 2}))
@@ -330,28 +336,6 @@ def test_algorithms_without_a_network_run_too(algorithm: str, tmp_path) -> None:
     assert Result.load(tmp_path / "results" / "run").history.last("seconds") > 0
 
 
-def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:
-    testing = pytest.importorskip("typer.testing")
-    from dpmesh.cli import app
-
-    rounds = next(line for line in TEXT.splitlines() if line.startswith("rounds"))
-    file = write(tmp_path, TEXT.replace(rounds, 'rounds = "x"'))
-    result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
-    assert result.exit_code == 2
-    assert "rounds: wanted" in result.output
-
-
-def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
-    testing = pytest.importorskip("typer.testing")
-    from dpmesh.cli import app
-
-    file = write(tmp_path, TEXT.replace("rounds = 6", "rounds = 1000"))
-    result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
-    assert result.exit_code == 1
-    assert result.output.count("Error: ") == 1
-    assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", result.output)
-
-
 def test_algorithms_are_compared_in_a_sweep(tmp_path) -> None:
     docs = (Path(__file__).parent.parent / "docs" / "simulator.md").read_text()
     tables = re.findall(r"```toml\n(.*?)```", docs, re.S)
@@ -360,39 +344,3 @@ def test_algorithms_are_compared_in_a_sweep(tmp_path) -> None:
     assert not run_sweep(read(write(tmp_path, text)), tmp_path / "results", processes=1)
     runs = [Result.load(path) for path in (tmp_path / "results").glob("algorithm=*")]
     assert sorted(run.changes["algorithm"]["kind"][:6] for run in runs) == ["Gradie", "Online"]
-
-
-def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:
-    testing = pytest.importorskip("typer.testing")
-    pytest.importorskip("matplotlib").use("Agg")
-    from dpmesh.cli import app
-
-    def call(*arguments: object) -> Any:
-        return testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    docs = Path(__file__).parent.parent / "docs" / "simulator.md"
-    example = re.search(r"```toml\n(.*?)```", docs.read_text(), re.S)
-    assert example is not None
-    text = example[1].replace("[1, 2, 3]", "[1]")
-    path, folder = write(tmp_path, text), tmp_path / "results"
-    ran = call("run", path, "--folder", folder, "--processes", 1)
-    assert ran.exit_code == 0, ran.output
-    assert f"dpmesh report {folder}" in ran.output
-    assert call("report", folder).exit_code == 0
-    assert (folder / "report.html").exists()
-    both = call(
-        "report", folder, *folder.glob("algorithm.epsilon=1.0*"), "--output", tmp_path / "p"
-    )
-    assert (both.exit_code, (tmp_path / "p").exists()) == (0, True)
-    bad = call("run", write(tmp_path, text.replace("iid", "id")), "--folder", folder)
-    assert bad.exit_code == 2
-    assert "partition.kind: wanted one of iid" in bad.output
-    assert "epsilon" in call("run", "--keys").output
-    assert json.loads(call("run", "--schema").output)["$defs"]
-    assert call("run").exit_code == 2
-    assert call("report", tmp_path / "nowhere").exit_code == 2
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    lacking = call("report", folder)
-    assert lacking.exit_code == 2
-    assert 'pip install "dpmesh[plots]"' in lacking.output

@@ -87,6 +87,10 @@ def test_bad_input_is_named() -> None:
     repeats = Repeats.deal(problem, 2, key=key)
     with pytest.raises(ValueError, match="topology: wanted 4 nodes, as a copy has, got 3"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(3), at=[1], key=key)
+    with pytest.raises(ValueError, match=r"topology: wanted a network of .*, got None"):
+        repeats.simulate(dm.OnlineLearning(), None, at=[1], key=key)
+    with pytest.raises(ValueError, match=r"key: wanted a Key, such as .*, got 3"):
+        repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=3)
     algorithm = dm.OnlineLearning(batch_size=3)
     with pytest.raises(ValueError, match="problem: wanted a LinearProblem, got 1"):
         Repeats.deal(1, 2, key=key)

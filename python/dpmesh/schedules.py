@@ -9,11 +9,12 @@ taken for the schedule that is the same at every t.
 from __future__ import annotations
 
 import math
+import reprlib
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeGuard, TypeVar
 
 from dpmesh._validate import fail, integer, non_negative, number, positive, probability
 
@@ -250,16 +251,19 @@ def keep_schedules(algorithm: object, *names: str) -> None:
     Raises
     ------
     ValueError
-        If a setting is neither a schedule nor a finite number greater than 0.
+        If a setting is neither a finite number greater than 0 nor a schedule of finite numbers of
+        at least 0, as far as its first shows.
     """
     for name in names:
         value = getattr(algorithm, name)
         if not callable(value):
-            is_number = isinstance(value, Real) and not isinstance(value, bool)
-            if not is_number or not 0 < float(value) < math.inf:
+            if not _is_finite(value) or value <= 0:
                 wanted = "a finite number greater than 0 or a schedule, such as InverseSqrt(0.5)"
                 fail(name, wanted, repr(value))
             _keep(algorithm, **{name: Constant(float(value))})
+        elif not _is_finite(first := value(1)) or first < 0:
+            wanted = "a schedule of finite numbers of at least 0"
+            fail(name, wanted, f"one that is {reprlib.repr(first)} at t = 1")
 
 
 def keep_sample_size(algorithm: object, name: str) -> None:
@@ -276,6 +280,10 @@ def keep_sample_size(algorithm: object, name: str) -> None:
         if not is_integer or value < 1:
             fail(name, "an integer of at least 1 or a SampleSize", repr(value))
         _keep(algorithm, **{name: SampleSize(int(value))})
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _keep(schedule: object, **fields: object) -> None:

@@ -277,8 +277,9 @@ class Result:
         return Report.from_dict(self.run["privacy"])
 
     @classmethod
-    def load(cls, folder: Path) -> Result:
+    def load(cls, folder: str | Path) -> Result:
         """Read the folder of a run of ``dpmesh run``."""
+        folder = Path(folder)
         content = json.loads((folder / "result.json").read_text())
         run = json.loads((folder / "run.json").read_text())
         return cls(content["changes"], run, content["graph"])

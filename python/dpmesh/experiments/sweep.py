@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmesh._folders import writable_folder
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, instance, integer
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
@@ -62,7 +62,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 def run_sweep(
     settings: Settings,
-    folder: Path,
+    folder: str | Path,
     *,
     processes: int | None = None,
     tell: Tell | None = None,
@@ -90,6 +90,8 @@ def run_sweep(
     OSError
         Before any of them runs, if nothing can be written into the folder.
     """
+    instance("settings", settings, "what dpmesh.experiments.read returns", Settings)
+    folder = Path(folder)
     wanted = cells(settings)
     for cell in wanted:
         Experiment.of(settings.replaced(cell.changes))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, instance, integer
+from dpmesh._validate import able, fail, instance, integer
 from dpmesh.algorithms.base import Algorithm, Exchange
-from dpmesh.keys import Key, Purpose, generator
+from dpmesh.keys import A_KEY, Key, Purpose, generator
 from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
@@ -167,6 +167,8 @@ class Repeats:
             If the topology does not have the nodes of a copy, an argument does not fit, or a key
             from the operating system has served another run.
         """
+        instance("key", key, A_KEY, Key)
+        able("topology", topology, "a network of dpmesh.topology", "matrix")
         if np.ndim(at) != 1 or not len(at):
             fail("at", "a list of checkpoints, in examples of each node", at)
         each = len(self.problem.partition[0])

@@ -9,13 +9,13 @@ from typing import Any, SupportsFloat
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import integer
+from dpmesh._validate import able, integer
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.claims import Claim, claim_of
 from dpmesh.privacy.audit.result import AuditResult, tell_apart
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
 
 Score = Callable[[Transcript], SupportsFloat]
 
@@ -66,6 +66,7 @@ def audit_algorithm(
     ValueError
         If an argument is out of range, or the plan claims nothing.
     """
+    able("algorithm", algorithm, *AN_ALGORITHM)
     integer("rounds", rounds, at_least=1)
     claim = claim_of(algorithm.plan(rounds), delta) if claim is None else claim
     keys = fresh_keys(key)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmesh._validate import integer
+from dpmesh._validate import able, integer
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
 from dpmesh.privacy.door import Passage
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
@@ -103,8 +103,9 @@ def couple(
     Raises
     ------
     ValueError
-        If `rounds` is out of range.
+        If there is no algorithm, or `rounds` is out of range.
     """
+    able("algorithm", algorithm, *AN_ALGORITHM)
     integer("rounds", rounds, at_least=1)
     key = next(fresh_keys(key))
     run = record(algorithm, problem, exchange, rounds=rounds, key=key)

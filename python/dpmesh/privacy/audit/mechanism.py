@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer
+from dpmesh._validate import able, fail, instance, integer
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit.claims import claim_of
@@ -101,6 +101,9 @@ def audit_mechanism(
     ValueError
         If an argument is out of range, or there is no noise.
     """
+    able("mechanism", mechanism, "a mechanism, such as Gaussian(2.0)", "release", "noise_scale")
+    wanted = 'a Sensitivity, such as Sensitivity(1.0, "l2", "values between 0 and 1")'
+    instance("sensitivity", sensitivity, wanted, Sensitivity)
     claim = claim_of(OneRelease(mechanism, sensitivity).plan(1), delta)
     rows = worst_pair(sensitivity, dim) if pair is None else _pair(*pair)
     scale = mechanism.noise_scale(sensitivity, rows[0].size)

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
-from dpmesh._validate import fail, integer, non_negative, probability
+from dpmesh._validate import able, fail, integer, non_negative, probability
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.audit.claims import GaussianClaim, claim_of
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
 
 Coins = npt.NDArray[np.bool_]
 Scores = Callable[[Transcript], npt.NDArray[np.float64]]
@@ -221,6 +221,7 @@ def audit_one_run(
         If an argument is out of range, or the plan claims nothing.
     """
     integer("canaries", canaries, at_least=2)
+    able("algorithm", algorithm, *AN_ALGORITHM)
     integer("rounds", rounds, at_least=1)
     guesses = max(2, canaries // 5) if guesses is None else guesses
     half = integer("guesses", guesses, at_least=2, below=canaries + 1) // 2

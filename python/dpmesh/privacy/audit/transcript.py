@@ -15,6 +15,9 @@ from dpmesh.privacy.events import Release
 from dpmesh.privacy.mechanisms import Emission
 from dpmesh.privacy.types import Released
 
+AN_ALGORITHM = ("an algorithm", "init", "step", "plan")
+"""What an audit asks of what it runs."""
+
 
 @dataclass(frozen=True)
 class Transcript:

@@ -1,0 +1,70 @@
+"""``dpmesh run`` and ``dpmesh report``: what they tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_experiments import TEXT, write
+
+
+def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    rounds = next(line for line in TEXT.splitlines() if line.startswith("rounds"))
+    file = write(tmp_path, TEXT.replace(rounds, 'rounds = "x"'))
+    result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
+    assert result.exit_code == 2
+    assert "rounds: wanted" in result.output
+
+
+def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    file = write(tmp_path, TEXT.replace("rounds = 6", "rounds = 1000"))
+    result = testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
+    assert result.exit_code == 1
+    assert result.output.count("Error: ") == 1
+    assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", result.output)
+
+
+def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("matplotlib").use("Agg")
+    from dpmesh.cli import app
+
+    def call(*arguments: object) -> Any:
+        return testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    docs = Path(__file__).parent.parent / "docs" / "simulator.md"
+    example = re.search(r"```toml\n(.*?)```", docs.read_text(), re.S)
+    assert example is not None
+    text = example[1].replace("[1, 2, 3]", "[1]")
+    path, folder = write(tmp_path, text), tmp_path / "results"
+    ran = call("run", path, "--folder", folder, "--processes", 1)
+    assert ran.exit_code == 0, ran.output
+    assert f"dpmesh report {folder}" in ran.output
+    assert call("report", folder).exit_code == 0
+    assert (folder / "report.html").exists()
+    both = call(
+        "report", folder, *folder.glob("algorithm.epsilon=1.0*"), "--output", tmp_path / "p"
+    )
+    assert (both.exit_code, (tmp_path / "p").exists()) == (0, True)
+    bad = call("run", write(tmp_path, text.replace("iid", "id")), "--folder", folder)
+    assert bad.exit_code == 2
+    assert "partition.kind: wanted one of iid" in bad.output
+    assert "epsilon" in call("run", "--keys").output
+    assert json.loads(call("run", "--schema").output)["$defs"]
+    assert call("run").exit_code == 2
+    assert call("report", tmp_path / "nowhere").exit_code == 2
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    lacking = call("report", folder)
+    assert lacking.exit_code == 2
+    assert 'pip install "dpmesh[plots]"' in lacking.output
