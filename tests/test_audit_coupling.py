@@ -91,6 +91,15 @@ class SumOnDemand(Sum):
         return super().step(state, round, problem, exchange, key)
 
 
+class SumByItsLength(Sum):
+    """Sends as many bits, and as many messages, as its data say."""
+
+    def step(self, state, round, problem, exchange, key):
+        state, said = super().step(state, round, problem, exchange, key)
+        ones = int(problem[0])
+        return state, replace(said, bits_per_node=np.array([8 + ones]), messages=ones)
+
+
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
@@ -109,6 +118,13 @@ class SumOnDemand(Sum):
             [
                 "message 0 sent depends on data that did not pass the door",
                 "message 1 received depends on data that did not pass the door",
+            ],
+        ),
+        (
+            SumByItsLength,
+            [
+                "round 0: the length of messages depends on data",
+                "round 1: the number of messages depends on data",
             ],
         ),
         (SumOnDemand, ["2 messages sent on the one data, 0 on the other"]),

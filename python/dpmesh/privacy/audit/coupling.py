@@ -85,7 +85,8 @@ def couple(
 
     Checked are: releases are those of the plan, and written down; none moves further than its noise
     covers, nor all together further than the plan pays for; what does not depend on the data does
-    not move at all; nothing that travels differs, since all of it should be made of releases.
+    not move at all; nothing that travels differs, since all of it should be made of releases, nor
+    how much of it there is.
 
     Parameters
     ----------
@@ -120,6 +121,7 @@ def couple(
         *_without_noise(run.passages),
         *_past_the_door(run.sent, other.sent, "sent"),
         *_past_the_door(run.received, other.received, "received"),
+        *_seen_from_outside(run.traffic, other.traffic),
     )
     return Coupling(movements, faults)
 
@@ -195,3 +197,10 @@ def _past_the_door(first: Sequence[Floats], second: Sequence[Floats], verb: str)
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         if not np.array_equal(one, other):
             yield f"message {number} {verb} depends on data that did not pass the door"
+
+
+def _seen_from_outside(first: Sequence[Any], second: Sequence[Any]) -> Iterator[str]:
+    for t, pair in enumerate(zip(first, second, strict=True)):
+        for what, one, other in zip(("length", "number"), *pair, strict=True):
+            if not np.array_equal(one, other):
+                yield f"round {t}: the {what} of messages depends on data"

@@ -31,12 +31,15 @@ class Transcript:
         What reached the exchange, and what each round made known as received.
     ledger
         The releases as the algorithm wrote them down.
+    traffic
+        The length of a node's message and the number of messages, of each round.
     """
 
     passages: list[Passage] = field(default_factory=list)
     sent: list[Released] = field(default_factory=list)
     received: list[Released] = field(default_factory=list)
     ledger: list[Release] = field(default_factory=list)
+    traffic: list[Any] = field(default_factory=list)
 
     @property
     def released(self) -> list[Released]:
@@ -102,4 +105,5 @@ def record(
             state, info = algorithm.step(state, t, problem, listening, key)
             run.received.append(info.received.copy())
             run.ledger.extend(info.releases)
+            run.traffic.append((info.bits_per_node, info.messages))
     return run
