@@ -117,7 +117,8 @@ def report(
     delta
         In [0, 1).
     seeded
-        Whether the noise came from a key with a known seed.
+        Whether the noise came from a key with a known seed. A ledger does not know it, and equals
+        the plan either way: of a run, ``run.privacy`` is the report that says so.
     nodes
         Number of nodes; by default the least that holds all that releases name.
 
