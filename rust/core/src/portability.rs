@@ -98,13 +98,14 @@ fn noise_and_quantize<T: Sample + 'static>(cipher: Cipher, law: Law) -> Box<dyn 
     };
     let mut noisy = numbers::<T>();
     add_noise_in_place(&mut noisy, DIM, &noise).unwrap();
-    let mut codes = vec![0_i8; ROWS * DIM];
+    let (mut codes, mut wide) = (vec![0_i8; ROWS * DIM], vec![0_i32; ROWS * DIM]);
     quantize_noisy_into(&numbers::<T>(), DIM, &noise, &quantizer, &mut codes).unwrap();
+    quantize_noisy_into(&numbers::<T>(), DIM, &noise, &quantizer, &mut wide).unwrap();
     let packed = pack(&codes, 5).unwrap();
     let mut unpacked = vec![0_i8; codes.len()];
     unpack_into(&packed, 5, &mut unpacked).unwrap();
     assert_eq!(unpacked, codes);
-    Box::new((noisy, packed))
+    Box::new((noisy, packed, wide))
 }
 
 fn linear_model<T: Wide>(classes: usize) -> Box<dyn Debug> {

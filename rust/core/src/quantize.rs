@@ -17,13 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::{rows, same_len};
 use crate::noise::{Noise, Onto};
 use crate::parallel::{BLOCK, for_each_tile, is_serial, vectorized};
-use crate::sampling::{CHUNK, Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
+use crate::quantize::coin::{Coin, Compared, Counted, code};
+use crate::sampling::{Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
 
-/// Elements of a long row that are quantized at once: with their coins they leave room in the first-level cache for
-/// what the processor asks for ahead.
-const TILE: usize = 2 * CHUNK;
+mod coin;
 
 /// How numbers become codes.
 #[derive(Debug, Clone, Copy)]
@@ -122,74 +121,127 @@ fn quantize<T: Sample, C: Code>(
     quantizer: &Quantizer<'_>,
     out: &mut [C],
 ) -> Result<u64, KernelError> {
+    if T::WORDS == 1 && C::HIGHEST <= Counted::HIGHEST {
+        flip::<T, C, Counted>(x, dim, noise, quantizer, out)
+    } else {
+        flip::<T, C, Compared<T>>(x, dim, noise, quantizer, out)
+    }
+}
+
+fn flip<T: Sample, C: Code, K: Coin>(
+    x: &[T],
+    dim: usize,
+    noise: Option<&Noise<'_>>,
+    quantizer: &Quantizer<'_>,
+    out: &mut [C],
+) -> Result<u64, KernelError> {
     let per_step = per_step(quantizer.step)?;
     let rows = rows("x", x.len(), dim)?;
     same_len("out", out.len(), x.len())?;
     let noise = noise
         .map(|noise| noise.source(Onto::Rows(x, dim), rows, dim, None))
         .transpose()?;
-    let coins = Coins::<T>(PhantomData);
-    let coins = Source::new(coins, quantizer.coins, quantizer.nodes, rows, dim)?;
     let misfits = Mutex::new(Misfits::default());
-
-    let tile = if noise.is_none() && dim > BLOCK {
-        TILE
-    } else {
-        BLOCK
+    let flips = Flips::<T, C, K> {
+        x,
+        start: 0,
+        dim,
+        per_step,
+        overflow: quantizer.overflow,
+        misfits: &misfits,
+        types: PhantomData,
     };
-    let most = x.len().min(tile);
+    let coins = Source::new(flips, quantizer.coins, quantizer.nodes, rows, dim)?;
+
+    let most = x.len().min(BLOCK);
     let scratch = || {
         let noisy = if noise.is_some() { most } else { 0 };
-        (vec![T::ZERO; noisy], vec![T::ZERO; most], Chunk::default())
+        (vec![T::ZERO; noisy], Chunk::default(), Chunk::default())
     };
-    let fill = |scratch: &mut (Vec<T>, Vec<T>, Chunk<T>), row, column, out: &mut [C]| {
-        let (noisy, coin, chunk) = scratch;
+    let fill = |scratch: &mut (Vec<T>, _, _), row, column, out: &mut [C]| {
+        let (noisy, noise_chunk, coin_chunk) = scratch;
         let (start, len) = (row * dim + column, out.len());
         let (place, dim) = (Place { row, column }, dim.min(len));
         let mut x = &x[start..start + len];
         if let Some(noise) = &noise {
             let noisy = &mut noisy[..len];
-            noise.draw_tile(chunk, noisy, dim, place);
+            noise.draw_tile(noise_chunk, noisy, dim, place);
             x = noisy;
         }
-        let coin = &mut coin[..len];
-        coins.draw_tile(chunk, coin, dim, place);
-        if !vectorized!(quantize_all(x, coin, per_step, out)) {
-            let mut misfits = misfits.lock().unwrap_or_else(PoisonError::into_inner);
-            for i in 0..len {
-                let code = code(x[i], coin[i], per_step);
-                out[i] = misfits.settle(start + i, x[i], code, quantizer.overflow);
-            }
-        }
+        let flips = Flips { x, start, ..flips };
+        coins.with(flips).draw_tile(coin_chunk, out, dim, place);
     };
-    for_each_tile(out, dim, tile, is_serial(x.len()), scratch, fill);
+    for_each_tile(out, dim, BLOCK, is_serial(x.len()), scratch, fill);
 
     let misfits = misfits.into_inner().unwrap_or_else(PoisonError::into_inner);
     misfits.saturated_or_error::<C>(dim)
 }
 
-/// The code of `x` as a float, for a coin from [0, 1).
-#[inline(always)]
-fn code<T: Real>(x: T, coin: T, per_step: f64) -> f64 {
-    let t = x.to_f64() * per_step;
-    let floor = t.floor();
-    floor + if coin.to_f64() < t - floor { 1.0 } else { 0.0 }
+/// Coins thrown for numbers, and the codes that they make.
+#[derive(Clone, Copy)]
+struct Flips<'a, T, C, K> {
+    /// A part of a matrix of rows of `dim`, from element `start` on.
+    x: &'a [T],
+    start: usize,
+    dim: usize,
+    per_step: f64,
+    overflow: Overflow,
+    misfits: &'a Mutex<Misfits>,
+    types: PhantomData<(C, K)>,
 }
 
-/// Whether all codes fit; if not, `out` is not defined.
-#[inline(always)]
-fn quantize_all<T: Real, C: Code>(x: &[T], coin: &[T], per_step: f64, out: &mut [C]) -> bool {
-    // Added to a whole number below 2^51 it leaves that number in the low bits; there is no vector instruction
-    // before AVX-512 that makes a 64-bit integer of a float. What is larger, infinite or NaN shows in the high bits.
-    const SHIFT: f64 = 1.5 * (1_u64 << 52) as f64;
-    let mut seen = 0;
-    for ((&x, &coin), out) in x.iter().zip(coin).zip(out) {
-        let bits = (code(x, coin, per_step) + SHIFT).to_bits() as i64;
-        let code = bits.wrapping_sub(SHIFT.to_bits() as i64);
-        seen |= code.wrapping_sub(C::LOWEST) as u64;
-        *out = C::truncated(code);
+impl<T: Sample, C: Code, K: Coin> Sampler for Flips<'_, T, C, K> {
+    type Sample = K;
+    type Stored = C;
+
+    fn unit(&self) -> Unit {
+        Unit {
+            samples: LANES,
+            words: K::WORDS * LANES,
+        }
     }
-    seen <= (C::HIGHEST - C::LOWEST) as u64 // one less than a power of 2
+
+    #[inline(always)]
+    fn draw(&self, words: &[Word], coins: &mut [K]) {
+        let units = words
+            .chunks_exact(K::WORDS * LANES)
+            .zip(coins.chunks_exact_mut(LANES));
+        for (words, coins) in units {
+            let (high, low) = (lanes(words, 0), lanes(words, K::WORDS - 1));
+            for l in 0..LANES {
+                coins[l] = K::from_words([high[l], low[l]]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, first: Place, coins: &[K], out: &mut [C]) {
+        let first = first.row * self.dim + first.column;
+        let x = &self.x[first - self.start..][..out.len()];
+        let mut seen = 0;
+        for ((&x, &coin), out) in x.iter().zip(coins).zip(&mut *out) {
+            let code = coin.code(x.to_f64(), self.per_step);
+            seen |= code.wrapping_sub(C::LOWEST) as u64;
+            *out = C::truncated(code);
+        }
+        // The number of codes is a power of 2.
+        if seen > (C::HIGHEST - C::LOWEST) as u64 {
+            self.settle(first, x, coins, out);
+        }
+    }
+}
+
+impl<T: Sample, C: Code, K: Coin> Flips<'_, T, C, K> {
+    /// As `store`, one by one, where not all codes fit.
+    #[cold]
+    #[inline(never)]
+    fn settle(&self, first: usize, x: &[T], coins: &[K], out: &mut [C]) {
+        let mut misfits = self.misfits.lock().unwrap_or_else(PoisonError::into_inner);
+        for (i, (&x, coin)) in x.iter().zip(coins).enumerate() {
+            let code = code(x.to_f64(), coin.to_f64(), self.per_step);
+            out[i] = misfits.settle(first + i, x, code, self.overflow);
+        }
+    }
 }
 
 /// Values whose codes do not fit.
@@ -231,39 +283,6 @@ impl Misfits {
         } else {
             KernelError::new("x", "finite values", format!("{x} in row {row}"))
         })
-    }
-}
-
-/// Uniform numbers from [0, 1).
-struct Coins<T>(PhantomData<T>);
-
-impl<T: Sample> Sampler for Coins<T> {
-    type Sample = T;
-    type Stored = T;
-
-    fn unit(&self) -> Unit {
-        Unit {
-            samples: LANES,
-            words: T::WORDS * LANES,
-        }
-    }
-
-    #[inline(always)]
-    fn draw(&self, words: &[Word], samples: &mut [T]) {
-        let units = words
-            .chunks_exact(T::WORDS * LANES)
-            .zip(samples.chunks_exact_mut(LANES));
-        for (words, samples) in units {
-            let (high, low) = (lanes(words, 0), lanes(words, T::WORDS - 1));
-            for l in 0..LANES {
-                samples[l] = T::uniform([high[l], low[l]]);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn store(&self, _: Place, samples: &[T], part: &mut [T]) {
-        part.copy_from_slice(samples);
     }
 }
 

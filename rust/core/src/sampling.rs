@@ -157,6 +157,11 @@ impl<'a, S: Sampler> Source<'a, S> {
         })
     }
 
+    /// The same stream and nodes for another sampler of the kind.
+    pub fn with(&self, sampler: S) -> Source<'a, S> {
+        Source { sampler, ..*self }
+    }
+
     /// Draws the part that begins at `first` and has rows of `dim` elements, all that is in `x`.
     pub fn draw(&self, x: &mut [S::Stored], dim: usize, first: Place) {
         if dim <= CHUNK {
