@@ -143,6 +143,17 @@ def test_a_saved_run_holds_its_report_and_no_private_state(tmp_path) -> None:
     ]
 
 
+def test_a_saved_run_is_read_again(tmp_path) -> None:
+    whole = run(make_problem())
+    whole.save(tmp_path / "run")
+    found = dm.experiments.Result.load(tmp_path / "run")
+    assert found.privacy == whole.privacy
+    assert found.history.records == whole.history.records
+    assert found.run["traffic"] == whole.traffic._asdict()
+    with pytest.raises(FileNotFoundError):
+        dm.experiments.Result.load(tmp_path)
+
+
 def test_plots_a_metric() -> None:
     pytest.importorskip("matplotlib").use("Agg")
     result = run(make_problem())

@@ -250,11 +250,11 @@ class Result:
     Parameters
     ----------
     changes
-        What this cell of a sweep sets, by key.
+        What this cell of a sweep sets, by key; nothing without a sweep.
     run
         As `Run.as_dict`.
     graph
-        As `Experiment.graph`.
+        As `Experiment.graph`; None without a file of settings.
     """
 
     changes: dict[str, Any]
@@ -278,10 +278,18 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """Read the folder of a run of ``dpmesh run``."""
+        """Read the folder of a run of ``dpmesh run``, or one that `Run.save` wrote.
+
+        Raises
+        ------
+        OSError
+            If there is none.
+        """
         folder = Path(folder)
-        content = json.loads((folder / "result.json").read_text())
         run = json.loads((folder / "run.json").read_text())
+        if not is_finished(folder):
+            return cls({}, run, None)
+        content = json.loads((folder / "result.json").read_text())
         return cls(content["changes"], run, content["graph"])
 
 
