@@ -31,6 +31,18 @@ def number(name: str, output: str) -> float:
     return float(found[1].rstrip(","))
 
 
+def test_every_algorithm_is_priced_and_audited() -> None:
+    from dpmesh.cli.audit import CASES
+    from dpmesh.cli.privacy import privacy
+    from dpmesh.experiments.parts import SECTIONS
+
+    priced = {
+        command.callback.__name__.replace("_", "-") for command in privacy.registered_commands
+    }
+    assert priced == set(CASES)
+    assert len(CASES) == len(SECTIONS["algorithm"])
+
+
 @pytest.mark.parametrize(
     ("sampling", "compose", "relation"),
     [
