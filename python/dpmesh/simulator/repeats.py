@@ -20,13 +20,15 @@ import numpy.typing as npt
 from dpmesh._validate import able, fail, instance, integer
 from dpmesh.algorithms.base import Algorithm, Exchange
 from dpmesh.keys import A_KEY, Key, Purpose, generator
-from dpmesh.privacy.door import drawn_once
+from dpmesh.privacy.budget import Ledger
+from dpmesh.privacy.door import drawn_once, kept_by
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
 from dpmesh.simulator.exchange import FailingGossip, Gossip
 from dpmesh.simulator.identity import claim, identity
 from dpmesh.simulator.network import Conditions, Network
+from dpmesh.simulator.rounds import only_released
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
@@ -164,8 +166,9 @@ class Repeats:
         Raises
         ------
         ValueError
-            If the topology does not have the nodes of a copy, an argument does not fit, or a key
-            from the operating system has served another run.
+            If the topology does not have the nodes of a copy, an argument does not fit, a key from
+            the operating system has served another run, a message travels without a release, or one
+            is not written down.
         """
         instance("key", key, A_KEY, Key)
         able("topology", topology, "a network of dpmesh.topology", "matrix")
@@ -181,13 +184,16 @@ class Repeats:
         gossip: Exchange = Gossip(topology)
         if network is not None:
             gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
-        exchange = self.side_by_side(gossip)
+        exchange, ledger = self.side_by_side(gossip), Ledger(algorithm.plan(at[-1]))
         state = algorithm.init(self.problem, key)
         shape = (self.nodes, self.runs)
         total, losses, used, t = np.zeros(shape), [], 0, 0
         while used < at[-1]:
             before = algorithm.parameters(state)
-            state, info = algorithm.step(state, t, self.problem, exchange, key)
+            carried = only_released(exchange, lambda: ledger.admitted)
+            with kept_by(ledger.admit):
+                state, info = algorithm.step(state, t, self.problem, carried, key)
+            ledger.add(*info.releases)
             if info.records is None:
                 fail("algorithm", "one that uses each example once", algorithm)
             batch = info.records.shape[1]

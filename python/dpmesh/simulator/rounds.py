@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dpmesh._validate import fail
-from dpmesh.algorithms.base import AnyAlgorithm, Info
+from dpmesh.algorithms.base import AnyAlgorithm, Exchange, Info
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.types import Released
@@ -54,6 +54,24 @@ class Step(NamedTuple):
     info: Info
 
 
+def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
+    """Return the exchange of one round, over which no more messages travel than were released.
+
+    `releases` says how many there were in this round; a message too many is a ValueError.
+    """
+    travelled = 0
+
+    def carried(round: int, messages: Released) -> Released:
+        nonlocal travelled
+        travelled += 1
+        if travelled > releases():
+            wanted = "what Mechanism.release let out, of sensitivity 0 where no data is in it"
+            fail("messages", wanted, f"{travelled} in round {round}, after {releases()}")
+        return exchange(round, messages)
+
+    return carried
+
+
 @dataclass
 class Rounds:
     """One round after another, measured every so many rounds and in the last."""
@@ -81,16 +99,7 @@ class Rounds:
         ValueError
             If a message travels without a release.
         """
-        travelled = 0
-
-        def exchange(round: int, messages: Released) -> Released:
-            nonlocal travelled
-            travelled += 1
-            if travelled > releases():
-                wanted = "what Mechanism.release let out, of sensitivity 0 where no data is in it"
-                fail("messages", wanted, f"{travelled} in round {round}, after {releases()}")
-            return self.exchange(round, messages)
-
+        exchange = only_released(self.exchange, releases)
         state, info = self.algorithm.step(
             self.at.state, self.at.rounds, self.problem, exchange, self.key
         )
