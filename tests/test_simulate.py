@@ -243,9 +243,26 @@ def test_a_server_needs_no_network() -> None:
         dm.simulate(dm.OnlineLearning(), problem, rounds=5)
 
 
+class Homeless(dm.OnlineLearning):
+    travels = "post"
+
+
+class PlansAList(dm.OnlineLearning):
+    def plan(self, rounds):
+        return list(super().plan(rounds).releases)
+
+
+class TellsNothing(dm.OnlineLearning):
+    def step(self, *arguments):
+        return super().step(*arguments)[0], None
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"algorithm": Homeless()}, "algorithm.travels: wanted one of 'gossip', .*, got 'post'"),
+        ({"algorithm": PlansAList()}, r"algorithm: wanted one whose plan\(rounds\) is a Plan, got"),
+        ({"algorithm": TellsNothing()}, "algorithm: .* a state and an Info, got TellsNothing with"),
         ({"topology": "ring"}, "topology: wanted a network of .*, got 'ring'"),
         ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
         ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),

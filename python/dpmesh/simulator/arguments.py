@@ -5,10 +5,10 @@ from __future__ import annotations
 import reprlib
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from dpmesh._validate import able, fail, instance
-from dpmesh.algorithms.base import AnyAlgorithm, UsesRecordsOnce
+from dpmesh._validate import able, fail, instance, one_of
+from dpmesh.algorithms.base import AnyAlgorithm, Travel, UsesRecordsOnce
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.simulator.engine import Engine
@@ -31,6 +31,8 @@ def check_kinds(
 ) -> None:
     """Fail unless the arguments are what they are named after."""
     able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
+    travels = getattr(algorithm, "travels", None)
+    one_of("algorithm.travels", travels, get_args(Travel))
     able("problem", problem, "what is to be learned", "accuracy")
     for name in ("nodes", "test"):
         if not hasattr(problem, name):

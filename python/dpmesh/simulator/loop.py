@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
@@ -142,6 +142,7 @@ def simulate(
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
     progress = _shows_progress(progress)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
+    instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
     meters = build_metrics(metrics, algorithm, problem)
     serves_once = key is not None and not key.is_seeded
     known = serves_once or checkpoint is not None

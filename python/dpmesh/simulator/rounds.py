@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -103,6 +104,9 @@ class Rounds:
         state, info = self.algorithm.step(
             self.at.state, self.at.rounds, self.problem, exchange, self.key
         )
+        if not isinstance(info, Info):
+            wanted = "one whose step returns a state and an Info"
+            fail("algorithm", wanted, f"{type(self.algorithm).__name__} with {reprlib.repr(info)}")
         return Step(state, info)
 
     def accept(self, step: Step, releases: tuple[Release, ...]) -> None:
