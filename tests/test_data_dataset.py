@@ -61,3 +61,20 @@ def test_integers_and_real_labels_keep_their_kind() -> None:
 def test_bad_input_is_named(features: object, labels: object, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Dataset(features, labels, name)  # type: ignore[arg-type]
+
+
+def test_a_table_of_pandas_may_have_columns_of_several_types() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [0.5, 1.5], "b": [True, False], "c": [1, 2]})
+    found = Dataset(table, [1, -1]).features
+    np.testing.assert_array_equal(found, [[0.5, 1.0, 1.0], [1.5, 0.0, 2.0]])
+    nullable = table.astype({"a": "Float64", "c": "Int64"})
+    np.testing.assert_array_equal(Dataset(nullable, [1, -1]).features, found)
+    assert Dataset(table[["a"]].astype(np.float32), [1, -1]).features.dtype == np.float32
+    nullable.loc[1, "a"] = pandas.NA
+    with pytest.raises(ValueError, match=r"features: wanted finite numbers, got nan at \[1, 0\]"):
+        Dataset(nullable, [1, -1])
+    with pytest.raises(
+        ValueError, match=r"features: wanted columns of numbers, got 'd' of (str|obj)"
+    ):
+        Dataset(table.assign(d=["x", "1"]), [1, -1])

@@ -30,8 +30,8 @@ class Dataset:
     ----------
     features
         Shape (records, dim), finite: an array (float32 and float64 keep their type, integers
-        become float64) or a scipy sparse matrix, kept as a CSR array with sorted, unique column
-        indices and never made dense.
+        become float64), a pandas table of numbers, or a scipy sparse matrix, kept
+        as a CSR array with sorted, unique column indices and never made dense.
     labels
         Shape (records,): integers (classes, or -1 and +1), kept as int64, or finite real targets,
         kept as float64.
@@ -92,9 +92,22 @@ class Dataset:
         return replace(self, labels=np.asarray(rule(self.labels)))
 
 
+def _numbers_of_table(table: Any) -> FloatArray:
+    """Return the numbers of a pandas table whose columns are of several types."""
+    types = zip(table.columns, table.dtypes, strict=True)
+    others = [f"{name!r} of {kind}" for name, kind in types if kind.kind not in "biuf"]
+    if others:
+        fail("features", "columns of numbers", ", ".join(others))
+    numbers: FloatArray = table.to_numpy(np.float64, na_value=np.nan)
+    return numbers
+
+
 def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
     if not sparse.issparse(value):
-        dense = np.require(_floats(np.asarray(value)), requirements=["C", "A"])
+        dense = np.asarray(value)
+        if dense.dtype == object and hasattr(value, "iloc"):
+            dense = _numbers_of_table(value)
+        dense = np.require(_floats(dense), requirements=["C", "A"])
         _two_axes(dense.shape)
         _finite("features", dense)
         return _read_only(dense)
