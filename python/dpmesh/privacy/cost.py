@@ -86,7 +86,7 @@ class Costs(NamedTuple):
             return Cost(epsilon, self.together[part])
         if not accountant and not self.pure[part]:
             return Cost(epsilon, "nothing depends on the data")
-        if not self.pure[part]:
+        if not self.pure[part] or accountant == NEEDS_DELTA:
             return Cost(epsilon, accountant)
         pure = PURE + (", amplified by sampling" if self.amplified[part] else "")
         return Cost(epsilon, f"{accountant}, plus {pure}" if accountant else pure)
