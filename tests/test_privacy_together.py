@@ -244,15 +244,17 @@ def test_many_different_nodes_share_a_loss_distribution() -> None:
     st.booleans(),
 )
 def test_a_ledger_costs_no_more_than_its_plan(taking_part, sampling, beside) -> None:
-    """However different the nodes' shares of the rounds are: a budget would stop the run."""
+    """However different the nodes' shares of the rounds are: a budget would stop the run.
+
+    Also where every other node has more noise.
+    """
 
     def cost(shares):
-        noises = [Gaussian(2.0), Laplace(9.0)] if beside else [Gaussian(2.0)]
         return plan(
             *(
                 release
                 for node, share in enumerate(shares)
-                for noise in noises
+                for noise in [Gaussian(2.0 + node % 2), Laplace(9.0 + node % 2)][: 1 + beside]
                 for release in rounds(share, noise, sampling, nodes=(node,))
             )
         ).cost(1e-6)

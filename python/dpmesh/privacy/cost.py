@@ -25,7 +25,7 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
 MOST_LOSS_DISTRIBUTIONS = 8
-"""More distinct parts than this share one: the most releases of each kind in any of them."""
+"""Of more distinct parts, some share one: that of the most releases of each kind in any of them."""
 
 Names = npt.NDArray[np.object_]
 Chosen = npt.NDArray[np.bool_]
@@ -152,11 +152,11 @@ def _gaussian(
         return accounting.gdp_epsilon(delta, values)[part], lambda index: _exact_text(mu[index])
     counts = parts.counts(which, len(kinds))
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
-    accountant: Accountant = "best" if len(distinct) <= MOST_LOSS_DISTRIBUTIONS else "rdp"
-    found = [_composed(kinds, times, delta, relation, accountant) for times in distinct]
-    if accountant == "rdp":
-        most = _composed(kinds, distinct.max(axis=0), delta, relation, "best")
-        found = [min(cost, most) for cost in found]
+    most, like = _shared(distinct)
+    found = [_composed(kinds, times, delta, relation, "best") for times in most]
+    if len(most) < len(distinct):
+        own = [_composed(kinds, times, delta, relation, "rdp") for times in distinct]
+        found = [min(cost, found[row]) for cost, row in zip(own, like, strict=True)]
     epsilons = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
     return epsilons, lambda index: found[part.flat[index]].accountant
 
@@ -184,11 +184,11 @@ def _together(
         return epsilons, proofs
     counts = parts.counts(which, len(kinds))[mixed]
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
-    if len(distinct) > MOST_LOSS_DISTRIBUTIONS:
-        distinct, part = distinct.max(axis=0, keepdims=True), np.zeros_like(part)
-    found = [_composed_together(kinds, times, delta, relation) for times in distinct]
-    epsilons[mixed] = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
-    proofs[mixed] = np.array([cost.accountant for cost in found], dtype=object)[part.reshape(-1)]
+    most, like = _shared(distinct)
+    found = [_composed_together(kinds, times, delta, relation) for times in most]
+    part = like[part.reshape(-1)]
+    epsilons[mixed] = np.array([cost.epsilon for cost in found])[part]
+    proofs[mixed] = np.array([cost.accountant for cost in found], dtype=object)[part]
     return epsilons, proofs
 
 
@@ -201,6 +201,20 @@ def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], In
         kind = _Kind(release.mechanism, release.noise_multiplier, release.sampling)
         which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which
+
+
+def _shared(counts: Numbers) -> tuple[Numbers, Indices]:
+    """Return counts that are few, and for each of the given ones which of them is no less.
+
+    Of many, those of the same kinds of releases share one; if such are many too, all do.
+    """
+    if len(counts) <= MOST_LOSS_DISTRIBUTIONS:
+        return counts, np.arange(len(counts))
+    kinds, which = np.unique(counts > 0, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    if len(kinds) > MOST_LOSS_DISTRIBUTIONS:
+        which = np.zeros_like(which)
+    return np.array([counts[which == row].max(axis=0) for row in np.unique(which)]), which
 
 
 def _exact_text(mu: float) -> str:
