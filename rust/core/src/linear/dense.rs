@@ -78,6 +78,11 @@ impl<T: Wide> Features for Dense<'_, T> {
     }
 
     #[inline(always)]
+    fn write(&self, record: usize, row: &mut [T]) {
+        row.copy_from_slice(self.row(record));
+    }
+
+    #[inline(always)]
     fn score(&self, record: usize, params: &[T]) -> f64 {
         let (x, rest_x) = self.row(record).as_chunks::<LANES>();
         let (w, rest_w) = params.as_chunks();

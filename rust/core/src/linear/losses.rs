@@ -199,11 +199,11 @@ impl Objective<'_> {
                         others += select_unpredictable(k == label, 0.0, z);
                     }
                     let all = scores[label] + others;
-                    // p - 1, without cancellation where p is close to 1.
-                    scores[label] = -others;
-                    for p in scores {
+                    for p in scores.iter_mut() {
                         *p /= all;
                     }
+                    // p - 1, without cancellation where p is close to 1.
+                    scores[label] = -others / all;
                 }
             }
         }

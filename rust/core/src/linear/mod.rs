@@ -63,6 +63,8 @@ pub trait Features: Sync {
     fn check(&self, record: usize) -> Result<(), KernelError>;
     /// Sum of one record's absolute values, for the L1 norm, or squares, for the L2 norm.
     fn sum_of_powers(&self, record: usize, norm: Norm) -> f64;
+    /// Writes all of a record's features.
+    fn write(&self, record: usize, row: &mut [Self::Value]);
     /// Score of one record under one row of parameters.
     fn score(&self, record: usize, params: &[Self::Value]) -> f64;
     /// Adds to one row of parameters one record times a factor.

@@ -94,6 +94,12 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
     }
 
     #[inline(always)]
+    fn write(&self, record: usize, row: &mut [T]) {
+        row.fill(T::ZERO);
+        self.add(record, T::ONE, row);
+    }
+
+    #[inline(always)]
     fn score(&self, record: usize, params: &[T]) -> f64 {
         let (columns, values) = self.row(record);
         gathered_dot(columns, values, params).to_f64()

@@ -258,10 +258,8 @@ impl<F: Features> LinearModel<'_, F> {
             let others = &records[first..];
             let some = &others[..ROWS_AT_ONCE.min(others.len())];
             let rows = &mut rows[..some.len() * columns];
-            rows.fill(F::Value::ZERO);
-            for (record, row) in some.iter().zip(rows.chunks_mut(columns)) {
-                self.features
-                    .add_scaled(&[*record], &[F::Value::ONE], 1.0, row);
+            for (&record, row) in some.iter().zip(rows.chunks_mut(columns)) {
+                self.features.write(record as usize, row);
             }
             let products = &mut products[..others.len() * some.len()];
             self.features.scores(others, rows, products);
