@@ -163,7 +163,7 @@ def test_every_so_many_rounds_are_saved_and_the_last(tmp_path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_stops_the_run_before_it_starts(tmp_path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(OSError, match=r"cannot write a checkpoint: .* \(there is none yet\)"):
+    with pytest.raises(OSError, match=r"cannot write this file: .*run'$"):
         online(tmp_path / "file" / "run", stop=1)
 
 
@@ -181,6 +181,24 @@ def test_kill_9_never_tears_a_file(tmp_path) -> None:
     killed_run.run_with_kills(tmp_path / "whole", 0, draw, 1)
     assert killed_run.run_with_kills(tmp_path / "killed", 3, draw, within=0.1) == 3
     assert killed_run.outcome(tmp_path / "killed") == killed_run.outcome(tmp_path / "whole")
+    assert not list(tmp_path.glob(".*"))  # nothing that a killed one began
+
+
+def test_two_runs_may_write_one_file_at_a_time(tmp_path, monkeypatch) -> None:
+    fsync, path = os.fsync, tmp_path / "run"
+
+    def slowly(handle: int) -> None:
+        """Let a whole run go by, and write, before this file is on the disk."""
+        monkeypatch.setattr(os, "fsync", fsync)
+        online(path)
+        fsync(handle)
+
+    whole = online(path)
+    monkeypatch.setattr(os, "fsync", slowly)
+    path.unlink()
+    assert_same(online(path), whole)
+    assert_same(online(path), whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 SLOW = """

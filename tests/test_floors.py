@@ -12,7 +12,7 @@ PACKAGE = Path(dpmesh.__file__).parent
 # From the ground up. Entries of one line never import each other; within an entry a module may.
 FLOORS = [
     ["_core"],
-    ["_extras", "_folders", "_validate"],
+    ["_extras", "_files", "_validate"],
     ["_ragged"],
     ["keys", "kernels"],
     ["privacy.shown", "privacy.types"],

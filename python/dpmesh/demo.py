@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpmesh._files import replace_text, replacing
 from dpmesh.algorithms import OnlineLearning
 from dpmesh.data import digits, iid, train_test_split, unit_norm
 from dpmesh.keys import Key, Purpose, generator
@@ -69,12 +70,12 @@ def save(runs: dict[str, Run], folder: Path) -> tuple[Path, Path]:
 
     from dpmesh import plots
 
-    folder.mkdir(parents=True, exist_ok=True)
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     histories = {name: run.history for name, run in runs.items()}
     for ax, metric in zip(figure.subplots(1, 2), ("accuracy", "regret"), strict=True):
         plots.curves(histories, metric, ax=ax)
     picture, numbers = folder / "demo.png", folder / "demo.json"
-    figure.savefig(picture, dpi=150)
-    numbers.write_text(json.dumps({name: run.as_dict() for name, run in runs.items()}, indent=1))
+    with replacing(picture) as file:
+        figure.savefig(file, format="png", dpi=150)
+    replace_text(numbers, json.dumps({name: run.as_dict() for name, run in runs.items()}, indent=1))
     return picture, numbers

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import dpmesh as dm
-from dpmesh._folders import writable_folder
+from dpmesh._files import writable_folder
 
 
 def demo(

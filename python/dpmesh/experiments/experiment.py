@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpmesh import data, topology
-from dpmesh._folders import writable_folder
+from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -317,9 +317,8 @@ def run_into(
         return
     run.save(folder)
     run.history.to_csv(folder / "history.csv")
-    new = folder / "result.json.new"  # the last file: where it is, the run is finished
-    new.write_text(json.dumps({"changes": changes, "graph": experiment.graph()}, indent=1))
-    new.replace(folder / "result.json")
+    result = {"changes": changes, "graph": experiment.graph()}
+    replace_text(folder / "result.json", json.dumps(result, indent=1))  # where it is, all is there
     checkpoint.unlink(missing_ok=True)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmesh import __version__, plots
-from dpmesh._folders import writable_folder
+from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result, is_finished
 from dpmesh.privacy.shown import rounded_up
@@ -82,7 +82,7 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     if path.is_dir():
         fail("target", "a file", f"a folder: {path}")
     writable_folder(path.parent)
-    path.write_text(page(title, results, settings), encoding="utf-8")
+    replace_text(path, page(title, results, settings))
     return path
 
 

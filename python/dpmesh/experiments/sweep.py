@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpmesh._folders import writable_folder
+from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
@@ -193,7 +193,7 @@ def claim(folder: Path, settings: Settings) -> None:
             if then.get(key) != now.get(key):
                 wanted = "a new one, or that of results of these settings"
                 fail("folder", wanted, f"{folder}, whose {key} is {then.get(key, 'left out')}")
-    note.write_text(text)
+    replace_text(note, text)
 
 
 def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

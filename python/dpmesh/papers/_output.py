@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dpmesh._files import replace_text, replacing
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,16 +31,16 @@ class Output:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._base = folder / name
         self.files: list[Path] = []
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write the numbers under a header."""
-        with self._new("csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(header)
+        writer.writerows(rows)
+        replace_text(self._new("csv"), text.getvalue())
 
     def records(self, records: Sequence[DataclassInstance]) -> None:
         """Write dataclass objects of one type, a row for each."""
@@ -46,11 +49,12 @@ class Output:
 
     def text(self, text: str) -> None:
         """Write the comparison with the paper."""
-        self._new("txt").write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        replace_text(self._new("txt"), text.rstrip("\n") + "\n")
 
     def figure(self, figure: Figure) -> None:
         """Write the figure."""
-        figure.savefig(self._new("png"), dpi=150)
+        with replacing(self._new("png")) as file:
+            figure.savefig(file, format="png", dpi=150)
 
     def _new(self, kind: str) -> Path:
         path = self._base.with_name(f"{self._base.name}.{kind}")

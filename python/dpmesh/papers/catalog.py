@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpmesh._folders import writable_folder
+from dpmesh._files import writable_folder
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:

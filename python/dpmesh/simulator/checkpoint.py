@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from dpmesh._core import __version__
+from dpmesh._files import replacing
 from dpmesh._validate import fail, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
@@ -110,12 +110,8 @@ class Checkpoint:
             "progress": encode(progress, arrays),
         }
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        try:
-            _replace(self.path, lambda file: np.savez(file, allow_pickle=False, **arrays))
-        except OSError as error:
-            kept = "the one from before is untouched" if self.path.exists() else "there is none yet"
-            message = f"cannot write a checkpoint: {error.strerror or error} ({kept})"
-            raise OSError(error.errno, message, str(self.path)) from error
+        with replacing(self.path, mode=0o600) as file:
+            np.savez(file, allow_pickle=False, **arrays)
         self._saved_at = time.monotonic()
         _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
@@ -140,29 +136,3 @@ class Checkpoint:
             fail(name, f"{saved}, {wanted}", now)
         progress: Progress = decode(header["progress"], arrays, classes)
         return progress
-
-
-def _replace(path: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Write a file beside `path`, force it onto the disk, and put it in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    try:
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the new name onto the disk, where folders can be opened."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

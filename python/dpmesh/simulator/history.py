@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
+from dpmesh._files import replace_text, replacing
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
@@ -157,19 +159,21 @@ class History:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the records with the header round,node,metric,value."""
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(Record._fields)
-            writer.writerows(self.records)
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(Record._fields)
+        writer.writerows(self.records)
+        replace_text(path, text.getvalue())
 
     def to_json_lines(self, path: str | Path) -> None:
         """Write one JSON object for each record, on a line of its own."""
-        with Path(path).open("w") as file:
-            file.writelines(json.dumps(record) + "\n" for record in self.as_dicts())
+        replace_text(path, "".join(json.dumps(record) + "\n" for record in self.as_dicts()))
 
     def to_parquet(self, path: str | Path) -> None:
         """Write the table of `to_pandas`; needs the extra ``pandas``."""
-        self.to_pandas().to_parquet(path)
+        table = self.to_pandas().to_parquet()
+        with replacing(path) as file:
+            file.write(table)
 
 
 def _is_one(value: Value) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpmesh._core import __version__
+from dpmesh._files import replacing
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Floats, Released
@@ -109,9 +110,10 @@ class Run:
         Raises
         ------
         OSError
-            If the folder cannot be made or written to.
+            If the folder cannot be made or written to; what it held is then as it was.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").write_text(json.dumps(self.as_dict(), indent=1))
-        np.save(folder / "released.npy", self.released)
+        with replacing(folder / "run.json") as told, replacing(folder / "released.npy") as models:
+            told.write(json.dumps(self.as_dict(), indent=1).encode())
+            told.flush()  # both or, on a full disk, neither
+            np.save(models, self.released)
