@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 from test_experiments import TEXT, write
+from test_simulate_budget import Spendthrift
+
+from dpmesh.experiments import Result
+from dpmesh.experiments.parts import SECTIONS
 
 
 def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:
@@ -32,6 +36,31 @@ def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
     assert result.exit_code == 1
     assert result.output.count("Error: ") == 1
     assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", result.output)
+
+
+def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    def call(budget: str) -> Any:
+        text = TEXT.replace('"OnlineLearning"', '"Spendthrift"\nepsilon = 0.1')
+        file = write(tmp_path, text.partition("[sweep]")[0] + f"[budget]\nepsilon = {budget}\n")
+        return testing.CliRunner().invoke(app, ["run", str(file), "--folder", str(tmp_path / "r")])
+
+    monkeypatch.setitem(SECTIONS["algorithm"], "Spendthrift", Spendthrift)
+    refused = call("0.05")
+    assert refused.exit_code == 2
+    assert (
+        "line 2: run.rounds: wanted at most 1, which epsilon = 0.05 at delta = 0 affords"
+        in refused.output
+    )
+    assert not (tmp_path / "r").exists()
+    ended = call("0.6")
+    assert ended.exit_code == 0, ended.output
+    assert "the budget ended a run after 4 rounds" in caplog.text
+    result = Result.load(tmp_path / "r" / "run")
+    assert result.run["settings"]["rounds"] == "4 of 6: there the budget ended"
+    assert 0.4 < result.privacy.epsilon <= 0.6
 
 
 def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:

@@ -108,6 +108,13 @@ def write(folder: Path, text: str = TEXT) -> Path:
             r"line 25: algorithm\.radius: wanted a table, of which algorithm\.radius\.of is swept",
         ),
         ("[problem]", "[problem", r"Expected .*line 15"),
+        ("[sweep]", "[budget]\nepsilon = 0\n[sweep]", r"line 31: budget\.epsilon: wanted a finite"),
+        ("[sweep]", "[budget]\n[sweep]", r"line 30: budget\.epsilon: wanted a value"),
+        (
+            "[sweep]",
+            "[budget]\nepsilon = 0.5\n[sweep]",
+            r"line 2: run\.rounds: wanted at most 1, which epsilon = 0\.5 .* got 6, which cost",
+        ),
     ],
 )
 def test_errors_name_the_line_and_the_key(old: str, new: str, message: str, tmp_path) -> None:
@@ -246,6 +253,19 @@ def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
     result = Result.load(folder)
     assert result.privacy == run.privacy
     np.testing.assert_array_equal(result.history["accuracy"], run.history["accuracy"])
+
+
+def test_a_run_within_its_budget_is_the_run_without(tmp_path) -> None:
+    text = TEXT.replace(', "none"]', "]").replace("delta = 1e-5\n", "")
+    within = text + "[budget]\nepsilon = 1.0\ndelta = 1e-6\n"
+    for name, each in (("without", text), ("within", within)):
+        assert not run_sweep(read(write(tmp_path, each)), tmp_path / name, processes=1)
+    without, within = (
+        Result.load(tmp_path / name / "algorithm.epsilon=1.0,seed=1")
+        for name in ("without", "within")
+    )
+    assert (without.privacy.delta, within.privacy.delta) == (0.0, 1e-6)
+    assert str(without.history.records) == str(within.history.records)
 
 
 def test_processes_give_the_same_bits_and_failures_stop_nobody_else(tmp_path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from dpmesh.data import Dataset
 from dpmesh.experiments.parts import SECTIONS, Maker, entries
 from dpmesh.experiments.settings import Settings
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator import History, Network, Run, simulate
@@ -105,7 +107,8 @@ class RunSettings:
         Makes the run reproducible, and thereby not private; by default its key comes from the
         operating system.
     delta
-        For the privacy report; by default the algorithm's own, if it has one, or 0.
+        For the privacy report; by default that of the budget, or else the algorithm's own, if it
+        has one, or 0.
     metrics
         Names of what is measured: loss, accuracy, regret, consensus_distance, compression,
         node_accuracy; by default all but the last that the problem and the algorithm allow.
@@ -138,6 +141,7 @@ class Experiment:
     algorithm: AnyAlgorithm
     topology: Topology | None
     network: Network | None
+    budget: Budget | None
 
     @classmethod
     def of(cls, settings: Settings) -> Experiment:
@@ -162,7 +166,11 @@ class Experiment:
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
         table, kinds = settings.table("algorithm"), SECTIONS["algorithm"]
         algorithm = settings.make("algorithm", table, kinds, nodes=nodes, clients=nodes)
-        settings.call("run", algorithm.plan, rounds=run.rounds)
+        budget = None
+        if "budget" in settings.content:
+            budget = settings.make("budget", settings.table("budget"), SECTIONS["budget"])
+        plan = algorithm.plan if budget is None else partial(budget.require, algorithm)
+        settings.call("run", plan, rounds=run.rounds)
         learns = isinstance(getattr(algorithm, "controller", None), DeepQ)
         if (
             learns
@@ -176,7 +184,7 @@ class Experiment:
             graph = _topology(settings, nodes, key)
         if "network" in settings.content:
             network = settings.make("network", settings.table("network"), SECTIONS["network"])
-        return cls(settings, run, nodes, key, algorithm, graph, network)
+        return cls(settings, run, nodes, key, algorithm, graph, network, budget)
 
     def problem(self) -> LinearProblem:
         """Load the data, set some aside for testing, and deal the rest out."""
@@ -219,6 +227,7 @@ class Experiment:
             rounds=self.run.rounds,
             key=self.key,
             delta=self.run.delta,
+            budget=self.budget,
             metrics=self.run.metrics,
             every=self.run.every,
             network=self.network,

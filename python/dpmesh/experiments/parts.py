@@ -23,6 +23,7 @@ from dpmesh.algorithms import (
     WithoutReplacement,
     WithReplacement,
 )
+from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
@@ -92,6 +93,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
         )
     },
     "network": {"network": Network},
+    "budget": {"budget": Budget},
 }
 """Tables of a file, and what their ``kind`` can be; one of a single kind need not say it."""
 

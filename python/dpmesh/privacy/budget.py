@@ -40,9 +40,9 @@ class Budget:
     Parameters
     ----------
     epsilon
-        Finite and positive.
+        The most that a whole run may cost: finite and positive.
     delta
-        In [0, 1); Gaussian noise needs a positive one.
+        At which it is counted, in [0, 1); Gaussian noise needs a positive one.
 
     Raises
     ------
