@@ -51,9 +51,24 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
 
 
 def test_bad_numbers_of_threads_are_refused() -> None:
-    for count in (0, -1, 1.5, "2"):
+    for count in (0, -1, 1.5, "2", 2**32, 2**70):
         with pytest.raises(ValueError, match="count: wanted"):
             kernels.set_threads(count)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_forks_after_the_package_was_loaded_again() -> None:
+    program = """
+import importlib, os, numpy
+from dpmesh import kernels
+importlib.reload(kernels.threads)
+child = os.fork()
+kernels.clip_rows(numpy.ones((64, 4096)), 1.0)
+if child == 0:
+    os._exit(0)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

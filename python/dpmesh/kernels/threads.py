@@ -17,9 +17,9 @@ def set_threads(count: int) -> None:
     Raises
     ------
     ValueError
-        If `count` is not an integer of at least 1.
+        If `count` is not an integer of at least 1 and below 2**32.
     """
-    _core.set_threads(integer("count", count, at_least=1))
+    _core.set_threads(integer("count", count, at_least=1, below=2**32))
 
 
 def get_threads() -> int:

@@ -49,9 +49,12 @@ pub fn set_threads(count: usize) {
 }
 
 /// To be called before this process is forked, by the thread that does: others wait until [`after_fork`] with looking for
-/// their team. A lock that one of them held would stay closed in the child, where it does not live on.
+/// their team. A lock that one of them held would stay closed in the child, where it does not live on. Called twice it
+/// is as called once, as it is where a module that asks for it is loaded again.
 pub fn before_fork() {
-    FORKING.set(Some(everybodys()));
+    FORKING.with_borrow_mut(|forking| {
+        forking.get_or_insert_with(everybodys);
+    });
 }
 
 /// To be called after the fork in the parent, and in the child, whose team gets new threads: the old ones do not live on.
