@@ -183,6 +183,10 @@ def test_batches_end_with_their_pass() -> None:
         (lambda: kernels.batch_ends([2, 0], [1, 1], 1), "batches: .* none of an empty row, got 1"),
         (lambda: kernels.batch_ends([2], [1], 0), "batch_size: wanted an integer of at least 1"),
         (lambda: kernels.batch_ends([2], [1], 2**63), "batch_size: wanted an integer"),
+        (
+            lambda: kernels.batch_ends([2**62, 5], [2, 1], 2**62),
+            r"sizes: wanted less than 2\^63 values in all batches",
+        ),
         (lambda: kernels.uniform(3, Key.seeded(1)), "stream: wanted a Stream"),  # type: ignore[arg-type]
     ],
 )

@@ -165,6 +165,11 @@ def test_spectrum_and_effective_dimensions_follow_their_formulas(
     np.testing.assert_allclose(sums.squared, (expected**2).sum(), rtol=1e-11)
 
 
+def test_no_smoothing_damps_nothing_whatever_the_power() -> None:
+    np.testing.assert_array_equal(kernels.smoothing_spectrum(4, 0.0, power=1000), np.ones(4))
+    assert kernels.effective_dimensions(4, 0.0, power=1000) == (4, 4)
+
+
 def test_effective_dimensions_are_the_variance_that_is_left() -> None:
     """Within five standard errors: false alarms at 6e-7, were the seed not fixed."""
     count, dim, smoothing = 2000, 100, 2.0

@@ -105,6 +105,8 @@ def _compressed_rows(
     if shape[1] != x.shape[0]:
         wanted = f"a column for each of the {x.shape[0]} rows of x"
         fail("matrix", wanted, f"shape {shape}")
+    if not was_sparse:
+        matrix = matrix.astype(x.dtype, copy=False)  # scipy has not every type of numpy
     rows = matrix if was_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
     is_short = rows.indptr.dtype == rows.indices.dtype == np.int32

@@ -214,7 +214,9 @@ pub fn batch_ends_into(
             left = if left == 0 { size } else { left };
             let batch = batch_size.min(left);
             left -= batch;
-            end += batch;
+            end = i64::checked_add(end, batch).ok_or_else(|| {
+                KernelError::new("sizes", "less than 2^63 values in all batches", size)
+            })?;
             *slot = end;
         }
         out = rest;

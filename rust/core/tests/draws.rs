@@ -223,4 +223,6 @@ fn batches_end_with_their_pass() {
     assert_eq!(refused(&[5], &[-1], 1, &mut [0; 2]), "batches");
     assert_eq!(refused(&[5], &[1], 1, &mut [0; 3]), "out");
     assert_eq!(refused(&[], &[], 1, &mut []), "out");
+    let most = i64::MAX;
+    assert_eq!(refused(&[most, 1], &[1, 1], most, &mut [0; 3]), "sizes");
 }
