@@ -19,7 +19,6 @@ def address(array):
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    gc.collect()  # what earlier tests left in cycles would be kept when it goes
     _memory._kept.clear()
 
 

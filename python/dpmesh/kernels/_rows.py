@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpmesh._core import Stream
 from dpmesh._validate import fail, integer
-from dpmesh.kernels._arrays import floats
+from dpmesh.kernels._arrays import floats, readable
 
 
 def a_stream(stream: Stream, argument: str = "stream") -> Stream:
@@ -54,4 +54,4 @@ def node_ids(nodes: npt.ArrayLike | None, rows: int) -> npt.NDArray[np.uint32] |
     if ids.dtype != np.uint32 and (ids.min() < 0 or ids.max() >= 2**32):
         outside = ids[(ids < 0) | (ids >= 2**32)][0]
         fail("nodes", "integers of at least 0 and below 2**32", outside)
-    return np.ascontiguousarray(ids, dtype=np.uint32)
+    return readable(ids, np.uint32)

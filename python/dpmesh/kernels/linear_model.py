@@ -104,7 +104,7 @@ def step_parts(
     if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
         got = f"dtype {steps.dtype} and shape {steps.shape}"
         fail("step_size", f"one number, or one for each of {nodes} nodes", got)
-    return np.ascontiguousarray(steps.reshape(-1), dtype=np.float64), radius
+    return readable(steps.reshape(-1), np.float64), radius
 
 
 def averaging_parts(regularization: float, divide_by: float | None) -> tuple[float, float | None]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dpmesh import _core
 from dpmesh._core import Stream
 from dpmesh._validate import fail, instance, integer, number, one_of, positive
-from dpmesh.kernels._arrays import floats
+from dpmesh.kernels._arrays import floats, readable
 from dpmesh.kernels.draws import uniform
 
 Activation = Literal["linear", "relu"]
@@ -284,4 +284,4 @@ def _places(picks: npt.ArrayLike, networks: int, capacity: int) -> npt.NDArray[n
     if places.size == 0 or places.min() < 0 or places.max() >= capacity:
         got = "none" if places.size == 0 else f"{places.min()} to {places.max()}"
         fail("picks", f"places of at least 0 and below {capacity}", got)
-    return np.ascontiguousarray(places, dtype=np.uint32)
+    return readable(places, np.uint32)

@@ -5,7 +5,6 @@ from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.simulator.repeats import RepeatedRuns, Repeats
-from dpmesh.simulator.rounds import StopRun
 from dpmesh.simulator.run import Run, Traffic
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "Repeats",
     "Run",
     "Share",
-    "StopRun",
     "Traffic",
     "Uniform",
     "simulate",

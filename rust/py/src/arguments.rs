@@ -1,13 +1,11 @@
 //! What callers of the Python face give. What fits is taken as it is; anything else goes to the check of the same
 //! name in Python, which makes it fit or refuses it.
 
-use numpy::{
-    PyArrayDescr, PyArrayDescrMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
-};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyTuple};
 
-use crate::convert::{Array, PerRow, read, unfit};
+use crate::convert::{Array, PerRow, Read, read, unfit};
 use crate::stream::Stream;
 
 /// Calls a function of the Python face, which is looked up once.
@@ -183,7 +181,7 @@ pub fn per_row<'py>(
 }
 
 /// The node of each row, if they are not 0, 1, ..
-pub struct Nodes<'py>(Option<PyReadonlyArrayDyn<'py, u32>>);
+pub struct Nodes<'py>(Option<Read<'py, u32>>);
 
 impl<'py> Nodes<'py> {
     pub fn new(value: Option<&Bound<'py, PyAny>>, rows: usize) -> PyResult<Nodes<'py>> {
@@ -195,11 +193,7 @@ impl<'py> Nodes<'py> {
     }
 
     pub fn as_slice(&self) -> PyResult<Option<&[u32]>> {
-        Ok(self
-            .0
-            .as_ref()
-            .map(PyReadonlyArrayDyn::as_slice)
-            .transpose()?)
+        Ok(self.0.as_ref().map(|nodes| nodes.as_slice()).transpose()?)
     }
 }
 

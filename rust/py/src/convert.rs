@@ -11,6 +11,8 @@ use numpy::{
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::claim::Claimed;
+
 /// An array of any type.
 pub type Array<'py> = Bound<'py, PyUntypedArray>;
 
@@ -51,34 +53,45 @@ pub fn number(argument: &str, value: &Bound<'_, PyAny>, at_least: u32) -> PyResu
     }
 }
 
-/// Borrows an array for reading. Use `.as_slice()` through [`slice`].
+/// An array that a kernel reads.
+pub type Read<'py, T> = Claimed<PyReadonlyArrayDyn<'py, T>>;
+
+/// An array that a kernel writes.
+pub type Written<'py, T> = Claimed<PyReadwriteArrayDyn<'py, T>>;
+
+/// Borrows an array for reading.
 pub fn read<'py, T: Element>(
     argument: &str,
     array: &Bound<'py, PyUntypedArray>,
-) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+) -> PyResult<Read<'py, T>> {
+    let wanted = "an array that nothing else writes to";
     let array = typed::<T>(argument, array)?;
-    array
-        .try_readonly()
-        .map_err(|error| unfit(argument, "an array that nothing else writes to", error))
+    let borrowed = array.try_readonly();
+    let borrowed = borrowed.map_err(|error| unfit(argument, wanted, error))?;
+    Claimed::new(array, borrowed, false).ok_or_else(|| unfit(argument, wanted, SHARED))
 }
 
 /// Borrows an array for writing.
 pub fn write<'py, T: Element>(
     argument: &str,
     array: &Bound<'py, PyUntypedArray>,
-) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+) -> PyResult<Written<'py, T>> {
+    let wanted = "a writeable array of its own";
     let array = typed::<T>(argument, array)?;
-    array
-        .try_readwrite()
-        .map_err(|error| unfit(argument, "a writeable array of its own", error))
+    let borrowed = array.try_readwrite();
+    let borrowed = borrowed.map_err(|error| unfit(argument, wanted, error))?;
+    Claimed::new(array, borrowed, true).ok_or_else(|| unfit(argument, wanted, SHARED))
 }
+
+const SHARED: &str = "one in the memory of another";
 
 fn typed<'a, 'py, T: Element>(
     argument: &str,
     array: &'a Bound<'py, PyUntypedArray>,
 ) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
-    if !array.is_c_contiguous() {
-        return Err(unfit(argument, "a C-contiguous array", "a strided one"));
+    if !(array.is_c_contiguous() && array.is_aligned()) {
+        let got = "a strided or unaligned one";
+        return Err(unfit(argument, "a C-contiguous, aligned array", got));
     }
     array.cast::<PyArrayDyn<T>>().map_err(|_| {
         let wanted = format!("dtype {}", T::get_dtype(array.py()));
@@ -95,7 +108,7 @@ pub fn run_native_into<T: Element, R: Send>(
     let py = x.py();
     let x = (!x.is(out)).then(|| read::<T>("x", x)).transpose()?;
     let mut out = write::<T>("out", out)?;
-    let x = x.as_ref().map(PyReadonlyArrayDyn::as_slice).transpose()?;
+    let x = x.as_ref().map(|x| x.as_slice()).transpose()?;
     let out = out.as_slice_mut()?;
     run_native(py, || kernel(x, out))
 }
@@ -124,7 +137,7 @@ pub fn float_type(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult
 /// A number for all rows, or one for each.
 pub enum PerRow<'py> {
     All(f64),
-    Each(PyReadonlyArrayDyn<'py, f64>),
+    Each(Read<'py, f64>),
 }
 
 impl<'py> PerRow<'py> {

@@ -7,6 +7,7 @@
 
 mod accounting;
 mod arguments;
+mod claim;
 mod complexity;
 mod convert;
 mod discrete;

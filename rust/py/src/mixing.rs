@@ -43,7 +43,7 @@ fn mix_rows<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
     let mut shape = x.shape().to_vec();
-    shape[0] = indptr.len() - 1;
+    shape[0] = indptr.len().saturating_sub(1);
     let nodes = x.shape()[0];
     let dim = x.len() / nodes;
     let mixed = filled(out, &shape, &x.dtype())?;

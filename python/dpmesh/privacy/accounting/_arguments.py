@@ -23,7 +23,7 @@ def numbers(argument: str, value: npt.ArrayLike, wanted: str = "finite numbers")
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         fail(argument, wanted, f"dtype {array.dtype}")
-    array = np.ascontiguousarray(array, dtype=np.float64).reshape(array.shape)
+    array = np.require(array, np.float64, ["C", "A"])
     require(argument, array, np.isfinite(array), wanted)
     return array
 
