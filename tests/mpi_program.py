@@ -207,6 +207,8 @@ ALGORITHMS = {
     "one learns": OneLearns(),
     "resting": Resting(),
     "some tell records": SomeTellRecords(),
+    "ended": dm.OnlineLearning(epsilon=2.0),
+    "tracker down": dm.OnlineLearning(epsilon=2.0),
     "own keys": dm.OnlineLearning(epsilon=2.0),
     "own keys again": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),
@@ -246,6 +248,16 @@ def own_keys(folder: str, *, again: bool) -> dict[str, Any]:
     return {"key": key, "checkpoint": Path(folder) / "own keys" / "checkpoint"}
 
 
+def end(round: int, values: object) -> None:
+    """Ends a run after its first measurement."""
+    raise dm.StopRun
+
+
+def fail(round: int, values: object) -> None:
+    """Cannot pass the measurements on."""
+    raise ConnectionError("nobody listens")
+
+
 def main(network: str, folder: str, *names: str) -> None:
     """Run algorithms one after the other; the results of each go into a folder of its name."""
     from dpmesh.engines.mpi import MpiEngine
@@ -259,6 +271,7 @@ def main(network: str, folder: str, *names: str) -> None:
             options = own_keys(folder, again=name.endswith("again"))
         else:
             options = {"checkpoint": own / "checkpoint", "checkpoint_every": 2}
+            options["callback"] = {"ended": end, "tracker down": fail}.get(name)
         result = run(name, network, engine=engine, **options)
         assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
         sent = engine.sent()

@@ -189,6 +189,22 @@ def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Pat
     assert_same(tmp_path / name, mpi_program.run(name, "varying"))
 
 
+def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
+    succeed(3, "varying", tmp_path, "ended")
+    run = json.loads((tmp_path / "ended" / "run.json").read_text())
+    assert run["settings"]["rounds"] == "3 of 8: there the callback ended it"
+    whole = mpi_program.run("ended", "varying")
+    resumed = mpi_program.run("ended", "varying", checkpoint=tmp_path / "ended" / "checkpoint")
+    assert_released(resumed, whole)
+
+
+def test_a_callback_that_fails_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
+    ended = launch(3, "varying", tmp_path, "tracker down")
+    assert ended.returncode != 0
+    told = "rank 0 of 3 failed: ConnectionError: nobody listens (the last checkpoint is "
+    assert ended.stderr.count(told) == 3
+
+
 @pytest.mark.parametrize(
     ("how", "said", "rounds"),
     [

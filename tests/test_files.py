@@ -166,6 +166,15 @@ def test_a_folder_in_place_of_a_file_is_named(name, run, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_in_place_of_a_folder_is_told(name, run, tmp_path) -> None:
+    (tmp_path / "results").touch()
+    told = "cannot write this file: Not a directory: '.*results.*'$"
+    for folder in (tmp_path / "results", tmp_path / "results" / "below"):
+        with pytest.raises(NotADirectoryError, match=told):
+            WRITERS[name](run, folder / name)
+
+
 def test_writers_of_one_file_do_not_meet_and_leave_nothing(tmp_path) -> None:
     path = tmp_path / "a [file]"
     replace_text(path, "old")

@@ -19,6 +19,7 @@ def address(array):
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
+    gc.collect()  # what earlier tests left in cycles would be kept when it goes
     _memory._kept.clear()
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
-    from dpmesh.simulator import Network, Run, simulate
+    from dpmesh.simulator import Network, Run, StopRun, simulate
 
 __all__ = [
     "Dataset",
@@ -57,6 +57,7 @@ __all__ = [
     "OnlineLearning",
     "QuantizedGossip",
     "Run",
+    "StopRun",
     "WithReplacement",
     "WithoutReplacement",
     "__version__",
@@ -89,6 +90,7 @@ _HOMES = {
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",
     "Run": "dpmesh.simulator",
+    "StopRun": "dpmesh.simulator",
     "WithReplacement": "dpmesh.algorithms",
     "WithoutReplacement": "dpmesh.algorithms",
     "simulate": "dpmesh.simulator",

@@ -78,7 +78,8 @@ def replace_text(path: str | Path, text: str) -> None:
 @contextmanager
 def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """Open a new file beside `path`, which replaces it at the end, forced onto the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{token_hex(4)}.new")
     try:
         # to be read, too: numpy writes past a file that is not, and cannot tell why it fails

@@ -5,6 +5,7 @@ from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.simulator.repeats import RepeatedRuns, Repeats
+from dpmesh.simulator.rounds import StopRun
 from dpmesh.simulator.run import Run, Traffic
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Repeats",
     "Run",
     "Share",
+    "StopRun",
     "Traffic",
     "Uniform",
     "simulate",

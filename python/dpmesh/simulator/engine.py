@@ -37,6 +37,8 @@ class Sign(IntFlag):
     """None of the process's nodes learned."""
     LEARNED = 64
     """Some did; told only in rounds in which those of another process rested."""
+    ENDED = 128
+    """The callback ends the run; told only in rounds that are measured."""
 
 
 class Share(NamedTuple):

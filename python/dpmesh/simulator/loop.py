@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dpmesh")
 
+BUDGET, CALLBACK = "the budget ended", "the callback ended it"
+"""What ends a run before its last round."""
+
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", bound=Testable)
 
@@ -102,7 +105,9 @@ def simulate(
         Whether to show a progress bar (extra ``progress``); by default in a terminal only.
     callback
         Called with the round and its measurements whenever there are some: a stream of results to
-        anywhere.
+        anywhere. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
+        which it can go on. The report counts the rounds so far: too few where releases or data
+        decide that, as `algorithm.plan(rounds)` or nothing counts it.
     network
         Times and failures of the network; ``seconds`` of virtual time are then measured along with
         the metrics. By default messages take no time and all arrive.
@@ -177,10 +182,15 @@ def simulate(
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
     loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early)
-    loop.run_all(progress and ranks.is_root)
+    why = loop.run_all(progress and ranks.is_root)
 
     end, released = ranks.gather(run.remembered()), ledger.plan
-    early = f"{end.rounds} of {rounds}: there the budget ended"
+    length = f"{end.rounds} of {rounds}"
+    if why == CALLBACK:
+        blind = (
+            f"the callback ended the run after {length} rounds without a look at data or releases"
+        )
+        released = replace(released, assumptions=(*released.assumptions, blind))
     if ranks.is_root:
         _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
     return Run(
@@ -188,7 +198,7 @@ def simulate(
             "algorithm": str(algorithm),
             "topology": str(topology),
             "network": str(network),
-            "rounds": rounds if end.rounds == rounds else early,
+            "rounds": rounds if why is None else f"{length}: there {why}",
         },
         history=end.history,
         ledger=released,
@@ -211,8 +221,8 @@ class _Loop:
     ends_early: bool
     """Whether the rounds before one that fails count."""
 
-    def run_all(self, progress: bool) -> None:
-        """Run them until the last, the end of the budget, or Ctrl-C."""
+    def run_all(self, progress: bool) -> str | None:
+        """Run them until the last, or Ctrl-C; return what ended them before."""
         patient = self.ranks.stops_together
         left = _with_progress(range(self.run.at.rounds, self.run.last), progress)
         ledger = self.run.at.ledger
@@ -229,9 +239,12 @@ class _Loop:
                         raise
                     if self.ranks.is_root:
                         _log.warning("the budget ended a run after %d rounds", t)
-                    return
+                    return BUDGET
                 if signs and signs & Sign.STOP:
                     raise KeyboardInterrupt
+                if signs and signs & Sign.ENDED and t + 1 < self.run.last:
+                    return CALLBACK
+        return None
 
     def _round(self, interrupt: Interrupt) -> Sign:
         """Run the next round and write it down; what it alone knew is forgotten with it."""
@@ -254,11 +267,13 @@ class _Loop:
                 releases = self.ranks.releases(releases, self.ledger.planned(self.run.at.rounds))
             if signs and signs & Sign.RESTED:
                 step = self._beside_others(step)
-            self.run.accept(step, releases)
+            ended = self.run.accept(step, releases)
             self.ledger.add(*releases)
+            if self.run.is_measured:
+                signs |= self.ranks.agree(Sign.ENDED if ended else Sign.NONE)
             if interrupt.requested and not self.ranks.stops_together:
                 signs |= Sign.STOP  # while it was written down
-            if signs and signs & (Sign.SAVE | Sign.STOP):
+            if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
                 interrupt.settle()
                 self._save()
         return signs

@@ -48,6 +48,10 @@ class Progress:
     exchange: Any = None
 
 
+class StopRun(Exception):  # noqa: N818
+    """What a callback raises to end its run, after the round that it was called with."""
+
+
 class Step(NamedTuple):
     """A round that has been run."""
 
@@ -109,8 +113,13 @@ class Rounds:
             fail("algorithm", wanted, f"{type(self.algorithm).__name__} with {reprlib.repr(info)}")
         return Step(state, info)
 
-    def accept(self, step: Step, releases: tuple[Release, ...]) -> None:
-        """Write down what happened, with the releases of all nodes."""
+    def accept(self, step: Step, releases: tuple[Release, ...]) -> bool:
+        """Write down what happened, with the releases of all nodes.
+
+        Returns
+        -------
+        Whether the callback ends the run.
+        """
         at, info, t = self.at, step.info, self.at.rounds
         before = self.algorithm.parameters(at.state)
         at.state, at.received = step.state, info.received
@@ -119,10 +128,14 @@ class Rounds:
         at.rounds = t + 1
         for meter in self.meters:
             meter.observe(before, info)
-        if at.rounds % self.every == 0 or at.rounds == self.last:
-            self._measure()
+        return self.is_measured and self._measure()
 
-    def _measure(self) -> None:
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are measurements in the last finished round."""
+        return self.at.rounds % self.every == 0 or self.at.rounds == self.last
+
+    def _measure(self) -> bool:
         after = self.algorithm.parameters(self.at.state)
         values: dict[str, Value] = {}
         for meter in self.meters:
@@ -130,8 +143,12 @@ class Rounds:
         if self.exchange.seconds is not None:
             values["seconds"] = self.exchange.seconds
         self.at.history.add(self.at.rounds, values)
-        if self.callback is not None:
-            self.callback(self.at.rounds, values)
+        try:
+            if self.callback is not None:
+                self.callback(self.at.rounds, values)
+        except StopRun:
+            return True
+        return False
 
     def remembered(self) -> Progress:
         """Return all that a later process needs to go on from here."""

@@ -1,0 +1,53 @@
+"""Runs that their callback ends: whole as far as they went, and they can go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_checkpoint import ROUNDS, assert_same, online
+
+import dpmesh as dm
+
+
+def at(last: int) -> Any:
+    """A callback that ends a run after so many rounds."""
+
+    def callback(t: int, values: Any) -> None:
+        if t == last:
+            raise dm.StopRun
+
+    return callback
+
+
+def test_it_ends_whole_and_the_report_says_so() -> None:
+    ended, whole = online(callback=at(5)), online()
+    assert ended.settings["rounds"] == f"5 of {ROUNDS}: there the callback ended it"
+    assert ended.ledger.releases == whole.ledger.releases[:5]
+    assert ended.history.records == [
+        record for record in whole.history.records if record.round <= 5
+    ]
+    assert ended.released.shape == whole.released.shape
+    (told,) = set(ended.privacy.assumptions) - set(whole.privacy.assumptions)
+    assert told.startswith(f"the callback ended the run after 5 of {ROUNDS} rounds without a look ")
+    assert told in ended.ledger.assumptions
+
+
+def test_it_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path) -> None:
+    path, whole = tmp_path / "run", online()
+    for last in (5, 9):
+        run = online(path, callback=at(last), checkpoint_every=100)
+        assert len(run.ledger.releases) == last
+    assert_same(online(path), whole)
+
+
+def test_a_run_that_is_over_is_not_ended() -> None:
+    assert_same(online(callback=at(ROUNDS)), online())
+
+
+def test_another_error_is_no_end() -> None:
+    def callback(t: int, values: Any) -> None:
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        online(callback=callback)
