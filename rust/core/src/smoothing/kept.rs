@@ -9,6 +9,7 @@ use pulp::bytemuck::cast_slice_mut;
 
 use super::Smooth;
 use super::sweep::{LANES, Lanes, Tiling};
+use crate::parallel::LINE;
 
 thread_local! {
     static SCRATCH: Cell<Vec<f64>> = const { Cell::new(Vec::new()) };
@@ -35,12 +36,15 @@ impl Scratch {
         Scratch(SCRATCH.take())
     }
 
-    /// Room for whole tiles, and for `y` of each of their elements; both hold anything.
+    /// Room for whole tiles, and for `y` of each of their elements; both hold anything and begin with a line of the cache.
     pub(super) fn parts<A: Smooth>(&mut self) -> (&mut [A], &mut [Lanes<A>]) {
         let elements = LANES * Tiling::whole::<A>().length;
         let len = 2 * elements * size_of::<A>() / size_of::<f64>();
-        self.0.resize(len, 0.0);
-        let (tiles, y) = cast_slice_mut(&mut self.0).split_at_mut(elements);
+        let line = LINE / size_of::<f64>();
+        self.0.resize(len + line, 0.0);
+        let start = self.0.as_ptr().align_offset(LINE).min(line);
+        let room = &mut self.0[start..start + len];
+        let (tiles, y) = cast_slice_mut(room).split_at_mut(elements);
         (tiles, y.as_chunks_mut().0)
     }
 }

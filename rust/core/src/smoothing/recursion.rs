@@ -324,9 +324,15 @@ impl<A: Smooth> Recursion<A> {
         rest: &[T],
     ) -> (Outside<Lanes<A>>, [f64; LANES]) {
         let r = self.decay.r;
+        // Before each tile, and behind the last; from tile to tile only where that is not too far to matter.
         let mut last = [around.from_left; LANES + 1];
-        for lane in 0..LANES {
-            last[lane + 1] = over.mul_add(last[lane], reach.right[lane].to_f64());
+        for (last, right) in last[1..].iter_mut().zip(&reach.right) {
+            *last = right.to_f64();
+        }
+        if over > 0.0 {
+            for lane in 0..LANES {
+                last[lane + 1] = over.mul_add(last[lane], last[lane + 1]);
+            }
         }
         let (mut rest_u, mut y) = ([0.0; LANES], last[LANES]);
         for (u, v) in rest_u.iter_mut().zip(rest) {
@@ -340,15 +346,23 @@ impl<A: Smooth> Recursion<A> {
             w = r.mul_add(w, *u);
             *u = w * self.decay.rest * self.decay.rest;
         }
+        let mut next = [from_right; LANES + 1];
+        for (next, left) in next.iter_mut().zip(&reach.left) {
+            *next = left.to_f64();
+        }
+        if over > 0.0 {
+            for lane in (0..LANES).rev() {
+                next[lane] = over.mul_add(next[lane + 1], next[lane]);
+            }
+        }
         let mut outside = Outside {
             before: [A::ZERO; LANES],
             behind: [A::ZERO; LANES],
         };
-        for lane in (0..LANES).rev() {
+        for lane in 0..LANES {
+            let behind = self.behind(next[lane + 1], last[lane + 1]);
             outside.before[lane] = self.sweep.narrowed(last[lane]);
-            let behind = self.behind(from_right, last[lane + 1]);
             outside.behind[lane] = self.sweep.narrowed(behind);
-            from_right = over.mul_add(from_right, reach.left[lane].to_f64());
         }
         (outside, rest_u)
     }

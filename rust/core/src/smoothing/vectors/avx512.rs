@@ -51,8 +51,18 @@ impl InVectors<V4> for f32 {
         simd: V4,
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: Rows<f32>,
     ) -> [f32x16; STEP] {
-        let front = [cast([a, e]), cast([b, f]), cast([c, g]), cast([d, h])];
-        let back = [cast([i, m]), cast([j, n]), cast([k, o]), cast([l, p])];
+        let front = [
+            both(simd, a, e),
+            both(simd, b, f),
+            both(simd, c, g),
+            both(simd, d, h),
+        ];
+        let back = [
+            both(simd, i, m),
+            both(simd, j, n),
+            both(simd, k, o),
+            both(simd, l, p),
+        ];
         let [front, back] = [in_quarters(simd, front), in_quarters(simd, back)];
         let mut columns = [front, back];
         for i in 0..4 {
@@ -80,6 +90,14 @@ impl InVectors<V4> for f32 {
         let [[i, m], [j, n], [k, o], [l, p]] = [cast(im), cast(jn), cast(ko), cast(lp)];
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
+}
+
+/// Two rows in one vector, by the instruction for it: the compiler may take them through memory otherwise, where a load
+/// waits for both stores.
+#[inline(always)]
+fn both(simd: V4, a: [f32; STEP], b: [f32; STEP]) -> __m512 {
+    let avx = simd.avx512f;
+    cast(avx._mm512_insertf64x4::<1>(avx._mm512_castpd256_pd512(cast(a)), cast(b)))
 }
 
 /// Two quarters of `a` from the `FROM`th eighth on, each followed by that of `b`.
