@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from test_checkpoint import ROUNDS, assert_same, online
+from test_simulate import make_problem
 
 import dpmesh as dm
 
@@ -28,9 +29,27 @@ def test_it_ends_whole_and_the_report_says_so() -> None:
         record for record in whole.history.records if record.round <= 5
     ]
     assert ended.released.shape == whole.released.shape
-    (told,) = set(ended.privacy.assumptions) - set(whole.privacy.assumptions)
-    assert told.startswith(f"the callback ended the run after 5 of {ROUNDS} rounds without a look ")
-    assert told in ended.ledger.assumptions
+    said = f"the callback ended the run after 5 of {ROUNDS} rounds without a look at "
+    assert set(ended.privacy.assumptions) - set(whole.privacy.assumptions) == {
+        f"{said}private data"
+    }
+    assert ended.ledger.assumptions[-1] == f"{said}data or releases"
+
+
+def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
+    """What was released may decide when a run ends: that costs as much as not to end."""
+
+    def run(**options: Any) -> dm.Run:
+        problem = make_problem()
+        algorithm = dm.GradientDescent(len(problem.partition[0]), 5.0)
+        options = {"rounds": ROUNDS, "every": 1, "delta": 1e-5, "key": dm.Key.seeded(1)} | options
+        return dm.simulate(algorithm, problem, dm.topology.complete(problem.nodes), **options)
+
+    ended, whole = run(callback=at(5)), run()
+    assert ended.privacy.epsilon == whole.privacy.epsilon
+    assert ended.privacy.releases == whole.privacy.releases
+    assert dm.privacy.report(ended.ledger, 1e-5).epsilon == run(rounds=5).privacy.epsilon
+    assert run(rounds=5).privacy.epsilon < 0.8 * whole.privacy.epsilon
 
 
 def test_it_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path) -> None:

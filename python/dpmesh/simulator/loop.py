@@ -106,8 +106,8 @@ def simulate(
     callback
         Called with the round and its measurements whenever there are some: a stream of results to
         anywhere. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
-        which it can go on. The report counts the rounds so far: too few where releases or data
-        decide that, as `algorithm.plan(rounds)` or nothing counts it.
+        which it can go on. The report counts all `rounds` then, since releases may have decided
+        that; the ledger holds the rounds so far. No report counts it where private data decide.
     network
         Times and failures of the network; ``seconds`` of virtual time are then measured along with
         the metrics. By default messages take no time and all arrive.
@@ -185,12 +185,14 @@ def simulate(
     why = loop.run_all(progress and ranks.is_root)
 
     end, released = ranks.gather(run.remembered()), ledger.plan
-    length = f"{end.rounds} of {rounds}"
+    length, counted = f"{end.rounds} of {rounds}", released
     if why == CALLBACK:
-        blind = (
-            f"the callback ended the run after {length} rounds without a look at data or releases"
+        ended = f"the callback ended the run after {length} rounds without a look at"
+        rest = (release for release in plan.releases if release.round >= end.rounds)
+        counted = _assuming(
+            f"{ended} private data", released.with_releases((*released.releases, *rest))
         )
-        released = replace(released, assumptions=(*released.assumptions, blind))
+        released = _assuming(f"{ended} data or releases", released)
     if ranks.is_root:
         _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
     return Run(
@@ -202,11 +204,15 @@ def simulate(
         },
         history=end.history,
         ledger=released,
-        privacy=report(released, delta, seeded=seeded, nodes=problem.nodes),
+        privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes),
         traffic=end.traffic,
         parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
         released=end.received,
     )
+
+
+def _assuming(what: str, plan: Plan) -> Plan:
+    return replace(plan, assumptions=(*plan.assumptions, what))
 
 
 @dataclass(frozen=True)
