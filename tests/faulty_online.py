@@ -38,6 +38,22 @@ class NoNoiseDrawn(OnlineLearning):
         return SilentLaplace(super().mechanism.noise_multiplier)
 
 
+class TellsLess(OnlineLearning):
+    """Leaves out of the ledger what it released."""
+
+    def step(self, state, round, problem, exchange, key):
+        after, info = super().step(state, round, problem, exchange, key)
+        return after, replace(info, releases=())
+
+
+class SendsMore(OnlineLearning):
+    """Sends the models besides what it released."""
+
+    def step(self, state, round, problem, exchange, key):
+        after, info = super().step(state, round, problem, exchange, key)
+        return after, replace(info, received=exchange(round, after.w))
+
+
 @dataclass(frozen=True)
 class OwnStep(OnlineLearning):
     """The online algorithm with a hook for what it sends and for the point that it steps from."""

@@ -17,11 +17,11 @@ from dpmesh.keys import Key
 from dpmesh.privacy.audit import (
     EpsilonClaim,
     audit_algorithm,
-    audit_one_run,
     couple,
     power,
     worst_cases,
 )
+from dpmesh.privacy.audit.layers import audit_crowd
 from dpmesh.privacy.audit.sample_size import Curve
 
 SURE = 1 - 1e-3
@@ -106,17 +106,7 @@ def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
     """As of federated learning, one run with many dimensions is a smoke test."""
     _, crowd = worst_cases.with_replacement(node(kind, 3.0), canaries=500)
-    result = audit_one_run(
-        crowd.algorithm,
-        crowd.problem_of,
-        crowd.exchange,
-        canaries=crowd.canaries,
-        rounds=crowd.rounds,
-        delta=crowd.delta,
-        confidence=SURE,
-        scores=crowd.scores,
-        key=Key.seeded(3),
-    )
+    result = audit_crowd(crowd, confidence=SURE, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
 

@@ -26,12 +26,12 @@ from dpmesh.privacy.audit import (
     GaussianClaim,
     alone,
     audit_algorithm,
-    audit_one_run,
     couple,
     gaussian_curve,
     power,
     worst_cases,
 )
+from dpmesh.privacy.audit.layers import audit_crowd
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Constant, InverseTime
 
@@ -160,17 +160,7 @@ def many_runs(algorithm, problem, neighbor, *, rounds: int, runs: int):
 @pytest.mark.parametrize(("kind", "violated"), [(WithoutReplacement, False), (NoNoiseDrawn, True)])
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
     _, crowd = worst_cases.without_replacement(nodes(kind, mu=0.5))
-    result = audit_one_run(
-        crowd.algorithm,
-        crowd.problem_of,
-        crowd.exchange,
-        canaries=crowd.canaries,
-        rounds=crowd.rounds,
-        delta=crowd.delta,
-        confidence=SURE,
-        scores=crowd.scores,
-        key=Key.seeded(3),
-    )
+    result = audit_crowd(crowd, confidence=SURE, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
 

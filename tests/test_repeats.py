@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from faulty_online import SendsMore, TellsLess
 
 import dpmesh as dm
 from dpmesh import topology
@@ -54,19 +53,11 @@ def test_a_run_is_a_simulation(batch_size: int, failing: dm.Network | None) -> N
 
 def test_runs_release_what_they_send_and_write_it_down() -> None:
     """As in `simulate`: what they call released is otherwise not covered by the guarantee."""
-
-    class Beside(dm.OnlineLearning):
-        def step(self, state, round, problem, exchange, key):
-            after, info = super().step(state, round, problem, exchange, key)
-            return after, replace(info, received=exchange(round, after.w))
-
-    class Silent(dm.OnlineLearning):
-        def step(self, state, round, problem, exchange, key):
-            after, info = super().step(state, round, problem, exchange, key)
-            return after, replace(info, releases=())
-
     repeats = Repeats.deal(make_problem(), RUNS, key=dm.Key.seeded(1))
-    for kind, refused in [(Beside, "messages: .* got 2 in round 0"), (Silent, "releases: wanted")]:
+    for kind, refused in [
+        (SendsMore, "messages: .* got 2 in round 0"),
+        (TellsLess, "releases: wanted"),
+    ]:
         with pytest.raises(ValueError, match=refused):
             repeats.simulate(kind(), topology.ring(NODES), at=[RECORDS], key=dm.Key.seeded(3))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from faulty_online import SendsMore, TellsLess
 
 import dpmesh as dm
 from dpmesh.algorithms.base import AnyAlgorithm, Info
@@ -86,14 +87,8 @@ def test_a_run_that_calls_its_data_public_is_told_apart_from_its_plan(
 
 def test_a_run_that_tells_less_than_it_releases_fails(small_problem: dm.LinearProblem) -> None:
     """Its report would say that nothing depends on the data."""
-
-    class Silent(dm.OnlineLearning):
-        def step(self, state, round, problem, exchange, key):
-            state, info = super().step(state, round, problem, exchange, key)
-            return state, replace(info, releases=())
-
     with pytest.raises(ValueError, match="releases: wanted all that left in the round"):
-        run(Silent(), small_problem)
+        run(TellsLess(), small_problem)
 
 
 def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProblem) -> None:
@@ -106,11 +101,6 @@ def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProbl
             received = exchange(round, state.w)
             after = self.absorb(state, received, round, problem, problem.batch(round, 1))
             return after, Info((), 0, received)
-
-    class Beside(dm.OnlineLearning):
-        def step(self, state, round, problem, exchange, key):
-            after, info = super().step(state, round, problem, exchange, key)
-            return after, replace(info, received=exchange(round, after.w))
 
     class Further(dm.OnlineLearning):
         """Mixes twice what it released once: the second time it depends on no data."""
@@ -125,7 +115,7 @@ def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProbl
     with pytest.raises(ValueError, match=r"messages: wanted what .* got 1 in round 3, after 0"):
         run(Bare(), small_problem)
     with pytest.raises(ValueError, match=r"messages: wanted what .* got 2 in round 0, after 1"):
-        run(Beside(), small_problem)
+        run(SendsMore(), small_problem)
     assert run(Further(), small_problem).privacy.epsilon == 1
 
 

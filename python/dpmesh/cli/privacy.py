@@ -33,6 +33,10 @@ Noise = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Of the whole run.")]
 Delta = Annotated[float, typer.Option(help="Well below one over the number of units.")]
+Models = Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")]
+BatchSize = Annotated[int, typer.Option(help="Records of a mini-batch, b.")]
+StepSize = Annotated[float, typer.Option(help="The largest, eta.")]
+Lipschitz = Annotated[float, typer.Option(help="Of the loss, L.")]
 
 
 @privacy.command()
@@ -157,11 +161,11 @@ def without_replacement(
     epsilon: Epsilon = None,
     noise: Noise = None,
     delta: Delta = 1e-5,
-    models: Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")] = 1,
+    models: Models = 1,
     copies: Annotated[int, typer.Option(help="Most nodes that hold the same record.")] = 1,
-    batch_size: Annotated[int, typer.Option(help="Records of a mini-batch, b.")] = 50,
-    step_size: Annotated[float, typer.Option(help="The largest, eta.")] = 0.1,
-    lipschitz: Annotated[float, typer.Option(help="Of the loss, L.")] = 1.0,
+    batch_size: BatchSize = 50,
+    step_size: StepSize = 0.1,
+    lipschitz: Lipschitz = 1.0,
 ) -> None:
     """SGD without replacement, for replacing a record, which one step uses: any number of rounds.
 
@@ -170,9 +174,9 @@ def without_replacement(
     budget = _single_epsilon(epsilon, noise, delta)
     algorithm = dm.WithoutReplacement(budget, delta, models, batch_size, copies=copies)
     mechanism = algorithm.mechanism
-    release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
-    std = dm.privacy.rounded_up(mechanism.noise_scale(algorithm.sensitivity, dim=1) * release)
-    meaning = f"over the sensitivity of all releases; standard deviation {std} of eta N"
+    over = mechanism.noise_scale(algorithm.sensitivity, dim=1)
+    std = _noise_of_sgd(over, step_size, lipschitz, batch_size)
+    meaning = f"over the sensitivity of all releases; {std}"
     _tell(algorithm, None, delta, mechanism.noise_multiplier, meaning)
 
 
@@ -183,11 +187,11 @@ def with_replacement(
     epsilon: Epsilon = None,
     noise: Noise = None,
     delta: Delta = 1e-5,
-    models: Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")] = 1,
-    batch_size: Annotated[int, typer.Option(help="Records of a mini-batch, b.")] = 50,
+    models: Models = 1,
+    batch_size: BatchSize = 50,
     visits: Annotated[int, typer.Option(help="Of a record, on average: v.")] = 5,
-    step_size: Annotated[float, typer.Option(help="The largest, eta.")] = 0.1,
-    lipschitz: Annotated[float, typer.Option(help="Of the loss, L.")] = 1.0,
+    step_size: StepSize = 0.1,
+    lipschitz: Lipschitz = 1.0,
 ) -> None:
     """SGD with replacement, for replacing a record, in all rounds of its node.
 
@@ -200,10 +204,15 @@ def with_replacement(
 
     turns = make(1.0).turns_of_a_node
     algorithm, noise, rounds = _solve(make, epsilon, noise, turns, delta)
-    release = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
-    std = dm.privacy.rounded_up(noise * release)
-    meaning = f"over the sensitivity of one model; standard deviation {std} of eta N"
+    std = _noise_of_sgd(noise, step_size, lipschitz, batch_size)
+    meaning = f"over the sensitivity of one model; {std}"
     _tell(algorithm, rounds, delta, noise, meaning)
+
+
+def _noise_of_sgd(over: float, step_size: float, lipschitz: float, batch_size: int) -> str:
+    """Tell the noise on a model, so many times what one record moves it by in a step."""
+    moved = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
+    return f"standard deviation {dm.privacy.rounded_up(over * moved)} of eta N"
 
 
 def _solve(

@@ -89,7 +89,12 @@ def audit_layers(
         score=pair.score,
         key=next(keys),
     )
-    yield audit_one_run(
+    yield audit_crowd(crowd, confidence=confidence, key=next(keys))
+
+
+def audit_crowd(crowd: Crowd, *, confidence: float = 0.95, key: Key | None = None) -> AuditResult:
+    """Guess the canaries of one run, by `audit_one_run`: the third layer alone."""
+    return audit_one_run(
         crowd.algorithm,
         crowd.problem_of,
         crowd.exchange,
@@ -98,5 +103,5 @@ def audit_layers(
         delta=crowd.delta,
         confidence=confidence,
         scores=crowd.scores,
-        key=next(keys),
+        key=key,
     )

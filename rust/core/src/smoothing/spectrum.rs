@@ -83,11 +83,11 @@ impl Spectrum {
 
     /// Eigenvalue number `i`; `2 - 2 cos(2x) = 4 sin(x)^2` keeps its digits near 0.
     pub(super) fn at(&self, i: usize) -> f64 {
+        if self.smoothing == 0.0 {
+            return 1.0; // also where the power below is infinite
+        }
         let sine = (PI * i.min(self.dim - i) as f64 / self.dim as f64).sin();
         let laplacian = (4.0 * sine * sine).powf(f64::from(self.power));
-        if self.smoothing == 0.0 {
-            return 1.0; // also of an infinite power
-        }
         1.0 / (1.0 + self.smoothing * laplacian)
     }
 
