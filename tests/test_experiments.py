@@ -251,6 +251,7 @@ def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
     folder = tmp_path / "results" / "algorithm.epsilon=1.0,seed=2"
     np.testing.assert_array_equal(np.load(folder / "released.npy"), run.released)
     result = Result.load(folder)
+    assert repr(result) == f"algorithm.epsilon 1.0\nrun.seed    2\n{run}"
     assert result.privacy == run.privacy
     np.testing.assert_array_equal(result.history["accuracy"], run.history["accuracy"])
 

@@ -53,6 +53,12 @@ def test_records_are_one_for_each_number() -> None:
     np.testing.assert_array_equal(history().of_nodes("by_node"), [[1, 2, 3]])
 
 
+def test_what_it_told_makes_it_again() -> None:
+    found = History.from_dicts(json.loads(json.dumps(history().as_dicts())))
+    assert without_nan(found.records) == ROWS
+    np.testing.assert_array_equal(found.of_nodes("by_node"), [[1, 2, 3]])
+
+
 def test_when_a_level_was_reached() -> None:
     assert history().first("accuracy", 0.6) == 10
     assert history().first("accuracy", 0.6, of="seconds") == 4.5

@@ -144,12 +144,15 @@ def test_a_saved_run_holds_its_report_and_no_private_state(tmp_path) -> None:
 
 
 def test_a_saved_run_is_read_again(tmp_path) -> None:
-    whole = run(make_problem())
+    whole = run(make_problem(), metrics=["accuracy", "node_accuracy"])
     whole.save(tmp_path / "run")
     found = dm.experiments.Result.load(tmp_path / "run")
+    assert (found.settings, found.traffic) == (whole.settings, whole.traffic)
     assert found.privacy == whole.privacy
     assert found.history.records == whole.history.records
-    assert found.run["traffic"] == whole.traffic._asdict()
+    by_node = whole.history.of_nodes("node_accuracy")
+    np.testing.assert_array_equal(found.history.of_nodes("node_accuracy"), by_node)
+    assert repr(found) == repr(whole)
     with pytest.raises(FileNotFoundError):
         dm.experiments.Result.load(tmp_path)
 

@@ -26,6 +26,7 @@ from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator import History, Network, Run, simulate
 from dpmesh.simulator.engine import Engine
+from dpmesh.simulator.run import Traffic, in_words
 from dpmesh.topology import Topology
 
 EDGES_SHOWN = 2000
@@ -252,9 +253,9 @@ class Experiment:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """What is left of a run in its folder.
+    """What is left of a run in its folder, beside ``released.npy``, the models to publish.
 
     Parameters
     ----------
@@ -270,15 +271,26 @@ class Result:
     run: dict[str, Any]
     graph: dict[str, Any] | None
 
+    def __repr__(self) -> str:
+        changes = [f"{key:<11} {value}" for key, value in self.changes.items()]
+        said = in_words(self.settings, self.history, self.traffic, self.privacy)
+        return "\n".join([*changes, said])
+
+    @property
+    def settings(self) -> dict[str, str | int]:
+        """The algorithm, the network and the number of rounds, in words."""
+        settings: dict[str, str | int] = self.run["settings"]
+        return settings
+
     @property
     def history(self) -> History:
-        """The measurements of the whole network."""
-        history = History()
-        for record in self.run["history"]:
-            if record["node"] is None:
-                value = np.nan if record["value"] is None else record["value"]
-                history.add(record["round"], {record["metric"]: value})
-        return history
+        """The measurements."""
+        return History.from_dicts(self.run["history"])
+
+    @property
+    def traffic(self) -> Traffic:
+        """What it sent."""
+        return Traffic(**self.run["traffic"])
 
     @property
     def privacy(self) -> Report:

@@ -102,7 +102,7 @@ def _finished(folder: Path) -> tuple[list[Result], Any]:
     if not results:
         fail("folder", "one with finished runs of dpmesh run", folder)
     note = folder / "settings.json"
-    settings = json.loads(note.read_text()) if note.exists() else results[0].run["settings"]
+    settings = json.loads(note.read_text()) if note.exists() else results[0].settings
     return results, settings
 
 
@@ -182,7 +182,7 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
     rows = []
     for label, runs in groups.items():
         ends = [_spread([run.history.last(name) for run in runs]) for name in names]
-        sent = _spread([run.run["traffic"]["bits"] / 8e6 for run in runs])
+        sent = _spread([run.traffic.megabytes for run in runs])
         cost = runs[0].privacy
         spent = [rounded_up(cost.epsilon, 4), rounded_up(cost.delta)]
         rows.append([label, len(runs), *spent, *ends, sent])
@@ -215,7 +215,7 @@ def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, st
 def _tradeoffs(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
     shared = _shared({"": results})
     epsilons = [result.privacy.epsilon for result in results]
-    sent = [result.run["traffic"]["bits"] / 8e6 for result in results]
+    sent = [result.traffic.megabytes for result in results]
     for metric in (name for name in ("accuracy", "released_accuracy", "loss") if name in shared):
         figure, ax = _figure()
         ends = [result.history.last(metric) for result in results]

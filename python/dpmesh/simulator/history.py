@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from itertools import groupby
+from math import isfinite, nan
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -79,6 +81,16 @@ class History:
         """Return the records for JSON, which has no NaN and no infinity: null stands for them."""
         dicts = [record._asdict() for record in self.records]
         return [one | {"value": one["value"] if isfinite(one["value"]) else None} for one in dicts]
+
+    @classmethod
+    def from_dicts(cls, told: Iterable[Mapping[str, Any]]) -> History:
+        """Return the history that `as_dicts` told, NaN where it told null."""
+        history = cls()
+        for (t, metric), records in groupby(told, itemgetter("round", "metric")):
+            own = [(one["node"], nan if one["value"] is None else one["value"]) for one in records]
+            values = [value for _, value in own]
+            history.add(t, {metric: values[0] if own[0][0] is None else np.array(values)})
+        return history
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,6 +44,18 @@ class Traffic(NamedTuple):
         return self.bits / 8e6
 
 
+def in_words(
+    settings: Mapping[str, Any], history: History, traffic: Traffic, privacy: Report
+) -> str:
+    """Say what a run was, how it ended, what it sent and what it cost."""
+    lines = [f"{name:<11} {value}" for name, value in settings.items() if value != "None"]
+    measured = [f"{name} {history.last(name):.4g}" for name in history.metrics]
+    if measured:
+        lines.append(f"at the end  {', '.join(measured)}")
+    lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
+    return "\n".join([*lines, str(privacy)])
+
+
 @dataclass(frozen=True, repr=False)
 class Run:
     """A finished simulation.
@@ -76,14 +89,7 @@ class Run:
     released: Released
 
     def __repr__(self) -> str:
-        lines = [f"{name:<11} {value}" for name, value in self.settings.items() if value != "None"]
-        measured = [f"{name} {self.history.last(name):.4g}" for name in self.history.metrics]
-        if measured:
-            lines.append(f"at the end  {', '.join(measured)}")
-        lines.append(
-            f"traffic     {self.traffic.megabytes:.4g} MB, {self.traffic.messages} messages"
-        )
-        return "\n".join([*lines, str(self.privacy)])
+        return in_words(self.settings, self.history, self.traffic, self.privacy)
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw one metric over the rounds; needs the extra ``plots``."""
