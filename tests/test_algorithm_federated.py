@@ -15,7 +15,7 @@ from twin_federated import epoch_orders, federated_learning
 
 from dpmesh import kernels
 from dpmesh.algorithms import FederatedLearning
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.audit import alone, couple
@@ -354,6 +354,9 @@ GOOD = {
         ({"local_epochs": 0}, "local_epochs: wanted an integer of at least 1"),
         ({"global_step_size": -1.0}, "global_step_size: wanted a finite number greater than 0"),
         ({"estimator": 3}, "estimator: wanted an estimator, such as .*, got 3"),
+        ({"estimator": Identity}, "estimator: wanted an estimator, such as .*, got <class"),
+        ({"clipping_norm": np.ones(999)}, r"clipping_norm: .*, got array\(.{,40}$"),
+        ({"batch_size": np.ones(999)}, r"batch_size: .*, got array\(.{,40}$"),
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
     ],
 )

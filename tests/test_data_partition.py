@@ -119,8 +119,11 @@ def test_shards_hold_few_classes() -> None:
     assert max(len(np.unique(TEN[part])) for part in four) > 2
 
 
-@pytest.mark.parametrize("users", [["b", "a", "b", "c"], [20, 3, 20, 100]])
-def test_users_keep_their_records_in_order(users: list[object]) -> None:
+IN_COLUMN = np.array(["b", "a", "b", "c"], object)  # as a pandas column of texts
+
+
+@pytest.mark.parametrize("users", [["b", "a", "b", "c"], [20, 3, 20, 100], IN_COLUMN])
+def test_users_keep_their_records_in_order(users: object) -> None:
     parts = data.by_user(users)
     assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
 
@@ -170,6 +173,8 @@ REAL = Dataset(np.zeros((5, 1)), np.linspace(0, 1, 5), "targets")
         ),
         (lambda: data.by_user([[1], [2]]), r"users: wanted .* shape \(2, 1\)"),
         (lambda: data.by_user([0.5, 1.0]), "users: wanted integers or texts"),
+        (lambda: data.by_user(np.array(["b", np.nan], object)), "users: wanted .*, got object"),
+        (lambda: data.by_user(np.array([1, "1"], object)), "users: wanted .*, got object"),
         (lambda: data.train_test_split(FIVE, 0.0, rng()), r"fraction: wanted a number in \(0, 1\)"),
         (lambda: data.iid(FIVE, 2, 0), "generator: wanted a numpy generator, .*, got 0"),
         (lambda: data.dirichlet(FIVE, 2, 0, alpha=1.0), "generator: wanted a numpy generator"),

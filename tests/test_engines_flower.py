@@ -222,6 +222,15 @@ def test_a_plan_of_too_many_rounds_is_refused_at_once(trust) -> None:
         DPFedLS(ALGORITHM, trust=trust).plan(10**9)
 
 
+def test_arguments_of_another_kind_are_named() -> None:
+    with pytest.raises(ValueError, match="algorithm: wanted a FederatedLearning, got OnlineL"):
+        DPFedLS(dm.OnlineLearning())
+    with pytest.raises(ValueError, match=r"budget: wanted a .*Budget or None, got \(1.0, 1e-05\)"):
+        DPFedLS(ALGORITHM, budget=(1.0, 1e-5))
+    with pytest.raises(ValueError, match=r"key: wanted a Key, .*, or None, got 3"):
+        DPFedLS(ALGORITHM, key=3)
+
+
 def test_a_strategy_runs_once() -> None:
     strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(100.0, 1e-5))
     run(strategy, Clients(make_problem(), private_update(L)), 2)

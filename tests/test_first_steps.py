@@ -117,6 +117,7 @@ def test_a_name_that_needs_an_extra_says_which() -> None:
 import sys
 for package in ("flwr", "jax", "matplotlib", "mpi4py", "pandas", "sklearn", "torch", "tqdm"):
     sys.modules[package] = None
+from importlib import import_module
 import numpy as np
 import dpmesh as dm
 train = dm.Dataset(np.ones((4, 1)), np.ones(4))
@@ -127,6 +128,8 @@ for needed in (
     lambda: dm.data.digits(),
     lambda: dm.engines.flower,
     lambda: dm.engines.mpi,
+    lambda: import_module("dpmesh.engines.flower"),
+    lambda: import_module("dpmesh.engines.mpi"),
     lambda: dm.plots.network([[0, 1]], 2),
     lambda: dm.problems.JaxProblem,
     lambda: dm.problems.TorchProblem,
@@ -139,7 +142,7 @@ for needed in (
         print(str(error).partition("pip install ")[2])
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    extras = ("data", "flower", "mpi", "plots", "jax", "torch", "pandas", "progress")
+    extras = ("data", *2 * ("flower", "mpi"), "plots", "jax", "torch", "pandas", "progress")
     assert said.stdout.split() == [f'"dpmesh[{extra}]"' for extra in extras]
 
 

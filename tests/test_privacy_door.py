@@ -28,6 +28,10 @@ HALF = PoissonSampling(0.5)
 NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
 
 
+def let_out(values: object, sensitivity: object = ONE, noise: object = None) -> object:
+    return Laplace(1.0).release(values, sensitivity, noise or stream(), round=0)
+
+
 def stream(round: int = 0) -> Stream:
     return Key.seeded(5).stream(Purpose.NOISE, round)
 
@@ -161,7 +165,14 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Release(0, "laplace", np.nan, ONE), "noise_multiplier: wanted a fin.*, got nan"),
         (lambda: Release(0, "laplace", "2", ONE), "noise_multiplier: wanted a finite .*, got '2'"),
         (lambda: Release(0, "laplace", True, ONE), "noise_multiplier: wanted a finite .*, got Tru"),
-        (lambda: Release(0, "laplace", 2.0, 1.0), "sensitivity: wanted a Sensitivity, got 1.0"),
+        (lambda: Release(0, "laplace", 2.0, 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
+        (lambda: Laplace(1.0).planned(0, 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
+        (lambda: let_out(np.ones((2, 3)), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
+        (lambda: let_out([[1.0]]), r"values: wanted .* shape \(nodes, dim\), got list$"),
+        (lambda: let_out(np.ones((2, 3, 4))), r"values: .*, got ndarray of shape \(2, 3, 4\)"),
+        (lambda: let_out(np.ones((2, 3, 4)), NOTHING), "values: wanted an array of shape"),
+        (lambda: let_out(np.ones(())), r"values: .*, got ndarray of shape \(\)"),
+        (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
         (lambda: Release("0", "laplace", 2.0, ONE), "round: wanted an integer of .*, got '0'"),
         (lambda: Release(0, "laplace", 2.0, ONE, batch=0.5), "batch: wanted an integer of .*, got"),
         (lambda: Release(0, "gaussian", 2.0, ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),

@@ -180,6 +180,9 @@ def test_descriptions_say_what_the_network_is() -> None:
     network = topology.edge_dropping(topology.random_regular(16, 4, key=KEY), 0.5, key=KEY)
     assert str(network) == ("random 4-regular graph (16 nodes), each link up with probability 0.5")
     assert str(topology.random_matchings(5, key=KEY)) == "random matchings of 5 nodes"
+    assert repr(topology.random_matchings(5, key=KEY)) == (
+        "Varying(nodes=5, description='random matchings of 5 nodes')"
+    )
     assert str(topology.shuffled(topology.torus(2, 3), key=KEY)) == (
         "torus of 2 x 3 (6 nodes), shuffled each round"
     )
@@ -224,6 +227,9 @@ def test_descriptions_say_what_the_network_is() -> None:
         (lambda: topology.edge_dropping(topology.ring(3), np.nan, key=KEY), "keep: wanted"),
         (lambda: Static(np.eye(1)), "mixing_matrix: wanted a MixingMatrix, .*, got array"),
         (lambda: topology.erdos_renyi(5, 0.5, key=1), "key: wanted a Key, such as .*, got 1"),
+        (lambda: topology.edge_dropping(topology.ring(3), 0.5, key=1), "key: wanted a Key, .* 1"),
+        (lambda: topology.random_matchings(4, key=1), "key: wanted a Key, such as .*, got 1"),
+        (lambda: topology.shuffled(topology.ring(3), key=1), "key: wanted a Key, such as .* 1"),
         (lambda: topology.edge_dropping("ring", 0.5, key=KEY), "base: wanted a network, .* 'ring'"),
         (lambda: topology.shuffled(np.eye(2), key=KEY), "base: wanted a network, .*, got array"),
         (lambda: topology.cycle([np.eye(2)]), "matrices: wanted mixing matrices, got array"),

@@ -32,7 +32,7 @@ def instance(argument: str, value: object, wanted: str, *kinds: type) -> None:
 def number(argument: str, value: float) -> float:
     """A finite real number, as float."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
-        fail(argument, "a finite number", repr(value))
+        fail(argument, "a finite number", reprlib.repr(value))
     try:
         finite = math.isfinite(value)
     except OverflowError:  # an integer that no float holds
@@ -76,7 +76,7 @@ def integer(argument: str, value: int, at_least: int = 0, below: int | None = No
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or value < at_least or (below is not None and value >= below):
         upper = "" if below is None else f" and below {below}"
-        got = value if is_integer else repr(value)
+        got = value if is_integer else reprlib.repr(value)
         fail(argument, f"an integer of at least {at_least}{upper}", got)
     return int(value)
 

@@ -179,7 +179,7 @@ def by_user(users: npt.ArrayLike) -> Partition:
     Parameters
     ----------
     users
-        Shape (records,): who each record is from, as integers or texts.
+        Shape (records,): who each record is from, as integers or texts; a pandas column, too.
 
     Raises
     ------
@@ -187,6 +187,8 @@ def by_user(users: npt.ArrayLike) -> Partition:
         If `users` is empty, has another shape, or holds something else.
     """
     ids = np.asarray(users)
+    if ids.dtype == object and len({type(user) for user in ids.flat}) == 1:
+        ids = np.array(ids.tolist())  # such as a pandas column of texts
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iuUS":
         got = f"{ids.dtype} of shape {ids.shape}"
         fail("users", "integers or texts of shape (records,), at least 1", got)

@@ -6,8 +6,6 @@ Each is imported when it is first used, since each needs its extra: `mpi`, `flow
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dpmesh._extras import needed_by
-
 if TYPE_CHECKING:
     from dpmesh.engines import blocks, flower, mpi
 
@@ -16,8 +14,7 @@ __all__ = ["blocks", "flower", "mpi"]
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        with needed_by(f"the engine {name!r}"):
-            return import_module(f"dpmesh.engines.{name}")
+        return import_module(f"dpmesh.engines.{name}")
     raise AttributeError(f"module 'dpmesh.engines' has no attribute {name!r}")
 
 

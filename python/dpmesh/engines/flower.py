@@ -20,27 +20,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from logging import getLogger
 from math import sqrt
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
-from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
 
 from dpmesh import kernels
-from dpmesh._validate import fail, one_of, positive, probability
+from dpmesh._extras import needed_by
+from dpmesh._validate import fail, instance, one_of, positive, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
-from dpmesh.keys import Key, Purpose
+from dpmesh.keys import A_KEY, Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.events import Release, Sensitivity
@@ -49,6 +38,21 @@ from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.simulator.identity import claim
+
+with needed_by("the engine 'flower'"):
+    from flwr.app import (
+        Array,
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Message,
+        MessageType,
+        MetricRecord,
+        RecordDict,
+    )
+    from flwr.clientapp.typing import ClientAppCallable, Mod
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result, Strategy
 
 log = getLogger("flwr")
 
@@ -84,7 +88,7 @@ class DPFedLS(Strategy):
     Raises
     ------
     ValueError
-        If an argument is out of its range.
+        If an argument is of another kind or out of its range.
     """
 
     def __init__(
@@ -96,6 +100,9 @@ class DPFedLS(Strategy):
         trust: Trust = "central",
         key: Key | None = None,
     ) -> None:
+        instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
+        instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
+        instance("key", key, f"{A_KEY}, or None", Key, NoneType)
         self.algorithm = algorithm
         self.budget = budget
         if delta is None:

@@ -19,13 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from mpi4py import MPI
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import fail, integer
 from dpmesh.algorithms.base import Info, Losses
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 from dpmesh.engines.blocks import Nodes, blocks
-from dpmesh.engines.gossip import MpiGossip
 from dpmesh.engines.releases import assembled
 from dpmesh.engines.token import MpiToken, TokenOnRanks
 from dpmesh.keys import Key, fingerprint
@@ -38,6 +37,11 @@ from dpmesh.simulator.history import Value
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.rounds import Progress
 from dpmesh.topology import Topology
+
+with needed_by("the engine 'mpi'"):
+    from mpi4py import MPI
+
+    from dpmesh.engines.gossip import MpiGossip
 
 T = TypeVar("T")
 

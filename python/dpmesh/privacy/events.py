@@ -19,6 +19,7 @@ Norm = Literal["l1", "l2"]
 MechanismName = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian", "none"]
 
 _NAMES = get_args(MechanismName)
+A_SENSITIVITY = "a Sensitivity, such as Sensitivity(1.0, 'l2', 'why')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Release:
         if not (z > 0 if noisy else z == 0):
             wanted = "a finite number greater than 0" if noisy else "0 for the mechanism 'none'"
             fail("noise_multiplier", wanted, self.noise_multiplier)
-        instance("sensitivity", self.sensitivity, "a Sensitivity", Sensitivity)
+        instance("sensitivity", self.sensitivity, A_SENSITIVITY, Sensitivity)
         if self.batch is not None:
             integer("batch", self.batch)
         if type(self.sampling) not in (PoissonSampling, FixedSizeSampling, NoneType):

@@ -16,16 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import able, fail, one_of, positive
+from dpmesh._validate import able, fail, instance, one_of, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
-from dpmesh.privacy.events import (
-    MechanismName,
-    Norm,
-    Release,
-    Sensitivity,
-)
+from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Norm, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
 from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
@@ -142,6 +137,7 @@ class Mechanism(ABC):
         nodes: tuple[int, ...] | None = None,
     ) -> Release:
         """Return the record that `release` will make, from public numbers alone."""
+        instance("sensitivity", sensitivity, A_SENSITIVITY, Sensitivity)
         noiseless = sensitivity.bound == 0
         name: MechanismName = "none" if noiseless else self.name
         multiplier = 0.0 if noiseless else self.noise_multiplier
@@ -183,15 +179,18 @@ class Mechanism(ABC):
         Raises
         ------
         ValueError
-            If a value is NaN or infinite, or would be after its compression, a compressor gets no
-            coins, the noise exceeds 2**25 times the grid, the release is over the run's budget, or
-            a stream is of another round or has served another release of the run.
+            If an argument is of another kind, a value is NaN or infinite, or would be after its
+            compression, a compressor gets no coins, the noise exceeds 2**25 times the grid, the
+            release is over the run's budget, or a stream is of another round or has served another
+            release of the run.
         """
-        if sensitivity.bound == 0 or not self._is_checked_by_noise:
-            _check_finite(values)
         record = self.planned(round, sensitivity, batch, sampling, nodes)
+        _check_array(values)
         noisy, door = sensitivity.bound > 0, DOOR.get()
+        if not (noisy and self._is_checked_by_noise):
+            _check_finite(values)
         if noisy:
+            instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
             if stream.round != round:
                 _fail_for_round("stream", stream, round)
             if door.draws is not None:
@@ -209,8 +208,8 @@ class Mechanism(ABC):
             out = self._noisy(out, scale, Source(stream, nodes))
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
-            if coins is None:
-                fail("coins", "a stream for the compressor", None)
+            if not isinstance(coins, Stream):
+                fail("coins", "a stream for the compressor", repr(coins))
             own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
             if own.round != round:
                 _fail_for_round("coins", own, round)
@@ -332,6 +331,13 @@ class NoNoise(Mechanism):
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         return values
+
+
+def _check_array(values: Floats) -> None:
+    """Fail unless values are rows, without a word of what they are."""
+    if getattr(values, "ndim", None) not in (1, 2):
+        of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
+        fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")
 
 
 def _check_finite(values: Floats) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from dpmesh._validate import able, fail, instance, integer, probability
-from dpmesh.keys import Key
+from dpmesh.keys import A_KEY, Key
 from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.topology import Topology, Varying
@@ -27,9 +27,10 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `nodes` is below 2.
+        If `nodes` is below 2, or `key` is no key.
     """
     nodes = integer("nodes", nodes, at_least=2)
+    instance("key", key, A_KEY, Key)
     return Varying(nodes, partial(_matching, nodes, key), f"random matchings of {nodes} nodes")
 
 
@@ -41,11 +42,12 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `base` is no network, or `keep` is not in (0, 1]; when a round is asked for: if its
-        matrix is not symmetric.
+        If `base` is no network, `keep` is not in (0, 1], or `key` is no key; when a round is asked
+        for: if its matrix is not symmetric.
     """
     able("base", base, "a network, such as ring(16)", "matrix")
     keep = probability("keep", keep, zero=False)
+    instance("key", key, A_KEY, Key)
     description = f"{base}, each link up with probability {keep:g}"
     return Varying(base.nodes, partial(_kept, base, keep, key), description)
 
@@ -58,9 +60,10 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `base` is no network.
+        If `base` is no network, or `key` no key.
     """
     able("base", base, "a network, such as ring(16)", "matrix")
+    instance("key", key, A_KEY, Key)
     return Varying(base.nodes, partial(_shuffled, base, key), f"{base}, shuffled each round")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dpmesh._validate import fail, instance, integer
@@ -66,7 +66,7 @@ class Varying:
     """A new graph in every round, drawn by a function of the round alone."""
 
     nodes: int
-    draw: Callable[[int], MixingMatrix]
+    draw: Callable[[int], MixingMatrix] = field(repr=False)
     description: str
 
     def matrix(self, round: int) -> MixingMatrix:
