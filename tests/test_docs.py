@@ -26,7 +26,7 @@ def test_the_programs_of_a_page_run(
     programs = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     if not programs:
         pytest.skip("has no programs")
-    for extra in ("sklearn", "jax", "matplotlib"):
+    for extra in ("sklearn", "jax", "matplotlib", "pandas"):
         pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -231,7 +231,7 @@ class Landscape:
 class Advice(NamedTuple):
     """Schedules that converge and meet a budget.
 
-    Parameters
+    Attributes
     ----------
     powers
         Exponents and scales; ``QuantizedGossip(*powers.schedules(rounds), ..)``.

@@ -34,6 +34,6 @@ def reproduce(
         os.environ["DPMESH_DATA"] = str(data)
     wanted = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
     if wanted.data and data is None:
-        fail("--data", f"a folder whose subfolder {wanted.subfolder} holds {wanted.data}", "none")
+        fail("--data", f"a folder whose subfolder {wanted.data} holds the data set", "none")
     for path in catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo):
         typer.echo(f"wrote {path}")

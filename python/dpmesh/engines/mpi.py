@@ -57,7 +57,7 @@ class _Elsewhere(Exception):  # noqa: N818
 class Sent(NamedTuple):
     """Messages of one rank to others.
 
-    Parameters
+    Attributes
     ----------
     bytes
         Their length as they went.

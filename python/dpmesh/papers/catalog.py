@@ -17,33 +17,28 @@ if TYPE_CHECKING:
 class Reproduction(NamedTuple):
     """One table or figure.
 
-    Parameters
+    Attributes
     ----------
     run
         The function that runs it, as `dpmesh.papers` describes: ``"module:function"``.
     shows
         What it is about.
     data
-        The data set that it needs, in the folder that the environment variable ``DPMESH_DATA``
-        names.
+        The data set that it needs: its subfolder of the folder that the environment variable
+        ``DPMESH_DATA`` names.
     """
 
     run: str
     shows: str
     data: str = ""
 
-    @property
-    def subfolder(self) -> str:
-        """Where the loader looks for the data set in the folder of all."""
-        return "covtype" if self.data == "Covertype" else self.data.lower()
-
 
 REPRODUCTIONS = {
     "federated-figure1": Reproduction(
-        "federated_signals:figure1", "spectrum of the federated average", "MNIST"
+        "federated_signals:figure1", "spectrum of the federated average", "mnist"
     ),
     "federated-figure6": Reproduction(
-        "federated_membership:figure6", "membership inference over training", "MNIST"
+        "federated_membership:figure6", "membership inference over training", "mnist"
     ),
     "federated-figureS9": Reproduction(
         "federated_accountants:figure_s9", "noise by the theorems and by accountants"
@@ -52,43 +47,43 @@ REPRODUCTIONS = {
         "federated_signals:figure_s15", "error that smoothing a noisy sine takes away"
     ),
     "federated-table2": Reproduction(
-        "federated:table2", "logistic regression, with and without smoothing", "MNIST"
+        "federated:table2", "logistic regression, with and without smoothing", "mnist"
     ),
     "federated-table4": Reproduction(
-        "federated_networks:table4", "smoothing or shrinking", "MNIST"
+        "federated_networks:table4", "smoothing or shrinking", "mnist"
     ),
     "federated-table5": Reproduction(
-        "federated_networks:table5", "convolution kernels smoothed in four orders", "MNIST"
+        "federated_networks:table5", "convolution kernels smoothed in four orders", "mnist"
     ),
     "federated-table6": Reproduction(
-        "federated_networks:table6", "the next character", "Shakespeare"
+        "federated_networks:table6", "the next character", "shakespeare"
     ),
     "online-delay": Reproduction("online_delay:delay", "regret over delay and absence"),
-    "online-figure1": Reproduction("online:figure1", "regret over epsilon and over nodes", "RCV1"),
-    "online-figure2": Reproduction("online:figure2", "regret with mini-batches", "RCV1"),
+    "online-figure1": Reproduction("online:figure1", "regret over epsilon and over nodes", "rcv1"),
+    "online-figure2": Reproduction("online:figure2", "regret with mini-batches", "rcv1"),
     "online-mechanisms": Reproduction(
-        "online_mechanisms:mechanisms", "the paper's noise and better ones", "RCV1"
+        "online_mechanisms:mechanisms", "the paper's noise and better ones", "rcv1"
     ),
-    "online-table1": Reproduction("online_table:table1", "accuracy of a private SVM", "RCV1"),
+    "online-table1": Reproduction("online_table:table1", "accuracy of a private SVM", "rcv1"),
     "quantized-figure2": Reproduction(
-        "quantized:figure2", "a network by quantizer steps and noise exponents", "MNIST"
+        "quantized:figure2", "a network by quantizer steps and noise exponents", "mnist"
     ),
     "quantized-figure4": Reproduction(
-        "quantized_comparison:figure4", "accuracy over epsilon, bits and samples", "MNIST"
+        "quantized_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist"
     ),
     "quantized-figure5": Reproduction("quantized:figure5", "the budget over the exponents"),
     "quantized-grid": Reproduction("quantized_grid:grid", "noise on a grid, and its price"),
     "without-replacement-figure3": Reproduction(
-        "without_replacement:figure3", "accuracy over epsilon, convex", "MNIST"
+        "without_replacement:figure3", "accuracy over epsilon, convex", "mnist"
     ),
     "without-replacement-figure4": Reproduction(
-        "without_replacement:figure4", "accuracy over epsilon, strongly convex", "MNIST"
+        "without_replacement:figure4", "accuracy over epsilon, strongly convex", "mnist"
     ),
     "without-replacement-table1": Reproduction(
-        "without_replacement:table1", "controllers by number of nodes", "Covertype"
+        "without_replacement:table1", "controllers by number of nodes", "covtype"
     ),
     "without-replacement-table2": Reproduction(
-        "without_replacement:table2", "controllers by number of nodes", "MNIST"
+        "without_replacement:table2", "controllers by number of nodes", "mnist"
     ),
 }
 """All of them, by their names on the command line."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Traffic(NamedTuple):
     """What crossed the network.
 
-    Parameters
+    Attributes
     ----------
     messages
         Number of messages over links.
