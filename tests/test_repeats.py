@@ -8,6 +8,7 @@ from faulty_online import SendsMore, TellsLess
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.simulator import Repeats
 
 NODES, RECORDS, DIM, RUNS = 4, 12, 3, 5
@@ -84,6 +85,9 @@ def test_a_key_serves_one_call() -> None:
     """At two epsilons the noise of a key is the same, and the difference of the runs has none."""
     problem, network, key = make_problem(), topology.ring(NODES), dm.Key.generate()
     repeats = Repeats.deal(problem, 2, key=dm.Key.seeded(1))
+    wrong = OnlineLearningUnnoisedRegularizer(1.0, phi=3.0, rounds=3)
+    with pytest.raises(ValueError, match="phi: wanted the problem's"):  # which releases nothing
+        repeats.simulate(wrong, network, at=[3], key=key)
     for _ in range(2):
         repeats.simulate(dm.OnlineLearning(1.0), network, at=[3], key=key)
     with pytest.raises(ValueError, match="key: wanted a new one, or a seeded one"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from test_simulate import make_problem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.simulator.identity import identity
+from dpmesh.simulator.identity import claim, identity
 
 LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
 
@@ -113,9 +114,32 @@ def test_a_key_serves_one_run() -> None:
     ):
         with pytest.raises(ValueError, match=rf"key: wanted a new one, .* with another {name}"):
             online(key=key, **options)
+    claim(other := dm.Key.generate(), {"strategy": "of Flower"})
+    with pytest.raises(ValueError, match=r"key: wanted a new one, .* with another algorithm"):
+        online(key=other)
     seeded = dm.Key.seeded(7)
     online(key=seeded)
     online(key=seeded, algorithm=dm.OnlineLearning(epsilon=4.0))
+
+
+def test_a_key_that_is_refused_leaves_no_checkpoint(tmp_path) -> None:
+    """With a new one the run would be refused for that file."""
+    online(key=(key := dm.Key.generate()))
+    other = {"algorithm": dm.OnlineLearning(epsilon=4.0), "metrics": []}
+    with pytest.raises(ValueError, match="key: wanted a new one"):
+        online(tmp_path / "run", key=key, **other)
+    online(tmp_path / "run", key=dm.Key.generate(), **other)
+
+
+def test_a_key_for_some_nodes_serves_no_run() -> None:
+    """With the nodes in another order, what one node sends less what another sent has no noise."""
+    online(key=(key := dm.Key.generate()))
+    with pytest.raises(ValueError, match="key: wanted one for all nodes, got one that for_nodes"):
+        online(key=key.for_nodes(np.array([1, 0, 2, 3], np.uint32)))
+    some = (new := dm.Key.generate()).for_nodes(np.arange(4, dtype=np.uint32))
+    with pytest.raises(ValueError, match="key: wanted one for all nodes"):
+        claim(some, {"strategy": "of Flower"})
+    online(key=new)
 
 
 class Records:
@@ -123,6 +147,34 @@ class Records:
 
     def __init__(self, x: np.ndarray[Any, Any]) -> None:
         self.x, self.myself = x, self
+
+    @cached_property
+    def mean(self) -> float:
+        return float(self.x.mean())
+
+
+class Printed(Records):
+    def __repr__(self) -> str:
+        return "Printed()"
+
+
+class Slotted:
+    __slots__ = ("__x", "unset")
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.__x = x
+
+
+@dataclass
+class Loaded:
+    path: str
+    x: Any = field(init=False, repr=False)
+
+
+def loaded(x: np.ndarray[Any, Any]) -> Loaded:
+    problem = Loaded("records.npy")
+    problem.x = x
+    return problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +186,12 @@ class Hidden:
     "made",
     [
         Records,
+        Printed,
+        Slotted,
+        loaded,
         Hidden,
         lambda x: Hidden([x, {"x": x}]),
+        lambda x: Hidden(Slotted(x)),
         lambda x: Records(dm.Dataset(x.reshape(-1, 2), np.ones(len(x) // 2), "mine")),
         lambda x: Hidden(np.array([x.tolist(), "other"], dtype=object)),
         lambda x: Hidden(Records(sparse.csr_matrix(x.reshape(-1, 2)))),
@@ -150,6 +206,13 @@ def test_records_of_any_problem_tell_runs_apart(made) -> None:
     one, same, two = (identity(Node(1), made(x), None, None, 1) for x in (first, first + 0, other))
     assert one == same
     assert [name for name in one if one[name] != two[name]] == ["problem"]
+
+
+def test_what_is_computed_on_the_way_makes_no_other_run() -> None:
+    problem = Records(np.ones(3))
+    before = identity(Node(1), problem, None, None, 1)
+    assert problem.mean == 1
+    assert identity(Node(1), problem, None, None, 1) == before
 
 
 @pytest.mark.parametrize("last", [1.0, 1 + 1e-12])

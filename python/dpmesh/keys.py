@@ -19,7 +19,7 @@ pickle gets to see the key.
   ``is_seeded`` says so of the key and of its streams.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some nodes of many: row r of
   what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all, and nodes that it is
-  then told are counted among these.
+  then told are counted among these. A run wants the whole key (``is_whole``), unless it is seeded.
 - A key is for one run on one data set. Two runs under one key draw the same noise, and the
   difference of what they release has none: both together have no finite epsilon. `simulate` refuses
   the second in one process; across processes it cannot know. Seeded runs, which are not private

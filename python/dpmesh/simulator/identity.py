@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cached_property, partial
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -41,8 +42,7 @@ def identity(
     What is private is in checksums alone.
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
-    aside = {"train", "partition"} if _shows_records(problem) else set()
-    settings = _in_words(problem, {"test"} | aside)  # a test changes no release
+    settings = _in_words(problem, {"test"} | _aside(problem))  # a test changes no release
     return {
         "algorithm": _in_words(algorithm),
         "topology": _without_addresses(topology) + links,
@@ -57,10 +57,22 @@ def claim(key: Key, run: Identity) -> None:
     Raises
     ------
     ValueError
-        If it has served another one: the difference of what the two release has no noise.
+        If it has served another one: the difference of what the two release has no noise. Or if it
+        is for some nodes only, whose noise another run may have given to others.
     """
-    served = _served.setdefault(fingerprint(key), run)
-    differing = [name for name in run if run[name] != served[name]]
+    check_unserved(key, run)
+    _same(_served.setdefault(fingerprint(key), run), run)
+
+
+def check_unserved(key: Key, run: Identity) -> None:
+    """Fail as `claim` does, and claim nothing yet."""
+    if not key.is_whole:
+        fail("key", "one for all nodes", "one that for_nodes made for some")
+    _same(_served.get(fingerprint(key), run), run)
+
+
+def _same(served: Identity, run: Identity) -> None:
+    differing = [name for name in run if run[name] != served.get(name)]
     if differing:
         got = f"that of a run with another {differing[0]}"
         fail("key", "a new one, or a seeded one for runs that are not private", got)
@@ -99,7 +111,8 @@ def _without_addresses(value: object) -> str:
 def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> str:
     """Return what prints of a value; with checksums of the arrays and functions that it holds.
 
-    An object of a class that does not say how it prints is told by its attributes.
+    The outermost object, and one of a class that does not say how it prints, is told by its
+    attributes.
     """
 
     def words(parts: Iterable[Any]) -> str:
@@ -119,11 +132,11 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     if isinstance(value, dict):
         return words(value.items())
     if is_dataclass(value):
-        held = {f.name: getattr(value, f.name) for f in fields(value) if f.repr or f.init}
+        held = {f.name: getattr(value, f.name, None) for f in fields(value)}
     elif (code := code_checksum(value)) is not None:
         return f"{getattr(value, '__name__', 'function')} {code:08x}"
-    elif repr(value) == object.__repr__(value) and hasattr(value, "__dict__"):
-        held = vars(value)
+    elif depth == 0 or repr(value) == object.__repr__(value):
+        held = _attributes(value)
     else:
         return _without_addresses(repr(value))
     told = (
@@ -132,6 +145,20 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         if name not in leave_out
     )
     return f"{type(value).__name__}({', '.join(told)})"
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds, but for what it computes when that is first asked for."""
+    kind = type(value)
+    slots = {
+        name: getattr(value, name)
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType) and hasattr(value, name)
+    }
+    held = slots | getattr(value, "__dict__", {})
+    computed = {name for name in held if isinstance(getattr(kind, name, None), cached_property)}
+    return {name: part for name, part in held.items() if name not in computed}
 
 
 def _as_numpys(value: Any) -> Any:
@@ -147,6 +174,14 @@ def _as_numpys(value: Any) -> Any:
 def _shows_records(problem: object) -> bool:
     """Whether a problem has records and says which node has which, as ours do."""
     return isinstance(getattr(problem, "train", None), Dataset) and hasattr(problem, "partition")
+
+
+def _aside(problem: object) -> set[str]:
+    """Return the fields of a problem that `_data` tells, and those that it made of them."""
+    if not _shows_records(problem):
+        return set()
+    made = fields(problem) if is_dataclass(problem) else ()
+    return {"train", "partition"} | {f.name for f in made if not (f.init or f.repr)}
 
 
 def _data(problem: Any, found: int) -> int:

@@ -32,7 +32,7 @@ from dpmesh.simulator.exchange import (
     TimedServer,
     TimedToken,
 )
-from dpmesh.simulator.identity import claim, identity
+from dpmesh.simulator.identity import check_unserved, claim, identity
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
 from dpmesh.simulator.network import Conditions, Network
@@ -131,7 +131,7 @@ def simulate(
         If an argument does not fit, or the plan is over the budget (it says how many rounds would
         not be), or the topology and the problem differ in their nodes, or a topology is given or
         missing where it should not be, or the checkpoint is that of another run, key or data, or a
-        key from the operating system has served another run.
+        key from the operating system has served another run or is for some nodes only.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError
@@ -165,6 +165,8 @@ def simulate(
         keys = ranks.told(fingerprint(key))
         saved = Checkpoint(checkpoint, {**this, **shape}, keys, checkpoint_every)
     with ranks.together(lambda: None):
+        if serves_once:
+            check_unserved(key, this)
         start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()
         told = callback if ranks.is_root else None

@@ -179,13 +179,13 @@ class Repeats:
             fail("at", f"at most {each} examples, as many as each node has", list(at))
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
-        if not key.is_seeded:
-            claim(key, identity(algorithm, self.problem, topology, network, rounds=2))
         gossip: Exchange = Gossip(topology)
         if network is not None:
             gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
         exchange, ledger = self.side_by_side(gossip), Ledger(algorithm.plan(at[-1]))
         state = algorithm.init(self.problem, key)
+        if not key.is_seeded:
+            claim(key, identity(algorithm, self.problem, topology, network, rounds=2))
         shape = (self.nodes, self.runs)
         total, losses, used, t = np.zeros(shape), [], 0, 0
         while used < at[-1]:

@@ -109,6 +109,12 @@ impl Key {
         self.is_seeded
     }
 
+    /// Whether it is for all nodes: one that `for_nodes` made is not.
+    #[getter]
+    fn is_whole(&self) -> bool {
+        self.nodes.is_none()
+    }
+
     /// The stream for a purpose (1 to 2**32 - 1) in a round (0 to 2**32 - 1).
     #[pyo3(signature = (purpose, round = 0))]
     fn stream(
