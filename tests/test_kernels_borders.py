@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,8 @@ INTO: dict[str, Callable[[Array, Array | None], Any]] = {
         x, FEATURES, LABELS, BATCHES, "squared", out=out
     ),
 }
+IN_PLACE = {"noise", "clipping", "smoothing"}
+"""Those that work in place, in the very memory of `x`."""
 OTHER_BASES: dict[str, Callable[[Array], Array]] = {
     "view": lambda x: x[...],
     "as_strided": lambda x: as_strided(x, x.shape, x.strides),
@@ -162,13 +165,22 @@ def test_an_out_that_overlaps_is_refused_whatever_its_base(
     memory = RNG.normal(size=(3 * NODES, DIM))
     x, out = (memory[start : start + NODES] for start in starts)
     kept, expected = memory.copy(), INTO[name](x.copy(), None)
-    if abs(starts[0] - starts[1]) < NODES:
+    in_place = starts[0] == starts[1] and name in IN_PLACE
+    if abs(starts[0] - starts[1]) < NODES and not in_place:
         with pytest.raises(ValueError, match=r"wanted an? .*(its own|nothing else)"):
             INTO[name](x, OTHER_BASES[base](out))
         np.testing.assert_array_equal(memory, kept)
     else:
         np.testing.assert_array_equal(INTO[name](x, OTHER_BASES[base](out)), expected)
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("name", sorted(IN_PLACE))
+def test_a_file_in_memory_is_worked_on_in_place(name: str, tmp_path: Path) -> None:
+    x = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
+    x[...] = X
+    assert INTO[name](x, x) is x
+    np.testing.assert_array_equal(x, INTO[name](X, None))
 
 
 def test_memory_is_free_again_after_a_refusal_and_after_a_call() -> None:

@@ -170,6 +170,13 @@ def test_no_smoothing_damps_nothing_whatever_the_power() -> None:
     assert kernels.effective_dimensions(4, 0.0, power=1000) == (4, 4)
 
 
+@pytest.mark.parametrize("dim", [1, 5, 10**15])
+def test_the_largest_smoothing_leaves_the_mean(dim: int) -> None:
+    largest = np.finfo(np.float64).max
+    for smoothing in (1e199, 1e204, 1e300, largest):
+        np.testing.assert_allclose(kernels.effective_dimensions(dim, smoothing), 1, rtol=1e-12)
+
+
 def test_effective_dimensions_are_the_variance_that_is_left() -> None:
     """Within five standard errors: false alarms at 6e-7, were the seed not fixed."""
     count, dim, smoothing = 2000, 100, 2.0

@@ -166,6 +166,19 @@ def test_a_saved_key_opens_the_same_streams(cipher: str, tmp_path: Path) -> None
         Key.seeded(1).save(tmp_path / "seeded")
 
 
+def test_a_key_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path) -> None:
+    """It would be in the way of the next `save`, and no key."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match="key"):
+            Key.generate().save(tmp_path / "key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    Key.generate().save(tmp_path / "key")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -8,7 +8,7 @@
 //! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
 //! big-endian. AES instructions are used where the processor has them; the bits are the same without.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,13 +73,20 @@ impl Key {
     /// as you keep the data, and delete it when the run is over.
     ///
     /// # Errors
-    /// If there is such a file already, or it cannot be written.
+    /// If there is such a file already, or it cannot be written; there is none then.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(path)?;
+        let written = self.write_to(options.open(path)?);
+        if written.is_err() {
+            fs::remove_file(path)?;
+        }
+        written
+    }
+
+    fn write_to(&self, mut file: File) -> io::Result<()> {
         let name = match self.cipher {
             Cipher::Aes => AES_FILE,
             Cipher::ChaCha20 => CHACHA20_FILE,

@@ -99,14 +99,16 @@ fn typed<'a, 'py, T: Element>(
     })
 }
 
-/// Runs a kernel that reads `x` and fills `out`, or that works in place, without `x`, where both are one array.
+/// Runs a kernel that reads `x` and fills `out`, or that works in place, without `x`, where both are the same memory.
+/// They are arrays of one type and shape.
 pub fn run_native_into<T: Element, R: Send>(
     x: &Array<'_>,
     out: &Array<'_>,
     kernel: impl FnOnce(Option<&[T]>, &mut [T]) -> Result<R, KernelError> + Send,
 ) -> PyResult<R> {
     let py = x.py();
-    let x = (!x.is(out)).then(|| read::<T>("x", x)).transpose()?;
+    let in_place = x.is(out) || typed::<T>("x", x)?.data() == typed::<T>("out", out)?.data();
+    let x = (!in_place).then(|| read::<T>("x", x)).transpose()?;
     let mut out = write::<T>("out", out)?;
     let x = x.as_ref().map(|x| x.as_slice()).transpose()?;
     let out = out.as_slice_mut()?;

@@ -111,7 +111,8 @@ impl Spectrum {
     /// A row of `A^-1` is `(r^j + r^(d-j)) / (q (1 - r^d))`: its first element times `d` is the trace of `A^-1`, its
     /// squared norm times `d` that of `A^-2`.
     fn closed_sums(&self) -> EffectiveDimensions {
-        let (s, d) = (self.smoothing, self.dim as f64);
+        let d = self.dim as f64;
+        let s = self.smoothing.min(1e200); // so much leaves only the mean, and more would overflow
         let decay = Decay::new(s);
         let q = 2.0 * (0.25 + s).sqrt();
         let (around, rest) = (decay.power(self.dim), decay.power_from_one(self.dim));
