@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from dpmesh.simulator.functions import code_checksum
 from dpmesh.simulator.identity import identity
@@ -106,6 +107,25 @@ def test_partial_bound_and_wrapped_functions_are_read_too() -> None:
     assert code_checksum(one) == code_checksum(functools.partial(module(SOURCE).make, scale=1.0))
     assert None not in {code_checksum(Model().loss), code_checksum(wrapped)}
     assert {code_checksum(value) for value in (None, 1.0, Model, Model(), len, np.exp)} == {None}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        sparse.csr_array,
+        sparse.coo_matrix,
+        lambda x: pytest.importorskip("jax.numpy").asarray(x),
+        lambda x: pytest.importorskip("torch").tensor(x),
+        lambda x: pytest.importorskip("pandas").DataFrame(x),
+    ],
+)
+def test_arrays_of_other_libraries_are_read_too(made: Any) -> None:
+    def loss_of(x: np.ndarray[Any, Any]) -> Any:
+        weights = made(x)
+        return lambda y: weights @ y
+
+    one, same, other = (code_checksum(loss_of(factor * np.eye(2))) for factor in (1, 1, 2))
+    assert one == same != other
 
 
 def test_a_run_leaves_its_functions_checksum_as_it_is() -> None:

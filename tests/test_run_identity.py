@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -88,13 +88,20 @@ def _alike_at_first() -> list[dm.Key]:
     return [next(key for key in alike if up(key, 2) == links) for links in (8, 6)]
 
 
+def _third(round: int, *, x: topology.MixingMatrix) -> topology.MixingMatrix:
+    return x if round > 1 else topology.ring(4).mixing_matrix
+
+
 def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) -> None:
     matchings = [topology.random_matchings(4, key=dm.Key.seeded(seed)) for seed in (0, 1)]
     given = [topology.Static(topology.ring(4).mixing_matrix), topology.Static(LAZY)]
     ring, star = topology.ring(4).mixing_matrix, topology.star(4).mixing_matrix
     cycles = [topology.cycle([ring, ring, third]) for third in (ring, star)]
     dropping = [topology.edge_dropping(topology.ring(4), 0.9, key=key) for key in _alike_at_first()]
-    for one, other in (matchings, given, cycles, dropping):
+    seldom = [topology.edge_dropping(base, 1e-9, key=dm.Key.seeded(0)) for base in given]
+    own = [topology.Varying(4, lambda t, x=x: x if t > 1 else ring, "own") for x in (ring, star)]
+    named = [topology.Varying(4, partial(_third, x=x), "own") for x in (ring, star)]
+    for one, other in (matchings, given, cycles, dropping, seldom, own, named):
         online(tmp_path / "run", network=one, metrics=[])
         with pytest.raises(ValueError, match=r"topology: wanted .*, that of the run in the"):
             online(tmp_path / "run", network=other, metrics=[])

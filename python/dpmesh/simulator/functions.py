@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from scipy import sparse
 
 _PLAIN = (bool, int, float, complex, str, bytes, slice, range, type(None), type(...))
 
@@ -34,12 +35,23 @@ def code_checksum(value: object) -> int | None:
     return crc32(_in_words(value, function.__module__, set()).encode())
 
 
+def as_numpys(value: Any) -> Any:
+    """Return a table or an array of another library, which prints in part, as one of numpy's."""
+    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(type(value), "__array__"):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, RuntimeError):  # parameters of PyTorch, keys of JAX, what is on a device
+        return value
+
+
 def _in_words(value: Any, home: str, seen: set[int]) -> str:
     """Return a text of what a function of the module `home` reads, but for functions in `seen`."""
 
     def words(*parts: Any) -> str:
         return f"({', '.join(_in_words(part, home, seen) for part in parts)})"
 
+    value = as_numpys(value)
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, (tuple, list)):
@@ -51,6 +63,9 @@ def _in_words(value: Any, home: str, seen: set[int]) -> str:
     if isinstance(value, (np.ndarray, np.generic)):
         held = words(value.tolist()) if value.dtype.hasobject else crc32(value.tobytes())
         return f"{value.dtype}{value.shape}{held}"
+    if sparse.issparse(value):
+        rows = sparse.csr_array(value)
+        return words(rows.shape, rows.data, rows.indices, rows.indptr)
     if is_dataclass(value) and not isinstance(value, type):
         return words(type(value), *(getattr(value, field.name, None) for field in fields(value)))
     if isinstance(value, CodeType):

@@ -16,7 +16,7 @@ from scipy import sparse
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, fingerprint
-from dpmesh.simulator.functions import code_checksum
+from dpmesh.simulator.functions import as_numpys, code_checksum
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology
@@ -118,7 +118,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     def words(parts: Iterable[Any]) -> str:
         return f"({', '.join(_in_words(part, depth=depth + 1) for part in parts)})"
 
-    value = _as_numpys(value)
+    value = as_numpys(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"{value.dtype} of shape {value.shape}, {_checksum(value):08x}"
     if sparse.issparse(value):
@@ -159,16 +159,6 @@ def _attributes(value: Any) -> dict[str, Any]:
     held = slots | getattr(value, "__dict__", {})
     computed = {name for name in held if isinstance(getattr(kind, name, None), cached_property)}
     return {name: part for name, part in held.items() if name not in computed}
-
-
-def _as_numpys(value: Any) -> Any:
-    """Return a table or an array of another library, which prints in part, as one of numpy's."""
-    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(type(value), "__array__"):
-        return value
-    try:
-        return np.asarray(value)
-    except (TypeError, RuntimeError):  # parameters of PyTorch, keys of JAX, what is on a device
-        return value
 
 
 def _shows_records(problem: object) -> bool:
@@ -215,7 +205,7 @@ def _weights(matrix: MixingMatrix, found: int = 0) -> int:
 
 def _sources(value: object) -> Iterator[str]:
     """Return what a network that is drawn, or taken from a list, is made from."""
-    from dpmesh.topology import MixingMatrix, Varying
+    from dpmesh.topology import MixingMatrix, Static, Varying
 
     if isinstance(value, Key):
         yield fingerprint(value)
@@ -224,8 +214,12 @@ def _sources(value: object) -> Iterator[str]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _sources(part)
+    elif isinstance(value, Static):
+        yield from _sources(value.mixing_matrix)
     elif isinstance(value, Varying) and isinstance(value.draw, partial):
-        yield from _sources(value.draw.args)
+        yield from _sources((*value.draw.args, *value.draw.keywords.values()))
+    elif isinstance(value, Varying):
+        yield _in_words(value.draw)
 
 
 def _arrays(x: Any) -> tuple[Any, ...]:
