@@ -48,6 +48,24 @@ def test_any_accountant_is_calibrated(target: float, delta: float, guess: float)
     assert spent >= target * (1 - 1e-6) - 1e-6 or noise == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_what_no_order_attains_is_named(kind: str) -> None:
+    """At a delta of 1e-300 the largest order proves 5e-6 and no less."""
+    noise_multiplier, _, relation = SAMPLED[kind]
+    with pytest.raises(ValueError, match="target_epsilon: wanted an epsilon that noise attains"):
+        noise_multiplier(1e-7, 1e-300, 0.5, neighboring_relation=relation)
+    with pytest.raises(ValueError, match=r"target_epsilon: wanted less than .*, got 1e\+300"):
+        noise_multiplier(1e300, 1e-5, 0.5, neighboring_relation=relation)
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_next_to_no_sample_costs_next_to_nothing(kind: str) -> None:
+    noise_multiplier, epsilon, relation = SAMPLED[kind]
+    assert 0 <= epsilon(1e-5, 1e-300, 1.0, neighboring_relation=relation) < 1e-9
+    noise = noise_multiplier(50.0, 1e-300, 1e-300, neighboring_relation=relation)
+    assert epsilon(1e-300, 1e-300, noise, neighboring_relation=relation) <= 50
+
+
 @pytest.mark.parametrize("guess", [0.02, 1.0, 1.6, 50.0])
 def test_few_costs_are_asked_for_and_none_twice(guess: float) -> None:
     asked = []

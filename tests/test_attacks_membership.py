@@ -90,7 +90,13 @@ def test_a_certain_model_keeps_scores_finite() -> None:
         (lambda: scored([1.0], [2.0]).tpr_at(1.5), r"fpr: wanted a number in \[0, 1\]"),
         (
             lambda: likelihood_ratio_attack([-1.0], [True], [[1.0]], [[True]]),
-            "losses: wanted cross-entropies of at least 0",
+            "losses: wanted finite cross-entropies of at least 0",
+        ),
+        (
+            lambda: likelihood_ratio_attack(
+                [1.0, 2.0], [True, False], [[np.inf] * 2] * 2, [[True] * 2, [False] * 2]
+            ),
+            "shadow_losses: wanted finite cross-entropies of at least 0, got .*infinity",
         ),
         (
             lambda: likelihood_ratio_attack([1.0], [1], [[1.0]], [[True]]),

@@ -114,6 +114,7 @@ def test_models_of_a_node_and_their_own_objectives_and_constants() -> None:
 
 
 OTHER = Dataset(X[:, :2], SIGNS, "other")
+FAINT = np.full((20, 3), 1e-25, np.float32)  # whose squares no float32 holds
 LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
 
 
@@ -152,6 +153,10 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
         ({"feature_norm": LONG}, "feature_norm: wanted at least the norm of every record, got"),
         (
             {"feature_norm": LONG, "train": Dataset(sparse.csr_array(X), SIGNS, "x")},
+            "feature_norm: wanted at least the norm of every record, got",
+        ),
+        (
+            {"feature_norm": 1e-26, "train": Dataset(sparse.csr_array(FAINT), SIGNS, "x")},
             "feature_norm: wanted at least the norm of every record, got",
         ),
         ({"feature_norm": np.nan}, "feature_norm: wanted a finite number, got nan"),

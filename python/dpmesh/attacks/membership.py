@@ -115,7 +115,7 @@ def likelihood_ratio_attack(
     Raises
     ------
     ValueError
-        If shapes do not fit, a loss is negative or NaN, or a record lacks models of a kind.
+        If shapes do not fit, a loss is negative or not finite, or a record lacks models of a kind.
     """
     seen = _log_odds("losses", losses, ndim=1)
     shadows = _log_odds("shadow_losses", shadow_losses, ndim=2)
@@ -138,8 +138,8 @@ def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
     array = np.asarray(losses, dtype=np.float64)
     if array.ndim != ndim or not array.size:
         fail(argument, f"{ndim} axes and at least 1 loss", f"shape {array.shape}")
-    if not (array >= 0).all():
-        fail(argument, "cross-entropies of at least 0", "a negative number or NaN")
+    if not ((array >= 0) & np.isfinite(array)).all():
+        fail(argument, "finite cross-entropies of at least 0", "a negative number, infinity or NaN")
     # log(p / (1 - p)) at p = exp(-loss), kept finite where a model is certain
     return np.asarray(-array - special.log1p(-np.exp(-np.clip(array, 1e-12, None))))
 

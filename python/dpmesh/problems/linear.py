@@ -363,8 +363,11 @@ class LinearProblem:
             return
         bound = positive("feature_norm", self.feature_norm)
         x: Any = self.train.features
-        squares = x.multiply(x).sum(axis=1) if sparse.issparse(x) else kernels.row_norms(x) ** 2
-        longest = float(np.sqrt(squares.max()))
+        if sparse.issparse(x):
+            norms = np.sqrt(x.power(2, np.float64).sum(axis=1))
+        else:
+            norms = kernels.row_norms(x)
+        longest = float(norms.max())
         if longest > bound * (1 + SLACK):
             fail("feature_norm", "at least the norm of every record", f"{bound} below {longest}")
 

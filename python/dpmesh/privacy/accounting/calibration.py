@@ -99,7 +99,7 @@ def _stride(cost: float, target: float) -> float:
     """Return a factor of noise, at most 2, that should lead from this cost beyond the target."""
     if not 0 < cost < inf:
         return 2.0
-    return min(2.0, max(cost / target, target / cost, 1.001) ** 2)
+    return min(2.0, min(2.0, max(cost / target, target / cost, 1.001)) ** 2)
 
 
 def _narrow(
@@ -306,7 +306,11 @@ def _noise_by_curve(
     def cost(scale: float, order: float) -> float:
         return guarantee(scale, [order]).epsilon
 
+    most = noise * _RANGE
     while (best := best_order(partial(guarantee, noise))).epsilon > target_epsilon:
+        if noise > most:
+            wanted = f"an epsilon that noise attains, such as {best.epsilon}"
+            fail("target_epsilon", wanted, target_epsilon)
         noise *= 2
     tried: set[float] = set()
     while best.order not in tried and best.epsilon <= target_epsilon:

@@ -170,7 +170,7 @@ impl Grid {
         let mut logs = Vec::new();
         let sum = self.excess(alpha - 1.0, self.nodes_for(alpha), &mut logs);
         self.gather_beyond(alpha, &mut logs);
-        ln_1p_sum(sum, log_sum_exp(&logs))
+        ln_1p_sum(sum.max(0.0), log_sum_exp(&logs)) // E[h] may be below the smallest double
     }
 
     /// `ln(1 + E[h] + E[h'])`, with `h'` that of order `1 - alpha`.
@@ -180,7 +180,7 @@ impl Grid {
         let end = self.nodes_for(alpha);
         let sum = self.excess(alpha - 1.0, end, &mut logs) + self.excess(-alpha, end, &mut logs);
         self.gather_beyond(alpha, &mut logs);
-        ln_1p_sum(sum, log_sum_exp(&logs))
+        ln_1p_sum(sum.max(0.0), log_sum_exp(&logs))
     }
 
     /// So many nodes cover what order `alpha` weighs: its peaks lie below `alpha / s`.
