@@ -29,6 +29,7 @@ from dpmesh.controllers import DeepQ
 from dpmesh.schedules import Constant, SampleSize
 from dpmesh.simulator.checkpoint import Checkpoint
 from dpmesh.simulator.codec import classes_in, decode, encode
+from dpmesh.simulator.interrupt import Interrupt
 
 ROUNDS = 12
 
@@ -210,30 +211,51 @@ from test_simulate import make_problem
 
 def slow(problem, parameters, received):
     print("round", flush=True)
-    time.sleep(float(sys.argv[3]))
+    time.sleep(seconds.pop(0) if len(seconds) > 1 else seconds[0])
     return 0.0
 
+seconds = [float(text) for text in sys.argv[3].split()]
 dm.simulate(dm.OnlineLearning(), make_problem(4, 1000), dm.topology.ring(4), rounds=1000,
-            key=dm.Key.seeded(1), metrics=[slow], every=1, checkpoint=sys.argv[2])
+            key=dm.Key.seeded(1), metrics=[slow], every=1, checkpoint=sys.argv[2],
+            checkpoint_every=1 if len(seconds) > 1 else None)
 """
 
 
-@pytest.mark.parametrize("round_seconds", [0.2, 30])
-def test_ctrl_c_stops_within_a_second_and_leaves_a_checkpoint(round_seconds, tmp_path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("seconds", "begun", "saved"), [("0.2", 3, 3), ("30", 1, 0), ("0 30", 2, 1)]
+)
+def test_a_signal_stops_within_a_second_and_leaves_a_checkpoint(
+    seconds, begun, saved, number, tmp_path
+) -> None:
     path = tmp_path / "run"
-    command = [sys.executable, "-c", SLOW, str(Path(__file__).parent), path, str(round_seconds)]
+    command = [sys.executable, "-c", SLOW, str(Path(__file__).parent), path, seconds]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    for _ in range(3 if round_seconds < 1 else 1):
+    for _ in range(begun):
         child.stdout.readline()
     time.sleep(0.1)  # into the round: CPython sees a signal just before a wait only after it
     asked = time.monotonic()
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, errors = child.communicate(timeout=20)
     assert time.monotonic() - asked < 2  # a second, and a loaded machine
     assert "KeyboardInterrupt" in errors
     with np.load(path) as file:
-        assert (b'"rounds": 3' in file["header"].tobytes()) == (round_seconds < 1)
+        assert b'"rounds": %d,' % saved in file["header"].tobytes()
+
+
+def test_two_signals_are_one_request_and_one_of_them_twice_is_impatience() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Interrupt(deferred=True, patient=True) as interrupt:
+            signal.raise_signal(signal.SIGINT)  # by a terminal, and by who ends its processes
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupt.requested
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Pair(NamedTuple):

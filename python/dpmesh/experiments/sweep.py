@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import json
 import multiprocessing
@@ -9,6 +10,8 @@ import os
 import queue
 import re
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,6 +25,7 @@ from dpmesh._validate import fail, instance, integer
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
+from dpmesh.simulator.interrupt import Interrupt
 
 Tell = Callable[[int], None]
 """Hears of so many more rounds."""
@@ -128,10 +132,13 @@ def _side_by_side(
     context = multiprocessing.get_context("spawn")
     ticks, stop = context.Queue(), context.Event()
     threads = max(1, (os.cpu_count() or 1) // count)
-    with ProcessPoolExecutor(count, context, _begin, (ticks, stop, threads)) as pool:
+    with (
+        ProcessPoolExecutor(count, context, _begin, (ticks, stop, threads)) as pool,
+        Interrupt(deferred=True, patient=True) as interrupt,
+    ):
         running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
         try:
-            _follow(running, ticks, tell)
+            _follow(running, ticks, tell, interrupt)
         except BaseException:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -141,8 +148,10 @@ def _side_by_side(
         ]
 
 
-def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell) -> None:
+def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell, interrupt: Interrupt) -> None:
     while not all(future.done() for future in running):
+        if interrupt.requested:
+            raise KeyboardInterrupt
         with suppress(queue.Empty):
             tell(ticks.get(timeout=0.2))
 
@@ -154,6 +163,26 @@ def _begin(ticks: Any, stop: Any, threads: int) -> None:
 
     _ticks, _stop = ticks, stop
     kernels.set_threads(threads)
+    threading.Thread(target=_end_in_time, daemon=True).start()
+
+
+def _end_in_time() -> None:
+    """End the run of this worker when the sweep stops; without the sweep's process, this one."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while parent.is_alive() and not _stop.wait(timeout=1):
+        pass
+    _stop.set()
+    _thread.interrupt_main(signal.SIGTERM)  # a run with a checkpoint saves it and ends
+    parent.join()
+    while _saves():
+        time.sleep(0.1)
+    os._exit(1)
+
+
+def _saves() -> bool:
+    """Whether a run with a checkpoint is under way, which SIGTERM ends after its round."""
+    return signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
 
 
 def _work(settings: Settings, cell: Cell, folder: Path) -> None:
@@ -163,8 +192,8 @@ def _work(settings: Settings, cell: Cell, folder: Path) -> None:
 
 def _tell(rounds: int) -> None:
     _ticks.put(rounds)
-    if _stop.is_set():
-        signal.raise_signal(signal.SIGINT)  # the run saves its checkpoint and ends
+    if _stop.is_set() and not _saves():
+        raise KeyboardInterrupt
 
 
 def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C between two rounds instead of inside one, as long as that does not take long."""
+"""Ctrl-C and SIGTERM between two rounds instead of inside one, as long as that is not long."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ import _thread
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 PATIENCE = 0.7
-"""Seconds that a round may take to end after Ctrl-C."""
+"""Seconds that a round may take to end after a signal."""
+
+_BY_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""What Python does at a signal for which the program has no handler of its own."""
 
 
 class Interrupt:
     """Within its block, Ctrl-C sets `requested`, so that the loop can stop where it is whole.
 
-    A round that is not over after `PATIENCE` seconds, or a second Ctrl-C, stops at once with
-    `KeyboardInterrupt`. Outside the main thread, and where the program has a handler of its own,
-    Ctrl-C does what it did before.
+    So does SIGTERM, by which launchers and batch systems end processes. A round that is not over
+    after `PATIENCE` seconds, or the same signal again, stops at once with `KeyboardInterrupt`.
+    Outside the main thread, and where the program has a handler of its own, a signal does what it
+    did before.
 
     Parameters
     ----------
     deferred
         Whether to do so at all.
     patient
-        Whether to wait for the end of the round however long it takes, and to take SIGTERM, by
-        which launchers and batch systems end processes, for Ctrl-C.
+        Whether to wait for the end of the round however long it takes.
     """
 
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:
-        self.requested = False
         self._deferred, self._patient = deferred, patient
-        self._settled = False
+        self._noted: list[int] = []
+        self._over = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if self._deferred and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
-            if self._patient and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
+            for number, handler in _BY_DEFAULT.items():
+                if signal.getsignal(number) is handler:
+                    self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -49,28 +53,40 @@ class Interrupt:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.settle()
+        self._over = True
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def settle(self) -> None:
-        """Stop the clock: the round has ended, and what is still to do may take its time."""
-        self._settled = True
+    @property
+    def requested(self) -> bool:
+        """Whether the loop is to stop."""
+        return bool(self._noted)
+
+    @contextmanager
+    def patiently(self) -> Iterator[None]:
+        """Between two rounds: what is done in the block may take its time."""
+        before, self._patient = self._patient, True
+        try:
+            yield
+        finally:
+            self._patient = before
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            self._settled = True
+        if number in self._noted:
+            self._over = True
             raise KeyboardInterrupt
-        self.requested = True
-        if not self._patient:
-            threading.Thread(target=self._insist, daemon=True).start()
+        self._noted.append(number)
+        if len(self._noted) == 1:
+            threading.Thread(target=self._insist, args=(number,), daemon=True).start()
 
-    def _insist(self) -> None:
+    def _insist(self, number: int) -> None:
         """Ask again until the round ends: a signal just before a long wait is noticed after it."""
         time.sleep(PATIENCE)
-        while not self._settled:
-            if hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        while not self._over:
+            if self._patient:
+                pass
+            elif hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
             else:
-                _thread.interrupt_main()
+                _thread.interrupt_main(signal.Signals(number))
             time.sleep(0.1)

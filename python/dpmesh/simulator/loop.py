@@ -117,9 +117,9 @@ def simulate(
         saves; the others' runs hold their own nodes and no history.
     checkpoint
         A file in which the run keeps its progress. If it is there, the run goes on from it, to the
-        same bits as if it had not been interrupted; if not, it is made. Ctrl-C saves before it
-        stops the run, unless the round takes longer than a second (with an engine, all stop after
-        the round, at SIGTERM too). The file holds the nodes' own parameters and must be kept as
+        same bits as if it had not been interrupted; if not, it is made. Ctrl-C and SIGTERM save
+        before they stop the run, unless the round takes longer than a second (with an engine, all
+        stop after the round). The file holds the nodes' own parameters and must be kept as
         they are. It holds no key: give the run's own, seeded or from a file that you keep
         (`Key.save`).
     checkpoint_every
@@ -282,8 +282,8 @@ class _Loop:
             if interrupt.requested and not self.ranks.stops_together:
                 signs |= Sign.STOP  # while it was written down
             if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
-                interrupt.settle()
-                self._save()
+                with interrupt.patiently():
+                    self._save()
         return signs
 
     def _signs(self, step: Step, interrupt: Interrupt) -> Sign:

@@ -1,0 +1,53 @@
+"""Signals that end a sweep end its workers, too, and leave their checkpoints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_experiments import TEXT, write
+
+SWEEP = """
+import signal, sys
+from dpmesh.experiments import read, run_sweep
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
+settings = read(sys.argv[1])
+run_sweep(settings, sys.argv[2], processes=2, tell=lambda rounds: print(rounds, flush=True))
+"""
+
+ONLINE = """kind = "OnlineLearning"
+step_size = {kind = "InverseSqrt", scale = 4.0}
+radius = 10
+"""
+ENDLESS = """kind = "GradientDescent"
+records = 100
+noise_multiplier = 100.0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes end in another way there")
+@pytest.mark.parametrize("ended_by", ["SIGTERM", "SIGKILL", "Ctrl-C"])
+def test_workers_end_with_the_sweep_and_save(ended_by: str, tmp_path: Path) -> None:
+    text = TEXT.partition("algorithm.epsilon")[0].replace(ONLINE, ENDLESS)
+    text = text.replace("rounds = 6", "rounds = 100_000\nevery = 1")
+    command = [sys.executable, "-c", SWEEP, write(tmp_path, text), tmp_path / "results"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    sweep = subprocess.Popen(command, start_new_session=True, **pipes)
+    assert sweep.stdout is not None
+    for _ in range(300):
+        assert sweep.stdout.readline()
+    if ended_by == "Ctrl-C":
+        os.killpg(sweep.pid, signal.SIGINT)  # by a terminal, which workers hear, too
+    else:
+        sweep.send_signal(getattr(signal, ended_by))
+    _, errors = sweep.communicate(timeout=60)  # until all who hold the pipes are gone
+    assert ("KeyboardInterrupt" in errors) == (ended_by != "SIGKILL")
+    saved = list((tmp_path / "results").glob("seed=*/checkpoint"))
+    headers = [np.load(path)["header"].tobytes() for path in saved]
+    assert any(b'"rounds": 0' not in header for header in headers)
