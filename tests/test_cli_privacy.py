@@ -10,7 +10,7 @@ from dpmesh.privacy import accounting, rounded_up
 
 testing = pytest.importorskip("typer.testing")
 
-FEDERATED = ["federated", "--clients", "1000", "--rate", "0.05"]
+FEDERATED = ["federated", "--clients", "1000", "--sampling-rate", "0.05"]
 QUANTIZED = [
     *("quantized", "--step-size", "0.01", "--consensus-step-size", "0.05"),
     *("--sample-size", "50"),
@@ -135,7 +135,17 @@ def test_with_replacement() -> None:
             "sampling: wanted one of 'poisson', 'uniform', got 'both'",
         ),
         (
-            ["federated", "--clients", "9", "--rate", "2", "--noise", "1", "--rounds", "1"],
+            [
+                "federated",
+                "--clients",
+                "9",
+                "--sampling-rate",
+                "2",
+                "--noise",
+                "1",
+                "--rounds",
+                "1",
+            ],
             r"sampling_rate: wanted a number in \(0, 1\], got 2",
         ),
         ([*FEDERATED, "--noise", "0.1", "--epsilon", "1"], "epsilon: wanted at least .*, got 1"),

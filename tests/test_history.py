@@ -142,6 +142,8 @@ def test_an_unknown_metric_is_named() -> None:
         history().of_nodes("accuracy")
     with pytest.raises(ValueError, match="metric: wanted one of 'accuracy', 'seconds', got 'b'"):
         history().first("b", 1.0)
+    with pytest.raises(ValueError, match=r"metric: wanted one of the network, got 'by_node', of e"):
+        history()["by_node"]
     with pytest.raises(
         ValueError, match=r"metric: wanted a metric of each node, .*, got 'accuracy'"
     ):

@@ -272,6 +272,8 @@ def test_bad_input_is_named() -> None:
         JaxProblem(train, parts, *model, regularization=-1.0)
     with pytest.raises(ValueError, match="partition: wanted at least 1 node, got none"):
         JaxProblem(train, (), *model)
+    with pytest.raises(ValueError, match=r"start: wanted a function of a JAX key .*, got {'w'"):
+        JaxProblem(train, parts, {"w": np.zeros((5, 3))}, *model[1:])
     with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
         JaxProblem(train, parts, *model).accuracy(np.zeros((1, 15)))
     with pytest.raises(ValueError, match="scores: wanted a function to classify by"):

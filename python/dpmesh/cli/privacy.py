@@ -43,7 +43,9 @@ Lipschitz = Annotated[float, typer.Option(help="Of the loss, L.")]
 @telling
 def federated(
     clients: Annotated[int, typer.Option(help="Their number, N.")],
-    rate: Annotated[float, typer.Option(help="Expected share of clients in a cohort, tau.")],
+    sampling_rate: Annotated[
+        float, typer.Option(help="Expected share of clients in a cohort, tau.")
+    ],
     epsilon: Epsilon = None,
     noise: Noise = None,
     rounds: Rounds = None,
@@ -56,7 +58,7 @@ def federated(
     def make(multiplier: float) -> dm.FederatedLearning:
         return dm.FederatedLearning(
             clients,
-            rate,
+            sampling_rate,
             clipping_norm,
             multiplier,
             sampling=sampling,  # type: ignore[arg-type]  # checked there

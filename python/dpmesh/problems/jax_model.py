@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -82,6 +83,9 @@ class JaxProblem(DenseProblem):
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("records_at_once", self.records_at_once, at_least=1)
+        if not callable(self.start):
+            wanted = "a function of a JAX key that returns parameters"
+            fail("start", wanted, reprlib.repr(self.start))
         params = jax.eval_shape(self.start, jax.random.key(0))
         x = np.asarray(self.train.features[:1], np.float32).reshape(self._shape)
         _gives("loss", "a number", 0, self.loss, params, x, self.train.labels[0])

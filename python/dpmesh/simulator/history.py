@@ -143,7 +143,10 @@ class History:
         return float(times[reached[0]])
 
     def _of(self, metric: str) -> Iterator[tuple[int, Value]]:
-        one_of("metric", metric, self.metrics)
+        known = self.metrics
+        if metric not in known and metric in self.node_metrics:
+            fail("metric", "one of the network", f"{metric!r}, of each node: of_nodes({metric!r})")
+        one_of("metric", metric, known)
         return (
             (t, value) for t, name, value in self._measured if name == metric and _is_one(value)
         )
