@@ -8,6 +8,8 @@ from collections.abc import Collection, Hashable
 from numbers import Integral, Real
 from typing import NoReturn, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 
@@ -89,3 +91,15 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
         listed = ", ".join(map(repr, choices)) or "none at all"
         fail(argument, f"one of {listed}", reprlib.repr(value))
     return value
+
+
+def in_python(value: T) -> T:
+    """A number of numpy as Python's own, whose products do not wrap around or have few digits."""
+    return value.item() if isinstance(value, np.number) else value
+
+
+def keep_numbers(record: object) -> None:
+    """Keep numbers of numpy in the fields of a frozen record as Python's own."""
+    for name, value in vars(record).copy().items():
+        if isinstance(value, np.number):
+            object.__setattr__(record, name, in_python(value))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, non_negative, positive
+from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive
 from dpmesh.kernels._arrays import floats
 from dpmesh.privacy.types import Floats, Released
 
@@ -91,6 +91,7 @@ class LaplacianSmoothing:
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         non_negative("smoothing", self.smoothing)
         _check_cycles(self.power, self.blocks)
 
@@ -126,6 +127,7 @@ class AdaptiveSmoothing:
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("rounds", self.rounds, at_least=1)
         positive("largest", self.largest)
         _check_cycles(self.power, self.blocks)
@@ -176,6 +178,7 @@ class Reordered:
     order: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         places = np.asarray(self.order)
         if places.ndim != 1 or not np.array_equal(np.sort(places), np.arange(len(places))):
             fail("order", "a permutation of 0, 1, ..", f"{places.dtype} of shape {places.shape}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Protocol, TypeGuard, TypeVar
 
-from dpmesh._validate import fail, integer, non_negative, number, positive, probability
+from dpmesh._validate import fail, in_python, integer, non_negative, number, positive, probability
 
 __all__ = [
     "Constant",
@@ -242,7 +242,8 @@ class SampleSize:
 
 def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     """Return the value of an algorithm's setting at t, counted from 1."""
-    return schedule(t) if callable(schedule) else schedule
+    value = schedule(t) if callable(schedule) else schedule
+    return value if type(value) is float else in_python(value)
 
 
 def keep_schedules(algorithm: object, *names: str) -> None:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, Walks
-from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
@@ -155,6 +155,7 @@ class FederatedLearning:
     clients_at_once: int = 1024
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("clients", self.clients, at_least=1, below=2**32)
         probability("sampling_rate", self.sampling_rate, zero=False)
         positive("clipping_norm", self.clipping_norm)

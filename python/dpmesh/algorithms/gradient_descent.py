@@ -15,7 +15,7 @@ from functools import partial
 from typing import ClassVar
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, positive
+from dpmesh._validate import fail, integer, keep_numbers, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
@@ -65,6 +65,7 @@ class GradientDescent:
     clipping_norm: float = 1.0
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("records", self.records, at_least=1)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -104,6 +104,7 @@ class OnlineLearning:
     projection: Projection = "ball"
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)

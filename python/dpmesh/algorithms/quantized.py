@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged
-from dpmesh._validate import able, fail, integer, one_of, positive
+from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
@@ -161,6 +161,7 @@ class QuantizedGossip:
     grid: float | None = None
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         keep_schedules(self, "step_size", "consensus_step_size")
         keep_sample_size(self, "sample_size")
         if self.noise_std is not None:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, positive
+from dpmesh._validate import fail, integer, keep_numbers, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Release, Sensitivity
@@ -84,6 +84,7 @@ class WithReplacement:
     step_size: float | Schedule = InverseSqrt(1.0)
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         for name in ("nodes", "records", "models", "batch_size", "visits"):
             integer(name, getattr(self, name), at_least=1)
         if self.batch_size > self.records:

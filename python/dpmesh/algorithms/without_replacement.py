@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged, slices
-from dpmesh._validate import able, fail, integer, one_of, positive, probability
+from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.controllers.base import PRIVATE_DECISIONS
@@ -140,6 +140,7 @@ class WithoutReplacement:
     public_data: Dataset | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
         probability("delta", self.delta, zero=False, one=False)

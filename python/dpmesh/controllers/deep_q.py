@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.controllers.base import Actions, Observation
 from dpmesh.kernels import QReplay, QTrained
 from dpmesh.kernels.qnet import ACTIVATIONS, LANES, Activation, Float32s
@@ -120,6 +120,7 @@ class DeepQ:
     final_exploration: float = 0.1
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("anneal_rounds", self.anneal_rounds, at_least=1)
         one_of("sees", self.sees, ("local", "released"))
         if integer("hidden", self.hidden, at_least=1) % LANES:

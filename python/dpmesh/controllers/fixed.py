@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmesh import kernels
-from dpmesh._validate import integer, probability
+from dpmesh._validate import integer, keep_numbers, probability
 from dpmesh.controllers.base import Actions, Observation
 from dpmesh.keys import Key, Purpose
 
@@ -83,6 +83,7 @@ class RandomGlobal(FixedController):
     rate: float
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         probability("rate", self.rate)
 
     def may_be_global(self, round: int) -> bool:
@@ -101,6 +102,7 @@ class Periodic(FixedController):
     period: int
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("period", self.period, at_least=1)
 
     def may_be_global(self, round: int) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from dpmesh._validate import able, fail, integer, positive, probability
+from dpmesh._validate import able, fail, integer, keep_numbers, positive, probability
 from dpmesh.keys import Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
@@ -68,6 +68,7 @@ class Budget:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, positive, probability
+from dpmesh._validate import fail, integer, keep_numbers, positive, probability
 from dpmesh.kernels import Packed
 from dpmesh.keys import Stream
 from dpmesh.privacy.types import Floats
@@ -119,6 +119,7 @@ class Quantizer:
     bits: int | None = None
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         positive("step", self.step)
         if self.bits is not None:
             integer("bits", self.bits, at_least=1, below=MOST_BITS + 1)
@@ -193,6 +194,7 @@ class Levels:
     levels: int
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("levels", self.levels, at_least=1)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
@@ -250,6 +252,7 @@ class RandomSparsifier:
     keep: float
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         probability("keep", self.keep, zero=False)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:

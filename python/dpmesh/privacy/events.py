@@ -42,7 +42,9 @@ class Sensitivity:
     reason: str
 
     def __post_init__(self) -> None:
-        non_negative("bound", self.bound)
+        bound = non_negative("bound", self.bound)
+        if bound is not self.bound:
+            object.__setattr__(self, "bound", bound)
         one_of("norm", self.norm, ("l1", "l2"))
 
 
@@ -92,6 +94,8 @@ class Release:
         one_of("mechanism", self.mechanism, _NAMES)
         integer("round", self.round)
         z, noisy = number("noise_multiplier", self.noise_multiplier), self.mechanism != "none"
+        if z is not self.noise_multiplier:
+            object.__setattr__(self, "noise_multiplier", z)
         if not (z > 0 if noisy else z == 0):
             wanted = "a finite number greater than 0" if noisy else "0 for the mechanism 'none'"
             fail("noise_multiplier", wanted, self.noise_multiplier)

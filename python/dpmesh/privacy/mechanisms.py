@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import kernels
-from dpmesh._validate import able, fail, instance, one_of, positive
+from dpmesh._validate import able, fail, instance, keep_numbers, one_of, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
@@ -81,6 +81,7 @@ class Mechanism(ABC):
     norm: ClassVar[Norm]
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         positive("noise_multiplier", self.noise_multiplier)
         if self.clipping_norm is not None:
             positive("clipping_norm", self.clipping_norm)
@@ -316,6 +317,7 @@ class NoNoise(Mechanism):
     norm = "l2"
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         if self.noise_multiplier != 0:
             fail("noise_multiplier", "0, since there is no noise", self.noise_multiplier)
         if self.grid is not None:

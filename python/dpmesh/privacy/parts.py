@@ -104,7 +104,7 @@ def parts_of(releases: Sequence[Release], nodes: int) -> Parts:
 
 def nodes_named(releases: Sequence[Release]) -> int:
     """Return the least number of nodes that holds all that releases name; 0 if they name none."""
-    return max((1 + max(r.nodes) for r in releases if r.nodes is not None), default=0)
+    return max((1 + int(max(r.nodes)) for r in releases if r.nodes is not None), default=0)
 
 
 def _touches(releases: Sequence[Release], nodes: int) -> tuple[Indices, Indices]:

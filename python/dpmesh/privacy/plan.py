@@ -159,7 +159,7 @@ class Plan:
         return [release for release in self.releases if release.sensitivity.bound > 0]
 
     def _costs(self, nodes: int, delta: float) -> tuple[Costs, Parts]:
-        probability("delta", delta, one=False)
+        delta = probability("delta", delta, one=False)
         touching = self._touching
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dpmesh._validate import integer, probability
+from dpmesh._validate import integer, keep_numbers, probability
 from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class PoissonSampling:
     rate: float
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         probability("rate", self.rate, zero=False)
 
     def event(self, release: DpEvent) -> DpEvent:
@@ -46,6 +47,7 @@ class FixedSizeSampling:
     population: int
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("population", self.population, at_least=1)
         integer("size", self.size, at_least=1, below=self.population + 1)
 

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from dpmesh import kernels
 from dpmesh._ragged import Ragged, Walks, rows
-from dpmesh._validate import fail, instance, integer, non_negative, one_of, positive
+from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels._arrays import FloatArray
@@ -78,6 +78,7 @@ class LinearProblem:
     _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         one_of("loss", self.loss, LOSSES)

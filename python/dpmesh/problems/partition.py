@@ -9,7 +9,7 @@ from types import NoneType
 import numpy as np
 
 from dpmesh._ragged import Indices, Ragged, rows
-from dpmesh._validate import fail, instance, integer, non_negative
+from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative
 from dpmesh.data import Dataset, Partition
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels._arrays import FloatArray
@@ -56,6 +56,7 @@ class DenseProblem(ABC):
     _records: Ragged
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         non_negative("regularization", self.regularization)
         integer("nodes_at_once", self.nodes_at_once, at_least=1)
         instance("train", self.train, A_DATASET, Dataset)

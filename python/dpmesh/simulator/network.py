@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, non_negative, positive, probability
+from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
 from dpmesh.keys import Key, Purpose, generator
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -28,6 +28,7 @@ class Exponential:
     mean: float
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         positive("mean", self.mean)
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
@@ -46,6 +47,7 @@ class LogNormal:
     sigma: float
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         positive("median", self.median)
         non_negative("sigma", self.sigma)
 
@@ -62,6 +64,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         positive("low", self.low)
         if positive("high", self.high) < self.low:
             fail("high", f"at least low = {self.low}", self.high)
@@ -136,6 +139,7 @@ class Network:
     min_delay: int = 0
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         for name in ("latency", "compute"):
             _check_law(name, getattr(self, name), zero=True)
         if self.bandwidth is not None:

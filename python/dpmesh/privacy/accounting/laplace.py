@@ -35,7 +35,7 @@ def laplace_epsilon(
         If `delta` is outside [0, 1), a noise multiplier is not finite and positive, a count is
         negative or no integer, or lengths differ.
     """
-    probability("delta", delta, one=False)
+    delta = probability("delta", delta, one=False)
     multiplier, times = noisy_rounds(noise_multiplier, count)
     pure = float(np.sum(times / multiplier))
     if delta == 0 or pure == 0:

@@ -125,7 +125,7 @@ def _epsilon(
     accountant: Accountant,
 ) -> float:
     rate, multiplier, times = rounds
-    open_probability("delta", delta)
+    delta = open_probability("delta", delta)
     one_of("accountant", accountant, get_args(Accountant))
     if accountant == "pld" and delta < _loss.SMALLEST_DELTA:
         fail("delta", f"at least {_loss.SMALLEST_DELTA:g} for accountant 'pld'", delta)
