@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from dpmesh import topology
 from dpmesh.algorithms import Info
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Plan, Sensitivity
@@ -158,3 +159,5 @@ def test_a_scale_that_the_mechanism_misstates_is_flagged() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="rounds: wanted an integer of at least 1, got 0"):
         couple(Sum(), np.zeros(1), np.zeros(1), alone, rounds=0)
+    with pytest.raises(ValueError, match=r"exchange: wanted how messages travel, such .*Static"):
+        couple(Sum(), np.zeros(1), np.zeros(1), topology.complete(2), rounds=1)

@@ -179,6 +179,7 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Release(0, "gaussian", 10**400, ONE), "noise_multiplier: wanted .*, got 1000000"),
         (lambda: plan(Gaussian(1e-120).planned(0, ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
         (lambda: Release(0, "Laplace", 2.0, ONE), "mechanism: wanted one of 'laplace', .*Laplace"),
+        (lambda: Plan(Laplace(1.0).planned(0, ONE), "replace_one", "record"), "releases: wanted a"),
         (lambda: Plan((), "replace-one", "record"), "neighboring_relation: wanted one of 'add_rem"),
         (lambda: Plan((), "replace_one", "node"), "unit: wanted one of 'record', 'user', got 'no"),
         (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, as of .*, got Gaussian"),

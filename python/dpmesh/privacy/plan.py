@@ -58,7 +58,7 @@ class Plan:
     Raises
     ------
     ValueError
-        If there is no such relation or unit.
+        If there is no such relation or unit, or releases are no tuple of some.
     """
 
     releases: tuple[Release, ...]
@@ -67,6 +67,7 @@ class Plan:
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        instance("releases", self.releases, "a tuple of releases", tuple, list)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         one_of("unit", self.unit, get_args(Unit))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.door import Passage, drawn_once, watched_by
@@ -83,6 +85,9 @@ def record(
         If given, what comes out of the door is what came out in that run, as far as it goes: the
         run's own releases are made and recorded, and then nobody hears them.
     """
+    if not callable(exchange):
+        wanted = "how messages travel, such as alone, or Gossip(topology) of simulator.exchange"
+        fail("exchange", wanted, reprlib.repr(exchange))
     run = Transcript()
 
     def watch(passage: Passage) -> Emission:
