@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Collection, Hashable
-from numbers import Integral, Real
-from typing import NoReturn, TypeVar
-
-import numpy as np
+from numbers import Integral, Number, Real
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -93,13 +91,13 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
     return value
 
 
-def in_python(value: T) -> T:
+def in_python(value: Any) -> Any:
     """A number of numpy as Python's own, whose products do not wrap around or have few digits."""
-    return value.item() if isinstance(value, np.number) else value
+    return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
 
 
 def keep_numbers(record: object) -> None:
     """Keep numbers of numpy in the fields of a frozen record as Python's own."""
     for name, value in vars(record).copy().items():
-        if isinstance(value, np.number):
-            object.__setattr__(record, name, in_python(value))
+        if (kept := in_python(value)) is not value:
+            object.__setattr__(record, name, kept)

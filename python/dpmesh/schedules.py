@@ -243,7 +243,8 @@ class SampleSize:
 def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     """Return the value of an algorithm's setting at t, counted from 1."""
     value = schedule(t) if callable(schedule) else schedule
-    return value if type(value) is float else in_python(value)
+    kept: NumberT = value if type(value) is float else in_python(value)
+    return kept
 
 
 def keep_schedules(algorithm: object, *names: str) -> None:
