@@ -132,10 +132,25 @@ pub(crate) const LINE: usize = 64;
 /// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
 #[inline(always)]
 pub(crate) fn fetch<T>(slice: &[T], index: usize) {
+    fetch_into::<T, 1>(slice, index);
+}
+
+/// As [`fetch`], for an element that is needed later: into the second-level cache.
+#[inline(always)]
+pub(crate) fn fetch_early<T>(slice: &[T], index: usize) {
+    fetch_into::<T, 2>(slice, index);
+}
+
+#[inline(always)]
+fn fetch_into<T, const LEVEL: u8>(slice: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
     if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
-        use std::arch::x86_64::_MM_HINT_T0;
-        sse._mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(index).cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1};
+        let place = slice.as_ptr().wrapping_add(index).cast();
+        match LEVEL {
+            1 => sse._mm_prefetch::<_MM_HINT_T0>(place),
+            _ => sse._mm_prefetch::<_MM_HINT_T1>(place),
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (slice, index);

@@ -1,5 +1,22 @@
 //! Memory that a thread keeps from one node to the next.
 
+use crate::Real;
+use crate::parallel::LINE;
+
+/// The parameters where a line of the cache begins, in `room` if they are elsewhere: a vector that straddles two lines
+/// costs two reads.
+pub(super) fn at_line<'a, T: Real>(params: &'a [T], room: &'a mut Vec<T>) -> &'a [T] {
+    if params.as_ptr().align_offset(LINE) == 0 {
+        return params;
+    }
+    let line = LINE / size_of::<T>();
+    room.resize(params.len() + line, T::ZERO);
+    let start = room.as_ptr().align_offset(LINE).min(line);
+    let room = &mut room[start..][..params.len()];
+    room.copy_from_slice(params);
+    room
+}
+
 /// Scores and factors of the records of one batch.
 #[derive(Debug)]
 pub(super) struct Scratch<T> {
@@ -12,6 +29,26 @@ impl<T> Scratch<T> {
         Scratch {
             scores: Vec::new(),
             factors: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_moved_to_a_line_only_where_they_are_elsewhere() {
+        let numbers: Vec<f32> = (0..100).map(|i| i as f32).collect();
+        let first = numbers.as_ptr().align_offset(LINE);
+        for offset in 0..20 {
+            let params = &numbers[offset..offset + 50];
+            let mut room = Vec::new();
+            let there = at_line(params, &mut room);
+            assert_eq!(there, params);
+            assert_eq!(there.as_ptr().align_offset(LINE), 0);
+            let stays = there.as_ptr() == params.as_ptr();
+            assert_eq!(stays, offset % 16 == first);
         }
     }
 }

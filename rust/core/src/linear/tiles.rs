@@ -7,14 +7,15 @@ use pulp::{Simd, WithSimd};
 
 use super::Dense;
 use super::model::RECORDS_AT_ONCE;
-use crate::parallel::{LINE, fetch};
+use crate::parallel::{LINE, fetch, fetch_early};
 use crate::wide::Wide;
 
 /// Rows of a tile, and its records where there are registers for that.
 const SIDE: usize = 5;
 
 /// Rows of a tile of two records, where there are registers for that and many records: these, which may come from
-/// memory, are read once for all those rows, which stay in the first-level cache.
+/// memory, are read once for all those rows, which stay in the first-level cache. The next two are asked for there, and
+/// those after the next into the second-level cache: the first waits for too few lines at a time to hide the memory.
 const MANY_ROWS: usize = 2 * SIDE;
 /// So many records are many: more than are worked on at once for a gradient, which are in a cache.
 const MANY_RECORDS: usize = RECORDS_AT_ONCE + 1;
@@ -100,7 +101,15 @@ impl<T: Wide> Tiles for Scores<'_, T> {
         let x = self.x.rows(group::<R>(self.records, first));
         let sums = if k == 0 && first + R < self.records.len() {
             let next = self.x.rows(group_or_last::<R>(self.records, first + R));
-            products(simd, x, rows, |r, c| fetch(next[r], c))
+            if K == MANY_ROWS {
+                let later = self.x.rows(group_or_last::<R>(self.records, first + 3 * R));
+                products(simd, x, rows, |r, c| {
+                    fetch(next[r], c);
+                    fetch_early(later[r], c);
+                })
+            } else {
+                products(simd, x, rows, |r, c| fetch(next[r], c))
+            }
         } else {
             products(simd, x, rows, |_, _| ())
         };
