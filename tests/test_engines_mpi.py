@@ -189,6 +189,13 @@ def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Pat
     assert_same(tmp_path / name, mpi_program.run(name, "varying"))
 
 
+def test_an_engine_of_no_network_is_named() -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra 'mpi'")
+    code = "from dpmesh.engines.mpi import MpiEngine; MpiEngine('ring')"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ValueError: topology: wanted a network of dpmesh.topology, or the n" in failed.stderr
+
+
 def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     succeed(3, "varying", tmp_path, "ended")
     run = json.loads((tmp_path / "ended" / "run.json").read_text())

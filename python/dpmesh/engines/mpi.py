@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail, integer
+from dpmesh._validate import able, fail, integer
 from dpmesh.algorithms.base import Info, Losses
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 from dpmesh.engines.blocks import Nodes, blocks
@@ -92,13 +92,16 @@ class MpiEngine:
     Raises
     ------
     ValueError
-        If there are more ranks than nodes.
+        If there are more ranks than nodes, or `topology` is neither.
     """
 
     stops_together = True
 
     def __init__(self, topology: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         self.communicator = communicator
+        if not isinstance(topology, int):
+            wanted = "a network of dpmesh.topology, or the number of nodes for a token"
+            able("topology", topology, wanted, "matrix")
         nodes = topology if isinstance(topology, int) else topology.nodes
         integer("ranks", communicator.size, at_least=1, below=nodes + 1)
         if isinstance(topology, int):
