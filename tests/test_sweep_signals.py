@@ -32,15 +32,16 @@ noise_multiplier = 100.0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes end in another way there")
+@pytest.mark.parametrize("rounds", [1, 300])  # at first one worker's run has not begun
 @pytest.mark.parametrize("ended_by", ["SIGTERM", "SIGKILL", "Ctrl-C"])
-def test_workers_end_with_the_sweep_and_save(ended_by: str, tmp_path: Path) -> None:
+def test_workers_end_with_the_sweep_and_save(ended_by: str, rounds: int, tmp_path: Path) -> None:
     text = TEXT.partition("algorithm.epsilon")[0].replace(ONLINE, ENDLESS)
     text = text.replace("rounds = 6", "rounds = 100_000\nevery = 1")
     command = [sys.executable, "-c", SWEEP, write(tmp_path, text), tmp_path / "results"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     sweep = subprocess.Popen(command, start_new_session=True, **pipes)
     assert sweep.stdout is not None
-    for _ in range(300):
+    for _ in range(rounds):
         assert sweep.stdout.readline()
     if ended_by == "Ctrl-C":
         os.killpg(sweep.pid, signal.SIGINT)  # by a terminal, which workers hear, too

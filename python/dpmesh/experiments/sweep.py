@@ -173,6 +173,8 @@ def _end_in_time() -> None:
     while parent.is_alive() and not _stop.wait(timeout=1):
         pass
     _stop.set()
+    while parent.is_alive() and not _saves():  # a run may be about to begin
+        time.sleep(0.1)
     _thread.interrupt_main(signal.SIGTERM)  # a run with a checkpoint saves it and ends
     parent.join()
     while _saves():
