@@ -132,28 +132,28 @@ pub(crate) const LINE: usize = 64;
 /// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
 #[inline(always)]
 pub(crate) fn fetch<T>(slice: &[T], index: usize) {
-    fetch_into::<T, 1>(slice, index);
+    ask::<T, 1>(slice.as_ptr().wrapping_add(index));
 }
 
-/// As [`fetch`], for an element that is needed later: into the second-level cache.
+/// Asks for the cache line of a place that is needed later than what [`fetch`] asks for: it comes as far as the
+/// second-level cache.
 #[inline(always)]
-pub(crate) fn fetch_early<T>(slice: &[T], index: usize) {
-    fetch_into::<T, 2>(slice, index);
+pub(crate) fn fetch_early<T>(place: *const T) {
+    ask::<T, 2>(place);
 }
 
 #[inline(always)]
-fn fetch_into<T, const LEVEL: u8>(slice: &[T], index: usize) {
+fn ask<T, const LEVEL: u8>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
     if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1};
-        let place = slice.as_ptr().wrapping_add(index).cast();
         match LEVEL {
-            1 => sse._mm_prefetch::<_MM_HINT_T0>(place),
-            _ => sse._mm_prefetch::<_MM_HINT_T1>(place),
+            1 => sse._mm_prefetch::<_MM_HINT_T0>(place.cast()),
+            _ => sse._mm_prefetch::<_MM_HINT_T1>(place.cast()),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (slice, index);
+    let _ = place;
 }
 
 /// As [`fetch`], for so many elements from `first` on.

@@ -105,7 +105,7 @@ impl<T: Wide> Tiles for Scores<'_, T> {
                 let later = self.x.rows(group_or_last::<R>(self.records, first + 3 * R));
                 products(simd, x, rows, |r, c| {
                     fetch(next[r], c);
-                    fetch_early(later[r], c);
+                    fetch_early(later[r].as_ptr().wrapping_add(c));
                 })
             } else {
                 products(simd, x, rows, |r, c| fetch(next[r], c))

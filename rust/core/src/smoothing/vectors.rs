@@ -11,7 +11,7 @@ use pulp::x86::{V3, V4};
 
 use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Steps, StepsMut, Sweep, Tiling};
 use crate::Real;
-use crate::parallel::LINE;
+use crate::parallel::{LINE, fetch_early};
 
 /// The elements of one step, of as many lanes as a vector has; others are not looked at.
 type Rows<A> = [[A; STEP]; LANES];
@@ -38,9 +38,6 @@ pub trait InVectors<S>: Real + Pod {
     /// `a * b + c`, rounded once.
     #[doc(hidden)]
     fn multiply_add(simd: S, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// Asks for the cache line of a number that will be needed soon.
-    #[doc(hidden)]
-    fn prefetch<T>(simd: S, place: *const T);
     /// 0 where the absolute value is less than `limit`.
     #[doc(hidden)]
     fn without_less(simd: S, vector: Self::Vector, limit: Self::Vector) -> Self::Vector;
@@ -232,7 +229,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         if self.ahead > 0 {
             let next = start.wrapping_add(self.ahead + LANES * from);
             for line in (0..LANES * STEP).step_by(LINE / size_of::<T>()) {
-                A::prefetch(self.simd, next.wrapping_add(line));
+                fetch_early(next.wrapping_add(line));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Vectors of 256 bits.
 
-use std::arch::x86_64::{__m256, __m256d, _CMP_NLT_UQ, _MM_HINT_T0};
+use std::arch::x86_64::{__m256, __m256d, _CMP_NLT_UQ};
 
 use pulp::bytemuck::cast;
 use pulp::x86::V3;
@@ -32,11 +32,6 @@ impl InVectors<V3> for f32 {
     #[inline(always)]
     fn multiply_add(simd: V3, a: f32x8, b: f32x8, c: f32x8) -> f32x8 {
         simd.mul_add_f32x8(a, b, c)
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(simd: V3, place: *const T) {
-        simd.sse._mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
 
     #[inline(always)]
@@ -118,11 +113,6 @@ impl InVectors<V3> for f64 {
     #[inline(always)]
     fn multiply_add(simd: V3, a: f64x4, b: f64x4, c: f64x4) -> f64x4 {
         simd.mul_add_f64x4(a, b, c)
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(simd: V3, place: *const T) {
-        simd.sse._mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
 
     #[inline(always)]

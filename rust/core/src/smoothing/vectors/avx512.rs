@@ -1,6 +1,6 @@
 //! Vectors of 512 bits.
 
-use std::arch::x86_64::{__m512, __m512d, _CMP_NLT_UQ, _MM_HINT_T0};
+use std::arch::x86_64::{__m512, __m512d, _CMP_NLT_UQ};
 
 use pulp::bytemuck::cast;
 use pulp::x86::V4;
@@ -32,11 +32,6 @@ impl InVectors<V4> for f32 {
     #[inline(always)]
     fn multiply_add(simd: V4, a: f32x16, b: f32x16, c: f32x16) -> f32x16 {
         simd.mul_add_f32x16(a, b, c)
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(simd: V4, place: *const T) {
-        simd.sse._mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
 
     #[inline(always)]
@@ -145,11 +140,6 @@ impl InVectors<V4> for f64 {
     #[inline(always)]
     fn multiply_add(simd: V4, a: f64x8, b: f64x8, c: f64x8) -> f64x8 {
         simd.mul_add_f64x8(a, b, c)
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(simd: V4, place: *const T) {
-        simd.sse._mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
 
     #[inline(always)]
