@@ -202,7 +202,7 @@ def test_more_data_a_larger_budget_or_a_longer_run_never_hurt() -> None:
         ({"rounds": 1}, "rounds: wanted an integer of at least 2, got 1"),
         ({"records": 0}, "records: wanted an integer of at least 1, got 0"),
         ({"target_delta": 0.0}, "delta: wanted"),
-        ({"clipping_norm": -1.0}, "gradient_bound: wanted .* greater than 0"),
+        ({"clipping_norm": -1.0}, "clipping_norm: wanted .* greater than 0"),
     ],
 )
 def test_where_nothing_fits_the_reason_is_named(changes, message: str) -> None:

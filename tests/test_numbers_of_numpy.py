@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.privacy import Budget, Gaussian, Plan, Release, Sensitivity
+from dpmesh.bounds import federated as federated_bounds
+from dpmesh.bounds import online as online_bounds
+from dpmesh.bounds import quantized as quantized_bounds
+from dpmesh.estimators import AdaptiveSmoothing
+from dpmesh.privacy import Budget, Gaussian, Plan, PoissonSampling, Release, Sensitivity, accounting
+from dpmesh.privacy.accounting.papers import federated, online, quantized, without_replacement
+from dpmesh.privacy.audit import one_run
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.schedules import at
 
 FEW, MANY = np.uint8(10), np.uint8(200)
@@ -87,3 +96,119 @@ def test_the_last_node_that_a_byte_counts_pays() -> None:
 
 def test_schedules_of_ones_own_may_return_them() -> None:
     assert type(at(lambda t: TENTH / t, 1)) is float
+
+
+LOSSES = {"smoothness": MANY, "gradient_variance": TENTH, "strong_convexity": TENTH}
+LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diameter": FEW}
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (online.sensitivity, {"step_size": MANY, "dim": 3, "lipschitz": MANY, "batch_size": FEW}),
+        (
+            lambda **given: without_replacement.sensitivity(0.001, **given),
+            {"lipschitz": MANY, "batch_size": FEW, "smoothness": MANY},
+        ),
+        (
+            without_replacement.classical_noise_std,
+            {"target_epsilon": TENTH, "target_delta": TENTH, "sensitivity": MANY},
+        ),
+        (
+            lambda **given: federated.closed_form_rdp(sampling="poisson", **given),
+            {"sampling_rate": np.float16(0.001), "noise_multiplier": np.uint8(17), "order": 2},
+        ),
+        (
+            lambda **given: federated.theorem_noise(sampling="uniform", **given),
+            {
+                "target_epsilon": np.float16(6.1),
+                "target_delta": np.float16(1e-4),
+                "sampling_rate": np.float16(0.01),
+                "rounds": MANY,
+                "clipping_norm": TENTH,
+            },
+        ),
+        (
+            lambda **given: quantized.next_sensitivity(mode="safe", **given),
+            {
+                "sensitivity": TENTH,
+                "step_size": TENTH,
+                "consensus_step_size": TENTH,
+                "gradient_bound": MANY,
+                "sample_size": FEW,
+                "smoothness": np.float16(3.3),
+            },
+        ),
+        (
+            lambda **given: quantized.theorem_1(sensitivities=[0.001], noise_stds=[1.0], **given),
+            {"target_delta": TENTH, "decay": np.uint8(2)},
+        ),
+        (
+            lambda **given: accounting.rdp_epsilon(rdp=accounting.rdp_gaussian(2.0), **given),
+            {"delta": TENTH},
+        ),
+        (
+            one_run.p_value,
+            {"epsilon": TENTH, "canaries": MANY, "guesses": 20, "correct": 15, "delta": TENTH / 99},
+        ),
+        (online_bounds.Learning, LEARNING),
+        (lambda **given: online_bounds.regret(online_bounds.Learning(**given)), LEARNING),
+        (
+            lambda **given: federated_bounds.error(
+                "strongly_convex",
+                federated_bounds.Losses(3, 200.0, **{name: given.pop(name) for name in LOSSES}),
+                **given,
+            ),
+            {
+                **LOSSES,
+                "epsilon": np.uint8(1),
+                "delta": TENTH,
+                "clients": MANY,
+                "sampling_rate": TENTH,
+                "local_steps": FEW,
+            },
+        ),
+        (
+            quantized_bounds.Powers,
+            {"step_size": TENTH, "consensus_step_size": TENTH, "sample_size": FEW, "noise": TENTH},
+        ),
+        (rounded_up, {"value": TENTH, "digits": FEW}),
+        (lambda **given: AdaptiveSmoothing(3, blocks=(given["length"],)), {"length": MANY}),
+        (PoissonSampling, {"rate": np.longdouble(0.1)}),
+    ],
+)
+def test_functions_find_what_they_find_of_the_same_numbers(
+    function: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
+    same = {name: int(x) if x == int(x) else float(x) for name, x in arguments.items()}
+    assert repr(function(**arguments)) == repr(function(**same))
+
+
+class Odd(float):
+    """A number that multiplies as it likes."""
+
+    def __mul__(self, other: float) -> float:
+        return 0.0
+
+    __rmul__ = __mul__
+
+
+@pytest.mark.parametrize("kind", [Odd, Fraction, np.longdouble])
+def test_other_kinds_of_numbers_are_kept_as_pythons(kind: Any) -> None:
+    algorithm = dm.OnlineLearning(kind(0.5), clipping_norm=kind(0.5))
+    assert algorithm == dm.OnlineLearning(0.5, clipping_norm=0.5)
+    assert type(algorithm.clipping_norm) is float
+    assert algorithm.sensitivity(1) == dm.OnlineLearning(0.5, clipping_norm=0.5).sensitivity(1)
+
+
+def test_a_fraction_that_no_float_holds_is_named() -> None:
+    with pytest.raises(ValueError, match="epsilon: wanted a finite number"):
+        dm.OnlineLearning(Fraction(10**400))
+
+
+def test_the_nodes_of_a_release_cannot_be_changed() -> None:
+    nodes: Any = [0, 1]
+    release = Release(0, "laplace", 2.0, Sensitivity(1.0, "l2", "one"), nodes=nodes)
+    nodes.append(2)
+    assert release.nodes == (0, 1)
+    assert hash(release) == hash(Release(0, "laplace", 2.0, release.sensitivity, nodes=(0, 1)))

@@ -228,3 +228,11 @@ def test_long_arrays_tell_runs_apart(last: float) -> None:
     other[1000] = last
     one, two = (identity(Node(x), Node(x), None, None, 1) for x in (first, other))
     assert (one == two) == (last == 1)
+
+
+def test_equal_sets_are_told_alike() -> None:
+    """In another process their order is another one."""
+    sets: list[Any] = [{8, 0}, {0, 8}, {0, 9}]
+    assert list(sets[0]) != list(sets[1])
+    one, same, other = (identity(Node(1), Hidden(held), None, None, 1) for held in sets)
+    assert one == same != other

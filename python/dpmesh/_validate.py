@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Collection, Hashable
-from numbers import Integral, Number, Real
+from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -92,8 +92,21 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
 
 
 def in_python(value: Any) -> Any:
-    """A number of numpy as Python's own, whose products do not wrap around or have few digits."""
-    return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
+    """A number of numpy, or a tuple of some, as Python's own.
+
+    The products of numpy's wrap around or have few digits; so other kinds of real numbers, such as
+    fractions and subclasses with an arithmetic of their own, become Python's, too.
+    """
+    if type(value) in (float, int, bool, str):
+        return value
+    if type(value) is tuple:
+        return tuple(map(in_python, value))
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            return int(value) if isinstance(value, Integral) else float(value)
+        except OverflowError:  # a fraction that no float holds, which is refused by name
+            return value
+    return value
 
 
 def keep_numbers(record: object) -> None:

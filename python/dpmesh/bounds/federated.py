@@ -12,7 +12,15 @@ from math import cos, log, pi, sqrt
 from typing import Literal
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, non_negative, one_of, positive, probability
+from dpmesh._validate import (
+    fail,
+    integer,
+    keep_numbers,
+    non_negative,
+    one_of,
+    positive,
+    probability,
+)
 
 Case = Literal["strongly_convex", "convex", "nonconvex"]
 
@@ -52,6 +60,7 @@ class Losses:
     initial_gap: float | None = None
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("dim", self.dim, at_least=1)
         positive("lipschitz", self.lipschitz)
         positive("smoothness", self.smoothness)
@@ -125,13 +134,13 @@ def error(
         If an argument is out of its range, or a constant that the case needs is missing.
     """
     needed = losses.needed(case)
-    positive("epsilon", epsilon)
-    probability("delta", delta, zero=False, one=False)
+    epsilon = positive("epsilon", epsilon)
+    delta = probability("delta", delta, zero=False, one=False)
     if log(1 / delta) < epsilon:
         fail("epsilon", f"at most log(1 / delta) = {log(1 / delta):.4g}", epsilon)
-    integer("clients", clients, at_least=1)
-    probability("sampling_rate", sampling_rate, zero=False)
-    integer("local_steps", local_steps, at_least=1)
+    clients = integer("clients", clients, at_least=1)
+    sampling_rate = probability("sampling_rate", sampling_rate, zero=False)
+    local_steps = integer("local_steps", local_steps, at_least=1)
     spread = (
         losses.gradient_variance / local_steps
         + (1 - sampling_rate) * losses.dissimilarity**2
@@ -178,7 +187,7 @@ def rounds(
     S = integer("cohort", cohort, at_least=1)
     K = integer("local_steps", local_steps, at_least=1)
     absent = 1 - probability("sampling_rate", sampling_rate, zero=False)
-    nu = non_negative("noise", noise)
+    nu, smoothing = non_negative("noise", noise), non_negative("smoothing", smoothing)
     beta, G = losses.smoothness, losses.dissimilarity
     start = (1 + 4 * smoothing) * beta * losses.dissimilarity_factor**2
     dimension = _dimension(case, losses.dim, smoothing)

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, non_negative, number, one_of, positive
+from dpmesh._validate import fail, integer, keep_numbers, non_negative, number, one_of, positive
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
@@ -78,6 +78,7 @@ class Powers:
     noise_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         for name in ("step_size", "consensus_step_size", "noise"):
             number(name, getattr(self, name))
         non_negative("sample_size", self.sample_size)
@@ -165,6 +166,7 @@ class Landscape:
     quantizer_step: float = 0.0
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         integer("dim", self.dim, at_least=1)
         for name in ("smoothness", "polyak_lojasiewicz", "initial_gap"):
             positive(name, getattr(self, name))
@@ -279,8 +281,9 @@ def advise(
     ValueError
         If an argument is out of range, or nothing on the grid does; then it says why.
     """
-    integer("rounds", rounds, at_least=2)
-    integer("records", records, at_least=1)
+    rounds = integer("rounds", rounds, at_least=2)
+    records = integer("records", records, at_least=1)
+    clipping_norm = positive("clipping_norm", clipping_norm)
     target = 1 / accounting.analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
     reasons: Counter[str] = Counter()
     possible = []

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import log, sqrt
 
 from dpmesh import kernels
-from dpmesh._validate import fail, integer, non_negative, positive, probability
+from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 
@@ -64,6 +64,7 @@ class Training:
     global_steps: float = 0.0
 
     def __post_init__(self) -> None:
+        keep_numbers(self)
         for name in ("nodes", "dim", "batch_size"):
             integer(name, getattr(self, name), at_least=1)
         integer("records", self.records, at_least=2)
@@ -150,7 +151,7 @@ def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float
     T, eta, b, n = training.steps, training.step_size, training.batch_size, training.records
     L, R = training.lipschitz, 2 * training.radius
     noise = 0.0
-    probability("delta", delta, zero=False, one=False)
+    delta = probability("delta", delta, zero=False, one=False)
     if epsilon is not None:
         shares = training.global_steps / T
         noise = (

@@ -110,6 +110,8 @@ class Release:
         whole = nodes.ndim == 1 and nodes.size > 0 and nodes.dtype.kind in "iu"
         if not whole or nodes.min() < 0 or len(set(self.nodes)) < nodes.size:
             fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
+        if type(self.nodes) is not tuple:
+            object.__setattr__(self, "nodes", tuple(nodes.tolist()))
 
     @property
     def event(self) -> DpEvent:

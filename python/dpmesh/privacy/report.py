@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmesh._validate import instance
+from dpmesh._validate import instance, probability
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
@@ -128,6 +128,7 @@ def report(
         If `plan` is no plan, `delta` is outside [0, 1), or `nodes` is less than that number.
     """
     instance("plan", plan, "a Plan, as of algorithm.plan(rounds)", Plan)
+    delta = probability("delta", delta, one=False)
     cost, by_node = plan.cost(delta), None
     if plan.tells_nodes_apart:
         epsilons = plan.costs_by_node(delta, nodes)

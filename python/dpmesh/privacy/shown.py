@@ -14,19 +14,19 @@ ROUNDING = 1e-12
 
 def rounded_up(value: float, digits: int = 6) -> str:
     """Return what holds at most, such as an epsilon or a delta, to so many significant digits."""
-    return _rounded(value * (1 - ROUNDING), digits, ROUND_CEILING)
+    return _rounded(float(value) * (1 - ROUNDING), digits, ROUND_CEILING)
 
 
 def rounded_down(value: float, digits: int = 6) -> str:
     """Return what holds at least, such as an audit's bound, to so many significant digits."""
-    return _rounded(value * (1 + ROUNDING), digits, ROUND_FLOOR)
+    return _rounded(float(value) * (1 + ROUNDING), digits, ROUND_FLOOR)
 
 
 def as_given(value: float) -> str:
     """Return a number as its user wrote it, such as a budget: up to 15 digits are kept."""
-    return f"{value:.15g}"
+    return f"{float(value):.15g}"
 
 
 def _rounded(value: float, digits: int, direction: str) -> str:
-    value = float(Context(digits, direction).create_decimal(value))
+    value = float(Context(int(digits), direction).create_decimal(value))
     return f"{value:.{digits}g}"

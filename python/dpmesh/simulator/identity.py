@@ -131,6 +131,8 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         return words(value)
     if isinstance(value, dict):
         return words(value.items())
+    if isinstance(value, (set, frozenset)):  # whose order is another one in another process
+        return f"{{{', '.join(sorted(_in_words(part, depth=depth + 1) for part in value))}}}"
     if is_dataclass(value):
         held = {f.name: getattr(value, f.name, None) for f in fields(value)}
     elif (code := code_checksum(value)) is not None:

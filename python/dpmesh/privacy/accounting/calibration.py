@@ -71,8 +71,8 @@ def calibrate_noise(
     >>> round(factor, 4)
     4.3524
     """
-    positive("target_epsilon", target_epsilon)
-    enough = short = positive("guess", guess)
+    target_epsilon = positive("target_epsilon", target_epsilon)
+    enough = short = guess = positive("guess", guess)
     cost = short_cost = epsilon_of(guess)
     stride = _stride(cost, target_epsilon)
     while not cost <= target_epsilon:
@@ -242,8 +242,8 @@ def affordable_rounds(
     >>> affordable_rounds(epsilon, 1.0, at_most=1000)
     7
     """
-    positive("target_epsilon", target_epsilon)
-    integer("at_most", at_most, at_least=1)
+    target_epsilon = positive("target_epsilon", target_epsilon)
+    at_most = integer("at_most", at_most, at_least=1)
     enough, too_many = 0, 1
     while too_many <= at_most and epsilon_of(too_many) <= target_epsilon:
         enough, too_many = too_many, 2 * too_many
@@ -264,9 +264,8 @@ def _sampled_noise(
     rounds: tuple[Floats, ...],
     accountant: Accountant,
 ) -> float:
-    target_epsilon, target_delta = budget
-    positive("target_epsilon", target_epsilon)
-    open_probability("target_delta", target_delta)
+    target_epsilon = positive("target_epsilon", budget[0])
+    target_delta = open_probability("target_delta", budget[1])
     one_of("accountant", accountant, get_args(Accountant))
     rate, relative, times = rounds
     if not np.any(times):

@@ -65,7 +65,7 @@ def discrete_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    open_probability("delta", delta)
+    delta = open_probability("delta", delta)
     one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
     of_everything = rdp_epsilon(delta, rdp_gaussian(multiplier, count=times)).epsilon

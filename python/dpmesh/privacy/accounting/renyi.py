@@ -223,7 +223,7 @@ def rdp_epsilon(
     ValueError
         If an argument is out of its range, or `rdp` and `orders` differ in length.
     """
-    open_probability("delta", delta)
+    delta = open_probability("delta", delta)
     one_of("conversion", conversion, ("optimal", "mironov"))
     order, curve = _curve(orders, rdp)
     epsilon, index = _core.rdp_to_epsilon(order, curve, delta, conversion)
@@ -266,7 +266,7 @@ def rdp_delta(
     ValueError
         If an argument is out of its range, or `rdp` and `orders` differ in length.
     """
-    positive("epsilon", epsilon)
+    epsilon = positive("epsilon", epsilon)
     order, curve = _curve(orders, rdp)
     log_delta, index = _core.rdp_to_log_delta(order, curve, epsilon)
     return RdpGuarantee(epsilon, math.exp(log_delta), float(order[index]))

@@ -53,9 +53,9 @@ def p_value(
     ValueError
         If a number is out of range, or not correct <= guesses <= canaries.
     """
-    non_negative("epsilon", epsilon)
-    _check_counts(canaries, guesses, correct)
-    probability("delta", delta, one=False)
+    epsilon = non_negative("epsilon", epsilon)
+    canaries, guesses, correct = _counts(canaries, guesses, correct)
+    delta = probability("delta", delta, one=False)
     right = stats.binom(guesses, special.expit(epsilon))
     value = right.sf(correct - 1)
     if delta > 0 and correct > 0:
@@ -65,10 +65,10 @@ def p_value(
     return min(float(value), 1.0)
 
 
-def _check_counts(canaries: int, guesses: int, correct: int) -> None:
-    integer("canaries", canaries, at_least=1)
-    integer("guesses", guesses, below=canaries + 1)
-    integer("correct", correct, below=guesses + 1)
+def _counts(canaries: int, guesses: int, correct: int) -> tuple[int, int, int]:
+    canaries = integer("canaries", canaries, at_least=1)
+    guesses = integer("guesses", guesses, below=canaries + 1)
+    return canaries, guesses, integer("correct", correct, below=guesses + 1)
 
 
 def epsilon_lower_bound(
@@ -123,8 +123,8 @@ def mu_is_refuted(
     ValueError
         If a number is out of range, or not correct <= guesses <= canaries.
     """
-    non_negative("mu", mu)
-    _check_counts(canaries, guesses, correct)
+    mu = non_negative("mu", mu)
+    canaries, guesses, correct = _counts(canaries, guesses, correct)
     error = 1 - probability("confidence", confidence, zero=False, one=False)
     whole = guesses / canaries
     right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
@@ -220,7 +220,7 @@ def audit_one_run(
     ValueError
         If an argument is out of range, or the plan claims nothing.
     """
-    integer("canaries", canaries, at_least=2)
+    canaries = integer("canaries", canaries, at_least=2)
     able("algorithm", algorithm, *AN_ALGORITHM)
     integer("rounds", rounds, at_least=1)
     guesses = max(2, canaries // 5) if guesses is None else guesses

@@ -82,7 +82,7 @@ def tell_apart(
     ValueError
         If an argument is out of range.
     """
-    integer("runs", runs, at_least=1)
+    runs = integer("runs", runs, at_least=1)
     threshold = best_threshold(claim, scores(True), scores(False), confidence)
     tally = count(threshold, scores(True), scores(False))
     return AuditResult(

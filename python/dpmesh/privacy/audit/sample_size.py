@@ -66,8 +66,8 @@ def power(claim: Claim, truth: Curve, runs: int, confidence: float = 0.95) -> fl
     ValueError
         If `runs` is not an integer of at least 1, or `confidence` is out of range.
     """
-    integer("runs", runs, at_least=1)
-    probability("confidence", confidence, zero=False, one=False)
+    runs = integer("runs", runs, at_least=1)
+    confidence = probability("confidence", confidence, zero=False, one=False)
     lower, upper = rate_limits(np.arange(runs + 1), runs, (1 - confidence) / 2)
     # for each number of false positives, how many true ones refute the claim
     enough = np.searchsorted(lower, claim.largest_tpr(upper), side="right")

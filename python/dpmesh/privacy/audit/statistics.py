@@ -44,7 +44,7 @@ def rate_limits(
     ValueError
         If a count or `error` is out of range.
     """
-    probability("error", error, zero=False, one=False)
+    error = probability("error", error, zero=False, one=False)
     k, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
     if not ((k >= 0) & (k <= n) & (n >= 1)).all():
         fail("successes", "counts from 0 to trials, of 1 trial or more", f"{k} of {n}")
@@ -70,8 +70,7 @@ def lower_bound(claim: Claim, tally: Tally, confidence: float = 0.95) -> float:
     ValueError
         If a count or `confidence` is out of range.
     """
-    probability("confidence", confidence, zero=False, one=False)
-    error = (1 - confidence) / 2
+    error = (1 - probability("confidence", confidence, zero=False, one=False)) / 2
     tpr, _ = rate_limits(tally.true_positives, tally.positives, error)
     _, fpr = rate_limits(tally.false_positives, tally.negatives, error)
     return float(claim.smallest_level(tpr, fpr))
@@ -114,7 +113,7 @@ def best_threshold(
     ValueError
         If there is no score, a score is NaN, or `confidence` is out of range.
     """
-    probability("confidence", confidence, zero=False, one=False)
+    confidence = probability("confidence", confidence, zero=False, one=False)
     ones, zeros = np.sort(positives, axis=None), np.sort(negatives, axis=None)
     for name, scores in (("positives", ones), ("negatives", zeros)):
         if not scores.size or np.isnan(scores).any():

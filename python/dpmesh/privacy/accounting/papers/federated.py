@@ -72,9 +72,9 @@ def closed_form_rdp(
     ValueError
         If an argument is out of its range.
     """
-    probability("sampling_rate", sampling_rate, zero=False)
-    positive("noise_multiplier", noise_multiplier)
-    if number("order", order) <= 1:
+    sampling_rate = probability("sampling_rate", sampling_rate, zero=False)
+    noise_multiplier = positive("noise_multiplier", noise_multiplier)
+    if (order := number("order", order)) <= 1:
         fail("order", "a number greater than 1", order)
     one_of("sampling", sampling, ("uniform", "poisson"))
     variance = noise_multiplier**2
@@ -124,11 +124,11 @@ def theorem_noise(
     ValueError
         If an argument is out of its range.
     """
-    positive("target_epsilon", target_epsilon)
-    open_probability("target_delta", target_delta)
-    probability("sampling_rate", sampling_rate, zero=False)
-    integer("rounds", rounds, at_least=1)
-    positive("clipping_norm", clipping_norm)
+    target_epsilon = positive("target_epsilon", target_epsilon)
+    target_delta = open_probability("target_delta", target_delta)
+    sampling_rate = probability("sampling_rate", sampling_rate, zero=False)
+    rounds = integer("rounds", rounds, at_least=1)
+    clipping_norm = positive("clipping_norm", clipping_norm)
     one_of("sampling", sampling, ("uniform", "poisson"))
 
     def order_at(lambda_: float) -> float:

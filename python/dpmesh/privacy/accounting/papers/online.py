@@ -40,11 +40,9 @@ def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int
     ValueError
         If an argument is out of its range.
     """
-    positive("step_size", step_size)
-    integer("dim", dim, at_least=1)
-    positive("lipschitz", lipschitz)
-    integer("batch_size", batch_size, at_least=1)
-    return 2 * step_size * sqrt(dim) * lipschitz / batch_size
+    alpha, L = positive("step_size", step_size), positive("lipschitz", lipschitz)
+    n, h = integer("dim", dim, at_least=1), integer("batch_size", batch_size, at_least=1)
+    return 2 * alpha * sqrt(n) * L / h
 
 
 def laplace_scale(target_epsilon: float, sensitivity: float) -> float:
@@ -84,12 +82,12 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
         If an argument is not finite and positive, or there is no step.
     """
     steps = positives("step_sizes", step_sizes)
-    positive("regularization", regularization)
+    phi = positive("regularization", regularization)
     if steps.ndim != 1 or steps.size == 0:
         fail("step_sizes", "one step for each round", f"shape {steps.shape}")
     factors = np.ones(steps.size)
     for t in range(steps.size - 2, -1, -1):
-        factors[t] = 1 + regularization * steps[t] * factors[t + 1]
+        factors[t] = 1 + phi * steps[t] * factors[t + 1]
     return factors
 
 

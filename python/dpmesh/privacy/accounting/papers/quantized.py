@@ -122,7 +122,7 @@ def _checked(
     """Return alpha, beta, C / gamma, and the Lipschitz constant that the mode counts."""
     alpha = positives("step_size", step_size)
     beta = positives("consensus_step_size", consensus_step_size)
-    positive("gradient_bound", gradient_bound)
+    gradient_bound = positive("gradient_bound", gradient_bound)
     sizes = counts("sample_size", sample_size)
     if np.any(sizes < 1):
         fail("sample_size", "integers of at least 1", np.min(sizes))
@@ -134,6 +134,7 @@ def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats |
     one_of("mode", mode, MODES)
     if not smoothness > 0:
         fail("smoothness", "a number greater than 0, or infinity", smoothness)
+    smoothness = float(smoothness)
     if mode == "paper" and np.any(alpha * smoothness > 2 * (1 - beta)):
         raise NotProved(
             "smoothness: Lemma 2 leaves out that common records' gradients differ at different"
@@ -183,11 +184,11 @@ def theorem_1(
     ValueError
         If an argument is out of its range, or lengths differ.
     """
-    open_probability("target_delta", target_delta)
+    target_delta = open_probability("target_delta", target_delta)
     deltas, stds = positives("sensitivities", sensitivities), positives("noise_stds", noise_stds)
     if deltas.ndim != 1 or deltas.size == 0 or deltas.shape != stds.shape:
         fail("noise_stds", f"one for each of {deltas.shape} sensitivities", f"shape {stds.shape}")
-    if positive("decay", decay) <= 1:
+    if (decay := positive("decay", decay)) <= 1:
         fail("decay", "a number greater than 1", decay)
     share = np.arange(2, deltas.size + 2.0) ** -decay
     share *= target_delta / np.sum(share)

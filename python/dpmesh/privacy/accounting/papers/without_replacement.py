@@ -48,9 +48,8 @@ def sensitivity(
         If an argument is out of its range.
     """
     steps = positives("step_size", step_size)
-    positive("lipschitz", lipschitz)
-    integer("batch_size", batch_size, at_least=1)
-    positive("smoothness", smoothness)
+    L, b = positive("lipschitz", lipschitz), integer("batch_size", batch_size, at_least=1)
+    smoothness = positive("smoothness", smoothness)
     if steps.size == 0:
         fail("step_size", "at least 1 step", "none")
     largest = float(np.max(steps))
@@ -59,7 +58,7 @@ def sensitivity(
             f"step_size: Lemma 4 wants at most 1 / (2 smoothness) = {1 / (2 * smoothness):.4g},"
             f" got {largest:.4g}: the gradient map may expand"
         )
-    return 2 * largest * lipschitz / batch_size
+    return 2 * largest * L / b
 
 
 def classical_noise_std(target_epsilon: float, target_delta: float, sensitivity: float) -> float:
@@ -80,8 +79,9 @@ def classical_noise_std(target_epsilon: float, target_delta: float, sensitivity:
     ValueError
         If an argument is out of its range.
     """
-    positive("target_epsilon", target_epsilon)
-    positive("sensitivity", sensitivity)
+    target_epsilon = positive("target_epsilon", target_epsilon)
+    target_delta = open_probability("target_delta", target_delta)
+    sensitivity = positive("sensitivity", sensitivity)
     multiplier = classical_noise_multiplier(target_delta) / target_epsilon
     if target_epsilon >= 1:
         spent = gdp_delta(target_epsilon, 1 / multiplier)
@@ -148,6 +148,6 @@ def decision_delta(epsilon: float, exploration: float) -> float:
         If `exploration` is outside (0, 1], or `epsilon` is not finite or negative.
     """
     half = probability("exploration", exploration, zero=False) / 2
-    if number("epsilon", epsilon) < 0:
+    if (epsilon := number("epsilon", epsilon)) < 0:
         fail("epsilon", "a finite number of at least 0", epsilon)
     return max(0.0, 1 - half - exp(min(epsilon, decision_epsilon(exploration))) * half)
