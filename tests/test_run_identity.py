@@ -236,3 +236,43 @@ def test_equal_sets_are_told_alike() -> None:
     assert list(sets[0]) != list(sets[1])
     one, same, other = (identity(Node(1), Hidden(held), None, None, 1) for held in sets)
     assert one == same != other
+
+
+def scaled_by(factor: float, of: str = "step") -> dm.LinearProblem:
+    """Return a problem of a class that is defined anew, as by a cell of a notebook."""
+
+    class Scaled(dm.LinearProblem):
+        least = factor if of == "value" else 1.0
+
+        def step(self, *given: Any, **options: Any) -> Any:
+            return (factor if of == "step" else self.least) * super().step(*given, **options)
+
+        @property
+        def half(self) -> float:
+            return factor if of == "property" else 1.0
+
+    problem = make_problem(4, ROUNDS)
+    return Scaled(problem.train, problem.partition, problem.loss)
+
+
+@pytest.mark.parametrize("of", ["step", "value", "property"])
+def test_problems_of_a_class_that_changed_are_told_apart(of: str) -> None:
+    """Their noise under one key is the same, and the difference of what they release has none."""
+    key, options = dm.Key.generate(), {"rounds": ROUNDS, "metrics": []}
+    algorithm, network = dm.OnlineLearning(1.0), topology.ring(4)
+    for _ in range(2):
+        dm.simulate(algorithm, scaled_by(1.0, of), network, key=key, **options)
+    with pytest.raises(ValueError, match=r"key: wanted a new one, .* another problem"):
+        dm.simulate(algorithm, scaled_by(0.5, of), network, key=key, **options)
+
+
+def test_algorithms_of_a_class_that_changed_are_told_apart() -> None:
+    def made(factor: float) -> dm.OnlineLearning:
+        class Own(dm.OnlineLearning):
+            def absorb(self, *given: Any) -> Any:
+                return replace(state := super().absorb(*given), w=factor * state.w)
+
+        return Own(1.0)
+
+    one, same, other = (identity(made(x), None, None, None, 1) for x in (1.0, 1.0, 0.5))
+    assert one == same != other

@@ -2,14 +2,14 @@
 
 It is read off the bytecode, with the constants, defaults and closed-over values, and off the global
 values and functions of its own module that it uses. Names of files and numbers of lines do not
-count. Classes, and functions of other modules, are known by their names.
+count. Classes that it uses, and functions of other modules, are known by their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 from zlib import crc32
@@ -33,6 +33,22 @@ def code_checksum(value: object) -> int | None:
         else:
             return None
     return crc32(_in_words(value, function.__module__, set()).encode())
+
+
+def class_checksum(kind: type) -> int:
+    """Return the checksum of the methods and values of a class and its bases of the same module.
+
+    Those of other modules are known by their names.
+    """
+    home = kind.__module__
+    told = [
+        f"{base.__qualname__}.{name} {_in_words(member, home, set())}"
+        for base in kind.__mro__
+        if base.__module__ == home
+        for name, member in sorted(vars(base).items())
+        if not name.startswith("__") or isinstance(member, FunctionType)
+    ]
+    return crc32(" ".join(told).encode())
 
 
 def as_numpys(value: Any) -> Any:
@@ -72,6 +88,10 @@ def _in_words(value: Any, home: str, seen: set[int]) -> str:
         return words(value.co_code, value.co_names, value.co_consts)
     if isinstance(value, MethodType):
         return words(value.__func__)
+    if isinstance(value, property):
+        return words(value.fget)
+    if isinstance(value, cached_property):
+        return words(value.func)
     if isinstance(value, partial):
         return words(value.func, value.args, value.keywords)
     if isinstance(value, FunctionType) and value.__module__ == home and id(value) not in seen:

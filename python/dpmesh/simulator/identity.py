@@ -16,7 +16,7 @@ from scipy import sparse
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, fingerprint
-from dpmesh.simulator.functions import as_numpys, code_checksum
+from dpmesh.simulator.functions import as_numpys, class_checksum, code_checksum
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology
@@ -43,12 +43,20 @@ def identity(
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
     settings = _in_words(problem, {"test"} | _aside(problem))  # a test changes no release
+    settings += _code(problem)
     return {
-        "algorithm": _in_words(algorithm),
+        "algorithm": _in_words(algorithm) + _code(algorithm),
         "topology": _without_addresses(topology) + links,
         "network": _without_addresses(network),
         "problem": f"{_data(problem, crc32(settings.encode())):08x}",
     }
+
+
+def _code(value: object) -> str:
+    """Return what tells a class of a user's own from another one of the same name."""
+    kind = type(value)
+    own = kind.__module__.partition(".")[0] != "dpmesh"
+    return f", code {class_checksum(kind):08x}" if own else ""
 
 
 def claim(key: Key, run: Identity) -> None:
