@@ -238,6 +238,13 @@ def test_equal_sets_are_told_alike() -> None:
     assert one == same != other
 
 
+def test_a_generator_of_numpy_is_told_alike_at_any_place_in_memory() -> None:
+    held = [np.random.default_rng(seed) for seed in range(9)]
+    told = [identity(Node(1), Hidden(one), None, None, 1)["problem"] for one in held]
+    assert len(set(map(repr, held))) == 9
+    assert len(set(told)) == 1
+
+
 def scaled_by(factor: float, of: str = "step") -> dm.LinearProblem:
     """Return a problem of a class that is defined anew, as by a cell of a notebook."""
 

@@ -113,7 +113,7 @@ def _fields(text: str) -> tuple[str, list[str]]:
 
 def _without_addresses(value: object) -> str:
     """Return what is the same in another process: a function prints with its place in memory."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
 def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> str:
