@@ -201,9 +201,11 @@ def test_other_kinds_of_numbers_are_kept_as_pythons(kind: Any) -> None:
     assert algorithm.sensitivity(1) == dm.OnlineLearning(0.5, clipping_norm=0.5).sensitivity(1)
 
 
-def test_a_fraction_that_no_float_holds_is_named() -> None:
-    with pytest.raises(ValueError, match="epsilon: wanted a finite number"):
-        dm.OnlineLearning(Fraction(10**400))
+@pytest.mark.parametrize("name", ["epsilon", "clipping_norm", "step_size"])
+@pytest.mark.parametrize("value", [10**400, Fraction(10**400)])
+def test_a_number_that_no_float_holds_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name}: wanted a finite number"):
+        dm.OnlineLearning(**{name: value})
 
 
 def test_the_nodes_of_a_release_cannot_be_changed() -> None:

@@ -285,7 +285,10 @@ def keep_sample_size(algorithm: object, name: str) -> None:
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def _keep(schedule: object, **fields: object) -> None:
