@@ -245,6 +245,31 @@ def test_a_generator_of_numpy_is_told_alike_at_any_place_in_memory() -> None:
     assert len(set(told)) == 1
 
 
+class Later:
+    """A network of a user's own, which is another one from the third round on."""
+
+    nodes = 4
+
+    def __init__(self, later: topology.MixingMatrix) -> None:
+        self.later = later
+
+    def __str__(self) -> str:
+        return "own"
+
+    def matrix(self, round: int) -> topology.MixingMatrix:
+        return self.later if round > 1 else topology.ring(4).mixing_matrix
+
+
+def test_networks_of_a_users_own_class_are_told_apart() -> None:
+    matrices = [topology.ring(4).mixing_matrix, topology.star(4).mixing_matrix, LAZY]
+    own: list[Any] = [Later(matrix) for matrix in matrices]
+    over = [topology.edge_dropping(net, 1e-9, key=dm.Key.seeded(0)) for net in own]
+    for networks in own, over:
+        told = [identity(Node(1), None, net, None, 5)["topology"] for net in networks]
+        assert len(set(told)) == 3
+        assert identity(Node(1), None, networks[0], None, 5)["topology"] == told[0]
+
+
 def scaled_by(factor: float, of: str = "step") -> dm.LinearProblem:
     """Return a problem of a class that is defined anew, as by a cell of a notebook."""
 

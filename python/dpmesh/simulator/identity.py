@@ -230,6 +230,8 @@ def _sources(value: object) -> Iterator[str]:
         yield from _sources((*value.draw.args, *value.draw.keywords.values()))
     elif isinstance(value, Varying):
         yield _in_words(value.draw)
+    elif callable(getattr(value, "matrix", None)):  # a network of a user's own class
+        yield _in_words(value) + _code(value)
 
 
 def _arrays(x: Any) -> tuple[Any, ...]:
