@@ -308,3 +308,39 @@ def test_algorithms_of_a_class_that_changed_are_told_apart() -> None:
 
     one, same, other = (identity(made(x), None, None, None, 1) for x in (1.0, 1.0, 0.5))
     assert one == same != other
+
+
+@pytest.mark.parametrize("kind", [lambda made: made, dataclass])
+def test_parts_of_a_class_that_changed_are_told_apart(kind: Any) -> None:
+    def made(factor: float) -> dm.FederatedLearning:
+        class Own:
+            def __call__(self, total: Any, t: int) -> Any:
+                return factor * total
+
+        return dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_steps=1, estimator=kind(Own)())
+
+    one, same, other = (identity(made(x), None, None, None, 1) for x in (1.0, 1.0, 0.5))
+    assert one == same != other
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedBeside(dm.LinearProblem):
+    """A problem of ours that loads more than its records."""
+
+    path: str = ""
+    weights: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "weights", np.load(self.path))
+
+
+def test_what_is_loaded_beside_the_records_tells_runs_apart(tmp_path) -> None:
+    problem, path = make_problem(4, ROUNDS), tmp_path / "weights.npy"
+    told = []
+    for weight in (1.0, 1.0, 0.5):
+        np.save(path, np.full(3, weight))
+        own = LoadedBeside(problem.train, problem.partition, problem.loss, path=str(path))
+        told.append(identity(Node(1), own, None, None, 1))
+    one, same, other = told
+    assert one == same != other

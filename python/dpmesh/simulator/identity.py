@@ -43,20 +43,21 @@ def identity(
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
     settings = _in_words(problem, {"test"} | _aside(problem))  # a test changes no release
-    settings += _code(problem)
     return {
-        "algorithm": _in_words(algorithm) + _code(algorithm),
+        "algorithm": _in_words(algorithm),
         "topology": _without_addresses(topology) + links,
         "network": _without_addresses(network),
         "problem": f"{_data(problem, crc32(settings.encode())):08x}",
     }
 
 
-def _code(value: object) -> str:
+def _code(kind: type) -> str:
     """Return what tells a class of a user's own from another one of the same name."""
-    kind = type(value)
-    own = kind.__module__.partition(".")[0] != "dpmesh"
-    return f", code {class_checksum(kind):08x}" if own else ""
+    return "" if _is_ours(kind) else f", code {class_checksum(kind):08x}"
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "dpmesh"
 
 
 def claim(key: Key, run: Identity) -> None:
@@ -120,7 +121,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     """Return what prints of a value; with checksums of the arrays and functions that it holds.
 
     The outermost object, and one of a class that does not say how it prints, is told by its
-    attributes.
+    attributes and by what its class does.
     """
 
     def words(parts: Iterable[Any]) -> str:
@@ -154,7 +155,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         for name, part in held.items()
         if name not in leave_out
     )
-    return f"{type(value).__name__}({', '.join(told)})"
+    return f"{type(value).__name__}({', '.join(told)}){_code(type(value))}"
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -177,11 +178,12 @@ def _shows_records(problem: object) -> bool:
 
 
 def _aside(problem: object) -> set[str]:
-    """Return the fields of a problem that `_data` tells, and those that it made of them."""
+    """Return the fields of a problem that `_data` tells, and what our classes make of them."""
     if not _shows_records(problem):
         return set()
-    made = fields(problem) if is_dataclass(problem) else ()
-    return {"train", "partition"} | {f.name for f in made if not (f.init or f.repr)}
+    ours = (kind for kind in type(problem).__mro__ if _is_ours(kind) and is_dataclass(kind))
+    made = {f.name for kind in ours for f in fields(kind) if not (f.init or f.repr)}
+    return {"train", "partition"} | made
 
 
 def _data(problem: Any, found: int) -> int:
@@ -231,7 +233,7 @@ def _sources(value: object) -> Iterator[str]:
     elif isinstance(value, Varying):
         yield _in_words(value.draw)
     elif callable(getattr(value, "matrix", None)):  # a network of a user's own class
-        yield _in_words(value) + _code(value)
+        yield _in_words(value)
 
 
 def _arrays(x: Any) -> tuple[Any, ...]:
