@@ -196,6 +196,13 @@ def test_an_engine_of_no_network_is_named() -> None:
     assert "ValueError: topology: wanted a network of dpmesh.topology, or the n" in failed.stderr
 
 
+def test_an_engine_takes_a_number_of_numpy() -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra 'mpi'")
+    code = "import numpy; from dpmesh.engines.mpi import MpiEngine; "
+    code += "assert list(MpiEngine(numpy.uint8(3)).nodes) == [0, 1, 2]"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     succeed(3, "varying", tmp_path, "ended")
     run = json.loads((tmp_path / "ended" / "run.json").read_text())

@@ -212,3 +212,12 @@ def test_only_finite_values_pass(
     values[2, 77_777] = bad
     with pytest.raises(ValueError, match="values: wanted finite values at the door, got NaN or in"):
         mechanism.release(values, sensitivity, stream(), round=0)
+
+
+def test_a_list_of_releases_that_grows_leaves_its_plan_as_it_was() -> None:
+    releases = [Laplace(1.0).planned(0, ONE)]
+    plan = Plan(releases, "replace_one", "record")  # type: ignore[arg-type]
+    before = plan.cost(0.0)
+    releases.append(releases[0])
+    assert plan.cost(0.0) == before
+    assert len(plan.releases) == 1

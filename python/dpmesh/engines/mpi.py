@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import able, fail, integer
+from dpmesh._validate import able, fail, in_python, integer
 from dpmesh.algorithms.base import Info, Losses
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 from dpmesh.engines.blocks import Nodes, blocks
@@ -99,6 +99,7 @@ class MpiEngine:
 
     def __init__(self, topology: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         self.communicator = communicator
+        topology = in_python(topology)
         if not isinstance(topology, int):
             wanted = "a network of dpmesh.topology, or the number of nodes for a token"
             able("topology", topology, wanted, "matrix")

@@ -68,6 +68,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         instance("releases", self.releases, "a tuple of releases", tuple, list)
+        if type(self.releases) is not tuple:  # which may change after its cost was asked for
+            object.__setattr__(self, "releases", tuple(self.releases))
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         one_of("unit", self.unit, get_args(Unit))
 
