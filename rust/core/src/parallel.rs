@@ -4,6 +4,8 @@
 use dpmesh_threads::threads;
 use pulp::{Arch, NullaryFnOnce};
 
+use crate::Real;
+
 /// Elements of one block: small enough for the first-level cache, large enough to hide the dispatch.
 pub(crate) const BLOCK: usize = 4096;
 
@@ -128,6 +130,14 @@ pub(crate) fn instruction_sets() -> Vec<Arch> {
 
 /// Bytes of a line of the cache, and of the widest vector register.
 pub(crate) const LINE: usize = 64;
+
+/// So many elements in `room` that hold anything and begin with a line of the cache.
+pub(crate) fn at_line<T: Real>(room: &mut Vec<T>, len: usize) -> &mut [T] {
+    let line = LINE / size_of::<T>();
+    room.resize(len + line, T::ZERO);
+    let start = room.as_ptr().align_offset(LINE).min(line);
+    &mut room[start..][..len]
+}
 
 /// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! What a linear model is worth: losses and right answers, for one stack of nodes, shared among threads.
 
 use super::model::RECORDS_AT_ONCE;
-use super::scratch::at_line;
+use super::scratch::on_lines;
 use super::{Averaging, Batches, Features, LinearModel, Objective};
 use crate::KernelError;
 use crate::error::{rows, same_len};
@@ -135,7 +135,7 @@ impl<F: Features> LinearModel<'_, F> {
         let serial = is_serial(records.len() * self.objective.outputs() * self.features.cost());
         let mut room = Vec::new();
         for (slot, params) in out.iter_mut().zip(params.chunks(self.dim)) {
-            let params = at_line(params, &mut room);
+            let params = on_lines(params, &mut room);
             let blocks = map(records.chunks(RECORDS_PER_TASK), serial, |records| {
                 let mut right = 0;
                 let mut memory = Vec::new();

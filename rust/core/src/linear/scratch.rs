@@ -1,18 +1,15 @@
 //! Memory that a thread keeps from one node to the next.
 
 use crate::Real;
-use crate::parallel::LINE;
+use crate::parallel::{LINE, at_line};
 
 /// The parameters where a line of the cache begins, in `room` if they are elsewhere: a vector that straddles two lines
 /// costs two reads.
-pub(super) fn at_line<'a, T: Real>(params: &'a [T], room: &'a mut Vec<T>) -> &'a [T] {
+pub(super) fn on_lines<'a, T: Real>(params: &'a [T], room: &'a mut Vec<T>) -> &'a [T] {
     if params.as_ptr().align_offset(LINE) == 0 {
         return params;
     }
-    let line = LINE / size_of::<T>();
-    room.resize(params.len() + line, T::ZERO);
-    let start = room.as_ptr().align_offset(LINE).min(line);
-    let room = &mut room[start..][..params.len()];
+    let room = at_line(room, params.len());
     room.copy_from_slice(params);
     room
 }
@@ -44,7 +41,7 @@ mod tests {
         for offset in 0..20 {
             let params = &numbers[offset..offset + 50];
             let mut room = Vec::new();
-            let there = at_line(params, &mut room);
+            let there = on_lines(params, &mut room);
             assert_eq!(there, params);
             assert_eq!(there.as_ptr().align_offset(LINE), 0);
             let stays = there.as_ptr() == params.as_ptr();

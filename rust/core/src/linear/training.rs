@@ -9,7 +9,7 @@
 //! uses that a move never leaves the span of `w_0` and of the node's records, `w - w_0 = b W_0 + C^T X`: with
 //! the Gram matrix `X X^T` of these records a step costs as much as there are records, whatever their length.
 
-use super::scratch::{Scratch, at_line};
+use super::scratch::{Scratch, on_lines};
 use super::vectors::{distance, scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
@@ -105,7 +105,7 @@ impl<F: Features> LinearModel<'_, F> {
         same_len("losses", losses.len(), walks.nodes())?;
         self.check_records(walks.batches.records())?;
         let mut room = Vec::new();
-        let start = at_line(start, &mut room);
+        let start = on_lines(start, &mut room);
         let start_square = norm(start, Norm::L2).powi(2);
         let penalty = 0.5 * training.averaging.regularization * start_square;
         let work = |(): &mut (), (node, (out, loss)): (usize, (&mut [F::Value], &mut f64))| {

@@ -9,7 +9,7 @@ use pulp::bytemuck::cast_slice_mut;
 
 use super::Smooth;
 use super::sweep::{LANES, Lanes, Tiling};
-use crate::parallel::LINE;
+use crate::parallel::at_line;
 
 thread_local! {
     static SCRATCH: Cell<Vec<f64>> = const { Cell::new(Vec::new()) };
@@ -40,11 +40,7 @@ impl Scratch {
     pub(super) fn parts<A: Smooth>(&mut self) -> (&mut [A], &mut [Lanes<A>]) {
         let elements = LANES * Tiling::whole::<A>().length;
         let len = 2 * elements * size_of::<A>() / size_of::<f64>();
-        let line = LINE / size_of::<f64>();
-        self.0.resize(len + line, 0.0);
-        let start = self.0.as_ptr().align_offset(LINE).min(line);
-        let room = &mut self.0[start..start + len];
-        let (tiles, y) = cast_slice_mut(room).split_at_mut(elements);
+        let (tiles, y) = cast_slice_mut(at_line(&mut self.0, len)).split_at_mut(elements);
         (tiles, y.as_chunks_mut().0)
     }
 }
