@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmesh._ragged import Walks
-from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms import FederatedLearning, QuantizedGossip
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
@@ -154,3 +154,11 @@ def test_what_does_not_fit_is_named() -> None:
     assert make(**with_part(torch.nn.Dropout(0.5).eval())).dim == 14
     with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
         make().accuracy(np.zeros((1, 14), np.float32))
+
+
+def test_gossip_names_what_a_module_cannot_do_before_the_first_round() -> None:
+    _, problem = make_pair()
+    algorithm = QuantizedGossip(1.0, 0.5, 4, 1.0)
+    missing = r"problem: wanted what QuantizedGossip can learn, .* without gradient$"
+    with pytest.raises(ValueError, match=missing):
+        algorithm.init(problem, Key.seeded(0))

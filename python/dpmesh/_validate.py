@@ -18,9 +18,12 @@ def fail(argument: str, wanted: str, got: object) -> NoReturn:
 
 def able(argument: str, value: object, wanted: str, *methods: str) -> None:
     """Fail unless a part that a user may write has all the methods that it is asked for."""
-    has_all = all(callable(getattr(value, method, None)) for method in methods)
-    if isinstance(value, type) or not has_all:
-        fail(argument, f"{wanted}, with {', '.join(methods)}", reprlib.repr(value))
+    missing = [method for method in methods if not callable(getattr(value, method, None))]
+    if isinstance(value, type) or missing:
+        got = reprlib.repr(value)
+        if 0 < len(missing) < len(methods):
+            got = f"{got} without {', '.join(missing)}"
+        fail(argument, f"{wanted}, with {', '.join(methods)}", got)
 
 
 def instance(argument: str, value: object, wanted: str, *kinds: type) -> None:

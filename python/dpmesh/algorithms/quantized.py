@@ -28,7 +28,7 @@ import numpy.typing as npt
 from dpmesh import kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import (
@@ -239,6 +239,7 @@ class QuantizedGossip:
 
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""
+        learns(self, problem, "initial", "records_of", "gradient", "objective")
         self._check(problem)
         x = np.repeat(problem.initial(key), problem.nodes, axis=0)
         return QuantizedState(Sensitive(x), 0.0)
