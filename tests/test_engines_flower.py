@@ -257,8 +257,25 @@ def test_local_noise_is_added_by_each_client() -> None:
     variance = np.var(moves) / (CLIENTS * (z * 2 * L) ** 2)
     assert variance == pytest.approx(1, abs=6 * np.sqrt(2 / 4000))
     assert "every client adds the noise" in str(strategy.report)
+    assert "the server asks no client twice in a round" in str(strategy.report)
     exact = dm.privacy.accounting.gdp_epsilon(1e-5, 1 / z)
     assert strategy.report.epsilon == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("kind", ["train.default", "train.other"])
+def test_no_name_of_training_passes_the_mod_by(kind) -> None:
+    """Flower hands a message ``train.default`` to the function that trains on ``train``."""
+    message = flwr.Message(flwr.RecordDict({"arrays": model(np.zeros((1, DIM)))}), 7, kind)
+
+    def far_off(message, context):
+        content = flwr.RecordDict(
+            {"model": model(np.full((1, DIM), 9.0)), "m": flwr.MetricRecord({"loss": 1.0})}
+        )
+        return flwr.Message(content, reply_to=message)
+
+    answer = private_update(L)(message, None, far_off)
+    assert np.linalg.norm(flat(answer.content["model"])) == pytest.approx(L)
+    assert not answer.content.metric_records
 
 
 def test_what_went_wrong_in_training_stays_with_the_client() -> None:

@@ -125,7 +125,10 @@ class DPFedLS(Strategy):
             tuple(self._planned_by_client(t) for t in each_round(rounds)),
             "replace_one",
             "user",
-            assumptions=("every client adds the noise that it was asked to add",),
+            assumptions=(
+                "every client adds the noise that it was asked to add",
+                "the server asks no client twice in a round",
+            ),
         )
 
     @property
@@ -281,10 +284,12 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
 
     Guarantee
     ---------
-    With a noise multiplier z, what the client sends in one round is 1/z-Gaussian-DP for replacing
-    all its data, whoever sees it, but for whether it answers: why training failed stays in the
-    client's own log. The metrics that its app returns with the model are removed: nothing protects
-    them, nor what the app answers to other messages than those to train, which pass as they are.
+    With a noise multiplier z, each answer of the client to a message to train, whatever its action,
+    is 1/z-Gaussian-DP for replacing all its data, whoever sees it, but for whether and when it
+    answers: why training failed stays in the client's own log. It answers as often as it is asked,
+    each time with new noise; answers compose. The metrics that its app returns with the model are
+    removed: nothing protects them, nor what the app answers to messages of other kinds, such as
+    those to evaluate, which pass as they are.
 
     Raises
     ------
@@ -295,7 +300,8 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
     mechanism = None if noise_multiplier is None else Gaussian(noise_multiplier)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        if message.metadata.message_type != MessageType.TRAIN:
+        category, _, _ = message.metadata.message_type.partition(".")  # "train.default" is "train"
+        if category != MessageType.TRAIN:
             return call_next(message, context)
         try:
             return bounded(message, call_next(message, context))
