@@ -23,8 +23,9 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     Parameters
     ----------
     matrix
-        Shape (rows, nodes): a sparse matrix or array of scipy, read without a copy where it is CSR,
-        or a dense array. Integers and other floating-point types are rounded to the type of `x`.
+        Shape (rows, nodes): a sparse matrix or array of scipy, as the `weights` of a
+        `MixingMatrix`, read without a copy where it is CSR, or a dense array. Integers and other
+        floating-point types are rounded to the type of `x`.
     x
         Shape (nodes, ...), float32 or float64: one vector for each node.
     out
@@ -96,7 +97,7 @@ def _compressed_rows(
     if not was_sparse:
         kind, matrix = type(matrix).__name__, np.asarray(matrix)
         if matrix.dtype.hasobject:
-            fail("matrix", "an array or a sparse one", kind)
+            fail("matrix", "an array or a sparse one, as the weights of a MixingMatrix", kind)
     shape = matrix.shape
     if len(shape) != 2 or 0 in shape:
         fail("matrix", "at least 1 row and 1 column", f"shape {shape}")
