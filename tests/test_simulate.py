@@ -193,6 +193,15 @@ def test_the_report_is_at_the_delta_of_the_algorithm_unless_told() -> None:
     assert run(problem).privacy.delta == 0
 
 
+def test_a_step_size_of_ones_own_prints_by_its_name() -> None:
+    def slower(t: int) -> float:
+        return 1 / t
+
+    algorithm = dm.OnlineLearning(epsilon=2.0, step_size=slower)
+    result = dm.simulate(algorithm, make_problem(), topology.ring(4), rounds=2)
+    assert "slower>, radius" in result.settings["algorithm"]
+
+
 def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None:
     problem = make_problem()
     result = run(problem)

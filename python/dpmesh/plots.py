@@ -252,3 +252,7 @@ def _finished(ax: Axes, x: str, metric: str, *, legend: bool) -> Axes:
         wrapped = [fill(label, _LEGEND_WIDTH) for label in labels]
         ax.legend(lines, wrapped, frameon=False, fontsize="small")
     return ax
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -45,8 +45,8 @@ def identity(
     settings = _in_words(problem, {"test"} | _aside(problem))  # a test changes no release
     return {
         "algorithm": _in_words(algorithm),
-        "topology": _without_addresses(topology) + links,
-        "network": _without_addresses(network),
+        "topology": without_addresses(topology) + links,
+        "network": without_addresses(network),
         "problem": f"{_data(problem, crc32(settings.encode())):08x}",
     }
 
@@ -112,7 +112,7 @@ def _fields(text: str) -> tuple[str, list[str]]:
     return name, found
 
 
-def _without_addresses(value: object) -> str:
+def without_addresses(value: object) -> str:
     """Return what is the same in another process: a function prints with its place in memory."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
@@ -135,7 +135,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     if isinstance(value, Dataset):
         return f"{value!r} {_checksum(*_arrays(value.features), value.labels):08x}"
     if depth == _DEPTH or isinstance(value, type):
-        return _without_addresses(repr(value))
+        return without_addresses(repr(value))
     if isinstance(value, (list, tuple, np.ndarray)):
         return words(value)
     if isinstance(value, dict):
@@ -149,7 +149,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     elif depth == 0 or repr(value) == object.__repr__(value):
         held = _attributes(value)
     else:
-        return _without_addresses(repr(value))
+        return without_addresses(repr(value))
     told = (
         f"{name}={_in_words(part, depth=depth + 1)}"
         for name, part in held.items()

@@ -32,7 +32,7 @@ from dpmesh.simulator.exchange import (
     TimedServer,
     TimedToken,
 )
-from dpmesh.simulator.identity import check_unserved, claim, identity
+from dpmesh.simulator.identity import check_unserved, claim, identity, without_addresses
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
 from dpmesh.simulator.network import Conditions, Network
@@ -199,8 +199,8 @@ def simulate(
         _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
     return Run(
         settings={
-            "algorithm": str(algorithm),
-            "topology": str(topology),
+            "algorithm": without_addresses(algorithm),
+            "topology": without_addresses(topology),
             "network": str(network),
             "rounds": rounds if why is None else f"{length}: there {why}",
         },
