@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmesh.privacy import accounting
+import dpmesh as dm
+from dpmesh.privacy import (
+    FixedSizeSampling,
+    Plan,
+    PoissonSampling,
+    Release,
+    Sensitivity,
+    accounting,
+)
 
+RAREST = PoissonSampling(5e-324)
 EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)
 RATES, COUNTS = (1e-6, 0.01, 1.0), (1, 10**6)
 MULTIPLIERS = st.floats(math.log(0.05), math.log(1e4)).map(math.exp)
@@ -143,3 +152,26 @@ def test_with_next_to_no_noise_the_best_accountant_is_right(
         found = epsilon_of(delta, 1.0, multiplier, neighboring_relation=relation, count=count)
         truth = accounting.gdp_epsilon(delta, accounting.gdp_mu(multiplier, count=count))
         assert truth <= found <= 1.2 * truth
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_rate_without_an_inverse_is_named(mechanism: str) -> None:
+    rare = Release(0, mechanism, 1.0, Sensitivity(1.0, "l1", "a test"), sampling=RAREST)
+    with pytest.raises(ValueError, match=r"sampling_rate: wanted numbers of at least 1e-300, got 5e-324"):
+        Plan((rare, rare), "add_remove", "record").cost(1e-5)
+    with pytest.raises(ValueError, match=r"sampling_rate: wanted numbers of at least 1e-300, got 5e-324"):
+        accounting.poisson_gaussian_epsilon(1e-5, 5e-324, 1.0, neighboring_relation="add_remove")
+
+
+@pytest.mark.parametrize(
+    ("argument", "of"),
+    [
+        ("batch_size", lambda n: dm.OnlineLearning(1.0, batch_size=n)),
+        ("records", lambda n: dm.GradientDescent(n, 1.0)),
+        ("models", lambda n: dm.WithoutReplacement(1.0, models=n)),
+        ("population", lambda n: FixedSizeSampling(1, n)),
+    ],
+)
+def test_an_integer_that_64_bits_do_not_hold_is_named(argument: str, of) -> None:
+    with pytest.raises(ValueError, match=rf"^{argument}: wanted an integer .* below 9223372036854"):
+        of(10**400)

@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
+_BEYOND = 2**63
+
 
 def fail(argument: str, wanted: str, got: object) -> NoReturn:
     """Raise the `ValueError` for an argument that does not fit."""
@@ -72,14 +74,15 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
     return float(value)
 
 
-def integer(argument: str, value: int, at_least: int = 0, below: int | None = None) -> int:
-    """An integer of at least `at_least` and, if given, below `below`."""
-    if type(value) is int and at_least <= value and (below is None or value < below):
+def integer(argument: str, value: int, at_least: int = 0, below: int = _BEYOND) -> int:
+    """An integer of at least `at_least` and below `below`, which 64 bits hold."""
+    if type(value) is int and at_least <= value < below:
         return value
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or value < at_least or (below is not None and value >= below):
-        upper = "" if below is None else f" and below {below}"
-        got = value if is_integer else reprlib.repr(value)
+    if not is_integer or not at_least <= value < below:
+        named = below < _BEYOND or (is_integer and value >= below)
+        upper = f" and below {below}" if named else ""
+        got = value if is_integer and abs(value) < 2**64 else reprlib.repr(value)
         fail(argument, f"an integer of at least {at_least}{upper}", got)
     return int(value)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from dpmesh._validate import fail, probability
+from dpmesh.kernels._arrays import unmasked
 
 Floats = npt.NDArray[np.float64]
 
@@ -135,7 +136,7 @@ def likelihood_ratio_attack(
 
 
 def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
-    array = np.asarray(losses, dtype=np.float64)
+    array = unmasked(argument, losses).astype(np.float64)
     if array.ndim != ndim or not array.size:
         fail(argument, f"{ndim} axes and at least 1 loss", f"shape {array.shape}")
     if not ((array >= 0) & np.isfinite(array)).all():
@@ -145,7 +146,7 @@ def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
 
 
 def _scores(argument: str, values: npt.ArrayLike) -> Floats:
-    scores = np.asarray(values, dtype=np.float64)
+    scores = unmasked(argument, values).astype(np.float64)
     if scores.ndim != 1 or not len(scores):
         fail(argument, "one axis and at least 1 number", f"shape {scores.shape}")
     if np.isnan(scores).any():
@@ -154,7 +155,7 @@ def _scores(argument: str, values: npt.ArrayLike) -> Floats:
 
 
 def _flags(argument: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    flags = np.asarray(values)
+    flags = unmasked(argument, values)
     if flags.dtype != np.bool_ or flags.shape != shape:
         fail(argument, f"booleans of shape {shape}", f"{flags.dtype} of shape {flags.shape}")
     return flags

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dpmesh import kernels
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray
+from dpmesh.kernels._arrays import FloatArray, unmasked
 from dpmesh.kernels._memory import empty
 
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
@@ -41,7 +41,8 @@ class Dataset:
     Raises
     ------
     ValueError
-        If shapes or types do not fit, there is no record or no feature, or a number is not finite.
+        If shapes or types do not fit, there is no record or no feature, a number is not finite, or
+        an array has a mask.
     """
 
     features: FloatArray | sparse.csr_array
@@ -89,7 +90,7 @@ class Dataset:
 
     def relabelled(self, rule: Callable[[Any], npt.ArrayLike]) -> Dataset:
         """Return the same records with the labels ``rule(labels)``; `rule` gets the whole array."""
-        return replace(self, labels=np.asarray(rule(self.labels)))
+        return replace(self, labels=unmasked("rule", rule(self.labels)))
 
 
 def _numbers_of_table(table: Any) -> FloatArray:
@@ -104,7 +105,7 @@ def _numbers_of_table(table: Any) -> FloatArray:
 
 def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
     if not sparse.issparse(value):
-        dense = np.asarray(value)
+        dense = unmasked("features", value)
         if dense.dtype == object and hasattr(value, "iloc"):
             dense = _numbers_of_table(value)
         dense = np.require(_floats(dense), requirements=["C", "A"])
@@ -125,7 +126,7 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
 def _read_only_labels(
     value: Any, *, records: int
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
-    labels = np.asarray(value)
+    labels = unmasked("labels", value)
     if labels.shape != (records,):
         fail("labels", f"shape ({records},), one label for each record", f"shape {labels.shape}")
     if labels.dtype.kind in "iub":

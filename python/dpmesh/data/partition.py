@@ -21,6 +21,7 @@ import numpy.typing as npt
 from dpmesh._ragged import Indices
 from dpmesh._validate import able, fail, instance, integer, positive, probability
 from dpmesh.data.dataset import A_DATASET, Dataset
+from dpmesh.kernels._arrays import unmasked
 
 Partition: TypeAlias = tuple[Indices, ...]
 
@@ -186,7 +187,7 @@ def by_user(users: npt.ArrayLike) -> Partition:
     ValueError
         If `users` is empty, has another shape, or holds something else.
     """
-    ids = np.asarray(users)
+    ids = unmasked("users", users)
     if ids.dtype == object and len({type(user) for user in ids.flat}) == 1:
         ids = np.array(ids.tolist())  # such as a pandas column of texts
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iuUS":

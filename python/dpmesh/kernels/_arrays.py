@@ -31,13 +31,20 @@ def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> Floa
     """
     if _core.is_float_array(value) and (ndim is None or value.ndim == ndim):
         return value
-    array = np.asarray(value)
+    array = unmasked(argument, value)
     if array.dtype.kind in "iub":
         array = array.astype(np.float64)
     if array.dtype.type not in (np.float32, np.float64):
         fail(argument, "an array of float32 or float64", f"dtype {array.dtype}")
     shaped(argument, array, ndim=ndim)
     return readable(array, array.dtype.type)
+
+
+def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
+    """`value` as an array of numpy's own class; one with a mask is refused, as that is lost."""
+    if isinstance(value, np.ndarray) and hasattr(value, "mask"):
+        fail(argument, "an array without a mask, such as its records that are whole", "a mask")
+    return np.asarray(value)
 
 
 def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -65,7 +72,7 @@ def is_sparse(value: Any) -> bool:
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
     """`value` as a C-contiguous array of int64 with `ndim` axes."""
-    array = np.asarray(value)
+    array = unmasked(argument, value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"
         fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
@@ -74,7 +81,7 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
 
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     """`value` as a non-empty C-contiguous array of signed integers; a strided one is copied."""
-    array = np.asarray(value)
+    array = unmasked(argument, value)
     if array.dtype.kind != "i":
         fail(argument, "an array of int8, int16, int32 or int64", f"dtype {array.dtype}")
     shaped(argument, array)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpmesh._core import Stream
 from dpmesh._validate import fail, integer
-from dpmesh.kernels._arrays import floats, readable
+from dpmesh.kernels._arrays import floats, readable, unmasked
 
 
 def a_stream(stream: Stream, argument: str = "stream") -> Stream:
@@ -47,7 +47,7 @@ def node_ids(nodes: npt.ArrayLike | None, rows: int) -> npt.NDArray[np.uint32] |
     """The node of each row, as the kernels take them."""
     if nodes is None:
         return None
-    ids: npt.NDArray[Any] = np.atleast_1d(np.asarray(nodes))
+    ids: npt.NDArray[Any] = np.atleast_1d(unmasked("nodes", nodes))
     if ids.dtype.kind not in "iu" or ids.shape != (rows,):
         wanted = f"an integer for each of {rows} rows"
         fail("nodes", wanted, f"dtype {ids.dtype} and shape {ids.shape}")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels._arrays import FloatArray, floats, integers, is_sparse, readable
+from dpmesh.kernels._arrays import FloatArray, floats, integers, is_sparse, readable, unmasked
 from dpmesh.kernels.projection import Norm
 
 Loss = Literal["logistic", "hinge", "squared", "softmax"]
@@ -68,7 +68,7 @@ def feature_parts(features: Any, params: FloatArray) -> tuple[_FeatureParts, int
 
 
 def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDArray[Any]:
-    array = np.asarray(labels)
+    array = unmasked("labels", labels)
     kinds, dtype = ("iufb", np.float64) if classes is None else ("iu", np.int64)
     if array.dtype.kind not in kinds:
         wanted = "real numbers" if classes is None else "integers"
@@ -100,7 +100,7 @@ def step_parts(
     radius = None if radius is None else positive("radius", radius)
     if isinstance(step_size, float):
         return step_size, radius
-    steps = np.asarray(step_size)
+    steps = unmasked("step_size", step_size)
     if steps.dtype.kind not in "iuf" or steps.shape not in ((), (nodes,)):
         got = f"dtype {steps.dtype} and shape {steps.shape}"
         fail("step_size", f"one number, or one for each of {nodes} nodes", got)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from dpmesh import _core
 from dpmesh._core import Stream
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, floats, is_sparse
+from dpmesh.kernels._arrays import FloatArray, floats, is_sparse, unmasked
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
@@ -95,7 +95,7 @@ def _compressed_rows(
     """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
     was_sparse = is_sparse(matrix)
     if not was_sparse:
-        kind, matrix = type(matrix).__name__, np.asarray(matrix)
+        kind, matrix = type(matrix).__name__, unmasked("matrix", matrix)
         if matrix.dtype.hasobject:
             fail("matrix", "an array or a sparse one, as the weights of a MixingMatrix", kind)
     shape = matrix.shape

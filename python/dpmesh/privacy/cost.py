@@ -16,6 +16,7 @@ from dpmesh.privacy.accounting._arguments import (
     noise_multipliers,
     only_add_remove,
     only_replace_one,
+    rates,
 )
 from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant
 from dpmesh.privacy.events import MechanismName, Release
@@ -121,7 +122,8 @@ def costs(
     noise_multipliers(multiplier[noisy])
     epsilon = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy & laplace)
     sampled = np.array([_amplified(release, relation) for release in releases], dtype=bool)
-    rate = np.array([release.sampling.rate if release.sampling else 1 for release in releases])
+    rate = np.array([release.sampling.rate if release.sampling else 1.0 for release in releases])
+    rates("sampling_rate", rate)
     pure = parts.totals(np.where(sampled, _loss.sampled_loss(rate, epsilon), epsilon))
     amplified = parts.totals((sampled & laplace).astype(np.float64))
     unprotected = parts.totals((~noisy).astype(np.float64))

@@ -12,7 +12,7 @@ from dpmesh._ragged import Indices, Ragged, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative
 from dpmesh.data import Dataset, Partition
 from dpmesh.data.dataset import A_DATASET
-from dpmesh.kernels._arrays import FloatArray
+from dpmesh.kernels._arrays import FloatArray, unmasked
 
 
 def flat_partition(partition: Partition, records: int) -> Ragged:
@@ -25,7 +25,7 @@ def flat_partition(partition: Partition, records: int) -> Ragged:
     """
     if not np.iterable(partition):
         fail("partition", "an array of indices for each node", repr(partition))
-    parts = [np.asarray(part) for part in partition]
+    parts = [unmasked("partition", part) for part in partition]
     if not parts:
         fail("partition", "at least 1 node", "none")
     for node, part in enumerate(parts):

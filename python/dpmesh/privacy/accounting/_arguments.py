@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, one_of, probability
+from dpmesh.kernels._arrays import unmasked
 from dpmesh.privacy.types import NeighboringRelation
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -20,7 +21,7 @@ def open_probability(argument: str, value: float) -> float:
 
 def numbers(argument: str, value: npt.ArrayLike, wanted: str = "finite numbers") -> Floats:
     """`value` as finite float64, of any shape."""
-    array = np.asarray(value)
+    array = unmasked(argument, value)
     if array.dtype.kind not in "iuf":
         fail(argument, wanted, f"dtype {array.dtype}")
     array = np.require(array, np.float64, ["C", "A"])
@@ -102,10 +103,11 @@ def _longest(lengths: dict[str, int]) -> str:
 
 
 def rates(argument: str, value: npt.ArrayLike) -> Floats:
-    """`value` as sampling rates, in (0, 1]."""
+    """`value` as sampling rates, in (0, 1], whose inverses are numbers."""
     wanted = "numbers in (0, 1]"
     array = numbers(argument, value, wanted)
-    return require(argument, array, (array > 0) & (array <= 1), wanted)
+    require(argument, array, (array > 0) & (array <= 1), wanted)
+    return require(argument, array, array >= 1e-300, "numbers of at least 1e-300")
 
 
 def orders_above_one(argument: str, value: npt.ArrayLike) -> Floats:
