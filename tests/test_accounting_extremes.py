@@ -157,9 +157,9 @@ def test_with_next_to_no_noise_the_best_accountant_is_right(
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_a_rate_without_an_inverse_is_named(mechanism: str) -> None:
     rare = Release(0, mechanism, 1.0, Sensitivity(1.0, "l1", "a test"), sampling=RAREST)
-    with pytest.raises(ValueError, match=r"sampling_rate: wanted numbers of at least 1e-300, got 5e-324"):
+    with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
         Plan((rare, rare), "add_remove", "record").cost(1e-5)
-    with pytest.raises(ValueError, match=r"sampling_rate: wanted numbers of at least 1e-300, got 5e-324"):
+    with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
         accounting.poisson_gaussian_epsilon(1e-5, 5e-324, 1.0, neighboring_relation="add_remove")
 
 
