@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,8 @@ def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
 def test_bounds_are_reached_from_the_packages_own_name() -> None:
     for paper in dpmesh.bounds.__all__:
         assert getattr(dpmesh.bounds, paper).__doc__
+
+
+def test_what_the_papers_claim_is_reached_from_the_packages_own_name() -> None:
+    code = "import dpmesh as dm; dm.privacy.accounting.papers.federated.theorem_noise"
+    subprocess.run([sys.executable, "-c", code], check=True)

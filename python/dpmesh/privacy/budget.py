@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from dpmesh._validate import able, fail, integer, keep_numbers, positive, probability
+from dpmesh._validate import able, fail, instance, integer, keep_numbers, positive, probability
 from dpmesh.keys import Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
@@ -76,7 +76,14 @@ class Budget:
         return f"epsilon = {as_given(self.epsilon)} at delta = {as_given(self.delta)}"
 
     def allows(self, plan: Plan) -> bool:
-        """Whether a plan costs no more; but for the rounding of epsilon's last digits."""
+        """Whether a plan costs no more; but for the rounding of epsilon's last digits.
+
+        Raises
+        ------
+        ValueError
+            If `plan` is no plan.
+        """
+        instance("plan", plan, "a Plan, as of algorithm.plan(rounds)", Plan)
         return plan.cost(self.delta).epsilon <= self.epsilon * (1 + ROUNDING)
 
     def require(self, algorithm: Planned, rounds: int) -> Plan:

@@ -6,6 +6,7 @@ by ``2 C`` when one is replaced. No function here applies that factor. Where a b
 relation only, ``neighboring_relation`` is an argument and the other is refused.
 """
 
+from dpmesh.privacy.accounting import papers
 from dpmesh.privacy.accounting.calibration import (
     affordable_rounds,
     calibrate_noise,
@@ -48,6 +49,7 @@ __all__ = [
     "gdp_epsilon",
     "gdp_mu",
     "laplace_epsilon",
+    "papers",
     "poisson_gaussian_epsilon",
     "poisson_gaussian_noise_multiplier",
     "rdp_delta",

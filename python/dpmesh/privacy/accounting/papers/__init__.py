@@ -4,10 +4,12 @@ One module for each paper. A claim outside of what its theorem proves is refused
 which says why; the accountants of `dpmesh.privacy.accounting` are then the ones to use.
 """
 
-from __future__ import annotations
+from dpmesh.privacy.accounting.papers import (
+    federated,
+    online,
+    quantized,
+    without_replacement,
+)
+from dpmesh.privacy.accounting.papers.refusal import NotProved
 
-__all__ = ["NotProved"]
-
-
-class NotProved(ValueError):  # noqa: N818 - it is the paper that fails, not the caller
-    """A paper's closed form was asked for outside of what its theorem proves."""
+__all__ = ["NotProved", "federated", "online", "quantized", "without_replacement"]

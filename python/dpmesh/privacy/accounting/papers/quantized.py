@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.privacy.accounting._arguments import Floats, counts, open_probability, positives
-from dpmesh.privacy.accounting.papers import NotProved
+from dpmesh.privacy.accounting.papers.refusal import NotProved
 
 Mode = Literal["paper", "safe", "public_point"]
 MODES: tuple[Mode, ...] = ("paper", "safe", "public_point")

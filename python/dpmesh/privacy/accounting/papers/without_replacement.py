@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail, integer, number, positive, probability
 from dpmesh.privacy.accounting._arguments import open_probability, positives
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_delta
-from dpmesh.privacy.accounting.papers import NotProved
+from dpmesh.privacy.accounting.papers.refusal import NotProved
 from dpmesh.privacy.shown import rounded_up
 
 
