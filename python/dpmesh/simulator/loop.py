@@ -189,12 +189,7 @@ def simulate(
     end, released = ranks.gather(run.remembered()), ledger.plan
     length, counted = f"{end.rounds} of {rounds}", released
     if why == CALLBACK:
-        ended = f"the callback ended the run after {length} rounds without a look at"
-        rest = (release for release in plan.releases if release.round >= end.rounds)
-        counted = _assuming(
-            f"{ended} private data", released.with_releases((*released.releases, *rest))
-        )
-        released = _assuming(f"{ended} data or releases", released)
+        counted, released = _ended_early(plan, released, end.rounds, length)
     if ranks.is_root:
         _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
     return Run(
@@ -210,6 +205,20 @@ def simulate(
         traffic=end.traffic,
         parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
         released=end.received,
+    )
+
+
+def _ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[Plan, Plan]:
+    """Return what a report counts of a run that its callback ended, and its ledger.
+
+    The report counts the rounds that were left, too, since releases may have decided that.
+    """
+    ended = f"the callback ended the run after {length} rounds without a look at"
+    rest = (release for release in plan.releases if release.round >= rounds)
+    counted = released.with_releases((*released.releases, *rest))
+    return (
+        _assuming(f"{ended} private data", counted),
+        _assuming(f"{ended} data or releases", released),
     )
 
 
