@@ -18,7 +18,7 @@ from dpmesh import kernels
 from dpmesh.algorithms import WithReplacement
 from dpmesh.keys import Purpose
 from dpmesh.privacy import FixedSizeSampling
-from dpmesh.privacy.audit import alone
+from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.audit.transcript import record
 from dpmesh.schedules import InverseSqrt
 
@@ -164,3 +164,13 @@ def test_losses_are_those_before_the_step() -> None:
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_turns_by_chance_are_as_planned() -> None:
+    """Which node has its turn is tossed, and not in the plan."""
+    algorithm = WithReplacement(3, 6, 1.0, batch_size=2)
+    one, other = neighbours(make_problem([6] * 3, 2, None, seed=1), 1, 4)
+    run = dm.simulate(algorithm, one, rounds=45, delta=1e-5)
+    assert run.ledger.releases != algorithm.plan(45).releases
+    assert run.privacy.assumptions == algorithm.plan(45).assumptions
+    assert not couple(algorithm, one, other, alone, rounds=45).faults

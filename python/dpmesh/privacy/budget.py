@@ -218,7 +218,8 @@ class Ledger:
     def _unplanned(self, releases: tuple[Release, ...]) -> int:
         if releases == self._plan.releases[: len(releases)]:
             return 0
-        return (Counter(releases) - self._planned).total()
+        planned = Counter(release.of_any_batch for release in self._plan.releases)
+        return (Counter(release.of_any_batch for release in releases) - planned).total()
 
     def planned(self, round: int) -> list[Release]:
         """Return what is planned for a round."""

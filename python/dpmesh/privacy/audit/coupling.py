@@ -152,8 +152,8 @@ def _unplanned(planned: Sequence[Release], run: Transcript, name: str) -> Iterat
         ("wrote down", run.ledger, planned, "were not planned"),
         ("let out", passed, run.ledger, "it did not write down"),
     ):
-        known = set(among)
-        if strangers := sum(release not in known for release in releases):
+        known = {release.of_any_batch for release in among}
+        if strangers := sum(release.of_any_batch not in known for release in releases):
             yield f"the {name} run {what} {strangers} releases that {which}"
 
 
