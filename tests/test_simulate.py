@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,16 @@ def test_losses_are_those_of_the_models_before_they_learn() -> None:
         state, _ = algorithm.step(state, t, problem, exchange, key)
     result = run(problem, metrics=["loss"], every=1)
     np.testing.assert_allclose(result.history["loss"], expected, rtol=1e-12)
+
+
+def test_there_is_no_loss_before_anybody_has_learned() -> None:
+    class Silent(dm.OnlineLearning):
+        def step(self, state, round, *others):
+            state, info = super().step(state, round, *others)
+            return state, info if round > 1 else replace(info, losses=None)
+
+    history = dm.simulate(Silent(), make_problem(), topology.ring(4), rounds=4, every=1).history
+    np.testing.assert_array_equal(np.isnan(history["loss"]), [True, True, False, False])
 
 
 def test_regret_is_that_of_definition_2() -> None:

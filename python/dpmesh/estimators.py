@@ -47,7 +47,7 @@ class ReleasedSum(NamedTuple):
 class Estimator(Protocol):
     """A function of what was released and of the noise that went into it."""
 
-    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum, /) -> Released:
         """Return an estimate of each row.
 
         Parameters

@@ -39,7 +39,7 @@ NumberT = TypeVar("NumberT", int, float)
 class Schedule(Protocol):
     """A positive number for each t = 1, 2, 3, ..."""
 
-    def __call__(self, t: int) -> float:
+    def __call__(self, t: int, /) -> float:
         """Return the value at t, counted from 1."""
         ...
 

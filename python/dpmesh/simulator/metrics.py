@@ -92,9 +92,9 @@ class Stateless:
 
 @dataclass
 class Loss:
-    """Mean loss of the nodes on the records of the round."""
+    """Mean loss of the nodes on the records of the round; NaN before anybody has learned."""
 
-    _losses: Losses = lambda: np.zeros(1)
+    _losses: Losses = lambda: np.full(1, np.nan)
     watches = ("losses",)
 
     def observe(self, parameters: Floats, info: Info) -> None:
