@@ -245,6 +245,13 @@ def test_a_rank_that_fails_leaves_a_checkpoint_of_what_was_whole(
     assert_released(mpi_program.run(how, "varying", checkpoint=path), whole)
 
 
+def test_nobody_releases_after_a_node_that_failed(tmp_path: Path) -> None:
+    """With the same noise it would release another value when the run is resumed."""
+    assert launch(3, "varying", tmp_path, "token value").returncode != 0
+    turns = (tmp_path / "turns").read_text().split()
+    assert turns.index("1") == len(turns) - 1
+
+
 def assert_released(one: dm.Run, other: dm.Run) -> None:
     np.testing.assert_array_equal(one.released, other.released)
     assert one.history.as_dicts() == other.history.as_dicts()

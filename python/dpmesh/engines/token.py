@@ -247,7 +247,9 @@ class TokenOnRanks:
     ) -> WithoutReplacementState:
         """Let the token pass by all nodes that update the global models, in their order.
 
-        Should a node fail, the token goes on, so that no rank waits, and the step fails at its end.
+        Should a node fail, NaN goes on in place of the token: so no rank waits, and no later node
+        releases what it would release again, of another value with the same noise, when the run is
+        resumed. The step fails at its end.
         """
         order = turns[actions[turns].any(axis=1)]
         local, token, failure = own.local.copy(), own.released, None
@@ -256,7 +258,7 @@ class TokenOnRanks:
                 continue
             rank = int(self._owner[run[0]])
             token = self._token.hop(token, rank)
-            if rank != self._engine.communicator.rank or failure is not None:
+            if rank != self._engine.communicator.rank or np.isnan(token).any():
                 continue
             places = run - self._nodes[0]
             some = self._some(replace(own, local=Sensitive(local), released=token), places, largest)
@@ -268,7 +270,7 @@ class TokenOnRanks:
                     some, t, problem, there[0], acts, there[1], self._token, noise
                 )
             except Exception as error:
-                failure = error
+                failure, token = error, Released(np.full_like(token, np.nan))
                 continue
             local[places], token = some.local, some.released
         if failure is not None:
