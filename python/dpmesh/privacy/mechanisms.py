@@ -209,19 +209,7 @@ class Mechanism(ABC):
             out = self._noisy(out, scale, Source(stream, nodes))
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
-            if not isinstance(coins, Stream):
-                fail("coins", "a stream for the compressor", repr(coins))
-            own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
-            if own.round != round:
-                _fail_for_round("coins", own, round)
-            if door.draws is not None:
-                door.draws.add("coins", own, out.shape)
-            compressed = self.compressor.compress(out, own)
-            if door.carrier is not None:
-                door.carrier(compressed)
-            out, bits_per_node = compressed.values, compressed.bits
-            if not kernels.all_finite(out):
-                fail("values", f"numbers whose compression {out.dtype} can hold", "larger ones")
+            out, bits_per_node = _compressed(self.compressor, out, coins, round, nodes)
         emission = Emission(Released(out), record, bits_per_node)
         if door.watcher is None:
             return emission
@@ -244,6 +232,31 @@ class Mechanism(ABC):
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
         noise = self._integer_noise(values.shape, scale / self.grid, source)
         return add_on_grid(values, noise, self.grid)
+
+
+def _compressed(
+    compressor: Compressor,
+    noisy: Floats,
+    coins: Stream | None,
+    round: int,
+    nodes: tuple[int, ...] | None,
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Return what the receivers decode, and the length of each node's message in bits."""
+    door = DOOR.get()
+    if not isinstance(coins, Stream):
+        fail("coins", "a stream for the compressor", repr(coins))
+    own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
+    if own.round != round:
+        _fail_for_round("coins", own, round)
+    if door.draws is not None:
+        door.draws.add("coins", own, noisy.shape)
+    compressed = compressor.compress(noisy, own)
+    if door.carrier is not None:
+        door.carrier(compressed)
+    if not kernels.all_finite(compressed.values):
+        kind = compressed.values.dtype
+        fail("values", f"numbers whose compression {kind} can hold", "larger ones")
+    return compressed.values, compressed.bits
 
 
 def _fail_for_round(argument: str, stream: Stream, round: int) -> NoReturn:
