@@ -101,6 +101,32 @@ class SumByItsLength(Sum):
         return state, replace(said, bits_per_node=np.array([8 + ones]), messages=ones)
 
 
+class SumOfBatches(Sum):
+    """Releases the number of one record a round, in whatever order."""
+
+    batches: ClassVar = (1, 0)
+
+    def plan(self, rounds):
+        planned = (self.mechanism().planned(t, self.sensitivity, batch=t) for t in range(rounds))
+        return Plan(tuple(planned), "replace_one", "record")
+
+    def release(self, problem, round, key):
+        batch = self.batches[round]
+        return self.mechanism().release(
+            problem[[[batch]]],
+            self.sensitivity,
+            key.stream(Purpose.NOISE, round),
+            round=round,
+            batch=batch,
+        )
+
+
+class SumOfOneBatch(SumOfBatches):
+    """Takes the same record twice, where the plan has each of them once."""
+
+    batches = (0, 0)
+
+
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
@@ -112,6 +138,14 @@ class SumByItsLength(Sum):
         (
             SumTwice,
             ["all releases together: mu = 2, planned is 1.41422"],
+        ),
+        (SumOfBatches, []),
+        (
+            SumOfOneBatch,
+            [
+                "the first run let out 1 releases that were not planned",
+                "the second run wrote down 1 releases that were not planned",
+            ],
         ),
         (SumUnwritten, ["the second run let out 2 releases that it did not write down"]),
         (

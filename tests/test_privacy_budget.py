@@ -247,6 +247,35 @@ def test_what_left_must_be_written_down() -> None:
     twice.add(more, replace(more, nodes=(0, 1, 2)))
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1.0, 2.0])), min_size=1, max_size=8),
+    st.lists(st.integers(0, 3), min_size=8, max_size=8),
+)
+def test_a_run_that_is_as_planned_costs_no_more(of_plan, batches: list[int]) -> None:
+    """Batches that chance gave out otherwise are told apart where one of them pays more."""
+
+    def release(t: int, batch: int) -> Release:
+        return Laplace(of_plan[t][1]).planned(t, ONE, batch=batch)
+
+    rounds = range(len(of_plan))
+    planned = Plan(tuple(release(t, of_plan[t][0]) for t in rounds), "replace_one", "record")
+    ledger = Ledger(planned)
+    ledger.add(*(release(t, batches[t]) for t in rounds))
+    more = ledger.plan.cost().epsilon > planned.cost().epsilon
+    assert planned.unforeseen(planned.releases) == 0
+    assert not more or "not in the algorithm's plan" in ledger.plan.assumptions[-1]
+
+
+def test_a_batch_that_pays_twice_is_not_as_planned() -> None:
+    planned = Plan(
+        tuple(Laplace(1.0).planned(t, ONE, batch=t) for t in range(3)), "replace_one", "record"
+    )
+    for batches, strangers in (((2, 0, 1), 0), ((0, 1, 0), 1), ((1, 1, 1), 2)):
+        run = [Laplace(1.0).planned(t, ONE, batch=batch) for t, batch in enumerate(batches)]
+        assert planned.unforeseen(run) == strangers
+    assert planned.unforeseen([Laplace(1.0).planned(0, ONE)]) == 1
+
+
 def test_a_release_of_all_data_that_leaves_twice_is_no_piece_of_one() -> None:
     planned = Repeated(4.0).plan(2)
     ledger = Ledger(planned)

@@ -206,7 +206,7 @@ class Ledger:
         Of those that were not planned it assumes that they are no more sensitive than they say.
         """
         so_far = self._with(())
-        unplanned = self._unplanned(so_far.releases)
+        unplanned = self._plan.unforeseen(so_far.releases)
         if not unplanned:
             return so_far
         some = (
@@ -214,12 +214,6 @@ class Ledger:
         )
         assumed = f"{some}, are no more sensitive than they say"
         return replace(so_far, assumptions=(*so_far.assumptions, assumed))
-
-    def _unplanned(self, releases: tuple[Release, ...]) -> int:
-        if releases == self._plan.releases[: len(releases)]:
-            return 0
-        planned = Counter(release.of_any_batch for release in self._plan.releases)
-        return (Counter(release.of_any_batch for release in releases) - planned).total()
 
     def planned(self, round: int) -> list[Release]:
         """Return what is planned for a round."""

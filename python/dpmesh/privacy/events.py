@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp
 from types import NoneType
 from typing import TYPE_CHECKING, Literal, get_args
@@ -112,11 +112,6 @@ class Release:
             fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
         if type(self.nodes) is not tuple:
             object.__setattr__(self, "nodes", tuple(nodes.tolist()))
-
-    @property
-    def of_any_batch(self) -> Release:
-        """The release, if of one batch, as that of the first: which one may be left to chance."""
-        return self if not self.batch else replace(self, batch=0)
 
     @property
     def event(self) -> DpEvent:

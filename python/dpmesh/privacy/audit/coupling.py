@@ -8,6 +8,7 @@ on adversarial data finds most faults, with no statistics.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -114,8 +115,8 @@ def couple(
     movements = tuple(_movement(*pair) for pair in zip(run.passages, other.passages, strict=False))
     plan = algorithm.plan(rounds)
     faults = (
-        *_unplanned(plan.releases, run, "first"),
-        *_unplanned(plan.releases, other, "second"),
+        *_unplanned(plan, run, "first"),
+        *_unplanned(plan, other, "second"),
         *_too_far(movements),
         *_too_far_together(plan, movements),
         *_without_noise(run.passages),
@@ -145,15 +146,16 @@ def _movement(passage: Passage, other: Passage) -> Movement:
     return Movement(release, distance, allowed, scale)
 
 
-def _unplanned(planned: Sequence[Release], run: Transcript, name: str) -> Iterator[str]:
-    passed = [passage.emission.release for passage in run.passages]
-    for what, releases, among, which in (
-        ("let out", passed, planned, "were not planned"),
-        ("wrote down", run.ledger, planned, "were not planned"),
-        ("let out", passed, run.ledger, "it did not write down"),
+def _unplanned(plan: Plan, run: Transcript, name: str) -> Iterator[str]:
+    passed = Counter(passage.emission.release for passage in run.passages)  # perhaps in pieces
+    written = set(run.ledger)
+    unwritten = sum(times for release, times in passed.items() if release not in written)
+    for what, strangers, which in (
+        ("let out", plan.unforeseen(tuple(passed)), "were not planned"),
+        ("wrote down", plan.unforeseen(run.ledger), "were not planned"),
+        ("let out", unwritten, "it did not write down"),
     ):
-        known = {release.of_any_batch for release in among}
-        if strangers := sum(release.of_any_batch not in known for release in releases):
+        if strangers:
             yield f"the {name} run {what} {strangers} releases that {which}"
 
 
