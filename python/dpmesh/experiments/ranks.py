@@ -18,7 +18,7 @@ NAMED = 64
 """Up to so many ranks their processes are told."""
 
 
-def run_on_ranks(settings: Settings, folder: Path, ranks: MPI.Comm = MPI.COMM_WORLD) -> None:
+def run_on_ranks(settings: Settings, folder: Path) -> None:
     """Run all cells that are not finished; every rank makes this call.
 
     However it ends, the same command goes on from the last checkpoint, on any number of ranks: rank
@@ -39,7 +39,7 @@ def run_on_ranks(settings: Settings, folder: Path, ranks: MPI.Comm = MPI.COMM_WO
     RankFailed
         On all ranks, if one fails in a round.
     """
-    wanted = cells(settings)
+    ranks, wanted = MPI.COMM_WORLD, cells(settings)
     for cell in wanted:
         settled = settings.replaced(cell.changes)
         experiment = Experiment.of(settled)
