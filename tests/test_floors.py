@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import dpmesh
@@ -59,14 +60,18 @@ def _floor(module: str) -> str | None:
     return next((name for name in prefixes if name in RANK), None)
 
 
-def _imports(path: Path) -> set[str]:
-    """Modules of the package that a file imports at run time, functions included."""
-    found = set()
+def _run_time_nodes(path: Path) -> Iterator[ast.AST]:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             node.body = []
-    for node in ast.walk(tree):
+    return ast.walk(tree)
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of the package that a file imports at run time, functions included."""
+    found = set()
+    for node in _run_time_nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpmesh"):
             base = node.module.removeprefix("dpmesh").removeprefix(".")
             found |= {f"{base}.{alias.name}".strip(".") for alias in node.names}
@@ -88,6 +93,20 @@ def test_each_floor_imports_only_lower_ones() -> None:
             if other and other != own and RANK[other] >= RANK[own]:
                 wrong.append(f"{module} (floor {RANK[own]}) imports {imported} ({RANK[other]})")
     assert not wrong, "\n".join(wrong)
+
+
+def _asked_of_the_package(path: Path) -> set[str]:
+    """Names that a file takes from `dpmesh` itself at run time."""
+    tops = (n for n in _run_time_nodes(path) if isinstance(n, ast.ImportFrom))
+    return {alias.name for node in tops if node.module == "dpmesh" for alias in node.names}
+
+
+def test_no_module_takes_what_the_package_imports_on_first_use() -> None:
+    """Threads wait for each other there: see `_ONE_AT_A_TIME` in `dpmesh/__init__.py`."""
+    there_at_once = {"_core", "__version__"}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        names = _asked_of_the_package(path) - there_at_once
+        assert not names, f"{path}: import dpmesh.x as x, for x in {names}"
 
 
 def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:

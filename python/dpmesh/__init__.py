@@ -11,6 +11,7 @@ Names are imported when they are first used, so that ``import dpmesh`` is instan
 """
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from dpmesh._core import __version__
@@ -96,14 +97,20 @@ _HOMES = {
     "simulate": "dpmesh.simulator",
 }
 
+_ONE_AT_A_TIME = RLock()
+"""Held while names are imported: before CPython 3.15, two threads that import modules of one
+package at once may stop each other. Our own modules have no use for these names: one that is being
+imported would wait here for a thread that waits for it."""
+
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-    elif name in __all__:
-        value = import_module(f"dpmesh.{name}")
-    else:
+    if name not in __all__:
         raise AttributeError(f"module 'dpmesh' has no attribute {name!r}")
+    with _ONE_AT_A_TIME:
+        if name in _HOMES:
+            value = getattr(import_module(_HOMES[name]), name)
+        else:
+            value = import_module(f"dpmesh.{name}")
     globals()[name] = value
     return value
 

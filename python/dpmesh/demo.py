@@ -68,7 +68,7 @@ def save(runs: dict[str, Run], folder: Path) -> tuple[Path, Path]:
     """
     from matplotlib.figure import Figure
 
-    from dpmesh import plots
+    import dpmesh.plots as plots
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     histories = {name: run.history for name, run in runs.items()}

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive
 from dpmesh.kernels._arrays import floats
 from dpmesh.privacy.types import Floats, Released

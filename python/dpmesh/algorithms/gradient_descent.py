@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose

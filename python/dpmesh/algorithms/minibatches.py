@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh.keys import Stream
 

@@ -25,7 +25,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns

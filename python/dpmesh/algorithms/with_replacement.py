@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.keys import Key, Purpose

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns

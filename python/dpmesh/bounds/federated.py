@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import cos, log, pi, sqrt
 from typing import Literal
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import (
     fail,
     integer,

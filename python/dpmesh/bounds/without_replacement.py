@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log, sqrt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.controllers.base import Actions, Observation
 from dpmesh.kernels import QReplay, QTrained

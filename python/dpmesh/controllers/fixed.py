@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import integer, keep_numbers, probability
 from dpmesh.controllers.base import Actions, Observation
 from dpmesh.keys import Key, Purpose

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, instance, integer, number
 from dpmesh.data.dataset import A_DATASET, Dataset
 from dpmesh.kernels._arrays import FloatArray

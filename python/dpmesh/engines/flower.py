@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, instance, one_of, positive, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState

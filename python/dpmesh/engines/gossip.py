@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh.algorithms.base import Info
 from dpmesh.engines.blocks import Boundary, boundary
 from dpmesh.privacy.compression import Compressed

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpmesh import data, topology
+import dpmesh.data as data
+import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms import WithoutReplacement

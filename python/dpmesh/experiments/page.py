@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmesh import __version__, plots
+import dpmesh.plots as plots
+from dpmesh import __version__
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result, is_finished

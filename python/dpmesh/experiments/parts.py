@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from dpmesh import controllers, data, estimators, schedules, topology
+import dpmesh.controllers as controllers
+import dpmesh.data as data
+import dpmesh.estimators as estimators
+import dpmesh.schedules as schedules
+import dpmesh.topology as topology
 from dpmesh.algorithms import (
     FederatedLearning,
     GradientDescent,

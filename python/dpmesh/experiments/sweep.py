@@ -159,7 +159,7 @@ def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell, interrupt: 
 def _begin(ticks: Any, stop: Any, threads: int) -> None:
     """Set a worker up: several share the cores."""
     global _ticks, _stop
-    from dpmesh import kernels
+    import dpmesh.kernels as kernels
 
     _ticks, _stop = ticks, stop
     kernels.set_threads(threads)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import topology
+import dpmesh.topology as topology
 from dpmesh.algorithms import QuantizedGossip
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import iid, mnist

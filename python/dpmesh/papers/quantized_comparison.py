@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels, topology
+import dpmesh.kernels as kernels
+import dpmesh.topology as topology
 from dpmesh.algorithms import Exchange, Info, OnlineLearning, QuantizedGossip, Travel
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.minibatches import without_replacement

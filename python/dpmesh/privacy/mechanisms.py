@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple, NoReturn, final, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import able, fail, instance, keep_numbers, one_of, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy
 from threadpoolctl import ThreadpoolController
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, positive
 from dpmesh.problems.linear import LinearProblem
 

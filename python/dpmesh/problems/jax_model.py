@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, positive
 from dpmesh.data import Dataset, Partition

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
 from dpmesh.data import Dataset, Partition

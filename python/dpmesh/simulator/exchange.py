@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import Info
 from dpmesh.privacy.types import Floats, Released

@@ -93,7 +93,7 @@ class Run:
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw one metric over the rounds; needs the extra ``plots``."""
-        from dpmesh import plots
+        import dpmesh.plots as plots
 
         return plots.curves({metric: self.history}, metric, ax=ax)
 
