@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import RLock
 from typing import Protocol
 
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, positive, probability
@@ -175,7 +176,8 @@ class Ledger:
     At the door (`dpmesh.privacy.door.kept_by`) it lets out what an approved plan foresaw, and
     anything else as long as there is budget for it. Stopping when the budget is spent is itself
     private for pure and for Gaussian releases of all data (Rogers, Roth, Ullman and Vadhan 2016;
-    Smith and Thakurta 2022); the parameters of sampled ones must be chosen beforehand.
+    Smith and Thakurta 2022); the parameters of sampled ones must be chosen beforehand. Threads may
+    ask at once.
 
     Parameters
     ----------
@@ -187,6 +189,7 @@ class Ledger:
 
     def __init__(self, plan: Plan, budget: Budget | None = None) -> None:
         self._plan, self._budget = plan, budget
+        self._one_at_a_time = RLock()
         self._releases: list[Release] = []
         self._leaving: list[Release] = []
         self._begun: set[tuple[Release, int]] = set()
@@ -248,19 +251,20 @@ class Ledger:
         OverBudget
             A `ValueError`, if the budget has no room for it.
         """
-        begun = release.batch is not None and (release, purpose) in self._begun
-        if begun and 0 < self._planned[release] <= self._leaving.count(release):
+        with self._one_at_a_time:
+            begun = release.batch is not None and (release, purpose) in self._begun
+            if begun and 0 < self._planned[release] <= self._leaving.count(release):
+                self.admitted += 1
+                return
+            if self._budget is not None and not self.allows(release):
+                cost = self._with((release,)).cost(self._budget.delta).epsilon
+                raise OverBudget(
+                    f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
+                )
             self.admitted += 1
-            return
-        if self._budget is not None and not self.allows(release):
-            cost = self._with((release,)).cost(self._budget.delta).epsilon
-            raise OverBudget(
-                f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
-            )
-        self.admitted += 1
-        self._leaving.append(release)
-        if release.batch is not None:
-            self._begun.add((release, purpose))
+            self._leaving.append(release)
+            if release.batch is not None:
+                self._begun.add((release, purpose))
 
     def add(self, *releases: Release) -> None:
         """Write down what a finished round released, in place of what was seen to leave.
@@ -270,21 +274,24 @@ class Ledger:
         ValueError
             If something left that is not among it: the ledger would cost less than the run.
         """
-        left = [] if self._leaving == [*releases] else self._leaving
-        for release in left:
-            told = sum(_includes(whole, release) for whole in releases)
-            if told < self._leaving.count(release):
-                fail("releases", f"all that left in the round, such as {release}", releases)
-        self._leaving.clear()
-        self._begun.clear()
-        self.admitted = 0
-        self._releases += releases
-        if self._budget is not None:
-            self._left.subtract(releases)
-            self._as_planned &= all(self._left[release] >= 0 for release in releases)
+        with self._one_at_a_time:
+            left = [] if self._leaving == [*releases] else self._leaving
+            for release in left:
+                told = sum(_includes(whole, release) for whole in releases)
+                if told < self._leaving.count(release):
+                    fail("releases", f"all that left in the round, such as {release}", releases)
+            self._leaving.clear()
+            self._begun.clear()
+            self.admitted = 0
+            self._releases += releases
+            if self._budget is not None:
+                self._left.subtract(releases)
+                self._as_planned &= all(self._left[release] >= 0 for release in releases)
 
     def _with(self, releases: Iterable[Release]) -> Plan:
-        return self._plan.with_releases((*self._releases, *self._leaving, *releases))
+        with self._one_at_a_time:
+            so_far = (*self._releases, *self._leaving)
+        return self._plan.with_releases((*so_far, *releases))
 
 
 def _includes(whole: Release, piece: Release) -> bool:

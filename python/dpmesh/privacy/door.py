@@ -3,7 +3,9 @@
 A keeper is asked before a release gets its noise, and may refuse it. A watcher sees it before and
 after its noise. A carrier gets to know how it is packed. The list of draws refuses noise that an
 earlier release of the run has had. Each holds for the `with` block of its own thread or task only,
-so that no other run is touched.
+so that no other run is touched; and for tasks that start there, and threads where Python hands the
+context on to them, as free-threaded CPython does from 3.14 on. So keepers are asked by several
+threads at once.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -106,6 +109,7 @@ class Draws:
 
     def __init__(self, first_round: int) -> None:
         self._round = first_round
+        self._one_at_a_time = Lock()
         self._drawn: dict[int, _Draw | set[tuple[float, float]]] = {}
 
     def add(
@@ -124,23 +128,24 @@ class Draws:
             `argument`.
         """
         purpose, t = stream.purpose, stream.round
-        if t != self._round:
-            if t < self._round:
-                fail(argument, f"one of round {self._round} or later", f"one of round {t}")
-            self._round = t
-            self._drawn.clear()
-        before = self._drawn.get(purpose)
-        if before is None:  # as a rule: nothing to compare
-            self._drawn[purpose] = stream, shape, nodes
-            return
-        if not isinstance(before, set):
-            before = self._drawn[purpose] = _marks(*before)
-        now = _marks(stream, shape, nodes)
-        if not before.isdisjoint(now):
-            wanted = f"one for each release, such as key.stream(1000, {t}) for a second one"
-            name = next((f"Purpose.{own.name}" for own in Purpose if own == purpose), purpose)
-            fail(argument, wanted, f"that of {name} in round {t} again")
-        before |= now
+        with self._one_at_a_time:
+            if t != self._round:
+                if t < self._round:
+                    fail(argument, f"one of round {self._round} or later", f"one of round {t}")
+                self._round = t
+                self._drawn.clear()
+            before = self._drawn.get(purpose)
+            if before is None:  # as a rule: nothing to compare
+                self._drawn[purpose] = stream, shape, nodes
+                return
+            if not isinstance(before, set):
+                before = self._drawn[purpose] = _marks(*before)
+            now = _marks(stream, shape, nodes)
+            if not before.isdisjoint(now):
+                wanted = f"one for each release, such as key.stream(1000, {t}) for a second one"
+                name = next((f"Purpose.{own.name}" for own in Purpose if own == purpose), purpose)
+                fail(argument, wanted, f"that of {name} in round {t} again")
+            before |= now
 
 
 _Draw = tuple[Stream, tuple[int, ...], tuple[int, ...] | None]
