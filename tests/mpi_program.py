@@ -215,6 +215,7 @@ ALGORITHMS = {
     "tracker down": dm.OnlineLearning(epsilon=2.0),
     "own keys": dm.OnlineLearning(epsilon=2.0),
     "own keys again": dm.OnlineLearning(epsilon=2.0),
+    "own keys dealt anew": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),
     "learned": token(dm.controllers.DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
     "token value": token(dm.controllers.AlwaysGlobal(), FailingToken),
@@ -269,6 +270,8 @@ def main(network: str, folder: str, *names: str) -> None:
     for name in names:
         own = Path(folder) / name
         engine = MpiEngine(NODES if ALGORITHMS[name].travels == "token" else make(network)[1])
+        if name.endswith("dealt anew"):
+            engine.parts = engine.parts[::-1]
         if name == "resting":
             options = {"key": None}
         elif name.startswith("own keys"):

@@ -158,6 +158,14 @@ def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
     assert "key: wanted that of the run in the checkpoint" in refused.stderr
 
 
+def test_ranks_with_keys_of_their_own_go_on_with_their_own_nodes_alone(tmp_path: Path) -> None:
+    """In rounds that run again, a node would release its value with the noise of another key."""
+    succeed(2, "ring", tmp_path, "own keys")
+    refused = launch(2, "ring", tmp_path, "own keys dealt anew")
+    assert refused.returncode != 0
+    assert "dealt: wanted to 2 ranks, " in refused.stderr
+
+
 def test_ranks_that_tell_different_things_fail_instead_of_waiting(tmp_path: Path) -> None:
     refused = launch(4, "ring", tmp_path, "some tell records")
     assert refused.returncode != 0

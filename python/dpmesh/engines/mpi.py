@@ -12,6 +12,7 @@ Run it by ``mpiexec -n 4 python -m mpi4py program.py``.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -117,6 +118,12 @@ class MpiEngine:
     def is_root(self) -> bool:
         """Whether this is rank 0."""
         return self.communicator.rank == 0
+
+    @property
+    def dealt(self) -> str:
+        """What tells apart how the nodes are dealt out to the ranks."""
+        told = hashlib.sha256(repr([part.tolist() for part in self.parts]).encode())
+        return f"to {len(self.parts)} ranks, {told.hexdigest()[:16]}"
 
     @property
     def nodes(self) -> Nodes:

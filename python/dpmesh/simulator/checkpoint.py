@@ -62,7 +62,7 @@ class Checkpoint:
         every: int | None,
     ) -> None:
         self.path = Path(path)
-        self._run = {**run, "key": ", ".join(dict.fromkeys(keys))}
+        self._run = {"key": ", ".join(dict.fromkeys(keys)), **run}
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every

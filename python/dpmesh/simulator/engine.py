@@ -70,6 +70,11 @@ class Engine(Protocol):
         """Whether Ctrl-C waits for the end of a round, at which all processes stop."""
         ...
 
+    @property
+    def dealt(self) -> str:
+        """What tells apart how the nodes are dealt out to the processes."""
+        ...
+
     def share(self, whole: Share, topology: Topology | None) -> Share:
         """Return this process's part of a run."""
         ...
@@ -119,6 +124,7 @@ class OneProcess:
 
     is_root = True
     stops_together = False
+    dealt = "all to one"
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
         """Return the whole."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -161,8 +161,15 @@ def simulate(
     saved = None
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
-        shape = {"rounds": rounds, "nodes": problem.nodes, "every": every, "metrics": names}
+        shape: dict[str, Any] = {
+            "rounds": rounds,
+            "nodes": problem.nodes,
+            "every": every,
+            "metrics": names,
+        }
         keys = ranks.told(fingerprint(key))
+        if len(set(keys)) > 1:  # dealt out anew, a node would draw other noise for the same value
+            shape["dealt"] = ranks.dealt
         saved = Checkpoint(checkpoint, {**this, **shape}, keys, checkpoint_every)
     with ranks.together(lambda: None):
         if serves_once:
