@@ -271,8 +271,9 @@ class Laplace(Mechanism):
     An L2 sensitivity is turned into an L1 one by the factor sqrt(dim).
 
     Guarantee: pure epsilon-differential privacy of real-valued noise. The noise is drawn in
-    floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and the grid of
-    floating-point numbers is not hidden. With a `grid`, pure epsilon-differential privacy of what
+    floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and the last
+    bits of floating-point numbers are not hidden, which may tell neighbours apart by themselves
+    (Mironov 2012). With a `grid`, pure epsilon-differential privacy of what
     is released, but for 2**-73 in total variation for each number (see `dpmesh.kernels.discrete`).
     """
 
@@ -299,10 +300,10 @@ class Gaussian(Mechanism):
     An L1 sensitivity also bounds the L2 one.
 
     Guarantee: as accounted for real-valued noise. The noise is drawn in floating point from a
-    64-bit radius: its tail ends at 9.4 standard deviations, and the grid of floating-point numbers
-    is not hidden. With a `grid`, each release is ``mu**2 / 2``-concentrated differentially private
-    (Canonne, Kamath and Steinke 2020, Theorem 14), but for 2**-73 in total variation for each
-    number; that it is mu-Gaussian-DP is not proved and not claimed.
+    64-bit radius: its tail ends at 9.4 standard deviations, and the last bits of floating-point
+    numbers are not hidden, as of `Laplace`. With a `grid`, each release is ``mu**2 / 2``-
+    concentrated differentially private (Canonne, Kamath and Steinke 2020, Theorem 14), but for
+    2**-73 in total variation for each number; that it is mu-Gaussian-DP is not proved and not claimed.
     """
 
     law = "gaussian"
