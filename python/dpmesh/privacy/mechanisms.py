@@ -303,7 +303,8 @@ class Gaussian(Mechanism):
     64-bit radius: its tail ends at 9.4 standard deviations, and the last bits of floating-point
     numbers are not hidden, as of `Laplace`. With a `grid`, each release is ``mu**2 / 2``-
     concentrated differentially private (Canonne, Kamath and Steinke 2020, Theorem 14), but for
-    2**-73 in total variation for each number; that it is mu-Gaussian-DP is not proved and not claimed.
+    2**-73 in total variation for each number; that it is mu-Gaussian-DP is not proved and not
+    claimed.
     """
 
     law = "gaussian"
