@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,15 @@ def test_a_sample_size_without_rounds_is_the_same_in_any_run() -> None:
     assert [s.SampleSize(10)(t) for t in (1, 10**9)] == [10, 10]
     with pytest.raises(ValueError, match="rounds: wanted the length of the run"):
         s.SampleSize(10, 0.5)
+
+
+@pytest.mark.parametrize(
+    "setting", ["step_size", "consensus_step_size", "sample_size", "noise_std"]
+)
+def test_a_schedule_that_changes_its_mind_is_named(setting: str) -> None:
+    """A node would take one step and account for another."""
+    counter = count(1)
+    settings = {"step_size": 0.1, "consensus_step_size": 0.5, "sample_size": 1, "noise_std": 1.0}
+    message = f"{setting}: wanted a schedule that depends on t alone, got 1 and then 2 at t = 1"
+    with pytest.raises(ValueError, match=message):
+        algorithms.QuantizedGossip(**settings | {setting: lambda t: next(counter)})

@@ -254,7 +254,8 @@ def keep_schedules(algorithm: object, *names: str) -> None:
     ------
     ValueError
         If a setting is neither a finite number greater than 0 nor a schedule of finite numbers of
-        at least 0, as far as its first shows.
+        at least 0, as far as its first shows; or a schedule gives another number when it is asked
+        again, so that a step would not be the one that is accounted for.
     """
     for name in names:
         value = getattr(algorithm, name)
@@ -266,6 +267,8 @@ def keep_schedules(algorithm: object, *names: str) -> None:
         elif not _is_finite(first := value(1)) or first < 0:
             wanted = "a schedule of finite numbers of at least 0"
             fail(name, wanted, f"one that is {reprlib.repr(first)} at t = 1")
+        else:
+            _same_again(name, value, first)
 
 
 def keep_sample_size(algorithm: object, name: str) -> None:
@@ -274,7 +277,8 @@ def keep_sample_size(algorithm: object, name: str) -> None:
     Raises
     ------
     ValueError
-        If it is neither a schedule nor an integer of at least 1.
+        If it is neither a schedule nor an integer of at least 1, or a schedule gives another number
+        when it is asked again.
     """
     value = getattr(algorithm, name)
     if not callable(value):
@@ -282,6 +286,14 @@ def keep_sample_size(algorithm: object, name: str) -> None:
         if not is_integer or value < 1:
             fail(name, "an integer of at least 1 or a SampleSize", repr(value))
         _keep(algorithm, **{name: SampleSize(int(value))})
+    else:
+        _same_again(name, value, value(1))
+
+
+def _same_again(name: str, schedule: Callable[[int], float], first: float) -> None:
+    if (second := schedule(1)) != first:
+        got = f"{reprlib.repr(first)} and then {reprlib.repr(second)} at t = 1"
+        fail(name, "a schedule that depends on t alone", got)
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
