@@ -104,6 +104,15 @@ def test_gradients_equal_those_of_the_kernels(clipping_norm: float | None) -> No
         problem.gradient(params, batches, clipping_norm=0.0)
 
 
+def test_clipped_gradients_are_added_up_with_all_their_digits() -> None:
+    """JAX lets a GPU keep 3 digits of what it multiplies, which may lengthen a clipped gradient."""
+    _, problem = make_pair()
+    params, records = np.zeros((1, 15), np.float32), np.arange(4)[np.newaxis]
+    batch = params, records, np.ones((1, 4), np.float32), 0.7, *problem._on_device
+    program = str(jax.make_jaxpr(problem._clipped_gradients)(*batch))
+    assert program.count("Precision.HIGHEST") > 0
+
+
 def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
     """Not quantized, since the last bits of float32 may turn a coin."""
     rng, key, rounds = np.random.default_rng(0), Key.seeded(1), 4
