@@ -54,7 +54,8 @@ class LinearProblem:
         Factor of ``|w|^2 / 2`` in each node's objective.
     feature_norm
         A public bound on the L2 norm of a record, as 1 for records of unit norm; `constants` needs
-        it. Every training record is held against it.
+        it. Every training record is held against it; a relative excess of 1e-6 is put down to
+        rounding, and by so much a sensitivity that rests on it may be too small.
     label_bound
         A public bound on the absolute value of a real target (squared loss, one model).
 
