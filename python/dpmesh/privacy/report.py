@@ -134,6 +134,11 @@ def report(
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     assumptions = plan.assumptions
+    touching = [release for release in plan.releases if release.sensitivity.bound > 0]
+    if any(release.mechanism in ("laplace", "gaussian") for release in touching):
+        assumptions += (
+            "nobody reads the last bits of floating-point noise, which only a grid would hide",
+        )
     if seeded:
         assumptions += (
             "the noise is seeded: whoever knows the seed can remove it, so this run is "
@@ -145,7 +150,7 @@ def report(
         neighboring_relation=plan.neighboring_relation,
         unit=plan.unit,
         accountant=cost.accountant,
-        releases=len({r.round for r in plan.releases if r.sensitivity.bound > 0}),
+        releases=len({release.round for release in touching}),
         assumptions=assumptions,
         by_node=by_node,
     )
