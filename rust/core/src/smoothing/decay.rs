@@ -1,4 +1,5 @@
-//! By how much less an element counts for each step that it lies further away.
+//! By how much less an element counts for each step that it lies further away; by the `libm` crate, whose bits are the
+//! same on every platform.
 
 use crate::Real;
 
@@ -19,17 +20,21 @@ impl Decay {
         let q = 2.0 * (0.25 + smoothing).sqrt();
         let rest = 2.0 / (q + 1.0);
         let r = smoothing * rest * rest;
-        let log = if r < 0.5 { r.ln() } else { (-rest).ln_1p() };
+        let log = if r < 0.5 {
+            libm::log(r)
+        } else {
+            libm::log1p(-rest)
+        };
         Decay { r, rest, log }
     }
 
     pub(super) fn power(&self, k: usize) -> f64 {
-        (self.log * k as f64).exp()
+        libm::exp(self.log * k as f64)
     }
 
     /// `1 - r^k`.
     pub(super) fn power_from_one(&self, k: usize) -> f64 {
-        -(self.log * k as f64).exp_m1()
+        -libm::expm1(self.log * k as f64)
     }
 
     /// `r^0, r^1, ..` up to `r^STRIDE`, by products, which cost less.

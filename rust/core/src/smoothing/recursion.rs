@@ -106,7 +106,7 @@ impl<A: Smooth> Recursion<A> {
             smoothing,
             cycles: blocks.iter().map(cycle).collect(),
             sweep: Sweep::new(&decay, longest.min(Self::TILE), ahead),
-            range: (negligible.ln() / decay.log).ceil() as usize,
+            range: (libm::log(negligible) / decay.log).ceil() as usize,
             powers: decay.first_powers(),
             behind_scale: 1.0 / (decay.rest * (1.0 + decay.r)),
             decay,

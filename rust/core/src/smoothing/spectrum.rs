@@ -86,8 +86,8 @@ impl Spectrum {
         if self.smoothing == 0.0 {
             return 1.0; // also where the power below is infinite
         }
-        let sine = (PI * i.min(self.dim - i) as f64 / self.dim as f64).sin();
-        let laplacian = (4.0 * sine * sine).powf(f64::from(self.power));
+        let sine = libm::sin(PI * i.min(self.dim - i) as f64 / self.dim as f64);
+        let laplacian = libm::pow(4.0 * sine * sine, f64::from(self.power));
         1.0 / (1.0 + self.smoothing * laplacian)
     }
 
