@@ -137,16 +137,17 @@ WRITERS: dict[str, Callable[[dm.Run, Path], None]] = {
 }
 
 
+@pytest.mark.parametrize("size", [200, 600])  # of which buffers hold the rest, or not
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_what_was_there_and_names_the_file(name, run, tmp_path) -> None:
+def test_a_full_disk_leaves_what_was_there_and_names_the_file(name, size, run, tmp_path) -> None:
     path = tmp_path / name
-    with a_disk_of(600), pytest.raises(OSError, match="File too large") as caught:
+    with a_disk_of(size), pytest.raises(OSError, match="File too large") as caught:
         WRITERS[name](run, path)
     assert str(path) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     WRITERS[name](run, path)
     whole = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    with a_disk_of(600), pytest.raises(OSError, match="before is untouched") as caught:
+    with a_disk_of(size), pytest.raises(OSError, match="before is untouched") as caught:
         WRITERS[name](run, path)
     assert str(path) in str(caught.value)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == whole

@@ -119,7 +119,8 @@ class Run:
             If the folder cannot be made or written to; what it held is then as it was.
         """
         folder = Path(folder)
-        with replacing(folder / "run.json") as told, replacing(folder / "released.npy") as models:
+        with replacing(folder / "run.json") as told:
             told.write(json.dumps(self.as_dict(), indent=1).encode())
             told.flush()  # both or, on a full disk, neither
-            np.save(models, self.released)
+            with replacing(folder / "released.npy") as models:
+                np.save(models, self.released)
