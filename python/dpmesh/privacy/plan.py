@@ -86,7 +86,7 @@ class Plan:
 
         See `dpmesh.privacy.parts`.
         """
-        touching = self._touching
+        touching = self.touching
         parts = parts_of(touching, self._nodes(None))
         distinct = {}
         for part in range(len(parts.owners)):
@@ -150,7 +150,7 @@ class Plan:
         import dp_accounting
 
         found, parts = self._costs(self._nodes(None), delta)
-        worst, touching = parts.releases(int(np.argmax(found.epsilons))), self._touching
+        worst, touching = parts.releases(int(np.argmax(found.epsilons))), self.touching
         return dp_accounting.ComposedDpEvent([touching[index].event for index in worst])
 
     def unforeseen(self, releases: Sequence[Release]) -> int:
@@ -172,13 +172,13 @@ class Plan:
         return named if nodes is None else integer("nodes", nodes, at_least=named)
 
     @property
-    def _touching(self) -> list[Release]:
+    def touching(self) -> list[Release]:
         """The releases that depend on the data."""
         return [release for release in self.releases if release.sensitivity.bound > 0]
 
     def _costs(self, nodes: int, delta: float) -> tuple[Costs, Parts]:
         delta = probability("delta", delta, one=False)
-        touching = self._touching
+        touching = self.touching
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts
 

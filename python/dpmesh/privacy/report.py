@@ -133,8 +133,7 @@ def report(
     if plan.tells_nodes_apart:
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
-    assumptions = plan.assumptions
-    touching = [release for release in plan.releases if release.sensitivity.bound > 0]
+    assumptions, touching = plan.assumptions, plan.touching
     if any(release.mechanism in ("laplace", "gaussian") for release in touching):
         assumptions += (
             "nobody reads the last bits of floating-point noise, which only a grid would hide",
