@@ -30,6 +30,7 @@ FLOORS = [
     ["privacy.parts", "privacy.mechanisms"],
     ["privacy.cost"],
     ["privacy.plan"],
+    ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],
     ["algorithms.base", "algorithms.minibatches"],
     [

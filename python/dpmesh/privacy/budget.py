@@ -18,6 +18,7 @@ from dpmesh._validate import able, fail, instance, integer, keep_numbers, positi
 from dpmesh.keys import Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.events import Release
+from dpmesh.privacy.foreseen import Foreseen, strangers
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
 
@@ -195,7 +196,7 @@ class Ledger:
         self._begun: set[tuple[Release, int]] = set()
         self.admitted = 0
         """How often something was let out in the current round."""
-        self._left = Counter(() if budget is None else plan.releases)
+        self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
         self._as_planned = budget is None or budget.allows(plan)
 
     @cached_property
@@ -209,7 +210,7 @@ class Ledger:
         Of those that were not planned it assumes that they are no more sensitive than they say.
         """
         so_far = self._with(())
-        unplanned = self._plan.unforeseen(so_far.releases)
+        unplanned = strangers(self._plan, so_far.releases)
         if not unplanned:
             return so_far
         some = (
@@ -233,9 +234,7 @@ class Ledger:
         """Whether the budget has room for these, after all that has left."""
         if self._budget is None:
             return True
-        now = Counter((*self._leaving, *releases))
-        foreseen = all(count <= self._left[release] for release, count in now.items())
-        if self._as_planned and foreseen:
+        if self._as_planned and self._left.holds((*self._leaving, *releases)):
             return True  # part of a plan that keeps the budget
         return self._budget.allows(self._with(releases))
 
@@ -284,9 +283,9 @@ class Ledger:
             self._begun.clear()
             self.admitted = 0
             self._releases += releases
-            if self._budget is not None:
-                self._left.subtract(releases)
-                self._as_planned &= all(self._left[release] >= 0 for release in releases)
+            if self._budget is not None and self._as_planned:
+                self._as_planned = self._left.holds(releases)
+                self._left.take(releases)
 
     def _with(self, releases: Iterable[Release]) -> Plan:
         with self._one_at_a_time:

@@ -6,8 +6,7 @@ the releases that happened; the two must be equal.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -153,20 +152,6 @@ class Plan:
         worst, touching = parts.releases(int(np.argmax(found.epsilons))), self.touching
         return dp_accounting.ComposedDpEvent([touching[index].event for index in worst])
 
-    def unforeseen(self, releases: Sequence[Release]) -> int:
-        """Return how many releases of a run are not in this plan.
-
-        Which batch a release is of may be left to chance: as long as no batch releases more than
-        one of the plan does.
-        """
-        if tuple(releases) == self.releases[: len(releases)]:
-            return 0
-        strangers = _by_round(releases) - _by_round(self.releases)
-        batches = _by_batch(self.releases)
-        most = {frozenset(batch.items()): batch for batch in batches}.values()
-        more = (min((own - of_plan).total() for of_plan in most) for own in _by_batch(releases))
-        return strangers.total() or sum(more)
-
     def _nodes(self, nodes: int | None) -> int:
         named = max(1, nodes_named(self.releases))
         return named if nodes is None else integer("nodes", nodes, at_least=named)
@@ -181,23 +166,6 @@ class Plan:
         touching = self.touching
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts
-
-
-def _kind(release: Release) -> tuple[object, ...]:
-    """Return what a release is, whenever it is and whatever its batch."""
-    noise = release.mechanism, release.noise_multiplier, release.sensitivity
-    return *noise, release.sampling, release.nodes, release.batch is None
-
-
-def _by_round(releases: Iterable[Release]) -> Counter[object]:
-    return Counter((release.round, *_kind(release)) for release in releases)
-
-
-def _by_batch(releases: Iterable[Release]) -> Iterable[Counter[object]]:
-    batches: defaultdict[int | None, Counter[object]] = defaultdict(Counter)
-    for release in releases:
-        batches[release.batch][_kind(release)] += 1
-    return batches.values()
 
 
 MOST_COMBINATIONS = 10_000

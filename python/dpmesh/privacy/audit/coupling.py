@@ -21,6 +21,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
 from dpmesh.privacy.door import Passage
 from dpmesh.privacy.events import Release
+from dpmesh.privacy.foreseen import strangers
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
@@ -150,13 +151,13 @@ def _unplanned(plan: Plan, run: Transcript, name: str) -> Iterator[str]:
     passed = Counter(passage.emission.release for passage in run.passages)  # perhaps in pieces
     written = set(run.ledger)
     unwritten = sum(times for release, times in passed.items() if release not in written)
-    for what, strangers, which in (
-        ("let out", plan.unforeseen(tuple(passed)), "were not planned"),
-        ("wrote down", plan.unforeseen(run.ledger), "were not planned"),
+    for what, count, which in (
+        ("let out", strangers(plan, tuple(passed)), "were not planned"),
+        ("wrote down", strangers(plan, run.ledger), "were not planned"),
         ("let out", unwritten, "it did not write down"),
     ):
-        if strangers:
-            yield f"the {name} run {what} {strangers} releases that {which}"
+        if count:
+            yield f"the {name} run {what} {count} releases that {which}"
 
 
 def _too_far(movements: Sequence[Movement]) -> Iterator[str]:

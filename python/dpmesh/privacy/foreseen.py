@@ -1,0 +1,84 @@
+"""Whether a run releases what its plan foresaw.
+
+Which batch a release is of may be left to chance. A run then still costs no more than its plan, as
+long as no batch releases more than one of the plan's batches does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from dpmesh.privacy.events import Release
+from dpmesh.privacy.plan import Plan
+
+Kinds = Counter[tuple[object, ...]]
+
+
+class Foreseen:
+    """What a plan has left for a run, which takes its releases from it.
+
+    Parameters
+    ----------
+    plan
+        What is planned.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._left = _by_round(plan.releases)
+        self._batches = _by_batch(plan.releases)
+        distinct = {frozenset(batch.items()): batch for batch in self._batches.values()}
+        self._distinct = tuple(distinct.values())
+        self._taken: dict[int, Kinds] = {}
+
+    def holds(self, releases: Sequence[Release]) -> bool:
+        """Whether all of these are left."""
+        if any(count > self._left[kind] for kind, count in _by_round(releases).items()):
+            return False
+        more = _by_batch(releases).items()
+        return all(self._allots(batch, self._taken_by(batch) + kinds) for batch, kinds in more)
+
+    def take(self, releases: Sequence[Release]) -> None:
+        """Write down that the run took these."""
+        self._left.subtract(_by_round(releases))
+        for batch, kinds in _by_batch(releases).items():
+            self._taken[batch] = self._taken_by(batch) + kinds
+
+    def _taken_by(self, batch: int) -> Kinds:
+        return self._taken.get(batch, Counter())
+
+    def _allots(self, batch: int, kinds: Kinds) -> bool:
+        """Whether a batch of the plan, that of the same number or another, releases as much."""
+        same = self._batches.get(batch)
+        return (same is not None and kinds <= same) or any(kinds <= own for own in self._distinct)
+
+
+def strangers(plan: Plan, releases: Sequence[Release]) -> int:
+    """Return how many releases of a run its plan did not foresee."""
+    if tuple(releases) == plan.releases[: len(releases)]:
+        return 0
+    foreseen, count = Foreseen(plan), 0
+    for release in releases:
+        if foreseen.holds((release,)):
+            foreseen.take((release,))
+        else:
+            count += 1
+    return count
+
+
+def _kind(release: Release) -> tuple[object, ...]:
+    """Return what a release is, whenever it is and whatever its batch."""
+    noise = release.mechanism, release.noise_multiplier, release.sensitivity
+    return *noise, release.sampling, release.nodes, release.batch is None
+
+
+def _by_round(releases: Iterable[Release]) -> Kinds:
+    return Counter((release.round, *_kind(release)) for release in releases)
+
+
+def _by_batch(releases: Iterable[Release]) -> dict[int, Kinds]:
+    batches: defaultdict[int, Kinds] = defaultdict(Counter)
+    for release in releases:
+        if release.batch is not None:
+            batches[release.batch][_kind(release)] += 1
+    return dict(batches)
