@@ -215,6 +215,14 @@ def test_pieces_of_one_planned_batch_are_counted_once() -> None:
     assert ledger.plan == planned
 
 
+def test_pieces_of_what_was_not_planned_are_releases_each() -> None:
+    ledger = Ledger(Repeated(4.0, Laplace).plan(1))
+    release = Laplace(4.0).planned(0, ONE, batch=9)
+    for _ in range(2):
+        ledger.admit(release)
+    assert ledger.plan.releases == (release, release)
+
+
 def test_a_second_release_of_a_batch_is_no_piece_of_the_first() -> None:
     """Noise of another purpose is that of a release of its own; two that are planned are two."""
     batches = Repeated(4.0, Laplace).plan(2)
@@ -240,12 +248,14 @@ def test_what_left_must_be_written_down() -> None:
         ledger.admit(more)
         with pytest.raises(ValueError, match="releases: wanted all that left in the round, such"):
             ledger.add(*told)
+    ledger.add(more, planned)  # in any order
+    assert ledger.plan.releases == (more, planned)
     twice = Ledger(Repeated(4.0, Laplace).plan(2))
     for _ in range(2):
         twice.admit(more)
     with pytest.raises(ValueError, match="releases: wanted all"):
         twice.add(more)
-    twice.add(more, replace(more, nodes=(0, 1, 2)))
+    twice.add(replace(more, nodes=(2, 1)), replace(more, nodes=(0, 1, 2)))
 
 
 @given(
@@ -271,10 +281,20 @@ def test_a_batch_that_pays_twice_is_not_as_planned() -> None:
     planned = Plan(
         tuple(Laplace(1.0).planned(t, ONE, batch=t) for t in range(3)), "replace_one", "record"
     )
-    for batches, expected in (((2, 0, 1), 0), ((0, 1, 0), 1), ((1, 1, 1), 2)):
+    cases = ((2, 0, 1), 0), ((7, 0, 5), 0), ((0, 1, 0), 1), ((1, 1, 1), 2), ((7, 7, 5), 1)
+    for batches, expected in cases:
         run = [Laplace(1.0).planned(t, ONE, batch=batch) for t, batch in enumerate(batches)]
         assert strangers(planned, run) == expected
     assert strangers(planned, [Laplace(1.0).planned(0, ONE)]) == 1
+
+
+def test_what_a_round_releases_twice_is_not_as_planned() -> None:
+    planned = Repeated(1.0).plan(3)
+    assert strangers(planned, 2 * planned.releases) == 3
+    ledger = Ledger(planned, Budget(planned.cost(1e-5).epsilon, 1e-5))
+    ledger.add(planned.releases[0])
+    assert ledger.allows(*planned.releases[1:])
+    assert not ledger.allows(*planned.releases)
 
 
 def test_batches_by_chance_are_part_of_the_approved_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +353,7 @@ def test_examples_of_the_docstrings() -> None:
         (lambda: Budget(1.0, 1.0), r"delta: wanted a number in \[0, 1\), got 1.0"),
         (lambda: Budget(1.0, -1e-9), r"delta: wanted a number in \[0, 1\), got"),
         (
-            lambda: Budget(1.0).calibrate(online, 0),
+            lambda: Budget(1.0).calibrate(Repeated, 0),
             "rounds: wanted an integer of at least 1, got 0",
         ),
         (lambda: Budget(1.0).require(1.0, 1), "algorithm: wanted an algorithm, with plan, got 1"),

@@ -28,8 +28,10 @@ HALF = PoissonSampling(0.5)
 NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
 
 
-def let_out(values: object, sensitivity: object = ONE, noise: object = None) -> object:
-    return Laplace(1.0).release(values, sensitivity, noise or stream(), round=0)
+def let_out(
+    values: object, sensitivity: object = ONE, noise: object = None, nodes: object = None
+) -> object:
+    return Laplace(1.0).release(values, sensitivity, noise or stream(), round=0, nodes=nodes)
 
 
 def stream(round: int = 0) -> Stream:
@@ -61,7 +63,10 @@ def test_an_l1_sensitivity_needs_no_factor_for_laplace_noise() -> None:
 
 @pytest.mark.parametrize("law", [Laplace, Gaussian])
 def test_what_does_not_depend_on_the_data_has_no_noise_on_a_grid_either(law) -> None:
-    assert law(2.0, grid=0.5).noise_scale(NOTHING, 3) == 0
+    mechanism, values = law(2.0, grid=0.5), np.array([[0.3, -1.2, 7.0]])
+    assert mechanism.noise_scale(NOTHING, 3) == 0
+    emission = mechanism.release(values, NOTHING, stream(), round=0)
+    np.testing.assert_array_equal(emission.values, values)
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.5), Laplace(0.5), NoNoise()])
@@ -131,6 +136,7 @@ def test_noise_multipliers_may_be_numbers_of_any_kind(law, number) -> None:
         exact, same = (law(z).planned(0, ONE, sampling=sampling) for z in (2.0, number(2)))
         costs = [Plan((r,), "add_remove", "record").cost(1e-5) for r in (exact, same)]
         assert costs[0] == costs[1]
+    assert type(Release(0, "gaussian", number(2), ONE).noise_multiplier) is float
 
 
 def test_reports_say_what_there_is() -> None:
@@ -140,9 +146,18 @@ def test_reports_say_what_there_is() -> None:
     assert "replace-one" in str(private)
     open_ = report(plan(NoNoise().planned(1, ONE)), seeded=True)
     assert open_.epsilon == inf
-    assert "none" in str(open_)
+    assert "privacy     none (epsilon is infinite)" in str(open_)
     assert "no private release" in str(open_)
+    assert plan().cost() == (0.0, "nothing depends on the data")
     assert report(plan()).epsilon == 0.0
+
+
+@pytest.mark.parametrize("law", [Laplace, Gaussian])
+def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
+    (said,) = report(plan(law(1.0).planned(0, ONE)), 1e-5).assumptions
+    assert said.startswith("nobody reads the last bits of floating-point noise")
+    for release in (law(1.0, grid=0.5).planned(0, ONE), law(1.0).planned(0, NOTHING)):
+        assert report(plan(release), 1e-5).assumptions == ()
 
 
 @pytest.mark.parametrize(
@@ -151,6 +166,7 @@ def test_reports_say_what_there_is() -> None:
         (lambda: Laplace(0.0), "noise_multiplier: wanted .* greater than 0, got 0"),
         (lambda: Gaussian(-1.0), "noise_multiplier: wanted .* greater than 0, got -1"),
         (lambda: Gaussian(1.0, clipping_norm=0), "clipping_norm: wanted .* greater than 0, got 0"),
+        (lambda: Gaussian(1.0, compressor=4), "compressor: wanted a compressor, with compress, d"),
         (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
         (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
         (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
@@ -173,6 +189,10 @@ def test_reports_say_what_there_is() -> None:
         (lambda: let_out(np.ones((2, 3, 4)), NOTHING), "values: wanted an array of shape"),
         (lambda: let_out(np.ones(())), r"values: .*, got ndarray of shape \(\)"),
         (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
+        (
+            lambda: let_out(np.ones((2, 3)), nodes=(1,)),
+            "nodes: wanted an integer for each of 2 rows",
+        ),
         (lambda: Release("0", "laplace", 2.0, ONE), "round: wanted an integer of .*, got '0'"),
         (lambda: Release(0, "laplace", 2.0, ONE, batch=0.5), "batch: wanted an integer of .*, got"),
         (lambda: Release(0, "gaussian", 2.0, ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),

@@ -130,6 +130,10 @@ def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
     assert Report.from_dict(json.loads(text)) == told
 
 
+def test_without_a_delta_nodes_pay_pure_epsilons() -> None:
+    assert plan(Laplace(0.5).planned(0, ONE, nodes=(1,))).costs_by_node().tolist() == [0.0, 2.0]
+
+
 def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
     sampling = [FixedSizeSampling(10, 100 * (1 + m)) for m in range(12)]
     sampled = [
@@ -172,6 +176,9 @@ def test_nodes_of_a_release_draw_their_own_noise() -> None:
         (lambda: Laplace(1.0).planned(0, ONE, nodes=(1, 1)), "nodes: wanted .*distinct.*got \\(1"),
         (lambda: Laplace(1.0).planned(0, ONE, nodes=(-1, 1)), "nodes: wanted .* at least 0"),
         (lambda: Laplace(1.0).planned(0, ONE, nodes=(0.5,)), "nodes: wanted .*integers"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=np.arange(0)), "nodes: wanted a tuple of dis"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=3), "nodes: wanted a tuple of .*, got 3"),
+        (lambda: Laplace(1.0).planned(0, ONE, nodes=((0,), (1,))), "nodes: wanted a tuple of dis"),
         (lambda: plan(Laplace(1.0).planned(0, ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
         (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
         (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),

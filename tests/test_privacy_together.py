@@ -221,6 +221,19 @@ def test_nodes_have_costs_of_their_own() -> None:
     assert alone[0] < 0.5 + alone[1]
 
 
+def test_a_node_pays_by_its_own_kinds_of_releases_alone() -> None:
+    """What is on a grid, or sampled, at another node costs it nothing."""
+    delta, own = 1e-6, rounds(10, Laplace(20.0), nodes=(1,))
+    others = [
+        *rounds(1, Laplace(0.5, grid=2**-10), nodes=(0,)),
+        *rounds(1, Laplace(0.5), PoissonSampling(0.5), nodes=(2,)),
+    ]
+    alone = plan(*own).cost(delta).epsilon
+    assert alone < plan(*own).cost().epsilon
+    for other in others:
+        assert plan(*own, other).costs_by_node(delta)[1] == alone
+
+
 def test_many_different_nodes_share_a_loss_distribution() -> None:
     """That of the most releases; where the sum of a node's own is smaller, it pays that."""
     nodes, delta = MOST_LOSS_DISTRIBUTIONS + 1, 1e-6
