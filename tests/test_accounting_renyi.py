@@ -331,6 +331,7 @@ def test_fixed_size_costs_no_less_than_poisson(rate: float, multiplier: float, c
         (lambda: poisson(0.1, math.nan), "noise_multiplier: wanted finite numbers"),
         (lambda: poisson(0.1, 1, orders=[2, 1]), "orders: wanted finite numbers greater than 1"),
         (lambda: poisson(0.1, 1, orders=[]), "orders: wanted at least 1 order"),
+        (lambda: poisson(0.1, 1, orders=[[2, 3]]), "orders: wanted at least 1 order on one axis"),
         (lambda: poisson(0.1, 1, count=-1), "count: wanted whole numbers of at least 0, got -1"),
         (
             lambda: poisson([0.1, 0.2], [1, 2, 3]),

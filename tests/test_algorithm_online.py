@@ -266,6 +266,8 @@ def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
     assert paper.with_least_noise(47_236, l1_norm=9.0) == l1
     assert paper.with_least_noise(47_236, l1_norm=9.0, delta=1e-5) == replace(paper, delta=1e-5)
     assert paper.with_least_noise(47_236, l1_norm=2.0, delta=1e-5).norm == "l1"
+    box = replace(paper, projection="box")
+    assert box.with_least_noise(47_236, l1_norm=9.0) == replace(l1, projection="box")
     # the spec's numbers, of noise without the step: 2 sqrt(2 n) L / epsilon, and 7.4613 L
     assert paper.noise_std(4, 100) == pytest.approx(2 * sqrt(200) / 4)
     assert replace(paper, delta=1e-5).noise_std(4, 100) == pytest.approx(7.4613 / 4, rel=1e-5)

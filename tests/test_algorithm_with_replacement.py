@@ -117,6 +117,12 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
         assert distance <= algorithm.sensitivity.bound
 
 
+def test_without_noise_gradients_need_no_bound() -> None:
+    algorithm, problem = WithReplacement(2, 6, None, batch_size=2), make_problem([6, 6], 2)
+    run = dm.simulate(algorithm, replace(problem, loss="squared"), rounds=3)
+    assert np.isfinite(run.parameters).all()
+
+
 def test_losses_are_those_before_the_step() -> None:
     algorithm, problem = WithReplacement(2, 5, 1.0, 3, 2), make_problem([5, 5], 2, 3)
     state = algorithm.init(problem, dm.Key.seeded(0))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from faulty_mechanisms import HalvedGaussian, HalvedLaplace, SilentLaplace
+from scipy.stats import laplace, norm
 
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Sensitivity
 from dpmesh.privacy.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
+from dpmesh.privacy.audit.scores import log_likelihood_ratio
 from dpmesh.privacy.door import watched_by
 
 SURE = 1 - 1e-4
@@ -54,6 +56,16 @@ def test_replacing_a_clipped_row_needs_twice_the_clipping_norm(mechanism, dim: i
             key=Key.seeded(2),
         )
         assert result.violated == violated, str(result)
+
+
+@pytest.mark.parametrize(("kind", "law"), [("l1", laplace), ("l2", norm)])
+def test_the_score_is_the_logarithm_of_the_ratio_of_densities(kind, law) -> None:
+    values, one, other = np.random.default_rng(0).normal(size=(3, 4, 5))
+    ratio = (law.logpdf(values, one, 3.0) - law.logpdf(values, other, 3.0)).sum(axis=1)
+    exact = log_likelihood_ratio(values, one, other, kind, 3.0, every_bit=True)
+    np.testing.assert_allclose(exact, ratio, rtol=1e-12)
+    rounded = log_likelihood_ratio(values, one, other, kind, 3.0)
+    np.testing.assert_array_equal(rounded, exact.round(5))
 
 
 def test_the_diagonal_is_worst_for_laplace_noise_and_an_l2_distance() -> None:

@@ -116,8 +116,10 @@ def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
         goal.require(Repeated(4.0, Laplace), 10)
     with pytest.raises(ValueError, match="rounds: wanted none: epsilon = 1 at delta = 0 is too"):
         goal.require(Repeated(0.5, Laplace), 10)
-    with pytest.raises(OverBudget, match="got 1, which cost epsilon = 2"):
+    with pytest.raises(OverBudget, match=r"rounds: wanted none: .*, got 1, which cost epsilon = 2"):
         goal.require(Repeated(0.5, Laplace), 1)
+    with pytest.raises(OverBudget, match=r"rounds: wanted at most 1, which .* got 2, which cost"):
+        goal.require(Repeated(1.0, Laplace), 2)
     with pytest.raises(
         OverBudget, match=r"cost epsilon = inf \(none: Gaussian noise needs a delta"
     ):

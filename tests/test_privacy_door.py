@@ -143,7 +143,9 @@ def test_reports_say_what_there_is() -> None:
     private = report(plan(Laplace(0.5).planned(1, ONE)))
     assert private.epsilon == 2.0
     assert "epsilon = 2, delta = 0" in str(private)
-    assert "replace-one" in str(private)
+    assert "replace-one: two datasets differ in the value of one record" in str(private)
+    users = report(Plan((), "add_remove", "user"))
+    assert "neighbours  add-remove: one dataset has one user more" in str(users)
     open_ = report(plan(NoNoise().planned(1, ONE)), seeded=True)
     assert open_.epsilon == inf
     assert "privacy     none (epsilon is infinite)" in str(open_)
