@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -154,6 +156,52 @@ def test_what_does_not_fit_is_named() -> None:
     assert make(**with_part(torch.nn.Dropout(0.5).eval())).dim == 14
     with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
         make().accuracy(np.zeros((1, 14), np.float32))
+
+
+class Centred(torch.nn.Linear):
+    """Batch norm by another name: what it makes of a record depends on the others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x - x.mean(dim=0))
+
+
+def mean_of_all(scores: torch.Tensor, labels: torch.Tensor, reduction: str) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(scores, labels).reshape(1)
+
+
+def relative_to_mean(scores: torch.Tensor, labels: torch.Tensor, reduction: str) -> torch.Tensor:
+    losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    return losses - losses.mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"make_module": lambda: Centred(5, 3)}, "make_module: wanted .* each record by itself"),
+        ({"loss": mean_of_all}, r"loss: wanted .* got shape \(1,\) for two"),
+        ({"loss": relative_to_mean}, "loss: wanted .* each record by itself, got another loss"),
+    ],
+)
+def test_what_mixes_records_is_refused(options: dict, message: str) -> None:
+    _, problem = make_pair()
+    with pytest.raises(ValueError, match=message):
+        replace(problem, **options)
+
+
+def test_a_client_is_not_filled_up_with_the_records_of_another() -> None:
+    """Not even with weight 0, which an infinite loss makes NaN."""
+
+    def inverse_labels(scores, labels, reduction):
+        return scores.sum(dim=1) / labels
+
+    train = Dataset(np.ones((5, 2)), np.array([0, 1, 1, 1, 1]), "one that has an infinite loss")
+    parts = np.array([0]), np.array([1, 2, 3]), np.array([4])
+    problem = TorchProblem(train, parts, lambda: torch.nn.Linear(2, 2), loss=inverse_labels)
+    walks = Walks(np.arange(4), problem.records_of(np.arange(3)))
+    start = problem.initial(Key.seeded(0))
+    moves, losses = problem.local_training(start, walks, step_size=0.1, radius=1.0)
+    assert np.isfinite(moves).all(axis=1).tolist() == [False, True, True]
+    assert np.isfinite(losses).tolist() == [False, True, True]
 
 
 def test_gossip_names_what_a_module_cannot_do_before_the_first_round() -> None:

@@ -37,10 +37,15 @@ def rows(ragged: Ragged, chosen: Indices) -> Ragged:
 
 
 def rectangle(ragged: Ragged) -> tuple[Indices, npt.NDArray[np.float32]]:
-    """Return the rows as one array, filled up with 0 to the longest, and weights 1 or 0."""
+    """Return the rows as one array, each filled up to the longest, and weights 1 or 0.
+
+    A row is filled up with its own first value, so that nobody's records are beside those of
+    others; an empty one with 0.
+    """
     indptr, values = ragged
     lengths = np.diff(indptr)
     used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
     indices = np.zeros(used.shape, dtype=np.int64)
+    indices[lengths > 0] = values[indptr[:-1][lengths > 0], np.newaxis]
     indices[used] = values
     return indices, used.astype(np.float32)

@@ -32,7 +32,8 @@ class TorchProblem(DenseProblem):
     Parameters of nodes are rows of one float32 array: the module's parameters in their order,
     flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must be
     one that `torch.func.vmap` can take: no batch norm in training, whose statistics would mix with
-    those of padding, and no dropout, whose coins are not the key's. Group norm does.
+    those of padding, and no dropout, whose coins are not the key's. Group norm does. Two records,
+    alone and together, tell whether module and loss take each record by itself.
 
     Parameters
     ----------
@@ -86,16 +87,27 @@ class TorchProblem(DenseProblem):
             if part.training and isinstance(part, _UNFIT):
                 wanted = "a module without batch norm and dropout, or with them in eval()"
                 fail("make_module", wanted, type(part).__name__)
-        x, y = torch.tensor(self._shaped(self.train)[:1]), torch.tensor(self.train.labels[:1])
-        with torch.no_grad():
-            scores = self._module(x.to(self.device))
-            losses = self.loss(scores, y.to(self.device), reduction="none")
+        x, y = (values[[0, -1]] for values in self._on_device)
+        scores, losses = self._tried(x[:1], y[:1])
         if scores.ndim != 2 or len(scores) != 1:
             wanted = "a module that returns a row of scores for each record"
             fail("make_module", wanted, f"shape {tuple(scores.shape)} for one")
+        wanted_loss = "a function that returns the loss of each record"
         if losses.shape != (1,):
-            got = f"shape {tuple(losses.shape)} for one"
-            fail("loss", "a function that returns the loss of each record", got)
+            fail("loss", wanted_loss, f"shape {tuple(losses.shape)} for one")
+        beside, losses_beside = self._tried(x, y)
+        if _differ(scores[0], beside[0]):
+            wanted = "a module that scores each record by itself"
+            fail("make_module", wanted, "other scores beside another record")
+        if losses_beside.shape != (2,):
+            fail("loss", wanted_loss, f"shape {tuple(losses_beside.shape)} for two")
+        if _differ(losses[0], losses_beside[0]):
+            fail("loss", f"{wanted_loss} by itself", "another loss beside another record")
+
+    def _tried(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            scores = self._module(x)
+            return scores, self.loss(scores, y, reduction="none")
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
@@ -219,3 +231,8 @@ class TorchProblem(DenseProblem):
     def _gradients(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
         gradients: Callable[..., Any] = func.vmap(func.grad_and_value(self._objective))
         return gradients
+
+
+def _differ(alone: torch.Tensor, beside: torch.Tensor) -> bool:
+    """Whether numbers differ by more than rounding, with which some devices are generous."""
+    return bool(((alone - beside).abs().max() > 0.01 * alone.abs().max()).item())
