@@ -128,6 +128,42 @@ def test_arrays_of_other_libraries_are_read_too(made: Any) -> None:
     assert one == same != other
 
 
+OBJECTS = """
+class Network:
+    def __init__(self, temperature):
+        self.temperature = temperature
+    def loss(self, x):
+        return x / self.temperature
+
+def made(temperature):
+    network = Network(temperature)
+    return lambda x: network.loss(x)
+"""
+
+
+@pytest.mark.parametrize("loss_of", ["made({})", "Network({}).loss"])
+def test_what_an_object_holds_is_read_too(loss_of: str) -> None:
+    one, same, other = (
+        code_checksum(eval(loss_of.format(temperature), vars(module(OBJECTS))))
+        for temperature in (1.0, 1.0, 2.0)
+    )
+    assert one == same != other
+
+
+def test_what_a_module_of_pytorch_holds_is_read_too() -> None:
+    """A start that is a copy of a trained module: with the same noise, another one shows."""
+    torch = pytest.importorskip("torch")
+
+    def start_of(weight: float) -> Any:
+        trained = torch.nn.Linear(2, 2)
+        torch.nn.init.constant_(trained.weight, weight)
+        torch.nn.init.zeros_(trained.bias)
+        return lambda: trained
+
+    one, same, other = (code_checksum(start_of(weight)) for weight in (1.0, 1.0, 2.0))
+    assert one == same != other
+
+
 def test_a_run_leaves_its_functions_checksum_as_it_is() -> None:
     """Python rewrites bytecode as it runs, and once more for who traces it."""
     loss = module(SOURCE).loss

@@ -204,6 +204,7 @@ class Hidden:
         lambda x: Hidden(Records(sparse.csr_matrix(x.reshape(-1, 2)))),
         lambda x: Records(pytest.importorskip("pandas").DataFrame({"x": x, "who": "somebody"})),
         lambda x: Hidden(pytest.importorskip("torch").tensor(x)),
+        lambda x: Hidden(pytest.importorskip("torch").tensor(x, requires_grad=True)),
         lambda x: Hidden({"x": pytest.importorskip("jax.numpy").asarray(x)}),
     ],
 )

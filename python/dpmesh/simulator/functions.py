@@ -1,8 +1,9 @@
 """What a function does, as a checksum that another process of the same Python finds again.
 
 It is read off the bytecode, with the constants, defaults and closed-over values, and off the global
-values and functions of its own module that it uses. Names of files and numbers of lines do not
-count. Classes that it uses, and functions of other modules, are known by their names.
+values and functions of its own module that it uses, objects of its module's classes included.
+Names of files and numbers of lines do not count. Classes that it uses, and functions and objects of
+other modules, are known by their names; modules of PyTorch by what they hold.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 from zlib import crc32
 
@@ -52,17 +53,37 @@ def class_checksum(kind: type) -> int:
 
 
 def as_numpys(value: Any) -> Any:
-    """Return a table or an array of another library, which prints in part, as one of numpy's."""
-    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(type(value), "__array__"):
+    """Return a table or an array of another library, which prints in part, as one of numpy's.
+
+    A module of PyTorch becomes how it prints, and the arrays that it holds.
+    """
+    kind = type(value)
+    if hasattr(kind, "state_dict") and hasattr(kind, "named_parameters"):
+        return repr(value), {name: as_numpys(part) for name, part in value.state_dict().items()}
+    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(kind, "__array__"):
         return value
     try:
-        return np.asarray(value)
-    except (TypeError, RuntimeError):  # parameters of PyTorch, keys of JAX, what is on a device
+        return np.asarray(value.detach().cpu() if hasattr(kind, "detach") else value)
+    except (TypeError, RuntimeError):  # such as keys of JAX
         return value
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds, but for what it computes when that is first asked for."""
+    kind = type(value)
+    slots = {
+        name: getattr(value, name)
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType) and hasattr(value, name)
+    }
+    held = slots | getattr(value, "__dict__", {})
+    computed = {name for name in held if isinstance(getattr(kind, name, None), cached_property)}
+    return {name: part for name, part in held.items() if name not in computed}
 
 
 def _in_words(value: Any, home: str, seen: set[int]) -> str:
-    """Return a text of what a function of the module `home` reads, but for functions in `seen`."""
+    """Return a text of what a function of the module `home` reads, but for what is in `seen`."""
 
     def words(*parts: Any) -> str:
         return f"({', '.join(_in_words(part, home, seen) for part in parts)})"
@@ -87,7 +108,7 @@ def _in_words(value: Any, home: str, seen: set[int]) -> str:
     if isinstance(value, CodeType):
         return words(value.co_code, value.co_names, value.co_consts)
     if isinstance(value, MethodType):
-        return words(value.__func__)
+        return words(value.__func__, value.__self__)
     if isinstance(value, property):
         return words(value.fget)
     if isinstance(value, cached_property):
@@ -101,6 +122,9 @@ def _in_words(value: Any, home: str, seen: set[int]) -> str:
         return words(value.__code__, value.__defaults__, value.__kwdefaults__, cells, read)
     if hasattr(value, "__wrapped__"):
         return words(value.__wrapped__)
+    if type(value).__module__ == home and id(value) not in seen:
+        seen.add(id(value))
+        return words(type(value), attributes(value))
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 

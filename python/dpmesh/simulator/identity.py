@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import fields, is_dataclass
-from functools import cached_property, partial
-from types import MemberDescriptorType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -16,7 +15,7 @@ from scipy import sparse
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, fingerprint
-from dpmesh.simulator.functions import as_numpys, class_checksum, code_checksum
+from dpmesh.simulator.functions import as_numpys, attributes, class_checksum, code_checksum
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology
@@ -147,7 +146,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     elif (code := code_checksum(value)) is not None:
         return f"{getattr(value, '__name__', 'function')} {code:08x}"
     elif depth == 0 or repr(value) == object.__repr__(value):
-        held = _attributes(value)
+        held = attributes(value)
     else:
         return without_addresses(repr(value))
     told = (
@@ -156,20 +155,6 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         if name not in leave_out
     )
     return f"{type(value).__name__}({', '.join(told)}){_code(type(value))}"
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Return what an object holds, but for what it computes when that is first asked for."""
-    kind = type(value)
-    slots = {
-        name: getattr(value, name)
-        for base in kind.__mro__
-        for name, member in vars(base).items()
-        if isinstance(member, MemberDescriptorType) and hasattr(value, name)
-    }
-    held = slots | getattr(value, "__dict__", {})
-    computed = {name for name in held if isinstance(getattr(kind, name, None), cached_property)}
-    return {name: part for name, part in held.items() if name not in computed}
 
 
 def _shows_records(problem: object) -> bool:
