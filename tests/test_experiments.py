@@ -318,6 +318,22 @@ def test_results_of_other_settings_are_not_mixed(tmp_path) -> None:
     assert run_sweep(wider, tmp_path / "results", processes=1) == []
 
 
+def test_results_of_other_values_of_the_same_name_are_not_taken_for_these(tmp_path) -> None:
+    """Half of the noise would have had the folder, and the results, of the whole."""
+
+    def swept(step_size: str) -> Settings:
+        text = TEXT.replace("seeds = [1, 2]", "").replace('[1.0, "none"]', "[1.0]")
+        return read(write(tmp_path, f"{text}algorithm.step_size = [{step_size}]\n"))
+
+    one = swept('{kind = "PowerLaw", scale = 2.0, exponent = 1.0}')
+    other = swept('{kind = "PowerLaw", exponent = 2.0, scale = 1.0}')
+    assert cells(one)[0].name == cells(other)[0].name
+    assert run_sweep(one, tmp_path / "results", processes=1) == []
+    with pytest.raises(ValueError, match=r"folder: wanted .* of these settings, got .*PowerLaw"):
+        run_sweep(other, tmp_path / "results", processes=1)
+    assert run_sweep(one, tmp_path / "results", processes=1) == []
+
+
 def test_every_key_is_described_in_the_schema() -> None:
     schema = json_schema()
     json.dumps(schema)

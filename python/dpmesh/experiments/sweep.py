@@ -22,13 +22,15 @@ from typing import Any
 
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
-from dpmesh.experiments.experiment import Experiment, is_finished, run_into
+from dpmesh.experiments.experiment import Experiment, Result, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
 from dpmesh.simulator.interrupt import Interrupt
 
 Tell = Callable[[int], None]
 """Hears of so many more rounds."""
+
+_OF_THESE = "a new one, or that of results of these settings"
 
 _ticks: Any = None
 _stop: Any = None
@@ -222,8 +224,12 @@ def claim(folder: Path, settings: Settings) -> None:
         then, now = (dict(_flat(json.loads(saved))) for saved in (note.read_text(), text))
         for key in {**now, **then}:
             if then.get(key) != now.get(key):
-                wanted = "a new one, or that of results of these settings"
-                fail("folder", wanted, f"{folder}, whose {key} is {then.get(key, 'left out')}")
+                fail("folder", _OF_THESE, f"{folder}, whose {key} is {then.get(key, 'left out')}")
+    for cell in cells(settings):  # whose name, being short, may be that of other values
+        if is_finished(folder / cell.name):
+            saved = json.dumps(Result.load(folder / cell.name).changes)
+            if saved != json.dumps(cell.changes):
+                fail("folder", _OF_THESE, f"{folder}, whose {cell.name} is of {saved}")
     replace_text(note, text)
 
 
