@@ -19,6 +19,7 @@ from dpmesh.privacy import (
     Sensitivity,
     accounting,
 )
+from dpmesh.privacy.accounting import _loss
 
 RAREST = PoissonSampling(5e-324)
 EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)
@@ -139,6 +140,20 @@ def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: flo
         accountant="pld",
     )
     assert exact <= numeric < 1.005 * exact
+
+
+def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
+    loss = _loss.Loss(0, np.array([1 - 1e-5]), infinite=1e-5)
+    assert _loss.epsilon_at(0.9e-5, loss, 1e-4) == math.inf
+    assert _loss.epsilon_at(1.1e-5, loss, 1e-4) == 0
+
+
+@pytest.mark.parametrize("sampling", SAMPLED)
+@pytest.mark.parametrize("accountant", ["best", "pld", "rdp"])
+def test_no_round_costs_nothing(sampling: str, accountant: str) -> None:
+    epsilon_of, _, relation = SAMPLED[sampling]
+    rounds = {"neighboring_relation": relation, "count": [0, 0], "accountant": accountant}
+    assert epsilon_of(1e-5, 0.1, [1.0, 2.0], **rounds) == 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)

@@ -304,6 +304,10 @@ QUANTIZED = {
             "mode: wanted one of 'paper', 'safe', 'public_point', got 'tight'",
         ),
         (
+            lambda: quantized.sensitivities(2, **{**QUANTIZED, "sample_size": [5, 0]}),
+            "sample_size: wanted integers of at least 1, got 0",
+        ),
+        (
             lambda: quantized.sensitivities(9, **QUANTIZED, smoothness=math.nan),
             "smoothness: wanted a number greater than 0, or infinity, got nan",
         ),

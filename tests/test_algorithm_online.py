@@ -233,6 +233,7 @@ def test_the_regularizer_as_printed_leaks_what_the_plan_says() -> None:
         epsilon, step_size=InverseTime(1 / phi), radius=1e6, phi=phi, rounds=rounds
     )
     assert algorithm.leakage == pytest.approx(np.e, rel=1e-7)
+    assert {replace(algorithm, rounds=rounds).leakage for rounds in (1, 2)} == {1.0}
     assert algorithm.plan(rounds).cost().epsilon == pytest.approx(epsilon * np.e, rel=1e-7)
     honest = dm.OnlineLearning(epsilon, step_size=InverseTime(1 / phi), radius=1e6)
     problem = make_problem("hinge", nodes, rounds, dim, regularization=phi)

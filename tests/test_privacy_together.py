@@ -125,6 +125,15 @@ def test_two_releases_cost_what_integration_says(z: float, sigma: float, exponen
         assert profile(epsilon * (1 - 1e-3) - 1e-3, z, sigma) > delta
 
 
+@pytest.mark.parametrize("z", [0.3, 0.7, 1.9])
+@pytest.mark.parametrize("less", [1e-5, 4e-5, 1e-3])
+def test_the_largest_loss_of_laplace_noise_lies_on_the_grid(z: float, less: float) -> None:
+    """Half a step beside it would cost most of what two releases pay less than their sum."""
+    delta = -expm1(-less / 2) - less / 4 * exp(-less / 2)  # integrated by hand, for less < 2 / z
+    epsilon = plan(*rounds(2, Laplace(z))).cost(delta).epsilon
+    assert epsilon == pytest.approx(2 / z - less, abs=1e-7)
+
+
 def laplace_profile(epsilon, shift):
     """The exact delta of Laplace noise of scale 1 on a number."""
     if epsilon >= shift:
@@ -196,6 +205,8 @@ def test_where_the_sum_remains() -> None:
     ]:
         assert cost.accountant == "pure" + pure
         assert cost.epsilon == pytest.approx(0.5)
+    various = plan(*(r for t in range(33) for r in rounds(1, Laplace(20.0 + t)))).cost(1e-6)
+    assert various.accountant == "pure" + pure  # of more kinds than loss distributions are made of
     on_grid = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0, grid=2**-10))).cost(1e-6)
     assert on_grid.accountant.startswith("Rényi curve of discrete Gaussian")
     assert on_grid.accountant.endswith(pure)

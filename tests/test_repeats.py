@@ -107,6 +107,9 @@ def test_bad_input_is_named() -> None:
         repeats.simulate(dm.OnlineLearning(), None, at=[1], key=key)
     with pytest.raises(ValueError, match=r"key: wanted a Key, such as .*, got 3"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=3)
+    gossip = dm.QuantizedGossip(0.1, 0.5, sample_size=1, noise_std=1.0)
+    with pytest.raises(ValueError, match="algorithm: wanted one that uses each example once"):
+        repeats.simulate(gossip, topology.ring(4), at=[1], key=key)
     algorithm = dm.OnlineLearning(batch_size=3)
     with pytest.raises(ValueError, match="problem: wanted a LinearProblem, got 1"):
         Repeats.deal(1, 2, key=key)
