@@ -1,16 +1,4 @@
-"""Federated learning on Flower: a strategy for the server, a mod for the clients.
-
-Needs the extra ``flower``. An existing app changes two lines, one on each side:
-
-    strategy = DPFedLS(dm.FederatedLearning(...), budget=Budget(4.0, 1e-5))    # was: FedAvg(...)
-    app = ClientApp(mods=[private_update(clipping_norm=0.5)])                  # was: ClientApp()
-
-Whatever the clients train, and with whatever library, the server takes their models as vectors. It
-draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
-`FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
-from the sum, one that answers twice is in it once, and nothing else changes: the public expected
-size divides.
-"""
+"""The server's part: a strategy that draws cohorts, adds up, adds noise, and keeps the ledger."""
 
 from __future__ import annotations
 
@@ -27,12 +15,14 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail, instance, one_of, positive, probability
+from dpmesh._validate import fail, instance, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
+from dpmesh.engines.flower.arrays import flat, unflat
+from dpmesh.engines.flower.client import client_sensitivity
 from dpmesh.keys import A_KEY, Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.door import drawn_once
-from dpmesh.privacy.events import Release, Sensitivity
+from dpmesh.privacy.events import Release
 from dpmesh.privacy.mechanisms import Gaussian, NoNoise
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.report import Report, report
@@ -41,16 +31,13 @@ from dpmesh.simulator.identity import claim
 
 with needed_by("the engine 'flower'"):
     from flwr.app import (
-        Array,
         ArrayRecord,
         ConfigRecord,
-        Context,
         Message,
         MessageType,
         MetricRecord,
         RecordDict,
     )
-    from flwr.clientapp.typing import ClientAppCallable, Mod
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
 
@@ -60,10 +47,6 @@ Trust = Literal["central", "local"]
 
 ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 """Names of records and of an entry, by Flower's convention."""
-
-
-class TrainingFailed(RuntimeError):  # noqa: N818
-    """A client could not train; what went wrong may tell of its data and stays with it."""
 
 
 class DPFedLS(Strategy):
@@ -270,64 +253,6 @@ class DPFedLS(Strategy):
         return MetricRecord({"epsilon": self.report.epsilon, "delta": self.delta})
 
 
-def private_update(clipping_norm: float, noise_multiplier: float | None = None) -> Mod:
-    """Return a mod for Flower's ClientApp that bounds, and may hide, what a client sends.
-
-    Parameters
-    ----------
-    clipping_norm
-        The model that training returns is pulled into the ball of this radius around the global
-        one.
-    noise_multiplier
-        None if the server adds the noise. A number adds Gaussian noise here, of this number times
-        2 `clipping_norm`, from the client's own operating system.
-
-    Guarantee
-    ---------
-    With a noise multiplier z, each answer of the client to a message to train, whatever its action,
-    is 1/z-Gaussian-DP for replacing all its data, whoever sees it, but for whether and when it
-    answers: why training failed stays in the client's own log. It answers as often as it is asked,
-    each time with new noise; answers compose. The metrics that its app returns with the model are
-    removed: nothing protects them, nor what the app answers to messages of other kinds, such as
-    those to evaluate, which pass as they are.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not positive.
-    """
-    positive("clipping_norm", clipping_norm)
-    mechanism = None if noise_multiplier is None else Gaussian(noise_multiplier)
-
-    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        category, _, _ = message.metadata.message_type.partition(".")  # "train.default" is "train"
-        if category != MessageType.TRAIN:
-            return call_next(message, context)
-        try:
-            return bounded(message, call_next(message, context))
-        except Exception as error:  # Flower sends its text to the server
-            raise TrainingFailed("the client's log says why") from error
-
-    def bounded(message: Message, reply: Message) -> Message:
-        if reply.has_error():
-            raise RuntimeError(reply.error.reason)
-        (start,) = message.content.array_records.values()
-        ((name, trained),) = reply.content.array_records.items()
-        w = flat(start)
-        move = kernels.clip_rows(flat(trained) - w, clipping_norm)
-        if mechanism is not None:
-            move, _, _ = mechanism.release(
-                Sensitive(move),
-                client_sensitivity(clipping_norm),
-                Key.generate().stream(Purpose.NOISE),
-                round=0,
-            )
-        reply.content = RecordDict({name: unflat(w + move, start)})
-        return reply
-
-    return mod
-
-
 def _move(answer: Message, w: Floats) -> Floats | None:
     """Return how far a client moved the model; None, as if it were missing, if it sent none."""
     if answer.has_error() or len(answer.content.array_records) != 1:
@@ -341,32 +266,3 @@ def _move(answer: Message, w: Floats) -> Floats | None:
     with np.errstate(over="ignore"):
         move: Floats = model.astype(w.dtype) - w
     return move if np.isfinite(move).all() else None
-
-
-def client_sensitivity(clipping_norm: float) -> Sensitivity:
-    """Return how far one client's own message moves when all its data is replaced."""
-    return Sensitivity(2 * clipping_norm, "l2", "a clipped move replaced, seen by itself")
-
-
-def flat(arrays: ArrayRecord) -> Floats:
-    """Return all arrays as one row, shape (1, dim), in their order.
-
-    Raises
-    ------
-    ValueError
-        If they are not all float32 or all float64.
-    """
-    parts = arrays.to_numpy_ndarrays()
-    types = {part.dtype for part in parts}
-    if types not in ({np.dtype(np.float32)}, {np.dtype(np.float64)}):
-        fail("arrays", "arrays all of float32 or all of float64", sorted(map(str, types)))
-    return np.concatenate([part.ravel() for part in parts])[np.newaxis]
-
-
-def unflat(row: Floats, like: ArrayRecord) -> ArrayRecord:
-    """Return a row as arrays of the names and shapes of `like`."""
-    record, first = ArrayRecord(), 0
-    for name, part in zip(like, like.to_numpy_ndarrays(), strict=True):
-        record[name] = Array(row[0, first : first + part.size].reshape(part.shape))
-        first += part.size
-    return record

@@ -1,0 +1,27 @@
+"""Federated learning on Flower: a strategy for the server, a mod for the clients.
+
+Needs the extra ``flower``. An existing app changes two lines, one on each side:
+
+    strategy = DPFedLS(dm.FederatedLearning(...), budget=Budget(4.0, 1e-5))    # was: FedAvg(...)
+    app = ClientApp(mods=[private_update(clipping_norm=0.5)])                  # was: ClientApp()
+
+Whatever the clients train, and with whatever library, the server takes their models as vectors. It
+draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
+`FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
+from the sum, one that answers twice is in it once, and nothing else changes: the public expected
+size divides.
+"""
+
+from dpmesh.engines.flower.arrays import flat, unflat
+from dpmesh.engines.flower.client import TrainingFailed, client_sensitivity, private_update
+from dpmesh.engines.flower.server import DPFedLS, Trust
+
+__all__ = [
+    "DPFedLS",
+    "TrainingFailed",
+    "Trust",
+    "client_sensitivity",
+    "flat",
+    "private_update",
+    "unflat",
+]
