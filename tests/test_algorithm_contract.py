@@ -26,6 +26,9 @@ ALGORITHMS = {
         noise_std=PowerLaw(0.1, 0.1),
     ),
     "federated": dm.FederatedLearning(NODES, 0.5, 1.0, 1.0, local_epochs=1),
+    "federated, on a grid": dm.FederatedLearning(
+        NODES, 0.5, 1.0, 1.0, local_epochs=1, grid=2.0**-16
+    ),
     "federated, uniform": dm.FederatedLearning(
         NODES, 0.5, 1.0, 1.0, sampling="uniform", local_steps=2
     ),

@@ -315,6 +315,28 @@ def test_sampling_is_in_the_events() -> None:
     assert uniform.sensitivity.bound == 2 * poisson.sensitivity.bound == 2.0
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_are_told(sampling) -> None:
+    told = []
+
+    def estimator(average, noise_scale, so_far):
+        told.append(noise_scale)
+        return average
+
+    grid, dim = 2.0**-6, 4
+    usual = FederatedLearning(20, 0.25, 0.5, 3.0, sampling, local_epochs=1, estimator=estimator)
+    gridded, problem, key = replace(usual, grid=grid), make_clients([3] * 20, dim), Key.seeded(0)
+    state = gridded.init(problem, key)
+    (noisy, release, _), _ = gridded.emit(state, 0, problem, key)
+    np.testing.assert_array_equal(noisy / grid, np.rint(noisy / grid))
+    assert release == gridded.plan(1).releases[0]
+    assert release.mechanism == "discrete_gaussian"
+    gridded.step(state, 0, problem, alone, key)
+    wider = gridded.sensitivity.bound + grid * np.sqrt(dim)  # neighbours are rounded apart
+    assert told[-1] == pytest.approx(3.0 * wider / 5)
+    assert gridded.plan(9).cost(1e-5).epsilon > usual.plan(9).cost(1e-5).epsilon
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     problem = make_clients([5] * 40, 300)
@@ -358,6 +380,7 @@ GOOD = {
         ({"clipping_norm": np.ones(999)}, r"clipping_norm: .*, got array\(.{,40}$"),
         ({"batch_size": np.ones(999)}, r"batch_size: .*, got array\(.{,40}$"),
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
+        ({"grid": 0.3}, "grid: wanted a power of 2"),
     ],
 )
 def test_bad_parameters_are_named(bad, message) -> None:

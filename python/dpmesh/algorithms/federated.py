@@ -33,6 +33,7 @@ from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
@@ -128,6 +129,10 @@ class FederatedLearning:
     clients_at_once
         How many clients of a cohort train as one stack. It bounds the memory, and changes nothing
         but the rounding of sums.
+    grid
+        If given, a power of 2: the sum is rounded to multiples of it and the noise is discrete
+        Gaussian on them, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
+        the rounding. None for real-valued noise.
 
     Guarantee
     ---------
@@ -153,6 +158,7 @@ class FederatedLearning:
     estimator: Estimator = Identity()
     output_weights: float | Schedule | None = None
     clients_at_once: int = 1024
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         keep_numbers(self)
@@ -176,6 +182,8 @@ class FederatedLearning:
         if isinstance(self.estimator, type) or not callable(self.estimator):
             fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
         integer("clients_at_once", self.clients_at_once, at_least=1)
+        if self.grid is not None:
+            power_of_two("grid", self.grid)
 
     @cached_property
     def cohorts(self) -> PoissonSampling | FixedSizeSampling:
@@ -195,7 +203,7 @@ class FederatedLearning:
         """The server's door: Gaussian noise on the sum."""
         if self.noise_multiplier is None:
             return NoNoise()
-        return Gaussian(self.noise_multiplier)
+        return Gaussian(self.noise_multiplier, grid=self.grid)
 
     @cached_property
     def sensitivity(self) -> Sensitivity:

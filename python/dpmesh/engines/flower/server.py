@@ -22,8 +22,7 @@ from dpmesh.engines.flower.client import client_sensitivity
 from dpmesh.keys import A_KEY, Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.door import drawn_once
-from dpmesh.privacy.events import Release
-from dpmesh.privacy.mechanisms import Gaussian, NoNoise
+from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.types import Floats, Released, Sensitive
@@ -63,8 +62,8 @@ class DPFedLS(Strategy):
         For the reports, in [0, 1); by default that of the budget, or 0.
     trust
         ``"central"``: the server sees each client's clipped move and adds the noise. ``"local"``:
-        each client adds its own, by ``private_update(clipping_norm, noise_multiplier)`` with the
-        algorithm's numbers, and the server never sees a move without noise.
+        each client adds its own, by ``private_update(clipping_norm, noise_multiplier, grid=grid)``
+        with the algorithm's numbers, and the server never sees a move without noise.
     key
         Of the server; by default a new one from the operating system.
 
@@ -110,7 +109,7 @@ class DPFedLS(Strategy):
             "user",
             assumptions=(
                 "every client adds the noise that it was asked to add",
-                "the server asks no client twice in a round",
+                "the server asks no client twice in a round, or clients refuse by their own budget",
             ),
         )
 
@@ -213,17 +212,19 @@ class DPFedLS(Strategy):
     @property
     def _server(self) -> FederatedLearning:
         """The algorithm with the noise that the sum carries, which estimators go by."""
-        z = self.algorithm.noise_multiplier
-        if self._is_central or z is None:
+        if self._is_central or self.algorithm.noise_multiplier is None:
             return self.algorithm
-        std = z * client_sensitivity(self.algorithm.clipping_norm).bound
-        together = std * sqrt(self.algorithm.expected_size)
-        return replace(self.algorithm, noise_multiplier=together / self.algorithm.sensitivity.bound)
+        assert self._state is not None
+        std = self.algorithm.mechanism.noise_scale(self._by_client, self._state.w.shape[1])
+        together = std * sqrt(self.algorithm.expected_size) / self.algorithm.sensitivity.bound
+        return replace(self.algorithm, noise_multiplier=together, grid=None)
+
+    @property
+    def _by_client(self) -> Sensitivity:
+        return client_sensitivity(self.algorithm.clipping_norm)
 
     def _planned_by_client(self, t: int) -> Release:
-        z = self.algorithm.noise_multiplier
-        mechanism = NoNoise() if z is None else Gaussian(z)
-        return mechanism.planned(t, client_sensitivity(self.algorithm.clipping_norm))
+        return self.algorithm.mechanism.planned(t, self._by_client)
 
     def _noisy_sum(self, moves: Floats, t: int) -> tuple[Released, Release]:
         """Clip the moves again, whatever the clients did, and let their sum out."""
