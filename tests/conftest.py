@@ -21,3 +21,11 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("needs real data sets: set DPMESH_DATA to their folder")
     return Path(folder)
+
+
+@pytest.fixture
+def inside_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only in a process that knows its task."""
+    identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(identity, name, 1)

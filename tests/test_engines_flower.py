@@ -11,23 +11,11 @@ import dpmesh as dm
 
 flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
-from dpmesh.engines.flower import (  # noqa: E402
-    DPFedLS,
-    TrainingFailed,
-    flat,
-    private_update,
-    unflat,
-)
+from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
-
-
-@pytest.fixture(autouse=True)
-def inside_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower makes messages only in a process that knows its task."""
-    identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(identity, name, 1)
 
 
 ALGORITHM = dm.FederatedLearning(
@@ -65,6 +53,9 @@ class Clients:
         self.silent: set[int] = set()
         self.asked: list[list[int]] = []
         self.spoilt: dict[int, np.ndarray] = {}
+        self.contexts = [
+            flwr.Context(1, 100 + node, {}, flwr.RecordDict(), {}) for node in range(nodes)
+        ]
 
     def get_node_ids(self):
         return [100 + node for node in reversed(range(self.nodes))]
@@ -89,9 +80,10 @@ class Clients:
     def answer(self, message):
         """An app that fails becomes a message that says so, as on Flower."""
         try:
-            return self.mod(message, None, self.train)
+            context = self.contexts[message.metadata.dst_node_id - 100]
+            return self.mod(message, context, self.train)
         except Exception as error:
-            return flwr.Message(flwr.Error(0, str(error)), reply_to=message)
+            return flwr.Message(flwr.Error(0, f"{type(error)}: {error}"), reply_to=message)
 
 
 def run(strategy: DPFedLS, clients: Clients, rounds: int = 5):
@@ -262,45 +254,38 @@ def test_local_noise_is_added_by_each_client() -> None:
     assert strategy.report.epsilon == pytest.approx(exact)
 
 
-@pytest.mark.parametrize("kind", ["train.default", "train.other"])
-def test_no_name_of_training_passes_the_mod_by(kind) -> None:
-    """Flower hands a message ``train.default`` to the function that trains on ``train``."""
-    message = flwr.Message(flwr.RecordDict({"arrays": model(np.zeros((1, DIM)))}), 7, kind)
+@pytest.mark.parametrize("grid", [None, 2.0**-12])
+def test_clients_with_the_budget_of_the_run_answer_as_often_as_it_asks(grid) -> None:
+    """What the server plans for a client is what the client writes down."""
+    algorithm = replace(ALGORITHM, grid=grid)
+    strategy = DPFedLS(algorithm, delta=1e-5, trust="local")
+    budget = dm.privacy.Budget(strategy.plan(3).cost(1e-5).epsilon, 1e-5)
+    clients = Clients(make_problem(), private_update(L, 0.7, grid=grid, budget=budget))
+    refused = []
+    answer = clients.answer
+    clients.answer = lambda message: refused.append(answer(message)) or refused[-1]
+    run(strategy, clients, 3)
+    assert [reply.has_error() for reply in refused] == [False] * 3 * CLIENTS
+    assert strategy.report.epsilon == budget.epsilon
+    bits = "nobody reads the last bits" in str(strategy.report)
+    assert bits is (grid is None)
+    run(DPFedLS(algorithm, delta=1e-5, trust="local"), clients, 1)
+    assert all("OverBudget" in reply.error.reason for reply in refused[3 * CLIENTS :])
 
-    def far_off(message, context):
-        content = flwr.RecordDict(
-            {"model": model(np.full((1, DIM), 9.0)), "m": flwr.MetricRecord({"loss": 1.0})}
-        )
-        return flwr.Message(content, reply_to=message)
 
-    answer = private_update(L)(message, None, far_off)
-    assert np.linalg.norm(flat(answer.content["model"])) == pytest.approx(L)
-    assert not answer.content.metric_records
+def test_an_estimator_is_told_the_noise_of_all_clients_together() -> None:
+    told = []
 
+    def estimator(average, noise_scale, so_far):
+        told.append(noise_scale)
+        return average
 
-def test_what_went_wrong_in_training_stays_with_the_client() -> None:
-    """Flower tells the server the text of an exception, and that of an error for an answer."""
-
-    def ask(app, kind=flwr.MessageType.TRAIN):
-        content = flwr.RecordDict({"arrays": model(np.zeros((1, DIM)))})
-        return private_update(L)(flwr.Message(content, 7, kind), None, app)
-
-    def raises(message, context):
-        raise ValueError("record 12 of patient 3 has no age")
-
-    def answers(message, context):
-        return flwr.Message(flwr.Error(0, "record 12 of patient 3"), reply_to=message)
-
-    def diverges(message, context):
-        content = flwr.RecordDict({"model": model(np.full((1, DIM), np.nan))})
-        return flwr.Message(content, reply_to=message)
-
-    for app in (raises, answers, diverges):
-        with pytest.raises(TrainingFailed, match=r"^the client's log says why$") as failed:
-            ask(app)
-        assert failed.value.__cause__ is not None
-    with pytest.raises(ValueError, match="record 12"):
-        ask(raises, flwr.MessageType.EVALUATE)
+    grid, z = 2.0**-4, 0.7
+    algorithm = replace(ALGORITHM, estimator=estimator, grid=grid)
+    clients = Clients(make_problem(), private_update(L, z, grid=grid))
+    run(DPFedLS(algorithm, delta=1e-5, trust="local"), clients, 1)
+    each = z * (2 * L + grid * np.sqrt(DIM))
+    assert told == pytest.approx([each * np.sqrt(CLIENTS) / CLIENTS])
 
 
 def test_arrays_come_back_as_they_went() -> None:
@@ -320,8 +305,6 @@ def test_bad_arguments_are_named() -> None:
         DPFedLS(ALGORITHM, delta=1e-5, trust="nobody")
     with pytest.raises(ValueError, match=r"delta: wanted .*, got 1"):
         DPFedLS(ALGORITHM, delta=1)
-    with pytest.raises(ValueError, match=r"clipping_norm: wanted .* greater than 0, got -1"):
-        private_update(-1)
     more = Clients(make_problem(), private_update(L), nodes=CLIENTS + 1)
     with pytest.raises(ValueError, match=r"clients: wanted the number of connected .*, 7, got 6"):
         run(DPFedLS(ALGORITHM, delta=1e-5), more, 1)

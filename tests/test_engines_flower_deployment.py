@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import dpmesh as dm
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 TOOLS = Path(sys.executable).parent
-APP = Path(__file__).parent / "flower_app"
+APPS = Path(__file__).parent
 
 
 def certificate(folder: Path) -> tuple[str, str]:
@@ -81,19 +82,16 @@ def wait_for(port: int, log: Path) -> None:
     pytest.fail(f"nothing listens after a minute: {log.read_text()}")
 
 
-def test_a_deployment_gives_the_models_of_the_simulator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def deployment(folder: Path, app: str, nodes: list[str]) -> Iterator[Callable[[], Path]]:
+    """Start a SuperLink and SuperNodes of these configurations; yield what runs an app on them."""
     if not all((TOOLS / tool).exists() for tool in ("flower-superlink", "flower-supernode")):
         pytest.skip("needs Flower's services beside the interpreter")
-    monkeypatch.syspath_prepend(APP)
-    from app import ALGORITHM, CLIENTS, KEY, ROUNDS, make_problem
-
-    app, home, result = tmp_path / "app", tmp_path / "home", tmp_path / "result.npy"
-    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+    home, result = folder / "home", folder / "result"
+    shutil.copytree(APPS / app, folder / app, ignore=shutil.ignore_patterns("__pycache__"))
     home.mkdir()
-    signed, key = certificate(tmp_path)
-    link, *ports = free_ports(1 + CLIENTS)
+    signed, key = certificate(folder)
+    link, *ports = free_ports(1 + len(nodes))
     (home / "config.toml").write_text(
         f'[superlink.test]\naddress = "127.0.0.1:{link}"\nroot-certificates = "{signed}"\n'
     )
@@ -107,25 +105,54 @@ def test_a_deployment_gives_the_models_of_the_simulator(
     }
     tls = ["--ssl-ca-certfile", signed, "--ssl-certfile", signed, "--ssl-keyfile", key]
     with ExitStack() as services:
-        log = tmp_path / "link.log"
+        log = folder / "link.log"
         offline = "--disable-runtime-dependency-installation"
         command = [str(TOOLS / "flower-superlink"), *tls, offline, "--port", str(link)]
         services.enter_context(service(command, log, environment))
         wait_for(link, log)
-        for client, port in enumerate(ports):
+        for client, (port, config) in enumerate(zip(ports, nodes, strict=True)):
             command = [str(TOOLS / "flower-supernode"), *tls, "--root-certificates", signed]
             command += ["--superlink", f"127.0.0.1:{link}", "--port", str(port)]
-            command += ["--node-config", f"partition-id={client}"]
-            log = tmp_path / f"client{client}.log"
+            command += ["--node-config", config]
+            log = folder / f"client{client}.log"
             services.enter_context(service(command, log, environment))
-        command = [str(TOOLS / "flwr"), "run", str(app), "test", "--stream"]
-        services.enter_context(service(command, tmp_path / "run.log", environment))
-        # The stream of a run's log does not always end with the run.
-        for _ in range(360):
-            if result.exists():
-                break
-            time.sleep(0.5)
-        time.sleep(1.0)  # until all of it is written
-        assert result.exists(), "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
+
+        def run() -> Path:
+            result.unlink(missing_ok=True)
+            command = [str(TOOLS / "flwr"), "run", str(folder / app), "test", "--stream"]
+            with service(command, folder / "run.log", environment):
+                # The stream of a run's log does not always end with the run.
+                for _ in range(360):
+                    if result.exists():
+                        return result
+                    time.sleep(0.5)
+            pytest.fail("\n".join(path.read_text() for path in folder.glob("*.log")))
+
+        yield run
+
+
+def test_a_deployment_gives_the_models_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(APPS / "flower_app")
+    from app import ALGORITHM, CLIENTS, KEY, ROUNDS, make_problem
+
+    nodes = [f"partition-id={client}" for client in range(CLIENTS)]
+    with deployment(tmp_path, "flower_app", nodes) as run:
+        found = np.load(run())
     simulated = dm.simulate(ALGORITHM, make_problem(), rounds=ROUNDS, key=KEY, delta=1e-5)
-    np.testing.assert_allclose(np.load(result), simulated.parameters, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found, simulated.parameters, rtol=1e-12, atol=1e-14)
+
+
+def test_clients_keep_their_budget_against_a_curious_server(tmp_path: Path) -> None:
+    """It is enough for one answer. In another run Flower's memory is empty, a file is not."""
+    nodes = [f'dpmesh-ledger="{tmp_path / "ledger"}"', "partition-id=1"]
+    with deployment(tmp_path, "flower_local_app", nodes) as run:
+        first, second = (json.loads(run().read_text()) for _ in range(2))
+    assert (first["answers"], second["answers"]) == (2, 1)
+    for told in (first["told"], second["told"]):
+        reasons = sorted(reason.partition(":")[0] for reason in told)
+        assert reasons == [
+            *2 * ["<class 'dpmesh.engines.flower.client.OnlyTrains'>"],
+            *2 * ["<class 'dpmesh.privacy.budget.OverBudget'>"],
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -50,4 +51,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY)
     start = ArrayRecord({"w": Array(np.zeros(4))})
     result = strategy.start(grid, start, num_rounds=ROUNDS)
-    np.save(os.environ["DPMESH_FLOWER_RESULT"], flat(result.arrays))
+    path = Path(os.environ["DPMESH_FLOWER_RESULT"])
+    new = path.with_suffix(".npy")
+    np.save(new, flat(result.arrays))
+    new.replace(path)

@@ -13,11 +13,17 @@ size divides.
 """
 
 from dpmesh.engines.flower.arrays import flat, unflat
-from dpmesh.engines.flower.client import TrainingFailed, client_sensitivity, private_update
+from dpmesh.engines.flower.client import (
+    OnlyTrains,
+    TrainingFailed,
+    client_sensitivity,
+    private_update,
+)
 from dpmesh.engines.flower.server import DPFedLS, Trust
 
 __all__ = [
     "DPFedLS",
+    "OnlyTrains",
     "TrainingFailed",
     "Trust",
     "client_sensitivity",

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from logging import getLogger
+from types import NoneType
+
+import numpy as np
+
 import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
-from dpmesh._validate import positive
+from dpmesh._validate import fail, instance, positive
 from dpmesh.engines.flower.arrays import flat, unflat
+from dpmesh.engines.flower.ledger import admit, write_down
 from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian
-from dpmesh.privacy.types import Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 
 with needed_by("the engine 'flower'"):
-    from flwr.app import Context, Message, MessageType, RecordDict
+    from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
     from flwr.clientapp.typing import ClientAppCallable, Mod
+
+log = getLogger("flwr")
 
 
 class TrainingFailed(RuntimeError):  # noqa: N818
     """A client could not train; what went wrong may tell of its data and stays with it."""
 
 
-def private_update(clipping_norm: float, noise_multiplier: float | None = None) -> Mod:
+class OnlyTrains(RuntimeError):  # noqa: N818
+    """A client was asked for something that no noise would protect."""
+
+
+def private_update(
+    clipping_norm: float,
+    noise_multiplier: float | None = None,
+    *,
+    grid: float | None = None,
+    budget: Budget | None = None,
+) -> Mod:
     """Return a mod for Flower's ClientApp that bounds, and may hide, what a client sends.
+
+    Give it first of all mods, and to the ClientApp itself: what others do before it is not covered.
 
     Parameters
     ----------
@@ -31,49 +52,92 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
     noise_multiplier
         None if the server adds the noise. A number adds Gaussian noise here, of this number times
         2 `clipping_norm`, from the client's own operating system.
+    grid
+        Of that noise, as of `dpmesh.privacy.mechanisms.Mechanism`: a power of 2, small beside
+        `clipping_norm` / sqrt(dim). None for real-valued noise.
+    budget
+        What the client spends in all, whoever asks: it refuses an answer that would be beyond, by
+        `OverBudget`. None for no limit. Needs a noise multiplier.
 
     Guarantee
     ---------
-    With a noise multiplier z, each answer of the client to a message to train, whatever its action,
-    is 1/z-Gaussian-DP for replacing all its data, whoever sees it, but for whether and when it
-    answers: why training failed stays in the client's own log. It answers as often as it is asked,
-    each time with new noise; answers compose. The metrics that its app returns with the model are
-    removed: nothing protects them, nor what the app answers to messages of other kinds, such as
-    those to evaluate, which pass as they are.
+    Without a noise multiplier the server is trusted: it sees clipped moves, that training failed,
+    and what the app answers to messages of other kinds, such as those to evaluate, as it is. Why
+    training failed stays in the client's own log, and the metrics that come with a model are
+    removed.
+
+    With a noise multiplier z, each answer is what `Gaussian` promises for replacing all the
+    client's data: 1/z-Gaussian-DP but for the last bits, or with a `grid` ``1 / (2 z**2)``-
+    concentrated DP; whoever sees it and whatever the server sent.
+    Where training fails, the answer is noise alone, and the client's log says why. Only messages to
+    train, whatever their action, are answered. Not covered are the time that an answer takes, which
+    Flower tells the server, a process that is killed, and what the app does outside of the
+    functions that it registers, as in a ``lifespan``. Flower takes the app from the server: who
+    does not trust that one lets in signed apps only (``flower-supernode --trusted-entities``).
+
+    Answers compose, each with new noise. They are written down before training begins, those of all
+    such mods of an app together, and the budget is held against all of them, by `dpmesh.privacy`.
+    What that is worth depends on where the ledger is:
+
+    - In a file, if the SuperNode names one: ``--node-config 'dpmesh-ledger="/path"'``, one for each
+      set of data. It holds for all runs and apps, after restarts, and for messages at the same
+      time: an SQLite database, in which one writes at a time, on the disk before training begins.
+    - Else in Flower's ``context.state``, which a SuperNode keeps in memory for a run, or a series
+      of runs. It begins anew in another run, which a server starts as it likes, and where the
+      SuperNode restarts. Flower stores it once the answer is out: what is answered until then, or
+      by a process that is killed just then, goes uncounted, as do all but one of the messages that
+      a simulation gives to one client at the same time.
 
     Raises
     ------
     ValueError
-        If an argument is not positive.
+        If an argument is not positive or of another kind, there is a grid or a budget without
+        noise, or the budget is too little for one answer.
     """
     positive("clipping_norm", clipping_norm)
-    mechanism = None if noise_multiplier is None else Gaussian(noise_multiplier)
+    if noise_multiplier is None:
+        for name, given in (("grid", grid), ("budget", budget)):
+            if given is not None:
+                fail("noise_multiplier", f"a number where there is a {name}", None)
+        return _clipped(clipping_norm)
+    instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
+    return _noisy(clipping_norm, Gaussian(noise_multiplier, grid=grid), budget)
 
+
+def _clipped(clipping_norm: float) -> Mod:
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        category, _, _ = message.metadata.message_type.partition(".")  # "train.default" is "train"
-        if category != MessageType.TRAIN:
+        if not _is_to_train(message):
             return call_next(message, context)
+        name, start = _model_in(message)
+        w = flat(start)
         try:
-            return bounded(message, call_next(message, context))
+            move = _clipped_move(w, call_next(message, context), clipping_norm)
         except Exception as error:  # Flower sends its text to the server
             raise TrainingFailed("the client's log says why") from error
+        return _answer(message, name, start, w, move)
 
-    def bounded(message: Message, reply: Message) -> Message:
-        if reply.has_error():
-            raise RuntimeError(reply.error.reason)
-        (start,) = message.content.array_records.values()
-        ((name, trained),) = reply.content.array_records.items()
+    return mod
+
+
+def _noisy(clipping_norm: float, mechanism: Gaussian, budget: Budget | None) -> Mod:
+    sensitivity = client_sensitivity(clipping_norm)
+    release = mechanism.planned(0, sensitivity)
+    admit(release, (), budget)
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if not _is_to_train(message):
+            raise OnlyTrains("this client answers messages to train, to which it adds noise")
+        name, start = _model_in(message)
         w = flat(start)
-        move = kernels.clip_rows(flat(trained) - w, clipping_norm)
-        if mechanism is not None:
-            move, _, _ = mechanism.release(
-                Sensitive(move),
-                client_sensitivity(clipping_norm),
-                Key.generate().stream(Purpose.NOISE),
-                round=0,
-            )
-        reply.content = RecordDict({name: unflat(w + move, start)})
-        return reply
+        write_down(release, context, budget)
+        try:
+            move = _clipped_move(w, call_next(message, context), clipping_norm)
+        except (Exception, SystemExit):  # that it failed may tell of the data, too
+            log.exception("Training failed: the answer is noise alone")
+            move = Sensitive(np.zeros_like(w))
+        stream = Key.generate().stream(Purpose.NOISE)
+        noisy, _, _ = mechanism.release(move, sensitivity, stream, round=0)
+        return _answer(message, name, start, w, noisy)
 
     return mod
 
@@ -81,3 +145,37 @@ def private_update(clipping_norm: float, noise_multiplier: float | None = None) 
 def client_sensitivity(clipping_norm: float) -> Sensitivity:
     """Return how far one client's own message moves when all its data is replaced."""
     return Sensitivity(2 * clipping_norm, "l2", "a clipped move replaced, seen by itself")
+
+
+def _is_to_train(message: Message) -> bool:
+    category, _, _ = message.metadata.message_type.partition(".")  # "train.default" is "train"
+    return bool(category == MessageType.TRAIN)
+
+
+def _model_in(message: Message) -> tuple[str, ArrayRecord]:
+    """Return the only model of a message, and its name, before the app can change it."""
+    records = dict(message.content.array_records)
+    if len(records) != 1:
+        fail("message", "one with one ArrayRecord", f"{len(records)} of them")
+    ((name, model),) = records.items()
+    return name, ArrayRecord(dict(model))
+
+
+def _clipped_move(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
+    """Return how far training moved the model, shape (1, dim), at most `clipping_norm`."""
+    if reply.has_error():
+        raise RuntimeError(reply.error.reason)
+    (trained,) = reply.content.array_records.values()
+    row = flat(trained)
+    if row.shape != w.shape:
+        fail("arrays", f"{w.size} numbers, as the model has", row.size)
+    return Sensitive(kernels.clip_rows(row - w, clipping_norm))
+
+
+def _answer(
+    message: Message, name: str, start: ArrayRecord, w: Floats, move: Released | Sensitive
+) -> Message:
+    """Return a model so far from `start`, of its names, shapes and type, and nothing else."""
+    with np.errstate(over="ignore"):
+        model = (w + move).astype(w.dtype)
+    return Message(RecordDict({name: unflat(model, start)}), reply_to=message)

@@ -1,0 +1,83 @@
+"""The client's own ledger: what it let out so far, which its budget is held against."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpmesh._extras import needed_by
+from dpmesh._validate import fail
+from dpmesh.privacy.budget import Budget, Ledger
+from dpmesh.privacy.events import MechanismName, Release
+from dpmesh.privacy.plan import Plan
+
+with needed_by("the engine 'flower'"):
+    from flwr.app import Context, MetricRecord
+
+FILE = "dpmesh-ledger"
+"""Names the file in a SuperNode's ``--node-config``."""
+
+STATE = "dpmesh-ledger"
+"""Names the record in a client's ``context.state``."""
+
+PATIENCE = 60.0
+"""Seconds to wait for others who write into the file."""
+
+Noise = tuple[MechanismName, float]
+"""What the cost of a release depends on: its mechanism and its noise multiplier."""
+
+
+def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> None:
+    """Fail unless a budget has room for a release, after those of the past.
+
+    Raises
+    ------
+    OverBudget
+        A `ValueError`, which tells of public numbers alone.
+    """
+    ledger = Ledger(Plan((), "replace_one", "user"), budget)
+    ledger.add(*(replace(release, mechanism=name, noise_multiplier=z) for name, z in past))
+    ledger.admit(release)
+
+
+def write_down(release: Release, context: Context, budget: Budget | None) -> None:
+    """Add a release to the client's ledger: the file of its node, else its state in Flower.
+
+    Raises
+    ------
+    OverBudget
+        If the budget has no room for it; nothing is added.
+    ValueError
+        If the file is not named by an absolute path.
+    sqlite3.Error
+        If it is no database, cannot be written, or others write for a minute.
+    """
+    file = context.node_config.get(FILE)
+    if file is None:
+        _into_state(release, context, budget)
+    else:
+        _into_file(release, Path(str(file)), budget)
+
+
+def _into_state(release: Release, context: Context, budget: Budget | None) -> None:
+    held: dict[Any, Any] = dict(context.state.get(STATE, {}))
+    past = [(name, multiplier) for name, multipliers in held.items() for multiplier in multipliers]
+    admit(release, past, budget)
+    held[release.mechanism] = [*held.get(release.mechanism, ()), release.noise_multiplier]
+    context.state[STATE] = MetricRecord(held)
+
+
+def _into_file(release: Release, path: Path, budget: Budget | None) -> None:
+    if not path.is_absolute():  # an app's working directory is not always the same
+        fail(FILE, "an absolute path in --node-config", "a relative one")
+    with closing(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as file, file:
+        file.execute("BEGIN IMMEDIATE")  # from here on nobody else writes
+        file.execute("CREATE TABLE IF NOT EXISTS releases (mechanism TEXT, noise_multiplier REAL)")
+        past = file.execute("SELECT mechanism, noise_multiplier FROM releases")
+        admit(release, past, budget)
+        noise = release.mechanism, release.noise_multiplier
+        file.execute("INSERT INTO releases VALUES (?, ?)", noise)
