@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import itertools
 import json
 import multiprocessing
@@ -15,8 +14,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,7 @@ Tell = Callable[[int], None]
 _OF_THESE = "a new one, or that of results of these settings"
 
 _ticks: Any = None
-_stop: Any = None
-"""In a worker: where it tells of its rounds, and the event that stops it."""
+"""In a worker: where it tells of its rounds."""
 
 
 @dataclass(frozen=True)
@@ -132,72 +131,67 @@ def _side_by_side(
     settings: Settings, missing: list[Cell], folder: Path, count: int, tell: Tell
 ) -> list[tuple[Cell, Exception]]:
     context = multiprocessing.get_context("spawn")
-    ticks, stop = context.Queue(), context.Event()
+    ticks, (theirs, ours) = context.Queue(), context.Pipe(duplex=False)
     threads = max(1, (os.cpu_count() or 1) // count)
-    with (
-        ProcessPoolExecutor(count, context, _begin, (ticks, stop, threads)) as pool,
-        Interrupt(deferred=True, patient=True) as interrupt,
-    ):
-        running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
+    pool = ProcessPoolExecutor(count, context, _begin, (ticks, theirs, threads))
+    with theirs, Interrupt(deferred=True, patient=True) as interrupt:
         try:
+            with _without_ctrl_c():
+                running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
             _follow(running, ticks, tell, interrupt)
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-        return [
-            (cell, e) for f, cell in running.items() if isinstance(e := f.exception(), Exception)
-        ]
+        finally:
+            ours.close()  # which ends the workers, also those that wait for what a killed one held
+            pool.shutdown(cancel_futures=True)
+    return [(cell, e) for f, cell in running.items() if isinstance(e := f.exception(), Exception)]
 
 
 def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell, interrupt: Interrupt) -> None:
-    while not all(future.done() for future in running):
-        if interrupt.requested:
-            raise KeyboardInterrupt
+    while not interrupt.requested and not all(future.done() for future in running):
         with suppress(queue.Empty):
             tell(ticks.get(timeout=0.2))
+    if interrupt.requested:
+        raise KeyboardInterrupt
 
 
-def _begin(ticks: Any, stop: Any, threads: int) -> None:
-    """Set a worker up: several share the cores."""
-    global _ticks, _stop
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Start processes that a terminal's Ctrl-C does not reach; here it comes after the block."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(ticks: Any, sweep: Connection, threads: int) -> None:
+    """Set a worker up: several share the cores, and the sweep alone ends them."""
+    global _ticks
     import dpmesh.kernels as kernels
 
-    _ticks, _stop = ticks, stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _ticks = ticks
+    _ticks.cancel_join_thread()  # a worker that was killed may hold the way there
     kernels.set_threads(threads)
-    threading.Thread(target=_end_in_time, daemon=True).start()
+    threading.Thread(target=_end_with, args=(sweep,), daemon=True).start()
 
 
-def _end_in_time() -> None:
-    """End the run of this worker when the sweep stops; without the sweep's process, this one."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    while parent.is_alive() and not _stop.wait(timeout=1):
-        pass
-    _stop.set()
-    while parent.is_alive() and not _saves():  # a run may be about to begin
+def _end_with(sweep: Connection) -> None:
+    """End this worker when the sweep closes its end of the pipe, or is gone."""
+    with suppress(EOFError, OSError):
+        sweep.recv_bytes()
+    while True:
+        signal.raise_signal(signal.SIGTERM)  # a run with a checkpoint saves it first
         time.sleep(0.1)
-    _thread.interrupt_main(signal.SIGTERM)  # a run with a checkpoint saves it and ends
-    parent.join()
-    while _saves():
-        time.sleep(0.1)
-    os._exit(1)
-
-
-def _saves() -> bool:
-    """Whether a run with a checkpoint is under way, which SIGTERM ends after its round."""
-    return signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
 
 
 def _work(settings: Settings, cell: Cell, folder: Path) -> None:
-    if not _stop.is_set():
-        _run(settings, cell, folder, _tell)
-
-
-def _tell(rounds: int) -> None:
-    _ticks.put(rounds)
-    if _stop.is_set() and not _saves():
-        raise KeyboardInterrupt
+    try:
+        _run(settings, cell, folder, _ticks.put)
+    except KeyboardInterrupt:
+        raise InterruptedError("the process of this run was ended") from None
 
 
 def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-PATIENCE = 0.7
-"""Seconds that a round may take to end after a signal."""
+PATIENCE, PAUSE = 0.7, 0.1
+"""Seconds that a round may take to end after a signal, and between two looks whether it has."""
 
 _BY_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """What Python does at a signal for which the program has no handler of its own."""
@@ -21,10 +21,10 @@ _BY_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal
 class Interrupt:
     """Within its block, Ctrl-C sets `requested`, so that the loop can stop where it is whole.
 
-    So does SIGTERM, by which launchers and batch systems end processes. A round that is not over
-    after `PATIENCE` seconds, or the same signal again, stops at once with `KeyboardInterrupt`.
-    Outside the main thread, and where the program has a handler of its own, a signal does what it
-    did before.
+    So does SIGTERM, by which launchers and batch systems end processes, some of them more than
+    once. A round that is not over after `PATIENCE` seconds, or Ctrl-C again, stops at once with
+    `KeyboardInterrupt`. Outside the main thread, and where the program has a handler of its own,
+    a signal does what it did before.
 
     Parameters
     ----------
@@ -36,8 +36,9 @@ class Interrupt:
 
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:
         self._deferred, self._patient = deferred, patient
-        self._noted: list[int] = []
-        self._over = False
+        self._noted: set[int] = set()
+        self._late = self._answered = self._over = False
+        self._asking = threading.Lock()
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -54,6 +55,8 @@ class Interrupt:
         traceback: TracebackType | None,
     ) -> None:
         self._over = True
+        with self._asking:  # no signal of ours finds the handlers of before
+            self._answered = True
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -72,21 +75,34 @@ class Interrupt:
             self._patient = before
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number in self._noted:
-            self._over = True
+        if self._is_enough(number):
+            self._answered = True
             raise KeyboardInterrupt
-        self._noted.append(number)
-        if len(self._noted) == 1:
-            threading.Thread(target=self._insist, args=(number,), daemon=True).start()
+        is_first = not self._noted
+        self._noted.add(number)
+        if is_first:  # not by `threading`, whose lock the main thread may hold just now
+            _thread.start_new_thread(self._insist, (number,))
+
+    def _is_enough(self, number: int) -> bool:
+        """Whether to stop at once: the round is late and has not ended since, or Ctrl-C again."""
+        late, self._late = self._late, False
+        if late:
+            return not (self._patient or self._over)
+        return number == signal.SIGINT and number in self._noted and not self._over
 
     def _insist(self, number: int) -> None:
         """Ask again until the round ends: a signal just before a long wait is noticed after it."""
-        time.sleep(PATIENCE)
-        while not self._over:
-            if self._patient:
-                pass
-            elif hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
-                signal.pthread_kill(threading.main_thread().ident or 0, number)
-            else:
-                _thread.interrupt_main(signal.Signals(number))
-            time.sleep(0.1)
+        for _ in range(round(PATIENCE / PAUSE)):  # a process that was stopped gets the rest of them
+            time.sleep(PAUSE)
+        while not self._answered:
+            with self._asking:
+                if not (self._patient or self._answered):
+                    self._late = True
+                    self._ask(number)
+            time.sleep(PAUSE)
+
+    def _ask(self, number: int) -> None:
+        if hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        else:
+            _thread.interrupt_main(signal.Signals(number))
