@@ -27,6 +27,7 @@ FLOORS = [
         "privacy.compression",
         "privacy.grid",
     ],
+    ["privacy.rounding"],
     ["privacy.parts", "privacy.mechanisms"],
     ["privacy.cost"],
     ["privacy.plan"],

@@ -146,6 +146,7 @@ def add_noise(
     stream: Stream,
     nodes: npt.ArrayLike | None,
     out: _Floats | None,
+    longest: float | None,
 ) -> _Floats: ...
 def noise(
     law: str, scale: npt.ArrayLike, stream: Stream, nodes: npt.ArrayLike | None, out: _Floats

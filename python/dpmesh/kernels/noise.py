@@ -33,6 +33,7 @@ def add_gaussian(
     *,
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
+    longest: float | None = None,
 ) -> FloatArray:
     """Add Gaussian noise of mean 0 and standard deviation `scale` to each element.
 
@@ -49,6 +50,8 @@ def add_gaussian(
         The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
     out
         Where to put the result: an array like `x`, or `x` itself to work in place.
+    longest
+        The largest L2 norm of a noisy row; None for any. A refusal tells what such a row tells.
 
     Returns
     -------
@@ -58,9 +61,10 @@ def add_gaussian(
     ------
     ValueError
         If an argument does not fit, a `scale` is negative, not finite, or rounds to 0 or infinity
-        in the type of `x`, or a noisy element is NaN or infinite; `out` is then undefined.
+        in the type of `x`, a noisy element is NaN or infinite, or a noisy row is longer than
+        `longest`; `out` is then undefined.
     """
-    return _core.add_noise("gaussian", x, scale, stream, nodes, out)
+    return _core.add_noise("gaussian", x, scale, stream, nodes, out, longest)
 
 
 def add_laplace(
@@ -70,12 +74,14 @@ def add_laplace(
     *,
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
+    longest: float | None = None,
 ) -> FloatArray:
     """Add Laplace noise to each element: density exp(-abs(z) / scale) / (2 scale).
 
-    Its standard deviation is ``sqrt(2) * scale``. Everything else is as in `add_gaussian`.
+    Its standard deviation is ``sqrt(2) * scale``, and `longest` is an L1 norm. Everything else is
+    as in `add_gaussian`.
     """
-    return _core.add_noise("laplace", x, scale, stream, nodes, out)
+    return _core.add_noise("laplace", x, scale, stream, nodes, out, longest)
 
 
 def gaussian(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from typing import ClassVar, Literal, NamedTuple, NoReturn, final, get_args
 
@@ -22,6 +23,7 @@ from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
 from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Norm, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
+from dpmesh.privacy.rounding import digits_of, fail_for_length, longest_row
 from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -38,10 +40,14 @@ class Emission(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where noise comes from: a stream, and the nodes of the rows, which draw from it."""
+    """Where noise comes from: a stream, and the nodes of the rows, which draw from it.
+
+    Also the largest norm, that of the mechanism, of a row that may leave with it.
+    """
 
     stream: Stream
     nodes: tuple[int, ...] | None
+    longest: float
 
 
 _ON_GRID: dict[str, MechanismName] = {
@@ -181,7 +187,8 @@ class Mechanism(ABC):
         ------
         ValueError
             If an argument is of another kind, a value is NaN or infinite, or would be after its
-            compression, a compressor gets no coins, the noise exceeds 2**25 times the grid, the
+            compression, a noisy row is so long that its type rounds it by more than the
+            sensitivity, a compressor gets no coins, the noise exceeds 2**25 times the grid, the
             release is over the run's budget, or a stream is of another round or has served another
             release of the run.
         """
@@ -205,8 +212,7 @@ class Mechanism(ABC):
             inside = round_to_grid(inside, self.grid)
         out = inside
         if noisy:
-            scale = self.noise_scale(sensitivity, values.shape[-1])
-            out = self._noisy(out, scale, Source(stream, nodes))
+            out = self._noisy(out, sensitivity, stream, nodes)
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
             out, bits_per_node = _compressed(self.compressor, out, coins, round, nodes)
@@ -218,20 +224,43 @@ class Mechanism(ABC):
     @property
     def _is_checked_by_noise(self) -> bool:
         """Whether the kernel that adds noise sees the values as they came, and refuses NaN."""
-        own = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
-        return own and self.clipping_norm is None and self.grid is None
+        return self._has_kernel and self.clipping_norm is None
 
-    def _noisy(self, values: Floats, scale: float, source: Source) -> Floats:
+    @cached_property
+    def _has_kernel(self) -> bool:
+        """Whether a kernel adds the noise, which refuses noisy rows that are too long."""
+        own = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
+        return own and self.grid is None
+
+    def _noisy(
+        self,
+        values: Floats,
+        sensitivity: Sensitivity,
+        stream: Stream,
+        nodes: tuple[int, ...] | None,
+    ) -> Floats:
+        dim, digits = values.shape[-1], digits_of(values)
+        distance = self._distance(sensitivity, dim)
+        scale = self.noise_multiplier * distance
+        longest = longest_row(distance, scale, digits, dim, self.norm)
+        source = Source(stream, nodes, longest)
         if self.grid is None:
             try:
-                return self._add_noise(values, scale, source)
-            except ValueError:
+                noisy = self._add_noise(values, scale, source)
+            except ValueError as error:
                 _check_finite(values)
+                if str(error).startswith("x: "):
+                    fail_for_length(distance, digits)
                 raise
-        if scale / self.grid > MOST_STEPS:
-            fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
-        noise = self._integer_noise(values.shape, scale / self.grid, source)
-        return add_on_grid(values, noise, self.grid)
+        else:
+            if scale / self.grid > MOST_STEPS:
+                fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
+            steps = self._integer_noise(values.shape, scale / self.grid, source)
+            noisy = add_on_grid(values, steps, self.grid)
+        is_checked = self._has_kernel or self.law == "none"
+        if not is_checked and (kernels.row_norms(noisy, norm=self.norm) > longest).any():
+            fail_for_length(distance, digits)
+        return noisy
 
 
 def _compressed(
@@ -290,7 +319,9 @@ class Laplace(Mechanism):
         return kernels.discrete_laplace(shape, scale, source.stream, nodes=source.nodes)
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return kernels.add_laplace(values, scale, source.stream, nodes=source.nodes)
+        return kernels.add_laplace(
+            values, scale, source.stream, nodes=source.nodes, longest=source.longest
+        )
 
 
 @dataclass(frozen=True)
@@ -319,7 +350,9 @@ class Gaussian(Mechanism):
         return kernels.discrete_gaussian(shape, scale, source.stream, nodes=source.nodes)
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return kernels.add_gaussian(values, scale, source.stream, nodes=source.nodes)
+        return kernels.add_gaussian(
+            values, scale, source.stream, nodes=source.nodes, longest=source.longest
+        )
 
 
 @dataclass(frozen=True)

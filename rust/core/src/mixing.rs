@@ -3,10 +3,8 @@
 //! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
 //! whatever the number of threads and the width of the vector registers.
 
-use std::sync::atomic::AtomicBool;
-
 use crate::error::{self, same_len};
-use crate::noise::{Noise, Onto, check};
+use crate::noise::{Bounds, Noise, Onto};
 use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vectorized};
 use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
@@ -228,12 +226,12 @@ pub fn mix_noisy_into<T: Sample>(
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
     let width = dim.min((TILE / a.columns.max(1) / CHUNK).max(1) * CHUNK);
-    let finite = AtomicBool::new(true);
-    let source = noise.source(Onto::Rows(x, dim), a.columns, dim, Some(&finite))?;
+    let bounds = Bounds::finite();
+    let source = noise.source(Onto::Rows(x, dim), a.columns, dim, Some(&bounds))?;
     if width == dim {
         let mut sent = vec![T::ZERO; x.len()];
         source.draw(&mut sent, dim, Place::default());
-        check(finite)?;
+        bounds.check_finite()?;
         return mix_into(a, &sent, dim, out);
     }
     // One line more than the columns: rows a power of two apart would share few places in the cache.
@@ -259,7 +257,7 @@ pub fn mix_noisy_into<T: Sample>(
             mix_panels(&a, columns, Ahead::Nothing, &mut rows);
         },
     );
-    check(finite)
+    bounds.check_finite()
 }
 
 /// The first column and the rows of each tile of `width` columns; the first tile is wider by `more`, the last tile may

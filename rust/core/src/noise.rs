@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{rows, same_len};
 use crate::parallel::{fetch_all, vectorized};
-use crate::projection::is_finite;
+use crate::projection::{Norm, all_finite, is_within, row_norms_into};
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
-use crate::{KernelError, Sample};
+use crate::{KernelError, Real, Sample};
 
 /// The law of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub fn add_noise_in_place<T: Sample>(
     dim: usize,
     noise: &Noise<'_>,
 ) -> Result<(), KernelError> {
-    draw(Onto::Itself, "x", x, dim, noise)
+    add_noise_up_to(f64::INFINITY, None, dim, noise, x)
 }
 
 /// As [`add_noise_in_place`], reading `x` and writing `out`.
@@ -65,8 +65,31 @@ pub fn add_noise_into<T: Sample>(
     noise: &Noise<'_>,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    same_len("out", out.len(), x.len())?;
-    draw(Onto::Rows(x, dim), "x", out, dim, noise)
+    add_noise_up_to(f64::INFINITY, Some(x), dim, noise, out)
+}
+
+/// As [`add_noise_into`], or [`add_noise_in_place`] where there is no `x`; no noisy row may be longer than `longest`.
+///
+/// That is its L1 norm for Laplace noise and its L2 norm for Gaussian noise, the norms that their privacy is in.
+/// Whether a row is refused is a function of the noisy row: it tells no more of `x`.
+///
+/// # Errors
+/// As [`add_noise_into`], and if a noisy row is longer.
+pub fn add_noise_up_to<T: Sample>(
+    longest: f64,
+    x: Option<&[T]>,
+    dim: usize,
+    noise: &Noise<'_>,
+    out: &mut [T],
+) -> Result<(), KernelError> {
+    let onto = match x {
+        Some(x) => {
+            same_len("out", out.len(), x.len())?;
+            Onto::Rows(x, dim)
+        }
+        None => Onto::Itself,
+    };
+    draw(onto, "x", out, dim, noise, longest)
 }
 
 /// Fills `out` with the noise that [`add_noise_in_place`] would add to its rows of `dim` elements.
@@ -78,7 +101,7 @@ pub fn noise_into<T: Sample>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    draw(Onto::Nothing, "out", out, dim, noise)
+    draw(Onto::Nothing, "out", out, dim, noise, f64::INFINITY)
 }
 
 fn draw<T: Sample>(
@@ -87,37 +110,84 @@ fn draw<T: Sample>(
     x: &mut [T],
     dim: usize,
     noise: &Noise<'_>,
+    longest: f64,
 ) -> Result<(), KernelError> {
     let rows = rows(argument, x.len(), dim)?;
-    let finite = AtomicBool::new(true);
+    let bounds = Bounds::new(noise.law, longest, dim);
     noise
-        .source(onto, rows, dim, Some(&finite))?
+        .source(onto, rows, dim, Some(&bounds))?
         .draw(x, dim, Place::default());
-    check(finite)
+    bounds.check(x, dim)
 }
 
-/// Fails if something was found that is NaN or infinite.
-pub(crate) fn check(finite: AtomicBool) -> Result<(), KernelError> {
-    if finite.into_inner() {
-        return Ok(());
+/// What noisy rows must keep to; whether they do is found out as they are drawn.
+pub(crate) struct Bounds<T> {
+    norm: Norm,
+    longest: f64,
+    /// A row of elements that are no larger is not too long.
+    largest: T,
+    kept: AtomicBool,
+}
+
+impl<T: Real> Bounds<T> {
+    /// Those of finite rows.
+    pub(crate) fn finite() -> Bounds<T> {
+        Bounds::new(Law::Gaussian, f64::INFINITY, 1)
     }
-    Err(KernelError::new("x", "finite values", "NaN or infinity"))
+
+    fn new(law: Law, longest: f64, dim: usize) -> Bounds<T> {
+        let (norm, of_ones) = match law {
+            Law::Gaussian => (Norm::L2, (dim as f64).sqrt()),
+            Law::Laplace => (Norm::L1, dim as f64),
+        };
+        Bounds {
+            norm,
+            longest,
+            largest: T::from_f64((longest / of_ones).min(T::MAX.to_f64())),
+            kept: AtomicBool::new(true),
+        }
+    }
+
+    /// Fails if an element was NaN or infinite.
+    pub(crate) fn check_finite(self) -> Result<(), KernelError> {
+        if self.kept.into_inner() {
+            return Ok(());
+        }
+        Err(KernelError::new("x", "finite values", "NaN or infinity"))
+    }
+
+    /// Fails if one of the drawn rows is not finite or too long.
+    fn check(self, x: &[T], dim: usize) -> Result<(), KernelError> {
+        if self.kept.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if !all_finite(x) {
+            return self.check_finite();
+        }
+        let mut norms = vec![0.0; x.len() / dim];
+        row_norms_into(x, dim, self.norm, &mut norms)?;
+        if norms.iter().all(|&norm| norm <= self.longest) {
+            return Ok(());
+        }
+        let wanted = format!("rows of norm at most {} with their noise", self.longest);
+        Err(KernelError::new("x", wanted, "a longer one"))
+    }
 }
 
 impl<'a> Noise<'a> {
-    /// The noise of a matrix of `rows` rows of `dim` elements; `finite` becomes false where it meets NaN or infinity.
+    /// The noise of a matrix of `rows` rows of `dim` elements, which tells `bounds` of elements beyond them.
     pub(crate) fn source<T: Sample>(
         &self,
         onto: Onto<'a, T>,
         rows: usize,
         dim: usize,
-        finite: Option<&'a AtomicBool>,
+        bounds: Option<&'a Bounds<T>>,
     ) -> Result<Source<'a, Scaled<'a, T>>, KernelError> {
         let sampler = Scaled {
             law: self.law,
             scales: scales_in(self.scales, rows)?,
             onto,
-            finite,
+            bounds,
         };
         Source::new(sampler, self.stream, self.nodes, rows, dim)
     }
@@ -157,8 +227,8 @@ pub(crate) struct Scaled<'a, T> {
     law: Law,
     scales: Vec<T>,
     onto: Onto<'a, T>,
-    /// Whether all noisy elements are, if anybody asks.
-    finite: Option<&'a AtomicBool>,
+    /// What they are held to, if anybody asks.
+    bounds: Option<&'a Bounds<T>>,
 }
 
 impl<T: Sample> Sampler for Scaled<'_, T> {
@@ -235,10 +305,10 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
     }
 
     fn stored(&self, part: &[T]) {
-        if let Some(finite) = self.finite
-            && !vectorized!(is_finite(part))
+        if let Some(bounds) = self.bounds
+            && !vectorized!(is_within(part, bounds.largest))
         {
-            finite.store(false, Ordering::Relaxed);
+            bounds.kept.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -269,7 +339,7 @@ mod tests {
                 law,
                 scales,
                 onto: Onto::Itself,
-                finite: None,
+                bounds: None,
             };
             let Unit { samples, words } = sampler.unit();
             let mut state = 1_u32;

@@ -83,15 +83,25 @@ pub fn all_finite<T: Real>(x: &[T]) -> bool {
 /// As [`all_finite`], for a block inside `vectorized!`.
 #[inline(always)]
 pub(crate) fn is_finite<T: Real>(block: &[T]) -> bool {
+    is_within(block, T::MAX)
+}
+
+/// Whether no element of a block is NaN or has an absolute value above `largest`; inside `vectorized!`.
+#[inline(always)]
+pub(crate) fn is_within<T: Real>(block: &[T], largest: T) -> bool {
     const LANES: usize = 32;
-    let mut zeros = [T::ZERO; LANES];
+    let mut beyond = [T::ZERO; LANES];
     let (parts, rest) = block.as_chunks::<LANES>();
     for part in parts {
         for l in 0..LANES {
-            zeros[l] += T::ZERO * part[l]; // NaN from then on if it is NaN or infinite
+            beyond[l] = if part[l].abs() <= largest {
+                beyond[l]
+            } else {
+                T::ONE
+            };
         }
     }
-    zeros.iter().chain(rest).all(|v| v.is_finite())
+    beyond.iter().all(|&b| b == T::ZERO) && rest.iter().all(|v| v.abs() <= largest)
 }
 
 /// The norm of each row of `dim` elements.

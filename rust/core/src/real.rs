@@ -29,6 +29,8 @@ pub trait Real:
     const ONE: Self;
     /// The smallest positive number of full precision.
     const MIN_POSITIVE: Self;
+    /// The largest finite number.
+    const MAX: Self;
     /// The nearest value of this type.
     fn from_f64(value: f64) -> Self;
     /// The same value as `f64`, exactly.
@@ -49,6 +51,7 @@ macro_rules! real {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const MIN_POSITIVE: Self = <$t>::MIN_POSITIVE;
+            const MAX: Self = <$t>::MAX;
             #[inline(always)]
             #[allow(clippy::cast_lossless)]
             fn from_f64(value: f64) -> Self {

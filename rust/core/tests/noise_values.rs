@@ -1,6 +1,9 @@
 //! Which value stands where: the same for any number of threads, any cut of the rows, and every version.
 
-use dpmesh_core::noise::{Law, Noise, add_noise_in_place, add_noise_into, noise_into};
+use dpmesh_core::noise::{
+    Law, Noise, add_noise_in_place, add_noise_into, add_noise_up_to, noise_into,
+};
+use dpmesh_core::projection::{Norm, row_norms_into};
 use dpmesh_core::stream::{Cipher, Key, Stream};
 use dpmesh_core::{KernelError, Sample};
 use proptest::prelude::*;
@@ -223,4 +226,32 @@ fn what_does_not_fit_is_named() {
     };
     let unequal = add_noise_into(&[0.0_f32; 2], 2, &noise, &mut [0.0; 3]).unwrap_err();
     assert_eq!(unequal.to_string(), "out: wanted 2 elements, got 3");
+}
+
+#[test]
+fn noisy_rows_are_no_longer_than_the_longest() {
+    fn check<T: Sample>() {
+        let stream = Key::new(Cipher::Aes, &[7; 32]).stream(1, 0).unwrap();
+        for (law, norm) in [(Law::Gaussian, Norm::L2), (Law::Laplace, Norm::L1)] {
+            let noise = Noise {
+                law,
+                scales: &[1.5],
+                stream: &stream,
+                nodes: None,
+            };
+            let (mut noisy, mut norms) = (vec![T::ONE; 3 * 100], [0.0; 3]);
+            add_noise_in_place(&mut noisy, 100, &noise).unwrap();
+            row_norms_into(&noisy, 100, norm, &mut norms).unwrap();
+            let longest = norms.iter().copied().fold(0.0, f64::max);
+            let drawn = |longest, x: &mut [T]| add_noise_up_to(longest, None, 100, &noise, x);
+            let mut x = vec![T::ONE; 3 * 100];
+            drawn(longest, &mut x).unwrap();
+            assert_eq!(x, noisy);
+            let mut x = vec![T::ONE; 3 * 100];
+            let error = drawn(longest * 0.999, &mut x).unwrap_err();
+            assert_eq!((error.argument, &*error.got), ("x", "a longer one"));
+        }
+    }
+    check::<f32>();
+    check::<f64>();
 }

@@ -3,7 +3,7 @@
 use dpmesh_core::noise::{self, Law, Noise};
 use pyo3::prelude::*;
 
-use crate::arguments::{Nodes, buffer, float_rows, per_row, stream};
+use crate::arguments::{Nodes, buffer, float_rows, per_row, positive, stream};
 use crate::convert::{Array, PerRow, row_len, run_native, run_native_into, unfit, write};
 use crate::stream::Stream;
 use crate::with_real;
@@ -63,13 +63,14 @@ fn add_noise<'py>(
     stream: &Bound<'py, PyAny>,
     nodes: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
+    longest: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
+    let longest = longest.map_or(Ok(f64::INFINITY), |longest| positive("longest", longest))?;
     let (x, rows) = &float_rows("x", x)?;
     let noise = NoiseArguments::new(law, scale, ("stream", stream), nodes, *rows)?;
     let (noise, dim, out) = (noise.noise()?, row_len(x), buffer(out, x)?);
-    with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| match x {
-        Some(x) => noise::add_noise_into(x, dim, &noise, out),
-        None => noise::add_noise_in_place(out, dim, &noise),
+    with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| {
+        noise::add_noise_up_to(longest, x, dim, &noise, out)
     }))?;
     Ok(out)
 }

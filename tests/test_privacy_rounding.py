@@ -1,0 +1,79 @@
+"""Rows that are so long that rounding moves neighbours further than a record does are refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty_mechanisms import SilentGaussian
+
+import dpmesh as dm
+from dpmesh.data import Dataset
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import Gaussian, Laplace, NoNoise, Sensitivity
+
+ONE = Sensitivity(1.0, "l2", "a record")
+TYPES = [(np.float32, 2.0**23), (np.float64, 2.0**52)]
+MECHANISMS = {
+    "gaussian": Gaussian(1.0),
+    "clipping to more": Gaussian(1.0, clipping_norm=1e300),
+    "on a grid": Gaussian(1.0, grid=2.0**-4),
+    "laplace on a grid": Laplace(1.0, grid=2.0**-4),
+    "laplace": Laplace(1.0),
+    "of ones own": SilentGaussian(1.0),
+}
+
+
+def released(mechanism: Any, row: Any) -> Any:
+    stream = Key.seeded(3).stream(Purpose.NOISE, 0)
+    return mechanism.release(row, ONE, stream, round=0).values
+
+
+@pytest.mark.parametrize(("kind", "most"), TYPES)
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+def test_a_row_that_is_rounded_by_more_than_the_sensitivity_is_refused(
+    mechanism: Any, kind: Any, most: float
+) -> None:
+    short, long = np.zeros((2, 3), kind), np.zeros((2, 3), kind)
+    short[1, 2], long[1, 2] = most / 2, most * 4
+    if mechanism.grid is not None and kind is np.float64:
+        short, long = short * mechanism.grid, short
+        released(mechanism, long)  # as far as a grid goes, which moves further ones there
+    else:
+        name = np.dtype(kind).name
+        wanted = rf"values: wanted rows of norm at most .*: {name} rounds longer ones by more than"
+        with pytest.raises(ValueError, match=wanted) as error:
+            released(mechanism, long)
+        assert str(error.value).endswith("got a longer one")
+        assert not re.search(f"{long[1, 2]:g}"[:4], str(error.value))
+    assert np.all(np.abs(released(mechanism, short) - short) < 50)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_noise_alone_is_never_too_much(kind: Any) -> None:
+    row = np.zeros((2, 20_000), kind)
+    for noise_multiplier in (1e-3, 1.0, 1e4):
+        released(Laplace(noise_multiplier), row)
+        released(Gaussian(noise_multiplier), row)
+
+
+def test_long_rows_without_noise_or_data_go_out() -> None:
+    row = np.full((1, 2), 1e30, np.float32)
+    assert np.array_equal(released(NoNoise(), row), row)
+    public = Sensitivity(0.0, "l2", "from nobody's data")
+    stream = Key.seeded(3).stream(Purpose.NOISE, 0)
+    assert np.array_equal(Gaussian(1.0).release(row, public, stream, round=0).values, row)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_run_that_diverges_claims_no_epsilon(kind: Any) -> None:
+    """Its states were let out as they were, at an epsilon of 1."""
+    rng = np.random.default_rng(0)
+    train = Dataset(rng.normal(size=(400, 5)).astype(kind), np.where(np.arange(400) % 2, 1, -1))
+    parts = dm.data.iid(train, 4, rng)
+    problem = dm.LinearProblem(train, parts, "logistic", regularization=10.0)
+    algorithm = dm.OnlineLearning(1.0, step_size=1.0, projection="none")
+    with pytest.raises(ValueError, match="values: wanted rows of norm at most"):
+        dm.simulate(algorithm, problem, dm.topology.ring(4), rounds=30, key=Key.seeded(1))
