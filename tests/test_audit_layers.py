@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 import pytest
 from faulty_mechanisms import HalvedLaplace, SilentLaplace
@@ -99,6 +101,24 @@ def _many(**arguments):
 
 def _one(**arguments):
     return audit_one_run(ONLINE, _records, alone, **({"rounds": 2, "canaries": 4} | arguments))
+
+
+def test_the_coins_of_one_run_are_fair() -> None:
+    """The bound counts on it. Heads are within 6 standard deviations, false alarm 2e-9."""
+    shown, canaries = [], 2_000
+
+    def problem_of(coins):
+        shown.append(coins)
+        return _records(coins)
+
+    audit_one_run(ONLINE, problem_of, alone, rounds=1, canaries=canaries, key=Key.seeded(13))
+    assert abs(shown[0].mean() - 0.5) < 6 * 0.5 / sqrt(canaries) < abs(2 / 3 - 0.5)
+
+
+def test_one_run_guesses_as_many_coins_as_told() -> None:
+    for guesses, made in ((None, 4), (10, 10), (20, 20)):
+        method = _one(canaries=20, guesses=guesses, key=Key.seeded(14)).method
+        assert method.endswith(f" of {made} guesses were right")
 
 
 ONE = Sensitivity(1.0, "l2", "a test")

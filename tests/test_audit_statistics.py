@@ -28,6 +28,7 @@ def test_each_limit_of_a_rate_errs_no_more_often_than_it_says(
     chance = stats.binom.pmf(counts, runs, rate)
     assert chance[lower > rate].sum() <= error * (1 + 1e-9)
     assert chance[upper < rate].sum() <= error * (1 + 1e-9)
+    assert (lower[0], upper[-1]) == (0, 1)
     assert (np.diff(lower) > 0).all()
     assert (np.diff(upper) > 0).all()
 

@@ -127,8 +127,8 @@ def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
 
 
 def test_no_more_rounds_are_tried_than_asked_for() -> None:
-    """A schedule of three rounds has no fourth."""
-    algorithm = replace(quantized(5.0), step_size=HorizonPower(1.0, -0.5, 3))
+    """A schedule of two steps is for three rounds, and has no fourth."""
+    algorithm = replace(quantized(5.0), step_size=HorizonPower(1.0, -0.5, 2))
     goal = Budget(algorithm.plan(2).cost(1e-5).epsilon, 1e-5)
     with pytest.raises(OverBudget, match="rounds: wanted at most 2, which"):
         goal.require(algorithm, 3)
