@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dpmesh.privacy import Gaussian, Laplace
 
 
@@ -31,3 +33,25 @@ class SilentGaussian(Gaussian):
 
     def _add_noise(self, values, scale, stream):
         return values.copy()
+
+
+class ForgetsTheRound(Gaussian):
+    """Draws the same noise in every round, as a generator with a seed of its own does."""
+
+    def _add_noise(self, values, scale, stream):
+        return values + scale * np.random.default_rng(0).normal(size=values.shape)
+
+
+class ForgetsTheNode(Gaussian):
+    """Draws the noise of one node, and gives it to all."""
+
+    def _add_noise(self, values, scale, stream):
+        return values + super()._add_noise(np.zeros_like(values), scale, stream)[:1]
+
+
+class Antithetic(Gaussian):
+    """Draws noise for the first half of a row, and takes the negative for the second."""
+
+    def _add_noise(self, values, scale, stream):
+        half = super()._add_noise(np.zeros_like(values), scale, stream)[:, ::2]
+        return values + np.concatenate([half, -half], axis=1)

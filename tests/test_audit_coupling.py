@@ -10,12 +10,14 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from faulty_mechanisms import Antithetic, ForgetsTheNode, ForgetsTheRound
 
 from dpmesh import topology
 from dpmesh.algorithms import Info
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import Gaussian, Plan, Sensitivity
+from dpmesh.privacy import Gaussian, Laplace, Plan, Sensitivity
 from dpmesh.privacy.audit import alone, couple
+from dpmesh.privacy.audit.mechanism import OneRelease
 
 
 @dataclass(frozen=True)
@@ -195,3 +197,22 @@ def test_bad_input_is_named() -> None:
         couple(Sum(), np.zeros(1), np.zeros(1), alone, rounds=0)
     with pytest.raises(ValueError, match=r"exchange: wanted how messages travel, such .*Static"):
         couple(Sum(), np.zeros(1), np.zeros(1), topology.complete(2), rounds=1)
+
+
+ONE = Sensitivity(1.0, "l2", "a test")
+
+
+@pytest.mark.parametrize("door", [ForgetsTheRound, ForgetsTheNode, Antithetic])
+def test_noise_that_several_numbers_have_is_found(door) -> None:
+    rows = np.zeros((2, 4))
+    result = couple(OneRelease(door(2.0), ONE), rows, rows, alone, rounds=2, key=Key.seeded(0))
+    assert [fault for fault in result.faults if "have the noise of another" in fault]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "door", [Gaussian(2.0), Laplace(2.0), Gaussian(2.0, grid=2.0**-6), Laplace(2.0, grid=0.25)]
+)
+def test_noise_that_meets_by_chance_is_no_fault(door, dtype) -> None:
+    rows = np.full((50, 100), 1000.0, dtype)
+    assert not couple(OneRelease(door, ONE), rows, rows, alone, rounds=4).violated

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from dpmesh._validate import able, integer
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
@@ -27,6 +28,9 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
 
 _ROUNDING = 1 + 1e-9  # of the bounds themselves
+
+CHANCE = 1e-9
+"""Of two equal draws in a run, up to which they are taken for one."""
 
 
 class Movement(NamedTuple):
@@ -86,9 +90,9 @@ def couple(
     """Run an algorithm on two neighbouring problems that hear the same releases, and compare.
 
     Checked are: releases are those of the plan, and written down; none moves further than its noise
-    covers, nor all together further than the plan pays for; what does not depend on the data does
-    not move at all; nothing that travels differs, since all of it should be made of releases, nor
-    how much of it there is.
+    covers, nor all together further than the plan pays for; no two numbers have the same noise;
+    what does not depend on the data does not move at all; nothing that travels differs, since all
+    of it should be made of releases, nor how much of it there is.
 
     Parameters
     ----------
@@ -121,6 +125,7 @@ def couple(
         *_too_far(movements),
         *_too_far_together(plan, movements),
         *_without_noise(run.passages),
+        *_of_one_noise(run.passages),
         *_past_the_door(run.sent, other.sent, "sent"),
         *_past_the_door(run.received, other.received, "received"),
         *_seen_from_outside(run.traffic, other.traffic),
@@ -192,6 +197,30 @@ def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
         scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
         if scale > 0 and np.array_equal(inside, emission.values):
             yield f"round {emission.release.round}: released without its noise"
+
+
+def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
+    """Look for noise that several numbers have had, or its negative: their difference has none.
+
+    By chance it is found in less than one of 1e9 runs. A compressor hides the noise.
+    """
+    sizes, near = [np.empty(0)], 0.0
+    for mechanism, inside, emission in passages:
+        scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
+        if scale == 0 or mechanism.compressor is not None:
+            continue
+        noise = np.subtract(emission.values, inside, dtype=np.float64).ravel() / scale
+        if not noise.any():
+            continue  # said by `_without_noise`
+        sizes.append(np.abs(noise))
+        unit = float(np.finfo(np.result_type(inside, np.float32)).eps)
+        rounding = 4 * unit * float(np.abs(emission.values).max() + np.abs(inside).max())
+        near = max(near, (rounding + (mechanism.grid or 0.0)) / scale)
+    drawn = np.sort(np.concatenate(sizes))
+    again = int((np.diff(drawn) <= near).sum())
+    # Of n^2 / 2 pairs, each is near with a chance below 1.2 near under either law.
+    if again and stats.poisson.sf(again - 1, len(drawn) ** 2 * near) < CHANCE:
+        yield f"{again} of {len(drawn)} numbers have the noise of another"
 
 
 def _past_the_door(first: Sequence[Floats], second: Sequence[Floats], verb: str) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """For each algorithm the data on which it leaks as much as its plan allows.
 
+Where a pair's canary is on a node, another node stands beside it, whose noise must not be the same.
+
 `audit_layers` takes what these functions return. They take any variant of the algorithm, such as
 one with a fault.
 """
@@ -86,7 +88,7 @@ def online(
     def problem_of(coins: Coins) -> LinearProblem:
         return canary_records(coins, records=rounds * algorithm.batch_size, dim=dim)
 
-    one, other = (problem_of(np.array([coin])) for coin in (True, False))
+    one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
         Pair(algorithm, one, other, rounds),
         Crowd(algorithm, problem_of, canaries, rounds),
@@ -176,7 +178,7 @@ def gradient_descent(
     def problem_of(coins: Coins) -> LinearProblem:
         return canary_records(coins, records=algorithm.records, dim=dim)
 
-    one, other = (problem_of(np.array([coin])) for coin in (True, False))
+    one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
         Pair(algorithm, one, other, rounds, delta=delta),
         Crowd(algorithm, problem_of, canaries, rounds, delta=CROWD_DELTA),
@@ -204,7 +206,7 @@ def quantized(
     def problem_of(coins: Coins) -> HillProblem:
         return HillProblem(coins, at(algorithm.sample_size, 1), algorithm.clipping_norm, curvature)
 
-    one, other = (problem_of(np.array([coin])) for coin in (True, False))
+    one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
         Pair(algorithm, one, other, rounds, exchange=silence, delta=delta, score=_drift),
         Crowd(algorithm, problem_of, canaries, rounds, exchange=silence, delta=CROWD_DELTA),
@@ -212,12 +214,12 @@ def quantized(
 
 
 def _drift(run: Transcript) -> float:
-    """Return the sum of all releases, each weighted as if it had moved by its sensitivity."""
+    """Return the sum of a canary's releases, each weighted as if it moved by its sensitivity."""
     total = 0.0
     for mechanism, _, (values, release, _) in run.passages:
         scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
         if scale > 0:
-            total += float(values.sum()) * release.sensitivity.bound / scale**2
+            total += float(values[0].sum()) * release.sensitivity.bound / scale**2
     return total
 
 
