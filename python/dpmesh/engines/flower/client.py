@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import getLogger
 from types import NoneType
 
@@ -20,9 +21,12 @@ from dpmesh.privacy.types import Floats, Released, Sensitive
 
 with needed_by("the engine 'flower'"):
     from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
-    from flwr.clientapp.typing import ClientAppCallable, Mod
+    from flwr.clientapp.typing import ClientAppCallable
 
 log = getLogger("flwr")
+
+Mod = Callable[[Message, Context, ClientAppCallable], Message]
+"""What a ClientApp puts around its functions; Flower's own name for it has no fixed place."""
 
 
 class TrainingFailed(RuntimeError):  # noqa: N818
