@@ -161,8 +161,20 @@ def test_a_client_that_answers_twice_is_in_the_sum_once() -> None:
         {"weight": np.full(DIM, 1e300)},
         {"weight": np.full(DIM, np.inf)},
         {"weight": np.zeros(DIM - 1), "bias": np.zeros(1, np.float32)},
+        {"weight": flwr.Array("float64", (DIM,), "numpy.ndarray", b"")},
+        {"weight": flwr.Array("float64", (DIM,), "numpy.ndarray", b"nothing of numpy's")},
+        {"weight": flwr.Array("float64", (DIM,), "of somebody else", b"")},
     ],
-    ids=["integers", "too short", "too long for the type", "infinite", "of two types"],
+    ids=[
+        "integers",
+        "too short",
+        "too long for the type",
+        "infinite",
+        "of two types",
+        "empty",
+        "no array",
+        "another library's",
+    ],
 )
 def test_what_is_no_model_counts_as_missing(sent) -> None:
     """Nothing that one client sends ends the run, or keeps the others out of the sum."""
@@ -171,7 +183,10 @@ def test_what_is_no_model_counts_as_missing(sent) -> None:
         def answer(self, message):
             if message.metadata.dst_node_id != 103:
                 return super().answer(message)
-            arrays = {name: flwr.Array(part) for name, part in sent.items()}
+            arrays = {
+                name: part if isinstance(part, flwr.Array) else flwr.Array(part)
+                for name, part in sent.items()
+            }
             content = flwr.RecordDict({"model": flwr.ArrayRecord(arrays)})
             return flwr.Message(content, reply_to=message)
 

@@ -87,10 +87,10 @@ def private_update(
       set of data. It holds for all runs and apps, after restarts, and for messages at the same
       time: an SQLite database, in which one writes at a time, on the disk before training begins.
     - Else in Flower's ``context.state``, which a SuperNode keeps in memory for a run, or a series
-      of runs. It begins anew in another run, which a server starts as it likes, and where the
-      SuperNode restarts. Flower stores it once the answer is out: what is answered until then, or
-      by a process that is killed just then, goes uncounted, as do all but one of the messages that
-      a simulation gives to one client at the same time.
+      of runs. It begins anew in another run, which a server starts as it likes, where the SuperNode
+      restarts, and where the app empties it. Flower stores it once the answer is out: what is
+      answered until then, or by a process that is killed just then, goes uncounted, as do all but
+      one of the messages that a simulation gives to one client at the same time.
 
     Raises
     ------

@@ -260,7 +260,7 @@ def _move(answer: Message, w: Floats) -> Floats | None:
         return None
     try:
         model = flat(next(iter(answer.content.array_records.values())))
-    except ValueError:
+    except Exception:  # what is no array fails to be read in many ways
         return None
     if model.shape != w.shape:
         return None
