@@ -146,6 +146,7 @@ def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
     loss = _loss.Loss(0, np.array([1 - 1e-5]), infinite=1e-5)
     assert _loss.epsilon_at(0.9e-5, loss, 1e-4) == math.inf
     assert _loss.epsilon_at(1.1e-5, loss, 1e-4) == 0
+    assert _loss.composed([loss], [3]).infinite == pytest.approx(1 - (1 - 1e-5) ** 3)
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)

@@ -145,6 +145,7 @@ CROWD |= {"rounds": 2, "canaries": 4}
             r"sensitivity: wanted a Sensitivity, such as Sensitivity\(1\.0, .*, got 1\.0",
         ),
         (_one, {"rounds": 0}, "rounds: wanted an integer of at least 1, got 0"),
+        (_one, {"confidence": 1.0}, r"confidence: wanted a number in \(0, 1\), got 1"),
         (_one, {"canaries": 1}, "canaries: wanted an integer of at least 2, got 1"),
         (_one, {"guesses": 5}, "guesses: wanted an integer of at least 2 and below 5, got 5"),
         (

@@ -244,7 +244,8 @@ def test_a_second_release_of_a_batch_is_no_piece_of_the_first() -> None:
 def test_what_left_must_be_written_down() -> None:
     planned = Repeated(4.0, Laplace).plan(2).releases[0]
     more = Laplace(1.0).planned(0, ONE, nodes=(1, 2))
-    for told in ((), (more,), (planned,), (planned, replace(more, nodes=(1, 3)))):
+    some, others = replace(planned, nodes=(0, 1)), replace(more, nodes=(1, 3))
+    for told in ((), (more,), (planned,), (planned, others), (some, more)):
         ledger = Ledger(Repeated(4.0, Laplace).plan(2))
         ledger.admit(planned)
         ledger.admit(more)

@@ -30,7 +30,7 @@ from dpmesh.privacy import (
     accounting,
 )
 from dpmesh.privacy.audit import audit_mechanism
-from dpmesh.privacy.grid import round_to_grid
+from dpmesh.privacy.grid import add_on_grid, round_to_grid
 
 FALSE_ALARM = 1e-6
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -101,6 +101,14 @@ def test_rounding_saturates_and_keeps_what_is_on_the_grid() -> None:
     assert round_to_grid(x, 2.0**-100)[0] == 2.0**-48
     on_grid = np.array([3.1], dtype=np.float32)
     np.testing.assert_array_equal(round_to_grid(on_grid, 2.0**-40), on_grid)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_noise_is_added_in_steps_of_the_grid(dtype) -> None:
+    values, noise = np.array([1.5, -2.0, 0.0], dtype), np.array([3, -1, 2**40])
+    noisy = add_on_grid(values, noise, 0.5)
+    assert noisy.dtype == dtype
+    np.testing.assert_array_equal(noisy, [3.0, -2.5, 2.0**39])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

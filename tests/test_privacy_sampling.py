@@ -78,6 +78,15 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     assert plan("add_remove", *sampled).cost().epsilon == inf
 
 
+def test_of_two_ways_of_sampling_neither_amplifies_on_a_grid() -> None:
+    on_grid, ways = Gaussian(2.0, grid=2.0**-10), (PoissonSampling(0.1), FixedSizeSampling(1, 10))
+    both = [on_grid.planned(t, ONE, sampling=sampling) for t, sampling in enumerate(ways)]
+    whole = [on_grid.planned(t, ONE) for t in range(2)]
+    cost = plan("replace_one", *both).cost(1e-5)
+    assert cost == plan("replace_one", *whole).cost(1e-5)
+    assert cost.accountant == "Rényi curve of discrete Gaussian noise on all data"
+
+
 def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
     laplace, gaussian = Laplace(0.1).planned(0, ONE, 0), Gaussian(5.0).planned(1, ONE, 1)
     most = plan("replace_one", laplace, gaussian).cost(1e-5)
