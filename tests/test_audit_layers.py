@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -37,6 +38,13 @@ def test_all_layers_in_words() -> None:
     assert all("consistent, which proves nothing" in text for text in texts)
     again = audit_layers(*CASE, runs=50, key=Key.seeded(10))
     assert [str(result) for result in again] == texts
+
+
+def test_coupling_takes_the_rounds_that_are_meant_for_it() -> None:
+    pair, crowd = CASE
+    for rounds, moved in ((None, 3), (2, 2)):
+        coupling = next(audit_layers(replace(pair, coupled_rounds=rounds), crowd))
+        assert len(coupling.movements) == moved
 
 
 def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,16 @@ def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
     assert many.accountant == "Rényi curve of Poisson samples"
 
 
+def test_few_different_nodes_have_a_loss_distribution_each() -> None:
+    releases = [
+        Gaussian(1.0).planned(t, ONE, None, PoissonSampling(0.1), (0, 1) if t < 5 else (1,))
+        for t in range(40)
+    ]
+    alone = [plan("add_remove", *rounds(T, 1.0, PoissonSampling(0.1))) for T in (5, 40)]
+    by_node = plan("add_remove", *releases).costs_by_node(1e-5)
+    assert by_node.tolist() == [one.cost(1e-5).epsilon for one in alone]
+
+
 def test_the_event_is_that_of_the_whole_plan() -> None:
     sampled = plan("add_remove", *rounds(20, 1.5, PoissonSampling(0.05)))
     accountant = dp_accounting.pld.PLDAccountant(
