@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +54,23 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
     with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
         page.write_page([run, tmp_path / "nowhere"])
+
+
+def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:
+    """A run that by chance released nothing has epsilon 0; others of its settings have not."""
+    pytest.importorskip("matplotlib").use("Agg")
+    settings = read(write(tmp_path, TEXT.replace('[1.0, "none"]', "[1.0]")))
+    run_sweep(settings, tmp_path / "results", processes=1)
+    first = tmp_path / "results" / cells(settings)[0].name / "run.json"
+    run = json.loads(first.read_text())
+    run["privacy"] |= {"epsilon": 0.0, "releases": 0}
+    first.write_text(json.dumps(run))
+    text = page.write_page([tmp_path / "results"]).read_text()
+    assert "<td>epsilon = 1.0</td><td>2</td><td>1</td>" in text
+    assert "privacy     epsilon = 1," in text
+    alone = page.write_page([first.parent]).read_text()
+    assert "privacy     epsilon = 0," in alone
+    assert "against epsilon" not in alone
 
 
 def test_what_is_written_is_utf_8_in_any_locale(tmp_path) -> None:

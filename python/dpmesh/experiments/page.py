@@ -21,6 +21,7 @@ from dpmesh import __version__
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result, is_finished
+from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         '<p class="note">Each is that of one run alone. Who publishes several runs on the same '
         "data spends more: dpmesh.privacy.total_cost.</p>",
         *(
-            f"<h3>{escape(label)}</h3><pre>{escape(str(runs[0].privacy))}</pre>"
+            f"<h3>{escape(label)}</h3><pre>{escape(str(_dearest(runs)))}</pre>"
             for label, runs in groups.items()
         ),
         "<h2>Settings</h2>",
@@ -184,10 +185,15 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
     for label, runs in groups.items():
         ends = [_spread([run.history.last(name) for run in runs]) for name in names]
         sent = _spread([run.traffic.megabytes for run in runs])
-        cost = runs[0].privacy
+        cost = _dearest(runs)
         spent = [rounded_up(cost.epsilon, 4), rounded_up(cost.delta)]
         rows.append([label, len(runs), *spent, *ends, sent])
     return f'<div class="wide">{_table(heads, rows)}</div>'
+
+
+def _dearest(runs: Sequence[Result]) -> Report:
+    """Return the report of the run that cost most: chance may decide what a run releases."""
+    return max((run.privacy for run in runs), key=lambda report: report.epsilon)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -214,6 +220,9 @@ def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, st
 
 
 def _tradeoffs(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
+    results = [result for result in results if result.privacy.epsilon > 0]  # released something
+    if not results:
+        return
     shared = _shared({"": results})
     epsilons = [result.privacy.epsilon for result in results]
     sent = [result.traffic.megabytes for result in results]
