@@ -73,7 +73,7 @@ def test_noise_is_for_all_releases_that_a_record_moves() -> None:
     assert shared.plan(1).cost(delta).epsilon == pytest.approx(14.939302, rel=1e-7)
     assert "held by more than 20 nodes" in str(dm.privacy.report(shared.plan(1), delta))
     assert replace(paper, copies=2).plan(1).assumptions == (
-        "no record is held by more than 2 nodes",
+        "no record is held by more than 2 nodes, nor twice by one",
     )
     assert paper.plan(1).assumptions == ()
     single = replace(paper, models=1)

@@ -101,8 +101,8 @@ class WithoutReplacement:
         formula. ``"paper"``: the same for each single release, as if a record were in one only; the
         report then says what that costs.
     copies
-        The most nodes that hold a copy of the same record. The paper's experiments give each node
-        all of the data.
+        The most nodes that hold a copy of the same record, one each: two copies at a node may move
+        the same release together. The paper's experiments give each node all of the data.
     model_radius
         Local models, and global ones after their noise, are projected onto the ball of this radius
         around 0, each of the K by itself; None for no projection. The paper's R is its diameter.
@@ -191,7 +191,7 @@ class WithoutReplacement:
         if not self.controller.public:
             told.insert(0, PRIVATE_DECISIONS)
         if self.copies > 1:
-            told.append(f"no record is held by more than {self.copies} nodes")
+            told.append(f"no record is held by more than {self.copies} nodes, nor twice by one")
         return Plan(releases, "replace_one", "record", tuple(told))
 
     def most_rounds(self, problem: LinearProblem) -> int | None:

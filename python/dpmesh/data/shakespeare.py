@@ -78,6 +78,9 @@ def next_characters(
 ) -> Characters:
     """Cut each role's text in order, and each part into windows.
 
+    The alphabet is made from all texts, and a role's length decides whether it is a client: no
+    secret of published plays. Of private texts no guarantee would cover either.
+
     Parameters
     ----------
     texts
