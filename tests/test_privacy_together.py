@@ -178,6 +178,13 @@ def test_samples_of_everybody_are_all_data() -> None:
     assert plan(*pure, *few, relation="replace_one").cost(delta).epsilon < whole.epsilon / 2
 
 
+def test_a_sample_that_does_not_amplify_is_all_data() -> None:
+    poisson = rounds(10, Laplace(20.0), PoissonSampling(0.5))
+    cost = plan(*poisson, relation="replace_one").cost(1e-6)
+    assert cost == plan(*rounds(10, Laplace(20.0)), relation="replace_one").cost(1e-6)
+    assert cost.accountant == "privacy loss distribution of Laplace noise on all data"
+
+
 @pytest.mark.parametrize("z", [30.0, 1e4, 1e7])
 def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> None:
     """It filled gigabytes: steps as small as the largest loss of Laplace noise, also of 1e-4."""
