@@ -42,6 +42,19 @@ class NoNoiseDrawn(HalvedNoise):
     door = SilentGaussian
 
 
+class NoClipping(QuantizedGossip):
+    """Takes gradients as they come, as in mode "paper"."""
+
+    def absorb(self, state, z, received, k, problem, batches):
+        class Unclipped:
+            regularization = problem.regularization
+
+            def gradient(self, params, batches, *, clipping_norm):
+                return problem.gradient(params, batches)
+
+        return super().absorb(state, z, received, k, Unclipped(), batches)
+
+
 class PastTheDoor(QuantizedGossip):
     """Passes the door, writes that down, and sends its states as they are."""
 

@@ -15,6 +15,7 @@ from faulty_quantized import (
     HalvedNoise,
     MissingFactor2,
     MissingLipschitzTerm,
+    NoClipping,
     NoNoiseDrawn,
     PastTheDoor,
 )
@@ -83,6 +84,7 @@ def test_quantized_gossip_couples(mode: str, smoothness: float) -> None:
     ("fault", "message"),
     [
         (MissingFactor2, "moved by 0.1, allowed is 0.05"),
+        (NoClipping, "moved by 100000, allowed is 0.1"),
         (MissingLipschitzTerm, "all releases together: mu = 2.003, planned is 1"),
         (PastTheDoor, "message 1 sent depends on data that did not pass the door"),
     ],

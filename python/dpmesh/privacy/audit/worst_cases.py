@@ -202,9 +202,11 @@ def quantized(
         Nodes of the crowd, each with a canary of its own.
     """
     curvature = min(algorithm.smoothness, 1e6) if algorithm.mode == "safe" else 0.0
+    clips = algorithm.mode != "paper"
+    pull = (1e6 if clips else 1.0) * algorithm.clipping_norm
 
     def problem_of(coins: Coins) -> HillProblem:
-        return HillProblem(coins, at(algorithm.sample_size, 1), algorithm.clipping_norm, curvature)
+        return HillProblem(coins, at(algorithm.sample_size, 1), pull, curvature)
 
     one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
