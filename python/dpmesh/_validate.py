@@ -56,6 +56,16 @@ def positive(argument: str, value: float) -> float:
     return float(value)
 
 
+def positive_or_infinite(argument: str, value: float) -> float:
+    """A number greater than 0, or infinity."""
+    if isinstance(value, Real) and not isinstance(value, bool) and value == math.inf:
+        return math.inf
+    try:
+        return positive(argument, value)
+    except ValueError:
+        fail(argument, "a number greater than 0, or infinity", reprlib.repr(value))
+
+
 def non_negative(argument: str, value: float) -> float:
     """A finite number of at least 0."""
     if type(value) is float and 0 <= value < math.inf:
@@ -67,11 +77,11 @@ def non_negative(argument: str, value: float) -> float:
 
 def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
     """A number between 0 and 1; `zero` and `one` say whether the ends belong to it."""
-    inside = 0 <= number(argument, value) <= 1
-    if not inside or (value == 0 and not zero) or (value == 1 and not one):
+    kept = number(argument, value)
+    if not 0 <= kept <= 1 or (kept == 0 and not zero) or (kept == 1 and not one):
         ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
         fail(argument, f"a number in {ends}", repr(value))
-    return float(value)
+    return kept
 
 
 def integer(argument: str, value: int, at_least: int = 0, below: int = _BEYOND) -> int:
@@ -82,7 +92,7 @@ def integer(argument: str, value: int, at_least: int = 0, below: int = _BEYOND) 
     if not is_integer or not at_least <= value < below:
         named = below < _BEYOND or (is_integer and value >= below)
         upper = f" and below {below}" if named else ""
-        got = value if is_integer and abs(value) < 2**64 else reprlib.repr(value)
+        got = value if is_integer and -(2**64) < value < 2**64 else reprlib.repr(value)
         fail(argument, f"an integer of at least {at_least}{upper}", got)
     return int(value)
 

@@ -27,7 +27,15 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
-from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive
+from dpmesh._validate import (
+    able,
+    fail,
+    integer,
+    keep_numbers,
+    one_of,
+    positive,
+    positive_or_infinite,
+)
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
@@ -170,8 +178,7 @@ class QuantizedGossip:
             able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
-        if not self.smoothness > 0:
-            fail("smoothness", "a number greater than 0, or infinity", self.smoothness)
+        positive_or_infinite("smoothness", self.smoothness)
         if self.grid is not None:
             power_of_two("grid", self.grid)
 

@@ -21,6 +21,7 @@ from dpmesh._validate import (
     positive,
     probability,
 )
+from dpmesh.bounds._floats import held_by_floats
 
 Case = Literal["strongly_convex", "convex", "nonconvex"]
 
@@ -98,6 +99,7 @@ def curvature_left(dim: int, smoothing: float) -> float:
     return 1 / (1 + 2 * non_negative("smoothing", smoothing) * (1 - cos(2 * pi * highest / dim)))
 
 
+@held_by_floats
 def error(
     case: Case,
     losses: Losses,
@@ -153,6 +155,7 @@ def error(
     return sqrt(spread * slope * price)
 
 
+@held_by_floats
 def rounds(
     case: Case,
     losses: Losses,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
+from dpmesh.bounds._floats import held_by_floats
 from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected, check_weights
 
 
@@ -161,6 +162,7 @@ def laplace_noise(epsilon: float, dim: int, lipschitz: float, batch_size: int = 
     return 2 * sqrt(2 * n) * positive("lipschitz", lipschitz) / (positive("epsilon", epsilon) * h)
 
 
+@held_by_floats
 def regret(learning: Learning) -> float:
     """Bound sum over t, i of E[f_t^i(b_t^i) - f_t^i(w*)]: each learner on its own examples.
 
@@ -189,6 +191,7 @@ def regret(learning: Learning) -> float:
     return m / lambda_ * bound
 
 
+@held_by_floats
 def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
     """Bound E|w_t^i - mean of w_t|, for t = 0, .., T - 1: Lemma 4, corrected.
 
@@ -216,6 +219,7 @@ def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
     return bounds
 
 
+@held_by_floats
 def learner_regret(learning: Learning, mixing: Mixing) -> float:
     """Bound the expected regret of Definition 2, of any one learner: Theorem 2, corrected.
 
@@ -233,6 +237,7 @@ def learner_regret(learning: Learning, mixing: Mixing) -> float:
     return regret(learning) + learning.nodes * learning.lipschitz * float(apart.sum())
 
 
+@held_by_floats
 def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | None) -> float:
     """Return the right-hand sides of (45) and (46), whose proof does not hold.
 
@@ -261,6 +266,7 @@ def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | No
     return bound
 
 
+@held_by_floats
 def convergence(
     regret: float,
     *,
@@ -302,6 +308,7 @@ def convergence(
     return (regret + 4 * sqrt(L**2 * risk / lambda_ * regret) + tail) / T
 
 
+@held_by_floats
 def convergence_as_printed(
     regret: float,
     *,

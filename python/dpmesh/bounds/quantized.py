@@ -199,7 +199,7 @@ class Landscape:
         wrong = self.step_sizes_too_large(schedules)
         if wrong:
             fail("schedules", *wrong[0].split(": got "))
-        return float(self._gaps([schedules], rounds)[0])
+        return float(self._gaps([schedules], integer("rounds", rounds, at_least=1))[0])
 
     def _gaps(self, many: Sequence[Schedules], rounds: int) -> Floats:
         """Return the bounds of many schedules at once."""

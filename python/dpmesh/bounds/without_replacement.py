@@ -20,6 +20,7 @@ from math import log, sqrt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
+from dpmesh.bounds._floats import held_by_floats
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 
@@ -90,6 +91,7 @@ class Training:
         return self.dim * std**2
 
 
+@held_by_floats
 def suboptimality(training: Training) -> float:
     """Bound the average suboptimality of the steps (Theorem 3, corrected).
 
@@ -104,6 +106,7 @@ def suboptimality(training: Training) -> float:
     return start + gradients + noise + gap
 
 
+@held_by_floats
 def generalization_gap(training: Training, step: int) -> float:
     """Bound how much better a model does on its next mini-batch than on all records.
 
@@ -133,6 +136,7 @@ def generalization_gap(training: Training, step: int) -> float:
     return s / n * kernels.mean_gap_bound(complexity, s, n, largest)
 
 
+@held_by_floats
 def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float) -> float:
     """Return the right side of (9), with the paper's constants and without the dimension.
 
@@ -163,6 +167,7 @@ def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float
     return start + eta * training.gradient_bound**2 + noise + gap
 
 
+@held_by_floats
 def squared_distance(
     training: Training, smallest_chance: float, *, step: int | None = None
 ) -> float:
@@ -195,6 +200,7 @@ def squared_distance(
     return scale * (B**2 + B**2 * log(t) / b + training.dim * noise**2) / t
 
 
+@held_by_floats
 def theorem_4_steps(
     problem: LinearProblem, smallest_chance: float, *, smoothness: float | None = None
 ) -> InverseTime:

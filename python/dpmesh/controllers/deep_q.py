@@ -152,7 +152,7 @@ class DeepQ:
 
     def exploration(self, round: int) -> float:
         """Return p_explr: linear until round `anneal_rounds`, constant from then on."""
-        share = min(1.0, round / self.anneal_rounds)
+        share = min(1.0, integer("round", round) / self.anneal_rounds)
         return (1 - share) * self.initial_exploration + share * self.final_exploration
 
     def init(self, shape: tuple[int, int, int], key: Key) -> DeepQState:

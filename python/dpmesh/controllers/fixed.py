@@ -107,7 +107,7 @@ class Periodic(FixedController):
 
     def may_be_global(self, round: int) -> bool:
         """Return whether a period ends."""
-        return (round + 1) % self.period == 0
+        return (integer("round", round) + 1) % self.period == 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
         """Return global updates at the end of each period."""

@@ -11,6 +11,7 @@ own and count its epsilon.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,10 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
         If a divisor is not finite and positive, or their number does not fit.
     """
     instance("dataset", dataset, A_DATASET, Dataset)
-    divisors = np.asarray(divisor, dtype=np.float64)
+    divisors = np.asarray(divisor)
+    if divisors.dtype.kind not in "iuf":
+        divisors = np.asarray(number("divisor", cast("float", divisor)))
+    divisors = divisors.astype(np.float64)
     if divisors.shape not in ((), (dataset.dim,)):
         fail("divisor", f"one number or shape ({dataset.dim},)", f"shape {divisors.shape}")
     if not (np.isfinite(divisors) & (divisors > 0)).all():

@@ -97,8 +97,8 @@ def next_characters(
     ValueError
         If an argument is out of its range, or no role has enough.
     """
-    integer("window", window, at_least=1)
-    integer("stride", stride, at_least=1)
+    window = integer("window", window, at_least=1)
+    stride = integer("stride", stride, at_least=1)
     integer("least_records", least_records, at_least=1)
     alphabet = "".join(sorted(set("".join(texts.values()))))
     code_of = np.zeros(0x110000, dtype=np.float32)

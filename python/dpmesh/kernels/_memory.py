@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._validate import fail
+
 SMALLEST, LARGEST = 2**17, 2**24
 """Bytes of arrays whose memory is kept."""
 
@@ -56,6 +58,8 @@ _kept: deque[_Memory] = deque(maxlen=MOST)
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return a new array of undefined values, as `numpy.empty` does; if large, at a cache line."""
     size = prod(shape) * dtype.itemsize
+    if size >= 2**63:
+        fail("shape", "an array of less than 2**63 bytes", shape)
     if size < SMALLEST:
         return np.empty(shape, dtype)
     loan: Any = _Loan(_take(size), shape, dtype)

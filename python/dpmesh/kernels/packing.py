@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, instance, integer
 from dpmesh.kernels._arrays import CodeArray, code_array, code_type
+from dpmesh.kernels._memory import empty
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,10 @@ def unpack(packed: Packed) -> CodeArray:
     """
     if not isinstance(packed, Packed):
         fail("packed", "a Packed", type(packed).__name__)
-    codes = np.empty(packed.shape, code_type(packed.dtype))
+    instance("message", packed.message, "bytes", bytes)
+    instance("shape", packed.shape, "a tuple of lengths", tuple)
+    shape = tuple(integer("shape", length) for length in packed.shape)
+    codes = empty(shape, code_type(packed.dtype))
     _core.unpack(packed.message, _bits(packed.bits), codes)
     return codes
 

@@ -251,6 +251,7 @@ def _groups(parameters: Float32s, inputs: int) -> Float32s:
 
 def _hidden(parameters: Float32s, inputs: int) -> int:
     """Number of hidden units of networks of `inputs` inputs."""
+    inputs = integer("inputs", inputs, at_least=1)
     _, rows, _ = _check("parameters", parameters, np.float32, (None, None, LANES))
     if rows < inputs + 4 or (rows - 1) % (inputs + 3):
         wanted = f"1 more than a positive multiple of {inputs + 3} rows, for {inputs} inputs"

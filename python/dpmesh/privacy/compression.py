@@ -155,7 +155,7 @@ class Quantizer:
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Unpack the codes and multiply by the step; see `Compressor`."""
         int64 = np.dtype(np.int64)
-        codes = np.empty((len(messages), dim), int64)
+        codes = np.empty((len(messages), integer("dim", dim, at_least=1)), int64)
         for row, message in enumerate(messages):
             if not message:
                 fail("messages", "a byte of bits and the codes", f"no bytes in message {row}")
@@ -164,6 +164,7 @@ class Quantizer:
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Unpack the codes of each width and multiply by the step; see `Compressor`."""
+        rows, dim = _lengths(rows, dim)
         int64, at = np.dtype(np.int64), rows
         widths = _first("bytes of bits", packet, rows, np.uint8)
         codes = np.empty((rows, dim), int64)
@@ -225,6 +226,7 @@ class Levels:
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Multiply the codes by the norms; see `Compressor`."""
+        rows, dim = _lengths(rows, dim)
         norms = _first("norms", packet, rows, np.dtype("<f8"))[:, np.newaxis]
         codes = self._codes.apart(packet[norms.nbytes :], rows, dim, np.float64)
         decoded: Floats = (norms * codes).astype(dtype)
@@ -289,6 +291,7 @@ class RandomSparsifier:
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Put the numbers in their places; see `Compressor`."""
+        dim = integer("dim", dim, at_least=1)
         size, bitmap = np.dtype(dtype).itemsize, -(-dim // 8)
         decoded = np.zeros((len(messages), dim), dtype)
         for row, message in enumerate(messages):
@@ -312,6 +315,7 @@ class RandomSparsifier:
 
         The packet has the numbers of kept ones, the bitmaps, the places, and the kept numbers.
         """
+        rows, dim = _lengths(rows, dim)
         bitmap, kept = -(-dim // 8), np.zeros((rows, dim), np.bool_)
         counts = _first("counts", packet, rows, np.dtype("<u4")).astype(np.int64)
         dense = bitmap <= 4 * counts
@@ -332,6 +336,10 @@ class RandomSparsifier:
         decoded = np.zeros((rows, dim), dtype)
         decoded[kept] = numbers
         return decoded
+
+
+def _lengths(rows: int, dim: int) -> tuple[int, int]:
+    return integer("rows", rows), integer("dim", dim, at_least=1)
 
 
 def _first(what: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -92,26 +92,30 @@ class Release:
 
     def __post_init__(self) -> None:
         one_of("mechanism", self.mechanism, _NAMES)
-        integer("round", self.round)
+        self._keep("round", integer("round", self.round))
         z, noisy = number("noise_multiplier", self.noise_multiplier), self.mechanism != "none"
-        if z is not self.noise_multiplier:
-            object.__setattr__(self, "noise_multiplier", z)
+        self._keep("noise_multiplier", z)
         if not (z > 0 if noisy else z == 0):
             wanted = "a finite number greater than 0" if noisy else "0 for the mechanism 'none'"
             fail("noise_multiplier", wanted, self.noise_multiplier)
         instance("sensitivity", self.sensitivity, A_SENSITIVITY, Sensitivity)
         if self.batch is not None:
-            integer("batch", self.batch)
+            self._keep("batch", integer("batch", self.batch))
         if type(self.sampling) not in (PoissonSampling, FixedSizeSampling, NoneType):
             fail("sampling", "PoissonSampling or FixedSizeSampling", repr(self.sampling))
         if self.nodes is None:
             return
         nodes = np.asarray(self.nodes)
         whole = nodes.ndim == 1 and nodes.size > 0 and nodes.dtype.kind in "iu"
-        if not whole or nodes.min() < 0 or len(set(self.nodes)) < nodes.size:
+        if not whole or nodes.min() < 0 or len(set(nodes.tolist())) < nodes.size:
             fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
         if type(self.nodes) is not tuple:
             object.__setattr__(self, "nodes", tuple(nodes.tolist()))
+
+    def _keep(self, name: str, value: float) -> None:
+        """Keep a number of numpy as Python's own."""
+        if value is not getattr(self, name):
+            object.__setattr__(self, name, value)
 
     @property
     def event(self) -> DpEvent:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import able, fail, instance, keep_numbers, one_of, positive
+from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
@@ -115,7 +115,14 @@ class Mechanism(ABC):
 
     @final
     def noise_scale(self, sensitivity: Sensitivity, dim: int) -> float:
-        """Return the scale of the noise for rows of `dim` coordinates."""
+        """Return the scale of the noise for rows of `dim` coordinates.
+
+        Raises
+        ------
+        ValueError
+            If `dim` is no integer of at least 1.
+        """
+        dim = integer("dim", dim, at_least=1)
         if sensitivity.bound == 0:
             return 0.0
         return self.noise_multiplier * self._distance(sensitivity, dim)

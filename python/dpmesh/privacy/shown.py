@@ -6,20 +6,30 @@ epsilon of noise that was calibrated to epsilon 1 is shown as 1, and a delta of 
 
 from __future__ import annotations
 
+import reprlib
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from numbers import Real
+
+from dpmesh._validate import fail, integer, number
 
 ROUNDING = 1e-12
 """Relative error of a number that was computed from one to noise and back."""
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """Return what holds at most, such as an epsilon or a delta, to so many significant digits."""
-    return _rounded(float(value) * (1 - ROUNDING), digits, ROUND_CEILING)
+    """Return what holds at most, such as an epsilon or a delta, to so many significant digits.
+
+    Raises
+    ------
+    ValueError
+        If `value` is no real number, or `digits` no integer from 1 to 17.
+    """
+    return _rounded(_real(value) * (1 - ROUNDING), digits, ROUND_CEILING)
 
 
 def rounded_down(value: float, digits: int = 6) -> str:
     """Return what holds at least, such as an audit's bound, to so many significant digits."""
-    return _rounded(float(value) * (1 + ROUNDING), digits, ROUND_FLOOR)
+    return _rounded(_real(value) * (1 + ROUNDING), digits, ROUND_FLOOR)
 
 
 def as_given(value: float) -> str:
@@ -27,6 +37,15 @@ def as_given(value: float) -> str:
     return f"{float(value):.15g}"
 
 
+def _real(value: float) -> float:
+    """Return a real number, which may be infinite or NaN, as float."""
+    try:
+        return float(value) if isinstance(value, Real) else number("value", value)
+    except OverflowError:  # one that no float holds
+        fail("value", "a number that a float holds", reprlib.repr(value))
+
+
 def _rounded(value: float, digits: int, direction: str) -> str:
-    value = float(Context(int(digits), direction).create_decimal(value))
+    digits = integer("digits", digits, at_least=1, below=18)
+    value = float(Context(digits, direction).create_decimal(value))
     return f"{value:.{digits}g}"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dpmesh._extras import needed_by
 from dpmesh._files import replace_text, replacing
-from dpmesh._validate import fail, one_of
+from dpmesh._validate import fail, integer, number, one_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -56,15 +56,16 @@ class History:
         Raises
         ------
         ValueError
-            If one is neither a number nor one for each node.
+            If one is neither a number nor one for each node, or the round is no integer.
         """
+        t = integer("round", round)
         for metric, value in values.items():
             array = np.asarray(value)
             if array.ndim > 1 or array.dtype.kind not in "biuf":
                 got = f"{array.dtype} of shape {array.shape}"
                 fail(metric, "a number, or one for each node", got)
             kept = float(array) if array.ndim == 0 else array.astype(np.float64)
-            self._measured.append((round, metric, kept))
+            self._measured.append((t, metric, kept))
 
     @property
     def records(self) -> list[Record]:
@@ -136,7 +137,7 @@ class History:
         of
             ``"round"``, or a metric measured along with it, such as ``"seconds"`` of virtual time.
         """
-        reached = np.flatnonzero(self[metric] >= at_least)
+        reached = np.flatnonzero(self[metric] >= number("at_least", at_least))
         if not len(reached):
             return None
         times = self.rounds(metric) if of == "round" else self[of]

@@ -97,7 +97,7 @@ class Repeats:
             If the problem is no `LinearProblem`, there are fewer records than nodes, or no run.
         """
         instance("problem", problem, "a LinearProblem", LinearProblem)
-        integer("runs", runs, at_least=1)
+        runs = integer("runs", runs, at_least=1)
         records, nodes = problem.everything[1], problem.nodes
         each = len(records) // nodes
         draws = (generator(key, Purpose.SPLIT, run) for run in range(runs))

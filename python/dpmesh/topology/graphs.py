@@ -136,8 +136,9 @@ def erdos_renyi(
     """
     nodes = integer("nodes", nodes, at_least=1)
     edge_probability = probability("edge_probability", edge_probability)
+    drawn = edge_probability if 1 - edge_probability < 1 else 0.0  # what networkx can divide by
     links = _connected(
-        lambda seed: nx.fast_gnp_random_graph(nodes, edge_probability, seed=seed),
+        lambda seed: nx.fast_gnp_random_graph(nodes, drawn, seed=seed),
         public_generator(key, Use.ERDOS_RENYI),
         argument="edge_probability",
         got=edge_probability,

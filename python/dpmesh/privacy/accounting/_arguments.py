@@ -24,7 +24,8 @@ def numbers(argument: str, value: npt.ArrayLike, wanted: str = "finite numbers")
     array = unmasked(argument, value)
     if array.dtype.kind not in "iuf":
         fail(argument, wanted, f"dtype {array.dtype}")
-    array = np.require(array, np.float64, ["C", "A"])
+    with np.errstate(over="ignore"):  # a longer type's number that float64 cannot hold
+        array = np.require(array, np.float64, ["C", "A"])
     require(argument, array, np.isfinite(array), wanted)
     return array
 

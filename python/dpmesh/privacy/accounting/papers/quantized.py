@@ -13,7 +13,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh._validate import (
+    fail,
+    integer,
+    non_negative,
+    one_of,
+    positive,
+    positive_or_infinite,
+)
 from dpmesh.privacy.accounting._arguments import Floats, counts, open_probability, positives
 from dpmesh.privacy.accounting.papers.refusal import NotProved
 
@@ -132,9 +139,7 @@ def _checked(
 def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats | float) -> float:
     """Return the Lipschitz constant that the mode counts."""
     one_of("mode", mode, MODES)
-    if not smoothness > 0:
-        fail("smoothness", "a number greater than 0, or infinity", smoothness)
-    smoothness = float(smoothness)
+    smoothness = positive_or_infinite("smoothness", smoothness)
     if mode == "paper" and np.any(alpha * smoothness > 2 * (1 - beta)):
         raise NotProved(
             "smoothness: Lemma 2 leaves out that common records' gradients differ at different"
