@@ -74,12 +74,12 @@ def service(command: list[str], log: Path, environment: dict[str, str]) -> Itera
 
 
 def wait_for(port: int, log: Path) -> None:
-    for _ in range(120):
+    for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.5)
-    pytest.fail(f"nothing listens after a minute: {log.read_text()}")
+    pytest.fail(f"nothing listens after 5 minutes: {log.read_text()}")
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def deployment(folder: Path, app: str, nodes: list[str]) -> Iterator[Callable[[]
             command = [str(TOOLS / "flwr"), "run", str(folder / app), "test", "--stream"]
             with service(command, folder / "run.log", environment):
                 # The stream of a run's log does not always end with the run.
-                for _ in range(360):
+                for _ in range(1200):
                     if result.exists():
                         return result
                     time.sleep(0.5)

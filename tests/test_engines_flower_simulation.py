@@ -34,7 +34,7 @@ def test_a_simulation_gives_the_models_of_ours_and_survives_faults(tmp_path: Pat
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert result.exists(), run.stdout + run.stderr

@@ -104,7 +104,7 @@ def launch(ranks: int, *arguments: object, program: bool = True) -> subprocess.C
         env={**os.environ, **open_mpi},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -323,7 +323,7 @@ def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path
     assert "MB from a rank to others" in said
     assert len(re.search(r"processes by rank: (.*)", said)[1].split(", ")) == 3
     here = [sys.executable, *command[:4], "--folder", tmp_path / "alone"]
-    subprocess.run(list(map(str, here)), check=True, timeout=120)
+    subprocess.run(list(map(str, here)), check=True, timeout=600)
     files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))
     assert len(files) > 8
     for name in files:

@@ -21,5 +21,5 @@ def test_an_example_runs_and_draws_its_figure(example: Path, tmp_path: Path) -> 
     home = str(Path(dpmesh.__file__).parent.parent)
     environment = {**os.environ, "MPLBACKEND": "agg", "PYTHONPATH": home}
     command = [sys.executable, str(example)]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=600)
     assert (tmp_path / f"{example.stem}.png").stat().st_size > 10_000
