@@ -88,7 +88,10 @@ class TorchProblem(DenseProblem):
                 wanted = "a module without batch norm and dropout, or with them in eval()"
                 fail("make_module", wanted, type(part).__name__)
         x, y = (values[[0, -1]] for values in self._on_device)
+        before = {name: held.clone() for name, held in self._module.named_buffers()}
         scores, losses = self._tried(x[:1], y[:1])
+        if any(not torch.equal(before[name], held) for name, held in self._module.named_buffers()):
+            fail("make_module", "a module that keeps nothing of what it sees", "another buffer")
         if scores.ndim != 2 or len(scores) != 1:
             wanted = "a module that returns a row of scores for each record"
             fail("make_module", wanted, f"shape {tuple(scores.shape)} for one")
