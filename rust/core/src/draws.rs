@@ -359,3 +359,17 @@ impl<T: Copy + Default + Send, F: Fn([u32; 2]) -> T + Sync> Sampler for Draw<F> 
         part.copy_from_slice(samples);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_bits_but_the_lowest_count() {
+        assert_eq!(highest_63_bits([u32::MAX, u32::MAX]), u64::MAX >> 1);
+        assert_eq!(highest_63_bits([1 << 31, 0]), 1 << 62);
+        assert_eq!(highest_63_bits([1, 0]), 1 << 31);
+        assert_eq!(highest_63_bits([0, 1 << 31]), 1 << 30);
+        assert_eq!(highest_63_bits([0, 3]), 1);
+    }
+}

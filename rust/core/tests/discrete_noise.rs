@@ -187,3 +187,16 @@ fn what_does_not_fit_is_named() {
             .all(|k| *k == 0)
     );
 }
+
+#[test]
+fn a_row_is_as_long_as_its_stream_and_no_longer() {
+    for law in [DiscreteLaw::Laplace, DiscreteLaw::Gaussian] {
+        // Of no rows: what is refused is the length.
+        let drawn = |dim| discrete_noise_into(law, 1.0, &stream(Cipher::Aes), None, dim, &mut []);
+        drawn(1 << 30).unwrap();
+        let error = drawn((1 << 30) + 1).unwrap_err();
+        assert_eq!(error.argument, "dim");
+        let blocks = "at most 1073741824 blocks of a stream for each node";
+        assert_eq!(error.wanted, blocks);
+    }
+}

@@ -164,7 +164,7 @@ fn samples_are_the_places_of_the_smallest_numbers() {
         "counts: wanted at least 2, the size of a sample, got 1"
     );
     assert!(sample_into(&[2], &stream, None, 2, &mut [0; 4]).is_err());
-    for count in [1 << 34, 1 << 61, i64::MAX] {
+    for count in [(1 << 33) + 1, 1 << 34, 1 << 61, i64::MAX] {
         let error = sample_into(&[count], &stream, None, 2, &mut [0; 2]).unwrap_err();
         let blocks = "counts: wanted at most 1073741824 blocks of a stream";
         assert!(error.to_string().starts_with(blocks), "{error}");

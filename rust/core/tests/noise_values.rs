@@ -255,3 +255,52 @@ fn noisy_rows_are_no_longer_than_the_longest() {
     check::<f32>();
     check::<f64>();
 }
+
+#[test]
+fn a_row_is_as_long_as_its_stream_and_no_longer() {
+    fn check<T: Sample>(law: Law, longest: usize) {
+        let stream = stream(Cipher::Aes);
+        let noise = Noise {
+            law,
+            scales: &[1.0],
+            stream: &stream,
+            nodes: None,
+        };
+        // Of no rows: what is refused is the length.
+        noise_into::<T>(&noise, longest, &mut []).unwrap();
+        let error = noise_into::<T>(&noise, longest + 1, &mut []).unwrap_err();
+        assert_eq!(error.argument, "dim");
+        let blocks = "at most 1073741824 blocks of a stream for each node";
+        assert_eq!(error.wanted, blocks);
+    }
+    check::<f32>(Law::Laplace, 1 << 33);
+    check::<f64>(Law::Laplace, 1 << 33);
+    check::<f32>(Law::Gaussian, (1 << 31) / 3 * 16);
+    check::<f64>(Law::Gaussian, 1 << 33);
+}
+
+#[test]
+fn nodes_are_counted_among_those_of_the_stream_and_are_distinct_there() {
+    let held = |nodes: [u32; 3]| stream(Cipher::Aes).for_nodes(nodes.into());
+    let draw = |stream: &Stream, nodes: &[u32]| {
+        let noise = Noise {
+            law: Law::Laplace,
+            scales: &[1.0],
+            stream,
+            nodes: Some(nodes),
+        };
+        let mut samples = vec![0.0_f64; 2 * nodes.len()];
+        noise_into(&noise, 2, &mut samples).map(|()| samples)
+    };
+    let whole = draw(&stream(Cipher::Aes), &[9, 4]).unwrap();
+    assert_eq!(draw(&held([4, 7, 9]), &[2, 0]).unwrap(), whole);
+    let error = |nodes, named: &[u32]| draw(&held(nodes), named).unwrap_err().to_string();
+    assert_eq!(
+        error([4, 7, 4], &[0, 2]),
+        "nodes: wanted distinct nodes, got 4 twice"
+    );
+    assert_eq!(
+        error([4, 7, 9], &[0, 3]),
+        "nodes: wanted nodes below 3, as many as the key is for, got 3"
+    );
+}

@@ -144,6 +144,12 @@ fn a_saved_key_is_the_same_key_in_a_file_of_its_own() {
         let path = folder.join(format!("{cipher:?}"));
         let key = Key::generate(cipher).unwrap();
         key.save(&path).unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
         let loaded = Key::load(&path).unwrap();
         assert_eq!(loaded.cipher(), cipher);
         assert_eq!(*loaded.bytes, *key.bytes);
