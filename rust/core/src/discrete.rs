@@ -195,11 +195,11 @@ impl DiscreteNoise {
         }
     }
 
-    /// Draws samples from the candidates from `from` on; `bytes` are for so many of them at a time.
+    /// Draws samples from the candidates from `from` on; `bytes` are for as many as
+    /// make so many samples.
     fn draw(&self, mut from: Candidate<'_>, mut x: &mut [i64], bytes: &mut [u8]) {
-        let most = bytes.len() / self.bytes_of(1);
         while !x.is_empty() {
-            let candidates = self.candidates_for(x.len()).min(most);
+            let candidates = self.candidates_for(x.len());
             let bytes = &mut bytes[..self.bytes_of(candidates)];
             from.stream
                 .fill(from.node, self.block(from.number) as u32, bytes);
