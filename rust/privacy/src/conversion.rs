@@ -115,8 +115,10 @@ mod tests {
 
     #[test]
     fn delta_alone_covers_a_tiny_divergence() {
-        let found = epsilon(&ORDERS, &[1e-12; 5], 1e-5, Conversion::Optimal).unwrap();
-        assert_eq!(found.value, 0.0);
+        // sqrt(1 - exp(-rho)) reaches delta at rho = 1.00005e-4; beyond, order 2 gives rho + ln(25).
+        let found = |rho| epsilon(&[2.0], &[rho], 0.01, Conversion::Optimal).unwrap();
+        assert_eq!(found(1.0000e-4).value, 0.0);
+        assert!((found(1.0001e-4).value - (1.0001e-4 + 25_f64.ln())).abs() < 1e-14);
         let found = epsilon(&ORDERS, &[f64::INFINITY; 5], 1e-5, Conversion::Optimal).unwrap();
         assert_eq!(found.value, f64::INFINITY);
     }

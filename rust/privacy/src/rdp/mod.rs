@@ -318,6 +318,15 @@ mod tests {
         assert_eq!(named(&[0.5], &[1.0], &[-1.0], &[2.0]), "count");
         assert_eq!(named(&[0.5], &[1.0], &[1.0, 2.0], &[2.0]), "count");
         assert_eq!(named(&[0.5], &[1.0], &[1.0], &[1.0]), "orders");
+        for unsampled in [gaussian, laplace] {
+            let named = |noise, count, order| {
+                let error = unsampled(&[noise], &[count], &[order]).unwrap_err();
+                error.argument
+            };
+            assert_eq!(named(0.0, 1.0, 2.0), "noise");
+            assert_eq!(named(1.0, -1.0, 2.0), "count");
+            assert_eq!(named(1.0, 1.0, 1.0), "orders");
+        }
         let error = fixed_size_gaussian(FixedSizeBound::Theorem9, &[0.5], &[1.0], &[1.0], &[1e6]);
         assert_eq!(error.unwrap_err().argument, "orders");
     }
