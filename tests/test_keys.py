@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,10 @@ def test_rows_with_the_same_marks_draw_the_same(cipher: str) -> None:
         assert apart.marks(4).isdisjoint(marks)
     with pytest.raises(ValueError, match="nodes: wanted one for each of 3 rows, got 2"):
         stream.for_nodes(np.array([9, 2], np.uint32)).marks(3)
+    for rows in (-1, 2**32, 2**62):
+        wanted = f"rows: wanted an integer of at least 0 and below 2**32, got {rows}"
+        with pytest.raises(ValueError, match=re.escape(wanted)):
+            stream.marks(rows)
 
 
 def test_purposes_are_distinct_and_0_stays_free() -> None:

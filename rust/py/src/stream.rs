@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dpmesh_core::draws;
 use dpmesh_core::stream::{self, Cipher};
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyOSError, PyTypeError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PySet, PyTuple};
 use zeroize::Zeroizing;
@@ -200,8 +200,16 @@ impl Stream {
     }
 
     /// Two numbers of each of so many rows, 106 random bits: rows that have them in common draw the same.
-    fn marks<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Bound<'py, PySet>> {
-        let mut numbers = vec![0.0_f64; 2 * rows];
+    fn marks<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = rows_number)] rows: u32,
+    ) -> PyResult<Bound<'py, PySet>> {
+        let len = 2 * rows as usize;
+        let mut numbers = Vec::new();
+        let room = numbers.try_reserve_exact(len);
+        room.map_err(|_| PyMemoryError::new_err(format!("no memory for marks of {rows} rows")))?;
+        numbers.resize(len, 0.0_f64);
         run_native(py, || {
             draws::uniform_into(&self.kernel, None, 2, &mut numbers)
         })?;
@@ -245,6 +253,10 @@ fn purpose_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
 
 fn round_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     number("round", value, 0)
+}
+
+fn rows_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    number("rows", value, 0)
 }
 
 fn node_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
