@@ -245,7 +245,8 @@ def test_a_budget_is_met_however_often_nodes_release() -> None:
     problem = make_problem([40] * 3, 2, 3)
     for controller in (AlwaysGlobal(), DeepQ(5, hidden=16), RandomGlobal(0.5)):
         algorithm = dm.WithoutReplacement(models=3, batch_size=4, controller=controller)
-        run = dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(1.0, 1e-5))
+        budget, key = dm.privacy.Budget(1.0, 1e-5), dm.Key.seeded(1)
+        run = dm.simulate(algorithm, problem, rounds=10, key=key, budget=budget)
         assert run.privacy.epsilon <= 1.0
         assert len(run.ledger.releases) > 1
     with pytest.raises(ValueError, match="is too little"):

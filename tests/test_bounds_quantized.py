@@ -136,7 +136,8 @@ def test_the_bound_on_the_gap_holds_on_quadratics(
     powers = Powers(alpha, beta, 0.0, 0.0, 0.2, 0.5, noise_scale=noise)
     schedules = powers.schedules(rounds)
     algorithm = dm.QuantizedGossip(*schedules, Quantizer(0.1), clipping_norm=1e6)
-    run = dm.simulate(algorithm, problem, network, rounds=rounds, metrics=[])
+    key = dm.Key.seeded(1)
+    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
     gaps = nodes / 2 * (run.parameters**2).sum(axis=1)
     assert gaps.max() <= landscape.gap(schedules, rounds)
 
@@ -159,7 +160,14 @@ def test_a_nonconvex_sum_arrives_at_its_global_minimum() -> None:
         *powers.schedules(rounds), Quantizer(0.01), clipping_norm=100.0, smoothness=8.0
     )
     run = dm.simulate(
-        algorithm, problem, topology.ring(5), rounds=rounds, delta=1e-5, metrics=["loss"], every=100
+        algorithm,
+        problem,
+        topology.ring(5),
+        rounds=rounds,
+        key=dm.Key.seeded(1),
+        delta=1e-5,
+        metrics=["loss"],
+        every=100,
     )
     losses = run.history["loss"] / 40
     assert losses[0] > 0.1 > losses[-1]
