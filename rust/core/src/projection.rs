@@ -321,5 +321,16 @@ mod tests {
                 .argument,
             "dim"
         );
+        let unequal = [
+            clip_rows_into(&[1.0_f32; 4], 2, Norm::L2, 1.0, &mut [0.0; 2]),
+            row_norms_into(&[1.0_f32; 8], 2, Norm::L2, &mut [0.0; 2]),
+        ];
+        assert_eq!(
+            unequal.map(|result| result.unwrap_err().to_string()),
+            [
+                "out: wanted 4 elements, got 2",
+                "out: wanted 4 elements, got 2"
+            ]
+        );
     }
 }

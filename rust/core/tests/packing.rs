@@ -162,6 +162,8 @@ fn what_does_not_fit_is_named() {
             "bits"
         );
     }
+    let unequal = packed_sizes_into(&[1_i8; 4], 2, 3, &mut [0]).unwrap_err();
+    assert_eq!(unequal.to_string(), "out: wanted 2 elements, got 1");
     let error = |message: &[u8], bits, count| unpacked::<i8>(message, bits, count).unwrap_err();
     assert_eq!(
         error(&[1], 5, 2),
