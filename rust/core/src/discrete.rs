@@ -195,8 +195,7 @@ impl DiscreteNoise {
         }
     }
 
-    /// Draws samples from the candidates from `from` on; `bytes` are for as many as
-    /// make so many samples.
+    /// Draws samples from the candidates from `from` on; `bytes` are for as many as make so many samples.
     fn draw(&self, mut from: Candidate<'_>, mut x: &mut [i64], bytes: &mut [u8]) {
         while !x.is_empty() {
             let candidates = self.candidates_for(x.len());
