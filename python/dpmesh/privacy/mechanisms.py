@@ -40,10 +40,7 @@ class Emission(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where noise comes from: a stream, and the nodes of the rows, which draw from it.
-
-    Also the largest norm, that of the mechanism, of a row that may leave with it.
-    """
+    """A stream, the nodes of the rows that draw from it, and the norm that no noisy row exceeds."""
 
     stream: Stream
     nodes: tuple[int, ...] | None
