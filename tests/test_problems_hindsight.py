@@ -143,6 +143,18 @@ def test_separable_records_cost_nothing_on_a_large_ball() -> None:
 
 
 @pytest.mark.parametrize(
+    ("margins", "radius"),
+    [([-0.8, 0.9], 2.0), ([-1.0, 0.9, 0.2], 10.0), ([1.0, 0.8, -0.7, -1.0, 0.0], 10.0)],
+)
+def test_a_minimizer_at_a_kink_is_found(margins: list[float], radius: float) -> None:
+    x, nodes = np.array(margins)[:, np.newaxis], (np.arange(len(margins)),)
+    p = LinearProblem(Dataset(x, np.ones(len(margins)), "x"), nodes, "hinge")
+    kinks = np.append([1 / z for z in margins if z and abs(1 / z) <= radius], [-radius, radius])
+    smallest = np.maximum(0, 1 - kinks[:, np.newaxis] * margins).mean(axis=1).min()
+    assert best_fixed_predictor(p, radius=radius).value == pytest.approx(smallest, abs=1e-5)
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda p: best_fixed_predictor(p), "radius: wanted a radius, since there is no regular"),

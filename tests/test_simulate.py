@@ -112,6 +112,17 @@ def test_regret_is_that_of_definition_2() -> None:
     assert result.history.last("worst_regret") == pytest.approx(regrets.max(), abs=1e-4)
 
 
+def test_a_best_model_that_is_not_found_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("tolerance: wanted a gap of at most 1e-05, reached 0.1")
+
+    monkeypatch.setattr("dpmesh.simulator.metrics.best_fixed_predictor", fail)
+    history = run(make_problem()).history
+    assert np.isnan(history["regret"]).all()
+    assert np.isnan(history["worst_regret"]).all()
+    assert np.isfinite(history["loss"]).all()
+
+
 def test_arrays_that_no_round_needs_any_more_are_gone() -> None:
     """What is sent, after its exchange; a state, after its round; what came, before the next."""
     sent, states, received = [], [], []

@@ -221,7 +221,14 @@ class _Search:
             return value + mu / 2 * float(w @ w), gradient + mu * w
 
         accuracy = self.tolerance / (16 * self.goal.radius * math.sqrt(len(self.w)))
-        options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "ftol": 0.0, "gtol": accuracy}
+        options = {
+            "maxiter": 5000,
+            "maxfun": 10000,
+            "maxcor": 20,
+            "maxls": 100,  # a kink that is hardly rounded off is a narrow place to hit
+            "ftol": 0.0,
+            "gtol": accuracy,
+        }
         found: Vector = scipy.optimize.minimize(
             penalized, self.w, jac=True, method="L-BFGS-B", options=options
         ).x

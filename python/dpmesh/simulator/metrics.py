@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -213,7 +214,8 @@ class Regret:
     """Regret of Definition 2: a learner's losses on all examples, less the best fixed model's.
 
     ``regret`` is per example, and the mean over the learners; ``worst_regret`` is that of the worst
-    learner. The best model is the minimizer over the ball of `radius`.
+    learner. The best model is the minimizer over the ball of `radius`; both are NaN where it is not
+    found, which ends no run.
     """
 
     problem: LinearProblem
@@ -243,7 +245,10 @@ class Regret:
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return the average regret per example so far."""
         examples = np.concatenate(self._examples)
-        best = best_fixed_predictor(self.problem, examples, radius=self.radius).value
+        try:
+            best = best_fixed_predictor(self.problem, examples, radius=self.radius).value
+        except RuntimeError:
+            best = nan
         assert self._total is not None
         regrets = self._total / len(examples) - best
         return {"regret": float(regrets.mean()), "worst_regret": float(regrets.max())}
