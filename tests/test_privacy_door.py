@@ -190,6 +190,8 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: let_out(np.ones((2, 3, 4))), r"values: .*, got ndarray of shape \(2, 3, 4\)"),
         (lambda: let_out(np.ones((2, 3, 4)), NOTHING), "values: wanted an array of shape"),
         (lambda: let_out(np.ones(())), r"values: .*, got ndarray of shape \(\)"),
+        (lambda: let_out(np.ones((2, 3), np.float16)), "values: wanted .* got dtype float16"),
+        (lambda: let_out(np.ones((2, 0))), r"values: wanted at least 1 element, got shape"),
         (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
         (
             lambda: let_out(np.ones((2, 3)), nodes=(1,)),

@@ -111,6 +111,17 @@ def test_noise_is_added_in_steps_of_the_grid(dtype) -> None:
     np.testing.assert_array_equal(noisy, [3.0, -2.5, 2.0**39])
 
 
+def test_integers_have_noise_in_steps_of_the_grid_too() -> None:
+    """They were cut to whole numbers again."""
+    mechanism, one = Gaussian(1.0, grid=2.0**-10), Sensitivity(1.0, "l2", "a test")
+    values = np.arange(8).reshape(2, 4)
+    noisy = [
+        mechanism.release(x, one, Key.seeded(3).stream(Purpose.NOISE), round=0).values
+        for x in (values, values.astype(np.float64))
+    ]
+    np.testing.assert_array_equal(*noisy, strict=True)
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_release_names_its_law(mechanism) -> None:
     for power in (-100, 100):

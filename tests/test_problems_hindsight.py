@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 
 from dpmesh.data import Dataset, breast_cancer
 from dpmesh.kernels.linear_model import Loss
-from dpmesh.problems import LinearProblem, best_fixed_predictor
+from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
 
 TASKS: list[tuple[Loss, int | None]] = [
     ("logistic", None),
@@ -172,5 +172,5 @@ def test_bad_input_is_named(call: Any, message: str) -> None:
 
 
 def test_a_tolerance_out_of_reach_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="tolerance: wanted a gap of at most 1e-18, reached"):
+    with pytest.raises(NotReached, match="tolerance: wanted a gap of at most 1e-18, reached"):
         best_fixed_predictor(problem("hinge", None), range(9), radius=1, tolerance=1e-18)

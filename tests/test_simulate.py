@@ -114,7 +114,7 @@ def test_regret_is_that_of_definition_2() -> None:
 
 def test_a_best_model_that_is_not_found_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
-        raise RuntimeError("tolerance: wanted a gap of at most 1e-05, reached 0.1")
+        raise dm.problems.NotReached("tolerance: wanted a gap of at most 1e-05, reached 0.1")
 
     monkeypatch.setattr("dpmesh.simulator.metrics.best_fixed_predictor", fail)
     history = run(make_problem()).history

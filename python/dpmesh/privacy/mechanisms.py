@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
+from dpmesh.kernels._arrays import floats
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
@@ -197,19 +198,18 @@ class Mechanism(ABC):
             release of the run.
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
-        _check_array(values)
+        inside = _rows(values)
         noisy, door = sensitivity.bound > 0, DOOR.get()
         if not (noisy and self._is_checked_by_noise):
-            _check_finite(values)
+            _check_finite(inside)
         if noisy:
             instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
             if stream.round != round:
                 _fail_for_round("stream", stream, round)
             if door.draws is not None:
-                door.draws.add("stream", stream, values.shape, nodes)
+                door.draws.add("stream", stream, inside.shape, nodes)
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
-        inside: Floats = values
         if self.clipping_norm is not None:
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
         if noisy and self.grid is not None:
@@ -387,11 +387,12 @@ class NoNoise(Mechanism):
         return values
 
 
-def _check_array(values: Floats) -> None:
-    """Fail unless values are rows, without a word of what they are."""
+def _rows(values: Floats) -> Floats:
+    """Return values as the kernels take them; fail unless they are rows, and do not tell them."""
     if getattr(values, "ndim", None) not in (1, 2):
         of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
         fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")
+    return floats("values", values)
 
 
 def _check_finite(values: Floats) -> None:

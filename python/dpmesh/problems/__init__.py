@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dpmesh._extras import needed_by
 from dpmesh.problems.constants import Constants, linear_constants
-from dpmesh.problems.hindsight import BestPredictor, best_fixed_predictor
+from dpmesh.problems.hindsight import BestPredictor, NotReached, best_fixed_predictor
 from dpmesh.problems.linear import LinearProblem
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "Constants",
     "JaxProblem",
     "LinearProblem",
+    "NotReached",
     "TorchProblem",
     "best_fixed_predictor",
     "linear_constants",

@@ -26,6 +26,10 @@ WIDTHS = tuple(0.1**k for k in range(1, 9))
 """Widths over which the kink of the hinge is rounded off, one after the other."""
 
 
+class NotReached(RuntimeError):  # noqa: N818
+    """The solver stopped before its tolerance."""
+
+
 @dataclass(frozen=True, eq=False)
 class BestPredictor:
     """A predictor that is nearly the best in its ball.
@@ -75,9 +79,10 @@ def best_fixed_predictor(
     ValueError
         If `records` or `tolerance` do not fit, or neither radius nor regularization bounds the
         parameters.
-    RuntimeError
-        If the solver does not reach the tolerance, as may happen without regularization on a ball
-        that is far larger than the minimizer; the message has the gap that it reached.
+    NotReached
+        A `RuntimeError`, if the solver does not reach the tolerance, as may happen without
+        regularization on a ball that is far larger than the minimizer; the message has the gap that
+        it reached.
 
     Notes
     -----
@@ -103,7 +108,7 @@ def best_fixed_predictor(
             if search.best.gap <= tolerance:
                 return search.best
     gap = search.best.gap
-    raise RuntimeError(f"tolerance: wanted a gap of at most {tolerance}, reached {gap:.2g}")
+    raise NotReached(f"tolerance: wanted a gap of at most {tolerance}, reached {gap:.2g}")
 
 
 @cache

@@ -14,8 +14,7 @@ from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm, Info, Losses
 from dpmesh.data import Dataset
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.problems import LinearProblem
-from dpmesh.problems.hindsight import best_fixed_predictor
+from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
 from dpmesh.simulator.history import Value
 
 
@@ -247,7 +246,7 @@ class Regret:
         examples = np.concatenate(self._examples)
         try:
             best = best_fixed_predictor(self.problem, examples, radius=self.radius).value
-        except RuntimeError:
+        except NotReached:
             best = nan
         assert self._total is not None
         regrets = self._total / len(examples) - best
