@@ -11,7 +11,7 @@ use crate::convert::{read, run_native, unfit};
 type Input<'py> = Bound<'py, PyUntypedArray>;
 type Output<'py> = Bound<'py, PyArray1<f64>>;
 
-/// Runs `account` on the arrays, given with their names, as slices of float64.
+/// Runs `account` on float64 arrays, each given with its name.
 fn on_slices<'py, const N: usize>(
     py: Python<'py>,
     arrays: [(&str, &Input<'py>); N],

@@ -1,5 +1,5 @@
-//! What callers of the Python face give. What fits is taken as it is; anything else goes to the check of the same
-//! name in Python, which makes it fit or refuses it.
+//! Arguments of the Python API. One that already fits is taken as it is; any other goes to a check in Python, which
+//! converts or refuses it.
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use pyo3::types::{PyFloat, PyInt, PyTuple};
 use crate::convert::{Array, PerRow, Read, read, unfit};
 use crate::stream::Stream;
 
-/// Calls a function of the Python face, which is looked up once.
+/// Calls a function of the Python package, looked up once.
 macro_rules! by_python {
     ($py:expr, $module:literal, $function:literal, $arguments:expr) => {{
         static FUNCTION: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
@@ -19,7 +19,7 @@ macro_rules! by_python {
 }
 pub(crate) use by_python;
 
-/// Whether kernels take a value as it is: a C-contiguous array of at least one element, float32 or float64.
+/// Whether kernels take this value as it is: a non-empty C-contiguous array of float32 or float64.
 #[pyfunction]
 fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
     as_array(value).is_some_and(|array| {
@@ -29,7 +29,7 @@ fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
     })
 }
 
-/// A value that is a C-contiguous, aligned array, of no class of somebody's own.
+/// The value, if it is a C-contiguous, aligned array and not of a subclass.
 fn as_array<'a, 'py>(value: &'a Bound<'py, PyAny>) -> Option<&'a Array<'py>> {
     let array = value.cast_exact::<PyUntypedArray>().ok();
     array.filter(|array| array.is_c_contiguous() && array.is_aligned())
@@ -39,7 +39,7 @@ fn is_native(dtype: &Bound<'_, PyArrayDescr>) -> bool {
     dtype.is_native_byteorder() != Some(false)
 }
 
-/// A non-empty C-contiguous array of float32 or float64, with so many axes if it matters.
+/// A non-empty C-contiguous array of float32 or float64, with `ndim` axes if given.
 pub fn floats<'py>(
     argument: &str,
     value: &Bound<'py, PyAny>,
@@ -56,7 +56,7 @@ pub fn floats<'py>(
     Ok(array.cast_into()?)
 }
 
-/// As [`floats`], of shape (dim,) or (rows, dim); and the number of rows.
+/// As [`floats`], of shape (dim,) or (rows, dim), and its number of rows.
 pub fn float_rows<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<(Array<'py>, usize)> {
     let array = floats(argument, value, None)?;
     let rows = match *array.shape() {
@@ -70,7 +70,7 @@ pub fn float_rows<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<(A
     Ok((array, rows))
 }
 
-/// The array that a kernel fills: `out` if it fits `like`, or a new one.
+/// The array that a kernel fills: `out` if it has the shape and type of `like`, or a new one.
 pub fn buffer<'py>(out: Option<&Bound<'py, PyAny>>, like: &Array<'py>) -> PyResult<Array<'py>> {
     filled(out, like.shape(), &like.dtype())
 }
@@ -94,7 +94,7 @@ pub fn filled<'py>(
     Ok(array.cast_into()?)
 }
 
-/// The array of codes that a kernel fills: `out` if it has such a type and this shape, or a new one of `dtype`.
+/// The array of codes that a kernel fills: `out` if it holds integers in this shape, or a new one of `dtype`.
 pub fn filled_with_codes<'py>(
     out: Option<&Bound<'py, PyAny>>,
     shape: &[usize],
@@ -139,7 +139,7 @@ pub fn integer(argument: &str, value: &Bound<'_, PyAny>, at_least: u32) -> PyRes
     }
 }
 
-/// What a name stands for.
+/// The choice with this name.
 pub fn one_of<T: Copy>(
     argument: &str,
     value: &Bound<'_, PyAny>,
@@ -180,7 +180,7 @@ pub fn per_row<'py>(
     PerRow::new(argument, &values)
 }
 
-/// The node of each row, if they are not 0, 1, ..
+/// The node of each row; without any they are 0, 1, ..
 pub struct Nodes<'py>(Option<Read<'py, u32>>);
 
 impl<'py> Nodes<'py> {

@@ -1,8 +1,8 @@
-//! Which memory the arguments of a call use: what a kernel writes to one of them, it reads or writes in no other.
+//! Which memory the arguments of a call use: what a kernel writes through one, it uses through no other.
 //!
-//! The borrows of the `numpy` crate say so of arrays with the same base, such as views of each other, also in other
-//! threads. Arrays may lie in the same memory and have bases of their own, as those of `as_strided` and `frombuffer`:
-//! these meet here, where they are arguments of one call.
+//! The borrows of the `numpy` crate ensure this, across threads, for arrays with the same base, such as views of each
+//! other. But arrays with different bases can share memory, as those of `as_strided` and `frombuffer` do: these are
+//! caught here, where they are arguments of one call.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
@@ -11,11 +11,11 @@ use numpy::{Element, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 thread_local! {
-    /// Of the arguments of the call that this thread is in; `None` where one is over before those after it.
+    /// Uses by the call that this thread is in; `None` for one that ended before a later one.
     static USES: RefCell<Vec<Option<Use>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a kernel does with some bytes.
+/// A kernel's use of some bytes.
 struct Use {
     addresses: Range<usize>,
     writes: bool,
@@ -23,21 +23,21 @@ struct Use {
 
 impl Use {
     #[inline]
-    fn is_against(&self, other: &Use) -> bool {
+    fn conflicts(&self, other: &Use) -> bool {
         let (own, others) = (&self.addresses, &other.addresses);
         let meet = own.start.max(others.start) < own.end.min(others.end);
         meet && (self.writes || other.writes)
     }
 }
 
-/// The right to use the memory of an array, until this is dropped: its place among the uses.
+/// The right to use some memory until this is dropped: an index into `USES`.
 struct Claim(usize);
 
 impl Claim {
     #[inline]
     fn new(claimed: Use) -> Option<Claim> {
         USES.with_borrow_mut(|uses| {
-            if uses.iter().flatten().any(|other| claimed.is_against(other)) {
+            if uses.iter().flatten().any(|other| claimed.conflicts(other)) {
                 return None;
             }
             uses.push(Some(claimed));
@@ -63,8 +63,8 @@ pub struct Claimed<A> {
 }
 
 impl<A> Claimed<A> {
-    /// What was `borrowed` of a C-contiguous array; `None` if another argument writes its memory, or if this borrow
-    /// is one that `writes` and another argument has it.
+    /// Claims the memory of a C-contiguous array for its borrow, `borrowed`; `None` if another argument uses that
+    /// memory and either of the two writes.
     pub fn new<T: Element>(
         array: &Bound<'_, PyArrayDyn<T>>,
         borrowed: A,

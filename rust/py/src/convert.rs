@@ -1,4 +1,4 @@
-//! The only crossing between Python and the kernels: arrays in, errors out, the interpreter lock released.
+//! The only crossing between Python and the kernels: arrays in, errors out, the GIL released.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -16,8 +16,8 @@ use crate::claim::Claimed;
 /// An array of any type.
 pub type Array<'py> = Bound<'py, PyUntypedArray>;
 
-/// Runs `work` with the interpreter lock released, on the package's threads. A kernel's error becomes a
-/// `ValueError`, a panic (which would be a bug of ours) a `RuntimeError`.
+/// Runs `work` with the GIL released. A kernel's error becomes a `ValueError`, a panic (a bug of ours) a
+/// `RuntimeError`.
 pub fn run_native<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, KernelError> + Send,
@@ -42,7 +42,7 @@ pub fn unfit(argument: &str, wanted: &str, got: impl std::fmt::Display) -> PyErr
     PyValueError::new_err(format!("{argument}: wanted {wanted}, got {got}"))
 }
 
-/// A number from `at_least` up that fits 32 bits, from a Python integer.
+/// A Python integer of at least `at_least` and below 2**32.
 pub fn number(argument: &str, value: &Bound<'_, PyAny>, at_least: u32) -> PyResult<u32> {
     match value.extract::<u32>() {
         Ok(number) if number >= at_least => Ok(number),
@@ -99,8 +99,8 @@ fn typed<'a, 'py, T: Element>(
     })
 }
 
-/// Runs a kernel that reads `x` and fills `out`, or that works in place, without `x`, where both are the same memory.
-/// They are arrays of one type and shape.
+/// Runs a kernel that reads `x` and fills `out`, arrays of one type and shape. Where both are the same memory the
+/// kernel gets no `x` and works in place.
 pub fn run_native_into<T: Element, R: Send>(
     x: &Array<'_>,
     out: &Array<'_>,
@@ -115,7 +115,7 @@ pub fn run_native_into<T: Element, R: Send>(
     run_native(py, || kernel(x, out))
 }
 
-/// Length of the last axis: the dimension of one row. A 0-dimensional array has rows of one element.
+/// The length of a row, which is that of the last axis; 1 if the array is 0-dimensional.
 pub fn row_len(array: &Bound<'_, PyUntypedArray>) -> usize {
     array.shape().last().copied().unwrap_or(1)
 }
@@ -126,7 +126,7 @@ pub enum Float {
     F64,
 }
 
-/// Which of them an array holds, in whatever order of bytes: [`read`] and [`write`] take the native one.
+/// Which of them an array holds, in either byte order: [`read`] and [`write`] refuse the foreign one.
 pub fn float_type(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Float> {
     let dtype = array.dtype();
     match (dtype.kind(), dtype.itemsize()) {
@@ -158,7 +158,7 @@ impl<'py> PerRow<'py> {
     }
 }
 
-/// Runs the body with `T` bound to the floating-point type of the array, whose name is the argument's.
+/// Runs the body with `T` bound to the floating-point type of the array, a variable named as the argument.
 #[macro_export]
 macro_rules! with_real {
     ($array:ident, $T:ident => $body:expr) => {
@@ -175,7 +175,7 @@ macro_rules! with_real {
     };
 }
 
-/// Runs the body with `I` bound to the type of an array of places: integers of 32 bits, or else of 64.
+/// Runs the body with `I` bound to the type of an array of indices: `i32` if it holds that, otherwise `i64`.
 #[macro_export]
 macro_rules! with_index {
     ($array:ident, $I:ident => $body:expr) => {{
@@ -190,7 +190,7 @@ macro_rules! with_index {
     }};
 }
 
-/// Runs the body with `T` bound to the type of an array of integer codes, whose name is the argument's.
+/// Runs the body with `T` bound to the type of an array of integer codes, a variable named as the argument.
 #[macro_export]
 macro_rules! with_code {
     ($array:ident, $T:ident => $body:expr) => {{

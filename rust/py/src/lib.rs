@@ -1,9 +1,8 @@
-//! The extension module `dpmesh._core`. Its functions take arrays that the Python face has already made
-//! C-contiguous, check what only they can see, release the interpreter lock, call a kernel and give the
-//! result. They hold no arithmetic.
+//! The extension module `dpmesh._core`. Its functions take the arguments of the Python API, check them, release the
+//! GIL, call a kernel and return the result. They hold no arithmetic.
 //!
-//! A free-threaded interpreter stays free: classes are frozen, the team of threads is behind a lock, and an
-//! array that a kernel writes is borrowed by nobody else.
+//! Free-threaded Python is safe: classes are frozen, the team of threads is behind a lock, and an array that a kernel
+//! writes is borrowed exclusively.
 
 mod accounting;
 mod arguments;

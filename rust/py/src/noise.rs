@@ -29,7 +29,7 @@ pub struct NoiseArguments<'py> {
 }
 
 impl<'py> NoiseArguments<'py> {
-    /// Those of a kernel that calls the stream so.
+    /// `argument` is the kernel's name for the stream.
     pub fn new(
         law: &str,
         scale: &Bound<'py, PyAny>,

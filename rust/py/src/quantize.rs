@@ -15,7 +15,7 @@ use crate::noise::NoiseArguments;
 use crate::stream::Stream;
 use crate::{with_code, with_real};
 
-/// Gives the codes, and how many of them were saturated.
+/// The codes, and how many of them were saturated.
 #[pyfunction]
 fn quantize<'py>(
     x: &Bound<'py, PyAny>,

@@ -8,7 +8,7 @@ use crate::arguments::{buffer, by_python, floats, integer, non_negative, one_of}
 use crate::convert::{Array, row_len, run_native, run_native_into, unfit, write};
 use crate::with_real;
 
-/// How the system is solved: for the first power by recursion, unless a method is named.
+/// How to solve the system: by the method named, otherwise by recursion for the first power and FFT for higher ones.
 fn method(power: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult<Method> {
     let power = integer("power", power, 1)?;
     let fourier = Method::Fourier { power };
@@ -29,7 +29,7 @@ fn method(power: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult
     Ok(chosen)
 }
 
-/// A row is one block if there are none.
+/// Without `blocks`, each row is one block.
 #[pyfunction]
 fn smooth<'py>(
     x: &Bound<'py, PyAny>,

@@ -1,4 +1,4 @@
-//! Boundary of `dpmesh_core::stream`: keys and streams that Python can hold but not look into.
+//! Boundary of `dpmesh_core::stream`: keys and streams, opaque to Python.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl Key {
         })
     }
 
-    /// The key that an integer of at least 0 and below 2**256 stands for. Who knows it can subtract the noise.
+    /// The key made from an integer of at least 0 and below 2**256. Anyone who knows the seed can subtract the noise.
     #[staticmethod]
     #[pyo3(signature = (seed, cipher = "aes"))]
     fn seeded(seed: &Bound<'_, PyAny>, cipher: &str) -> PyResult<Key> {
@@ -86,7 +86,7 @@ impl Key {
         })
     }
 
-    /// Writes the key into a new file that only its owner can read; a seeded key is not saved, but its seed.
+    /// Writes the key into a new file that only its owner can read. A seeded key is refused: keep its seed.
     fn save(&self, path: PathBuf) -> PyResult<()> {
         if self.is_seeded {
             let wanted = "a key from the operating system to save";
@@ -109,7 +109,7 @@ impl Key {
         self.is_seeded
     }
 
-    /// Whether it is for all nodes: one that `for_nodes` made is not.
+    /// Whether the key is for all nodes: one made by `for_nodes` is not.
     #[getter]
     fn is_whole(&self) -> bool {
         self.nodes.is_none()
@@ -134,7 +134,7 @@ impl Key {
         })
     }
 
-    /// The same key for a process that holds only these of its nodes: row r of what it draws is that of node nodes[r].
+    /// The same key for a process that holds only these nodes: row r of what it draws is that of node nodes[r].
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Key> {
         Ok(Key {
             secret: self.secret.clone(),
@@ -175,13 +175,13 @@ impl Stream {
         self.is_seeded
     }
 
-    /// What it is for.
+    /// The purpose that the stream is for.
     #[getter]
     fn purpose(&self) -> u32 {
         self.kernel.purpose()
     }
 
-    /// The round that it is for.
+    /// The round that the stream is for.
     #[getter]
     fn round(&self) -> u32 {
         self.kernel.round()
@@ -199,7 +199,7 @@ impl Stream {
         run_native(py, || self.kernel.words_into(node, 0, out))
     }
 
-    /// Two numbers of each of so many rows, 106 random bits: rows that have them in common draw the same.
+    /// For each of `rows` rows, its first two numbers, 106 random bits: rows with the same pair draw the same.
     fn marks<'py>(
         &self,
         py: Python<'py>,
@@ -216,7 +216,7 @@ impl Stream {
         PySet::new(py, numbers.as_chunks().0.iter().map(|&[a, b]| (a, b)))
     }
 
-    /// The same stream for rows of some of its nodes only: row r of what it draws is that of node nodes[r].
+    /// The same stream for some of its nodes only: row r of what it draws is that of node nodes[r].
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Stream> {
         let nodes = some_of(self.kernel.nodes(), nodes)?;
         Ok(Stream {
@@ -279,12 +279,7 @@ fn seed_bytes(seed: &Bound<'_, PyAny>) -> PyResult<Zeroizing<[u8; 32]>> {
     }
 }
 
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Key>()?;
-    module.add_class::<Stream>()
-}
-
-/// The nodes with these numbers among those that are held, which are all for `None`.
+/// The nodes at these places among the `held` ones; `None` holds all.
 fn some_of(held: Option<&[u32]>, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Arc<[u32]>> {
     let nodes = read::<u32>("nodes", nodes)?;
     let Some(held) = held else {
@@ -294,4 +289,9 @@ fn some_of(held: Option<&[u32]>, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<
     let chosen: Result<_, u32> = nodes.as_slice()?.iter().map(of).collect();
     let wanted = format!("nodes below {}, as many as the key is for", held.len());
     chosen.map_err(|node| unfit("nodes", &wanted, node))
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Key>()?;
+    module.add_class::<Stream>()
 }

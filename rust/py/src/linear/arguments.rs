@@ -1,4 +1,4 @@
-//! What linear models are told of: features and labels, batches, settings.
+//! Arguments of linear models: features and labels, batches, settings.
 
 use dpmesh_core::KernelError;
 use dpmesh_core::linear::{Averaging, Clipping, Form, Loss, Objective};
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::convert::Array;
 use crate::projection::norm;
 
-// Variants are tried in their order, and one that does not fit costs microseconds: arrays, the usual case, come first.
+// Variants are tried in order, and a mismatch costs microseconds: arrays, the usual case, come first.
 
 /// A dense matrix, or the `(indptr, indices, values, columns)` of a sparse one.
 #[derive(FromPyObject)]
@@ -26,7 +26,7 @@ pub struct Model<'py>(
     pub Option<usize>,
 );
 
-/// The records of each node: `(indptr, indices)`, or as many for each in a row of its own.
+/// The records of each node: a row of indices each, or `(indptr, indices)` where their numbers differ.
 #[derive(FromPyObject)]
 pub enum BatchArguments<'py> {
     #[pyo3(transparent)]
@@ -34,7 +34,7 @@ pub enum BatchArguments<'py> {
     Ragged(Array<'py>, Array<'py>),
 }
 
-/// Runs the body with `$batches` bound to the batches that it named.
+/// Runs the body with `$batches`, which held these arguments, bound to the [`Batches`].
 macro_rules! with_batches {
     ($batches:ident => $body:expr) => {
         match &$batches {
@@ -76,7 +76,7 @@ pub fn to_clipping(arguments: Option<ClippingArguments<'_>>) -> PyResult<Option<
     Ok(Some(Clipping { norm, bound }))
 }
 
-/// What makes an objective of the labels: `f64` for one score, `i64` for classes.
+/// Types of labels, which decide the objective: `f64` for one score, `i64` for classes.
 pub trait Labels: numpy::Element {
     fn objective<'a>(
         labels: &'a [Self],
@@ -126,7 +126,7 @@ impl Labels for i64 {
     }
 }
 
-/// Runs the body natively, with `$x` bound to the features of type `$T`.
+/// Runs the body by `run_native`, with `$x` bound to the features of type `$T`.
 macro_rules! with_features {
     ($py:ident, $features:expr, $T:ident, $x:ident => $body:expr) => {
         match $features {
