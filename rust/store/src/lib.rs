@@ -4,10 +4,10 @@
 
 use std::marker::PhantomData;
 
-/// Bytes of a line, in which memory is written.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// `f32` and `f64`: types that are nothing but their bytes.
+/// `f32` and `f64`: types without padding or pointers.
 pub trait Number: Copy + sealed::Sealed {}
 
 impl Number for f32 {}
@@ -19,23 +19,22 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// Calls `work` with the [`Writer`] of the calling thread, and makes sure at the end that every thread sees what it
-/// wrote.
+/// Calls `work` with a [`Writer`]; when it returns, every thread sees what was written.
 #[inline(always)]
 pub fn past_cache<'a, R>(work: impl FnOnce(&mut Writer<'a>) -> R) -> R {
     work(&mut Writer(PhantomData))
 }
 
-/// Writes past the cache. What it wrote stays borrowed, so that nobody reads it, until [`past_cache`] has returned.
+/// Writes past the cache. What it wrote stays borrowed, so that nobody reads it, until [`past_cache`] returns.
 #[derive(Debug)]
 pub struct Writer<'a>(PhantomData<(&'a mut (), *const ())>);
 
 impl<'a> Writer<'a> {
-    /// Copies `from`, at best a kilobyte or more, to `to`.
+    /// Copies `from` to `to`; worth it from about a kilobyte on.
     ///
     /// # Panics
     ///
-    /// If they are not of the same length.
+    /// If their lengths differ.
     #[inline]
     pub fn copy<T: Number>(&mut self, to: &'a mut [T], from: &[T]) {
         assert_eq!(to.len(), from.len());
@@ -58,7 +57,7 @@ impl Drop for Writer<'_> {
     }
 }
 
-/// Copies whole lines, to where lines begin.
+/// Copies whole cache lines; `to` must begin with one.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[allow(unsafe_code)]
@@ -70,11 +69,11 @@ fn copy_lines<T: Number>(to: &mut [T], from: &[T]) {
     for (to, from) in to.chunks_exact_mut(len).zip(from.chunks_exact(len)) {
         let to: *mut __m128i = to.as_mut_ptr().cast();
         let from: *const __m128i = from.as_ptr().cast();
-        // SAFETY: both are a line long, four vectors, and `to` begins where a line does. A number is nothing but its
-        // bytes. Every x86-64 processor has SSE2. Nobody reads `to` before `fence`: only `Writer::copy` calls this, for
-        // slices that stay borrowed until the lifetime of the `Writer` ends. That is a parameter of `past_cache`, which
-        // the call cannot outlive, and before it returns or unwinds it drops the `Writer`, on the same thread, as a
-        // `Writer` can be neither taken from behind its reference nor sent.
+        // SAFETY: both chunks are a line long, which is four vectors, and `to` is aligned to a line. A `Number` has no
+        // padding. Every x86-64 processor has SSE2. Nobody reads `to` before `fence`: only `Writer::copy` calls this, on
+        // slices borrowed for the `'a` of the `Writer`. `'a` is a lifetime parameter of `past_cache`, so it lasts until
+        // the call ends; and before that call returns or unwinds it drops the `Writer`, on the same thread: a `Writer`
+        // can be neither moved out of its reference nor sent to another thread.
         unsafe {
             let vectors = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
             for (i, vector) in vectors.into_iter().enumerate() {
@@ -84,7 +83,7 @@ fn copy_lines<T: Number>(to: &mut [T], from: &[T]) {
     }
 }
 
-/// Orders what was written past the cache before what this thread writes next.
+/// Orders this thread's writes past the cache before its later writes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 #[allow(unsafe_code)]

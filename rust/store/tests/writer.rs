@@ -1,4 +1,4 @@
-//! A copy past the cache is a copy, wherever it begins and ends, and nothing beside it changes.
+//! A copy past the cache is exact, wherever it begins and ends, and nothing beside it changes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

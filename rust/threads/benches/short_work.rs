@@ -1,4 +1,4 @@
-//! Short pieces of work some time after the last one, by a team and by rayon.
+//! Short pieces of work with pauses between them, by a team and by rayon.
 
 use std::hint::{black_box, spin_loop};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn pass(time: Duration) {
     }
 }
 
-/// The time of `work`, done so many times with pauses between.
+/// The time of `work`, done `times` times with a pause before each.
 fn with_pauses(times: u64, pause: Duration, mut work: impl FnMut()) -> Duration {
     let one = |_| {
         pass(pause);

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Items are handed out in their order; results must not depend on which thread has which.
+//! Items are handed out in order; results must not depend on which thread gets which.
 
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -14,64 +14,65 @@ use std::thread::available_parallelism;
 
 use team::{Team, Work};
 
-/// The environment variable that says how many threads to use, where nobody calls [`set_threads`].
+/// The environment variable with the number of threads, used unless [`set_threads`] is called.
 pub const VARIABLE: &str = "DPMESH_NUM_THREADS";
 
-/// Into so many handfuls for each thread the items that are left are cut: neighbours stay together, and the last
-/// handfuls are small, so that nobody waits long.
+/// A thread takes the next 1 / (`HANDFULS` * threads) of the items left: neighbours stay together, and the last
+/// handfuls are small, so that no thread waits long for another.
 const HANDFULS: usize = 4;
 
-static EVERYBODYS: RwLock<Option<Arc<Team>>> = RwLock::new(None);
+static GLOBAL: RwLock<Option<Arc<Team>>> = RwLock::new(None);
 
 thread_local! {
     /// The team of [`with_threads`], while the thread is in it.
     static OWN: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
     static IS_HELPER: Cell<bool> = const { Cell::new(false) };
     /// From [`before_fork`] to [`after_fork`].
-    static FORKING: RefCell<Option<Everybodys>> = const { RefCell::new(None) };
+    static FORKING: RefCell<Option<GlobalGuard>> = const { RefCell::new(None) };
 }
 
-type Everybodys = RwLockWriteGuard<'static, Option<Arc<Team>>>;
+type GlobalGuard = RwLockWriteGuard<'static, Option<Arc<Team>>>;
 
-/// Threads that work is shared among, the calling one included; 1 for a thread that helps another.
+/// The number of threads that share work, the calling one included; 1 on a thread that helps another.
 ///
-/// Unless [`set_threads`] was called these are [`VARIABLE`]'s or, without it, as many as there are processors for this
-/// process.
+/// Unless [`set_threads`] was called this is the value of [`VARIABLE`] or, without it, the number of processors that
+/// this process may use.
 #[must_use]
 pub fn threads() -> usize {
     if IS_HELPER.get() { 1 } else { team().threads() }
 }
 
-/// Sets the number of threads of the whole process, at least 1, the calling one included. Work under way goes on as it
-/// began.
+/// Sets the number of threads of the whole process, at least 1, the calling one included. Work under way keeps the
+/// threads that it has.
 pub fn set_threads(count: usize) {
-    *everybodys() = Some(Arc::new(Team::new(count)));
+    *global() = Some(Arc::new(Team::new(count)));
 }
 
-/// To be called before this process is forked, by the thread that does: others wait until [`after_fork`] with looking for
-/// their team. A lock that one of them held would stay closed in the child, where it does not live on. Called twice it
-/// is as called once, as it is where a module that asks for it is loaded again.
+/// To be called before a fork, by the thread that forks: until [`after_fork`], others that look for the team wait. A
+/// lock that one of them held would stay locked in the child, where that thread does not exist. A second call changes
+/// nothing: the hook is registered twice where a module is loaded twice.
 pub fn before_fork() {
     FORKING.with_borrow_mut(|forking| {
-        forking.get_or_insert_with(everybodys);
+        forking.get_or_insert_with(global);
     });
 }
 
-/// To be called after the fork in the parent, and in the child, whose team gets new threads: the old ones do not live on.
+/// To be called after the fork, in the parent and in the child. The child gets new threads, as the old ones do not exist
+/// there.
 pub fn after_fork(is_child: bool) {
-    if let Some(mut everybodys) = FORKING.take()
+    if let Some(mut global) = FORKING.take()
         && is_child
     {
-        let team = everybodys.take();
-        *everybodys = team.map(|team| Arc::new(Team::new(team.threads())));
+        let team = global.take();
+        *global = team.map(|team| Arc::new(Team::new(team.threads())));
     }
 }
 
-fn everybodys() -> Everybodys {
-    EVERYBODYS.write().unwrap_or_else(PoisonError::into_inner)
+fn global() -> GlobalGuard {
+    GLOBAL.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `work`; what it shares is shared among so many threads, at least 1, of a team of its own.
+/// Calls `work`, with a team of `count` threads, at least 1, for whatever it shares.
 pub fn with_threads<R>(count: usize, work: impl FnOnce() -> R) -> R {
     struct Restore(Option<Arc<Team>>);
     impl Drop for Restore {
@@ -115,7 +116,7 @@ pub fn for_each<I: ExactSizeIterator + Send, S>(
     });
 }
 
-/// `value(item)` for each item, in their order.
+/// `value(item)` for each item, in order.
 ///
 /// # Panics
 ///
@@ -142,10 +143,10 @@ fn team() -> Arc<Team> {
     if let Some(own) = OWN.with_borrow(Clone::clone) {
         return own;
     }
-    if let Some(team) = &*EVERYBODYS.read().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(team) = &*GLOBAL.read().unwrap_or_else(PoisonError::into_inner) {
         return Arc::clone(team);
     }
-    Arc::clone(everybodys().get_or_insert_with(|| Arc::new(Team::new(default_threads()))))
+    Arc::clone(global().get_or_insert_with(|| Arc::new(Team::new(default_threads()))))
 }
 
 fn default_threads() -> usize {

@@ -1,14 +1,14 @@
-//! Waiting for what may come within microseconds.
+//! Waiting for something that may come within microseconds.
 
 use std::hint::spin_loop;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-/// How long to look before sleeping: longer than an interpreter takes between two kernels that work on megabytes, which
-/// push it out of the cache.
+/// How long to look before sleeping: longer than a Python interpreter takes between two kernels on megabytes of data,
+/// which evict it from the cache.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// How long to do so without giving way to other programs.
+/// How long to spin before yielding to other programs.
 const HURRY: Duration = Duration::from_micros(5);
 
 pub(crate) struct Patience {
@@ -20,7 +20,7 @@ impl Patience {
         Self { since: None }
     }
 
-    /// Passes a moment; false once there is no more patience.
+    /// Waits a moment; false once patience has run out.
     pub(crate) fn wait(&mut self) -> bool {
         let waited = self.since.get_or_insert_with(Instant::now).elapsed();
         if waited < HURRY {

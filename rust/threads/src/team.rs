@@ -8,16 +8,16 @@ use std::thread::{self, Thread};
 
 use crate::patience::Patience;
 
-/// Threads that a team has at most.
+/// The most threads a team has.
 pub(crate) const MOST_THREADS: usize = TURN as usize;
 
-/// In [`Shared::state`], what an opening or a closing adds: work is open while their number is odd. Below it stands the
-/// number of threads inside.
+/// What opening or closing work adds to [`Shared::state`]. `state / TURN` counts both, so it is odd while work is open;
+/// `state % TURN` is the number of helpers inside.
 const TURN: u64 = 1 << 16;
 
 pub(crate) type Work<'a> = dyn Fn() + Sync + 'a;
 
-/// The caller's thread and others that help it.
+/// The caller's thread and its helpers.
 pub(crate) struct Team {
     threads: usize,
     shared: Arc<Shared>,
@@ -28,7 +28,7 @@ pub(crate) struct Team {
 /// What helpers see of their team.
 struct Shared {
     state: AtomicU64,
-    /// Present while a thread may be inside.
+    /// Present while a helper may be inside.
     job: Mutex<Option<Job>>,
     /// The first panic of a helper.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -41,12 +41,12 @@ struct Shared {
 struct Job {
     work: &'static Work<'static>,
     caller: Thread,
-    /// Helpers that there is work for.
+    /// The number of helpers that there is work for.
     most: usize,
 }
 
 impl Team {
-    /// A team of so many threads, the caller's included. The others start with the first work.
+    /// A team of `threads` threads, the caller's included. The others start with the first work.
     pub(crate) fn new(threads: usize) -> Self {
         let threads = threads.clamp(1, MOST_THREADS);
         Self {
@@ -60,8 +60,8 @@ impl Team {
         self.threads
     }
 
-    /// Does the work on the calling thread and, at the same time, on others, of which up to `most` are woken for it;
-    /// returns when all who began it are done. Where the team is at work already, the caller does it alone.
+    /// Does the work on the calling thread and at the same time on helpers, of which up to `most` are woken for it;
+    /// returns when all that began it are done. If the team is already at work, the caller does it alone.
     ///
     /// # Panics
     ///
@@ -119,12 +119,12 @@ impl Drop for Open<'_> {
     }
 }
 
-/// The same work for threads that know nothing of its lifetime.
+/// The same work without its lifetime, for the helpers.
 #[allow(unsafe_code)]
 fn outlive(work: &Work<'_>) -> &'static Work<'static> {
-    // SAFETY: only `Open::new` calls this, and helpers find the work only while they are inside. `Open` lives shorter
-    // than the work: `Team::share` drops it before it returns, also when it unwinds. Its drop lets nobody else in,
-    // waits until nobody is inside, and takes the work away.
+    // SAFETY: only `Open::new` calls this, and helpers use the work only while they are inside. The work outlives
+    // `Open`: `Team::share` drops it before it returns or unwinds. That drop lets no more helpers in, waits until none
+    // is inside, and removes the work.
     unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) }
 }
 
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Starts the helpers, as many as the system gives.
+    /// Starts the helpers, as many as the system allows.
     fn hire(self: &Arc<Self>) -> Vec<Thread> {
         let start = |index| {
             let shared = Arc::clone(self);
@@ -151,7 +151,7 @@ impl Shared {
         helpers.map(|helper| helper.thread().clone()).collect()
     }
 
-    /// What a helper does all its life.
+    /// The life of a helper.
     fn help(&self, index: usize) {
         crate::become_helper();
         let mut turn = 0;
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Waits for an open turn other than `turn`, and puts it there; false when there will be no other.
+    /// Waits for an open turn other than `turn` and stores it there; false once the team is dismissed.
     fn next_turn(&self, turn: &mut u64, index: usize) -> bool {
         let asleep = &self.asleep[index];
         let mut patience = Patience::new();
@@ -183,8 +183,8 @@ impl Shared {
                 *turn = now;
                 return true;
             }
-            // Whoever opens a turn after this thread has said that it sleeps will wake it; one opened before is seen
-            // in the next pass.
+            // A turn opened after this thread declared itself asleep wakes it; one opened before is seen in the next
+            // pass.
             if !patience.wait() && asleep.swap(true, SeqCst) {
                 thread::park();
                 patience = Patience::new();
@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// Enters, if that turn is still open; tells how many helpers are inside then.
+    /// Enters if that turn is still open: the job, and how many helpers are now inside.
     fn join(&self, turn: u64) -> Option<(Job, usize)> {
         let enter = |state| (state / TURN == turn).then_some(state + 1);
         let before = self.state.fetch_update(SeqCst, SeqCst, enter).ok()?;
@@ -200,8 +200,8 @@ impl Shared {
         Some((job, (before % TURN) as usize + 1))
     }
 
-    /// Wakes a helper that sleeps, if there is one. That takes some ten microseconds: so the caller wakes one, and that
-    /// one the next.
+    /// Wakes a sleeping helper, if there is one. Waking takes some ten microseconds, so the caller wakes one helper and
+    /// each helper the next.
     fn wake_one(&self) -> bool {
         let helpers = self.helpers.get().into_iter().flatten();
         let sleeper = (self.asleep.iter().zip(helpers))

@@ -1,4 +1,4 @@
-//! What a team promises: every item once, in order for `map`, panics told, and never a wait without end.
+//! What a team promises: every item once, in order for `map`, panics passed on, no deadlock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ fn every_item_is_worked_on_once_and_stays_in_its_place() {
 fn others_help() {
     with_threads(4, || {
         let met = std::sync::Barrier::new(4);
-        // Each of four items waits until four threads are here.
+        // Each item waits until four threads are here.
         for_each(
             0..4,
             || (),
@@ -118,7 +118,7 @@ fn nobody_looks_for_the_team_while_the_process_forks_and_the_child_has_one() {
     for is_child in [false, true] {
         assert_eq!(squares(100)[99], 99 * 99);
         before_fork();
-        before_fork(); // as a module does that was loaded twice
+        before_fork(); // as a module loaded twice does
         let other = thread::spawn(|| squares(100).len());
         thread::sleep(Duration::from_millis(20));
         assert!(!other.is_finished());
