@@ -1,19 +1,19 @@
-//! The block function of `ChaCha20` (RFC 8439) for as many blocks side by side as the processor's vectors have lanes,
-//! each lane with a nonce and a counter of its own. The `chacha20` crate, to which the tests compare it, computes
-//! the blocks of one nonce only and is 1.5 (AVX2) to 5 times (AVX-512) as slow.
+//! The block function of `ChaCha20` (RFC 8439) for one block in each lane of the processor's vectors, each with its own
+//! nonce and counter. The `chacha20` crate, to which the tests compare it, computes blocks of a single nonce at a time
+//! and takes 1.5 (AVX2) to 5 times (AVX-512) as long.
 
 use pulp::{Arch, Simd, WithSimd};
 
 /// Bytes of one block.
 pub(crate) const BLOCK: usize = 64;
 
-/// Bytes that are written at once, and of which a row is a multiple.
+/// Bytes written at once; the length of a row is a multiple of this.
 const QUARTER: usize = 16;
 
-/// Most lanes that a vector has: 512 bits.
+/// The most lanes of a vector: those of 512 bits.
 const LANES: usize = 16;
 
-/// Most vectors of blocks that are computed together: one waits for its last result while another computes.
+/// The most sets of blocks, one block a lane, computed together: one set computes while another waits for a result.
 const MOST_SETS: usize = 2;
 
 /// "expand 32-byte k"
@@ -22,10 +22,10 @@ const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]
 /// Words 12 to 15 of the state: the counter of a block and its nonce.
 pub(crate) type Position = [u32; 4];
 
-/// The positions of blocks that are computed together, word by word.
+/// The positions of blocks computed together, word by word.
 type Positions = [[u32; MOST_SETS * LANES]; 4];
 
-/// Fills each row with the key stream from the block at its position on.
+/// Fills each row with the key stream that begins at its position.
 pub(crate) fn key_stream<'a>(key: &[u8; 32], rows: impl Iterator<Item = (Position, &'a mut [u8])>) {
     Arch::new().dispatch(KeyStream { key, rows });
 }
@@ -42,7 +42,7 @@ impl<'a, I: Iterator<Item = (Position, &'a mut [u8])>> WithSimd for KeyStream<'_
     fn with_simd<S: Simd>(self, simd: S) {
         const { assert!(S::U32_LANES <= LANES) };
         let cipher = Cipher::new(simd, self.key);
-        // Only with AVX-512 there are registers for two sets.
+        // Only AVX-512 has the registers for two sets.
         let sets = if S::U32_LANES == LANES { MOST_SETS } else { 1 };
         let mut positions = [[0; MOST_SETS * LANES]; 4];
         let mut pieces: [&mut [[u8; QUARTER]]; MOST_SETS * LANES] = Default::default();
@@ -90,7 +90,7 @@ impl<S: Simd> Cipher<S> {
         Cipher { simd, shared }
     }
 
-    /// Fills a row but for its last blocks, which are too few, and counts its position on.
+    /// Fills as much of a row as whole rounds of `SETS` sets cover, advances its position, and returns the rest.
     #[inline(always)]
     fn fill<'r, const SETS: usize>(
         &self,
@@ -144,8 +144,8 @@ impl<S: Simd> Cipher<S> {
         );
     }
 
-    /// RFC 8439, 2.3: ten double rounds, then the sum with the state before them. `store(lane, quarter, bytes)` gets
-    /// the quarters of the blocks.
+    /// RFC 8439, 2.3: ten double rounds, then the initial state is added. `store(lane, quarter, bytes)` gets the
+    /// quarters of the blocks.
     #[inline(always)]
     fn blocks<const SETS: usize>(
         &self,
@@ -209,7 +209,7 @@ fn by_lane<S: Simd>(
     }
 }
 
-/// From four words of eight lanes, the four words of lanes 0 and 4, of 1 and 5, ..
+/// Four words of eight lanes each, regrouped: the four words of lanes 0 and 4, of lanes 1 and 5, ..
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn transposed(simd: pulp::x86::V3, words: [[u32; 8]; 4]) -> [[[u8; QUARTER]; 2]; 4] {

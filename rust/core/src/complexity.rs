@@ -7,14 +7,14 @@ use crate::parallel::{is_serial, map, vectorized};
 use crate::stream::Stream;
 use crate::{KernelError, Real};
 
-/// For each draw of signs `r` the largest `<r, v>` over the rows `v` of `vectors`.
+/// For each draw of signs `r`, the largest `<r, v>` over the rows `v` of `vectors`.
 ///
-/// Draw number `k` has `dim` independent signs, 1 and -1 with probability `p` each and else 0, from the stream's
-/// sequence `first + k`: so draws can be made in parts, with the same result.
+/// Draw number `k` has `dim` independent signs, 1 and -1 with probability `p` each and otherwise 0, from the stream's
+/// sequence `first + k`: draws made in several calls are those of one.
 ///
 /// # Errors
-/// If `vectors` is no whole number of rows of `dim` elements, there is none, `p` is not in [0, 1/2], or the draws
-/// reach beyond sequence 2^32 - 1.
+/// If `vectors` is not a whole number of rows of `dim` elements, at least 1, `p` is not in [0, 1/2], or the draws reach
+/// beyond sequence 2^32 - 1.
 pub fn suprema_into<T: Real>(
     vectors: &[T],
     dim: usize,

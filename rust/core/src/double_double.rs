@@ -1,10 +1,10 @@
 //! Numbers of about 106 bits, each the unevaluated sum of two `f64` (T. J. Dekker, 1971): for the few constants that
-//! `f64` does not hold well enough.
+//! need more precision than `f64` has.
 
 use std::f64::consts::LN_2;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// `0 + 1`, the second at most half a unit in the last place of the first.
+/// The sum of its two fields, the second at most half a unit in the last place of the first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct DoubleDouble(f64, f64);
 
@@ -104,7 +104,7 @@ impl Div for DoubleDouble {
 mod tests {
     use super::*;
 
-    /// The number whose binary digits after the point are those of `digits`, to 106 bits.
+    /// `digits / 2^128`, to 106 bits.
     fn fraction(digits: u128) -> DoubleDouble {
         let piece = |i: i32| {
             let piece = (digits >> (96 - 32 * i)) as u32;

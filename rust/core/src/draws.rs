@@ -1,6 +1,6 @@
 //! Uniform, Bernoulli and Rademacher draws for the rows of a matrix, samples without replacement and random orders,
 //! each row from the stream of its own node.
-//! A draw takes 64 bits of the stream, and its probabilities are exact to 2^-63.
+//! A draw takes 64 bits of the stream; its probabilities are exact to 2^-63.
 
 use crate::error::{rows, same_len};
 use crate::parallel::{for_each, for_each_row_with, is_serial, vectorized};
@@ -8,21 +8,21 @@ use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::{BLOCK_BYTES, Stream};
 use crate::{KernelError, Sample};
 
-/// Each takes 64 bits.
+/// Uniform numbers, of 64 bits each, in a block of the stream.
 const NUMBERS_PER_BLOCK: usize = BLOCK_BYTES / 8;
 
-/// Elements that take as long elsewhere as to draw a number and to put it in order.
+/// The cost of drawing and sorting a number, in elements of simpler work (see `is_serial`).
 const SORTED: usize = 16;
 
-/// So few numbers are put in order by counting the smaller ones of each: that has no branches, and a processor could
-/// not foresee those of sorting.
+/// Up to this many numbers are sorted by counting, for each, the smaller ones: this has no branches, and those of other
+/// sorts are unpredictable.
 const FEW: usize = 128;
 
-/// Numbers of a row that are in memory at a time.
+/// Numbers of a row in memory at a time.
 const AT_ONCE: usize = 1 << 20;
 
 /// Fills the rows of `dim` elements of `out` with numbers from [0, 1): multiples of 2^-24 in `f32`, of 2^-53 in
-/// `f64`. The row of a node begins at the same place of its sequence in every call.
+/// `f64`. A node's row begins at the same place of its sequence in every call.
 ///
 /// # Errors
 /// If `out` is no whole number of rows, or the nodes are not distinct or not one for each row.
@@ -85,7 +85,7 @@ pub fn rademacher_into(
 }
 
 /// Fills each row of `size` elements of `out` with a sample without replacement of the numbers below its count,
-/// ascending: the places of the smallest of as many uniform numbers, which are those of [`uniform_into`] in `f64`.
+/// ascending: the places of the smallest of that count of uniform numbers, those of [`uniform_into`] in `f64`.
 ///
 /// # Errors
 /// As [`uniform_into`], and if there is not one count for each row or one of them is less than `size`.
@@ -132,13 +132,13 @@ pub struct Rows<'a> {
     pub values: &'a [i64],
 }
 
-/// Fills `out` with so many values of each row, `lengths[i]` of row `i`: pass by pass over the row, each in a new random
-/// order, the last one cut off. In a pass values stand in the order of as many uniform numbers, which are those of
-/// [`uniform_into`] in `f64`, one pass after the other.
+/// Fills `out` with `lengths[i]` values of each row `i`: pass after pass over the row, each in a new random order, the
+/// last one cut off. A pass sorts the values by one uniform number each; the passes take these in turn from the numbers
+/// of [`uniform_into`] in `f64`.
 ///
 /// # Errors
-/// As [`uniform_into`], and if `indptr` does not rise from 0 to the number of values, the lengths are not one for each
-/// row and add up to that of `out`, or an empty row is to give a value.
+/// As [`uniform_into`], and if `indptr` does not rise from 0 to the number of values, there is not one length for each
+/// row, the lengths do not add up to that of `out`, or an empty row is to give a value.
 pub fn shuffle_into(
     rows: Rows<'_>,
     lengths: &[i64],
@@ -172,7 +172,7 @@ pub fn shuffle_into(
                 }
                 order.clear();
                 order.extend(coins.iter().zip(values).map(|(c, &v)| (c.to_bits(), v)));
-                order.sort_unstable(); // numbers of at least 0 stand in the order of their bits
+                order.sort_unstable(); // numbers of at least 0 have the order of their bits
                 for (out, &(_, value)) in out.iter_mut().zip(order.iter()) {
                     *out = value;
                 }
@@ -182,12 +182,12 @@ pub fn shuffle_into(
     Ok(())
 }
 
-/// Cuts passes over rows of these sizes into batches of `batch_size`, so many for each row; the last one of a pass has
-/// what is left. `out` begins with 0; then it says how many values there are up to the end of each batch.
+/// Cuts passes over rows of these sizes into `batches[i]` batches of row `i`. Each has `batch_size` values; the last of
+/// a pass has what is left. `out` gets 0, and then the total number of values up to the end of each batch.
 ///
 /// # Errors
-/// If `batch_size` is not positive, there is not one number of batches for each row, a row is to give a negative number
-/// of them, or some although it is empty, or `out` has not one element more than there are batches.
+/// If `batch_size` is not positive, there is not one number of batches for each row, a number of batches is negative,
+/// an empty row is to give a batch, or `out` does not have one element more than there are batches.
 pub fn batch_ends_into(
     sizes: &[i64],
     batches: &[i64],
@@ -224,10 +224,10 @@ pub fn batch_ends_into(
     same_len("out", out.len(), 0)
 }
 
-/// Writes the values in the order of their numbers, as far as there is room.
+/// Writes the values in the order of their numbers, as many as `out` has room for.
 #[inline(always)]
 fn order_few(coins: &[f64], values: &[i64], out: &mut [i64]) {
-    const ONE: f64 = (1_u64 << 53) as f64; // the numbers are multiples of one over this
+    const ONE: f64 = (1_u64 << 53) as f64; // the numbers are multiples of 1 / ONE
     let mut keys = [[i64::MAX; LANES]; FEW / LANES];
     for (place, (key, coin)) in keys.as_flattened_mut().iter_mut().zip(coins).enumerate() {
         *key = ((coin * ONE) as i64) << 7 | place as i64; // of equal numbers the first
@@ -246,7 +246,7 @@ fn order_few(coins: &[f64], values: &[i64], out: &mut [i64]) {
     }
 }
 
-/// The values of a row, and where they go.
+/// The values of a row, and where its passes go.
 type Passes<'v, 'o> = (&'v [i64], &'o mut [i64]);
 
 fn passes<'v, 'o>(
@@ -278,8 +278,8 @@ fn passes<'v, 'o>(
     Ok(tasks)
 }
 
-/// Writes the places of the smallest of `count` numbers, ascending, as many as `out` has; of equal ones the first.
-/// `find` adds those below a bound, with their places, to `low`, which is memory for about as many.
+/// Writes the places of the `out.len()` smallest of `count` numbers, ascending; of equal numbers the first counts as
+/// smaller. `find` adds the numbers below a bound, with their places, to `low`, which is scratch memory.
 fn smallest(
     count: usize,
     low: &mut Vec<(f64, i64)>,

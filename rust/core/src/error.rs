@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// An argument that a kernel cannot work with: which one, what was wanted, what came.
+/// An argument that a kernel refuses: which one, what was wanted, what it got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelError {
     /// Name of the argument, as in the kernel's signature.
@@ -77,7 +77,7 @@ pub(crate) fn rows(argument: &'static str, len: usize, dim: usize) -> Result<usi
     Ok(len / dim)
 }
 
-/// Fails unless the buffer `argument` has as many elements as it is to receive.
+/// Fails unless `argument`, which has `len` elements, has `wanted`.
 pub(crate) fn same_len(
     argument: &'static str,
     len: usize,

@@ -1,13 +1,13 @@
-//! The exponential function as branch-free arithmetic on single numbers, so that loops over it become vector
-//! instructions; the bits are the same on every processor, as in `transform`.
+//! The exponential function as branch-free scalar arithmetic, so that the compiler vectorizes loops over it; the bits
+//! are the same on every processor, as in `transform`.
 
 use std::f64::consts::LOG2_E;
 
-/// Where the results end: `exp(-708.39)` is just above the smallest positive number of full precision.
+/// The largest argument with a result other than 0: `exp(-708.39)` is just above the smallest positive normal number.
 const END: f64 = 708.39;
-/// Adding it leaves an integer in the lowest bits, without an instruction for the conversion.
+/// Adding it to a number leaves the nearest integer in the lowest bits, without a conversion instruction.
 const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
-/// `ln 2` in two parts, the first of so few bits that its products with the integers here are exact.
+/// `ln 2` in two parts, the first with so few bits that its products with the integers here are exact.
 const LN_2: [f64; 2] = [
     f64::from_bits(0x3fe6_2e42_fee0_0000),
     1.908_214_929_270_587_7e-10,
@@ -29,8 +29,8 @@ const SERIES: [f64; 10] = [
 
 /// `exp(-x)` for a number of at least 0, within 1.25 units in the last place; 0 from 708.39 on.
 ///
-/// Half a unit comes from the last sum, and where the result is below a power of two a quarter each from its second
-/// term and from `rest`; the rounding of the series and its fit take less than the last quarter.
+/// Half a unit comes from the last sum and, where the result is just below a power of two, a quarter each from its
+/// second term and from `rest`; the rounding of the series and the error of its fit are less than another quarter.
 #[inline(always)]
 pub(crate) fn exp_of_negative(x: f64) -> f64 {
     let shifted = (-x).mul_add(LOG2_E, TO_INTEGER);

@@ -1,8 +1,8 @@
-//! Integers that stand for places in a sparse matrix.
+//! The integer types of sparse matrices' indices.
 
 /// The integers that index a sparse matrix.
 pub trait Index: Copy + Ord + Send + Sync + std::fmt::Debug + 'static {
-    /// The same number; beyond the length of any slice if it is negative.
+    /// The same number; if negative, one beyond the length of any slice.
     fn position(self) -> usize;
 }
 

@@ -6,8 +6,8 @@
 //! - Every kernel is generic over `f32` and `f64` ([`Real`]), takes any length from 1 up, and returns
 //!   [`KernelError`] for arguments that do not fit; it does not panic.
 //! - A kernel named `.._in_place` overwrites its argument, one named `.._into` fills a given buffer.
-//! - Work is shared by the threads of `dpmesh-threads` in blocks of fixed size, so that a result has the same bits
-//!   for any number of threads.
+//! - Threads share work in blocks whose size does not depend on their number, so that a result has the same bits for
+//!   any number of threads.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

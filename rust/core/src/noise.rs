@@ -4,11 +4,11 @@
 //! else.
 //!
 //! # Guarantee
-//! A sample is a deterministic function of 96 to 128 random bits (63 or 64 of them for the magnitude) of a stream
-//! that nobody can tell from a random one without the key. It has the law up to the rounding of its
-//! type: the mass beyond the largest sample is about 2^-64. A sum rounded to floating point is *not* exactly
-//! differentially private: which numbers occur depends on the value below the noise (Mironov, CCS 2012). Where that
-//! matters, add discrete noise to values on a grid ([`crate::discrete`]).
+//! A sample is a deterministic function of 64 to 128 bits (63 or 64 of them for the magnitude) of a stream that cannot
+//! be told from a random one without the key. Its distribution is the law up to the rounding of its type; the mass
+//! beyond the largest sample is about 2^-64. A sum rounded to floating point is *not* exactly differentially private:
+//! which sums are possible depends on the value under the noise (Mironov, CCS 2012). Where that matters, add discrete
+//! noise to values on a grid ([`crate::discrete`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,7 +35,7 @@ pub struct Noise<'a> {
     pub law: Law,
     /// One scale for all rows or one for each; 0 means no noise.
     pub scales: &'a [f64],
-    /// Where its randomness comes from. What draws from the same stream again gets the same noise again.
+    /// Where its randomness comes from. Drawing from the same stream again gives the same noise.
     pub stream: &'a Stream,
     /// The node of each row; `None` for 0, 1, ..
     pub nodes: Option<&'a [u32]>,
@@ -45,8 +45,8 @@ pub struct Noise<'a> {
 ///
 /// # Errors
 /// If a scale is negative or not finite (in `T`), there is neither one scale nor one for each row, the nodes are
-/// not distinct or not one for each row, `x` is no whole number of rows, or a noisy element is NaN or infinite; what
-/// the rows then hold is not defined.
+/// not distinct or not one for each row, `x` is not a whole number of rows, or a noisy element is NaN or infinite. The
+/// content of the rows is then undefined.
 pub fn add_noise_in_place<T: Sample>(
     x: &mut [T],
     dim: usize,
@@ -68,13 +68,13 @@ pub fn add_noise_into<T: Sample>(
     add_noise_up_to(f64::INFINITY, Some(x), dim, noise, out)
 }
 
-/// As [`add_noise_into`], or [`add_noise_in_place`] where there is no `x`; no noisy row may be longer than `longest`.
+/// As [`add_noise_into`], or [`add_noise_in_place`] without `x`, where no noisy row may be longer than `longest`.
 ///
-/// That is its L1 norm for Laplace noise and its L2 norm for Gaussian noise, the norms that their privacy is in.
-/// Whether a row is refused is a function of the noisy row: it tells no more of `x`.
+/// Length is the norm in which the noise gives privacy: L1 for Laplace, L2 for Gaussian. Whether a row is refused is a
+/// function of the noisy row alone: it reveals no more of `x`.
 ///
 /// # Errors
-/// As [`add_noise_into`], and if a noisy row is longer.
+/// As [`add_noise_into`], and if a noisy row is longer than `longest`.
 pub fn add_noise_up_to<T: Sample>(
     longest: f64,
     x: Option<&[T]>,
@@ -120,17 +120,17 @@ fn draw<T: Sample>(
     bounds.check(x, dim)
 }
 
-/// What noisy rows must keep to; whether they do is found out as they are drawn.
+/// What noisy rows must keep to, checked as they are drawn.
 pub(crate) struct Bounds<T> {
     norm: Norm,
     longest: f64,
-    /// A row of elements that are no larger is not too long.
+    /// A row is not too long if none of its elements is larger than this.
     largest: T,
     kept: AtomicBool,
 }
 
 impl<T: Real> Bounds<T> {
-    /// Those of finite rows.
+    /// The bounds of rows that need only be finite.
     pub(crate) fn finite() -> Bounds<T> {
         Bounds::new(Law::Gaussian, f64::INFINITY, 1)
     }
@@ -175,7 +175,7 @@ impl<T: Real> Bounds<T> {
 }
 
 impl<'a> Noise<'a> {
-    /// The noise of a matrix of `rows` rows of `dim` elements, which tells `bounds` of elements beyond them.
+    /// The noise of a matrix of `rows` rows of `dim` elements, which records in `bounds` whether rows keep to them.
     pub(crate) fn source<T: Sample>(
         &self,
         onto: Onto<'a, T>,
@@ -193,7 +193,7 @@ impl<'a> Noise<'a> {
     }
 }
 
-/// The scales as `T`; fails if one would turn into something else, as 1e-50 into no noise in `f32`.
+/// The scales as `T`; fails if the conversion loses one, such as 1e-50, which would mean no noise in `f32`.
 fn scales_in<T: Sample>(scales: &[f64], rows: usize) -> Result<Vec<T>, KernelError> {
     if scales.len() != 1 && scales.len() != rows {
         let wanted = format!("1 number or {rows}, one for each row");
@@ -216,9 +216,9 @@ fn scales_in<T: Sample>(scales: &[f64], rows: usize) -> Result<Vec<T>, KernelErr
 pub(crate) enum Onto<'a, T> {
     /// Nothing: the noise itself is stored.
     Nothing,
-    /// What is there.
+    /// The rows that the result replaces.
     Itself,
-    /// Rows of so many elements elsewhere.
+    /// Other rows, and the number of elements of each.
     Rows(&'a [T], usize),
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct Scaled<'a, T> {
     law: Law,
     scales: Vec<T>,
     onto: Onto<'a, T>,
-    /// What they are held to, if anybody asks.
+    /// What the noisy rows are checked against.
     bounds: Option<&'a Bounds<T>>,
 }
 
@@ -313,7 +313,7 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
     }
 }
 
-/// The pair of lane `l` becomes elements `l` and `8 + l`.
+/// The pair of lane `l` becomes samples `l` and `8 + l`.
 #[inline(always)]
 fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
     let (high, low) = (lanes(words, 0), lanes(words, 1));

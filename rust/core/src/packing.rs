@@ -1,27 +1,27 @@
-//! Codes in messages of a few bits each, and exactly back.
+//! Lossless packing of codes into messages of a few bits a code.
 //!
 //! # Format
 //! The symbol of a code `c` is `2 c` for `c >= 0` and `-2 c - 1` for `c < 0` (zigzag). In a message of `bits` bits a
-//! code, the codes from `-(2^(bits - 1) - 1)` to `2^(bits - 1) - 1` stand there as their symbols; the symbol
-//! `2^bits - 1` stands for any other code, an escaped one. The symbols follow each other from the lowest bit of the first
-//! byte upwards, with zeros up to a whole byte. Then come the escaped codes in their order, 8 bytes each, lowest
-//! first. A sequence of codes has exactly one message.
+//! code, the codes from `-(2^(bits - 1) - 1)` to `2^(bits - 1) - 1` are written as their symbols; any other code is
+//! escaped and written as `2^bits - 1`. The symbols follow each other from the lowest bit of the first byte upwards, with
+//! zeros up to a whole byte. Then come the escaped codes in order, 8 bytes each, little-endian. A sequence of codes has
+//! exactly one message.
 
 use crate::KernelError;
 use crate::error::{rows, same_len};
 use crate::parallel::{for_each_row, is_serial, map, vectorized};
 use crate::quantize::Code;
 
-/// Symbols that fill whole words of 32 bits, however many bits they have.
+/// A number of symbols that fill whole 32-bit words, whatever their bits.
 const GROUP: usize = 32;
 
-/// Codes of one block, a multiple of [`GROUP`].
+/// Codes in a block, a multiple of [`GROUP`].
 const BLOCK: usize = 1024;
 
-/// Codes of one task.
+/// Codes in a task.
 const TASK: usize = 16 * BLOCK;
 
-/// The value of the expression for a number of bits that the compiler knows.
+/// The value of the expression with the number of bits, 1 to 32, as a constant.
 macro_rules! with_bits {
     ($bits:expr, $BITS:ident => $body:expr) => {
         with_bits!($bits, $BITS => $body, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28
@@ -41,7 +41,7 @@ macro_rules! with_bits {
     };
 }
 
-/// The fewest bits for which no code is escaped: from 1 to 65, of which messages can have up to 32.
+/// The fewest bits for which no code is escaped: from 1 to 65, though messages have at most 32.
 pub fn bits_needed<C: Code>(codes: &[C]) -> u32 {
     vectorized!({
         let symbols = || codes.iter().map(|code| symbol(code.widened()));
@@ -55,7 +55,8 @@ pub fn bits_needed<C: Code>(codes: &[C]) -> u32 {
 /// The length in bytes of the message of each row of `dim` codes.
 ///
 /// # Errors
-/// If `bits` is not between 1 and 32, `codes` is no whole number of rows, or `out` has not one element for each row.
+/// If `bits` is not between 1 and 32, `codes` is not a whole number of rows, or `out` does not have one element for each
+/// row.
 pub fn packed_sizes_into<C: Code>(
     codes: &[C],
     dim: usize,
@@ -66,14 +67,14 @@ pub fn packed_sizes_into<C: Code>(
     same_len("out", out.len(), rows("codes", codes.len(), dim)?)?;
     for_each_row(out, 1, dim, |row, size| {
         let codes = &codes[row * dim..(row + 1) * dim];
-        let escaped = |code: &&C| !stands(code.widened(), escape);
+        let escaped = |code: &&C| !fits(code.widened(), escape);
         let escaped = vectorized!(codes.iter().filter(escaped).count());
         size[0] = (symbol_bytes(dim, bits) + 8 * escaped) as u64;
     });
     Ok(())
 }
 
-/// The message of `codes` in `bits` bits each, from 1 to 32.
+/// The message of `codes` with `bits` bits each.
 ///
 /// # Errors
 /// If `bits` is not between 1 and 32.
@@ -103,9 +104,9 @@ fn pack_block<C: Code>(codes: &[C], bits: u32, escape: u32, bytes: &mut [u8]) ->
         let mut others = 0;
         for (to, code) in symbols.iter_mut().zip(codes) {
             let code = code.widened();
-            let stands = stands(code, escape);
-            *to = if stands { symbol(code) as u32 } else { escape };
-            others |= u32::from(!stands);
+            let fits = fits(code, escape);
+            *to = if fits { symbol(code) as u32 } else { escape };
+            others |= u32::from(!fits);
         }
         others == 0
     });
@@ -118,13 +119,13 @@ fn pack_block<C: Code>(codes: &[C], bits: u32, escape: u32, bytes: &mut [u8]) ->
         return Vec::new();
     }
     let codes = codes.iter().map(|code| code.widened());
-    codes.filter(|&code| !stands(code, escape)).collect()
+    codes.filter(|&code| !fits(code, escape)).collect()
 }
 
-/// The codes of the message that [`pack`] made of so many of them in `bits` bits each.
+/// Fills `out` with the codes of a message that [`pack`] made with `bits` bits each.
 ///
 /// # Errors
-/// If `bits` is not between 1 and 32, or `message` is not the message of so many codes of this type.
+/// If `bits` is not between 1 and 32, or `message` is not the message of `out.len()` codes of this type.
 pub fn unpack_into<C: Code>(message: &[u8], bits: u32, out: &mut [C]) -> Result<(), KernelError> {
     let escape = escape(bits)?;
     let (count, body) = (out.len(), symbol_bytes(out.len(), bits));
@@ -162,7 +163,7 @@ pub fn unpack_into<C: Code>(message: &[u8], bits: u32, out: &mut [C]) -> Result<
     }
     for (place, code) in places.into_iter().zip(codes) {
         let code = i64::from_le_bytes(*code);
-        if stands(code, escape) {
+        if fits(code, escape) {
             let wanted = format!("only codes escaped that do not fit {bits} bits");
             return Err(KernelError::new("message", wanted, code));
         }
@@ -209,7 +210,7 @@ fn unpack_block<'a, C: Code>(
     Ok(escapes)
 }
 
-/// Symbols side by side, from the lowest bit up.
+/// Writes symbols side by side, from the lowest bit up.
 fn join<const BITS: usize>(symbols: &[u32; GROUP], bytes: &mut [u8]) {
     let mut words = [0; BITS];
     for (i, &symbol) in symbols.iter().enumerate() {
@@ -251,7 +252,7 @@ fn split<const BITS: usize>(bytes: &[u8], symbols: &mut [u32; GROUP]) {
     }
 }
 
-/// The code in its type; fails if that does not hold it.
+/// The code in its type; fails if it does not fit.
 #[inline(always)]
 fn narrowed<C: Code>(code: i64) -> Result<C, KernelError> {
     let narrowed = C::truncated(code);
@@ -273,14 +274,14 @@ fn code_of(symbol: u32) -> i64 {
     i64::from(symbol >> 1) ^ -i64::from(symbol & 1)
 }
 
-/// Whether the code stands in a message as its symbol.
+/// Whether the code is written as its symbol.
 #[inline(always)]
-fn stands(code: i64, escape: u32) -> bool {
+fn fits(code: i64, escape: u32) -> bool {
     let largest = i64::from(escape >> 1);
     -largest <= code && code <= largest
 }
 
-/// The symbol that stands for an escaped code.
+/// The symbol of escaped codes.
 fn escape(bits: u32) -> Result<u32, KernelError> {
     if (1..=32).contains(&bits) {
         Ok(u32::MAX >> (32 - bits))

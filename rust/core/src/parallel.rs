@@ -1,33 +1,33 @@
-//! Sharing work among threads without letting their number show in the result: work is cut into blocks
-//! of a size that depends on the data alone, and partial results are joined in the order of the blocks.
+//! Sharing work among threads so that their number does not affect the result: work is cut into blocks of a size that
+//! depends on the data alone, and partial results are combined in the order of the blocks.
 
 use dpmesh_threads::threads;
 use pulp::{Arch, NullaryFnOnce};
 
 use crate::Real;
 
-/// Elements of one block: small enough for the first-level cache, large enough to hide the dispatch.
+/// Elements in a block: small enough for the L1 cache, large enough to hide the dispatch.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Below this many elements, some 10 to 30 microseconds of work, a kernel stays on the calling thread: others would
-/// come too late.
+/// Below this many elements, some 10 to 30 microseconds of work, a kernel stays on the calling thread: other threads
+/// would come too late.
 pub(crate) const SERIAL_BELOW: usize = 8 * BLOCK;
 
-/// Elements that one task gets at least.
+/// The fewest elements of a task.
 const TASK: usize = 2 * BLOCK;
 
-/// Whether the calling thread does the work on so many elements alone.
+/// Whether the calling thread does the work on this many elements alone.
 pub(crate) fn is_serial(elements: usize) -> bool {
     elements < SERIAL_BELOW || threads() == 1
 }
 
-/// Whether threads are better shared within the work on each row than among rows: where these are few and long.
+/// Whether threads had better share the work within each row than the rows, which are few and long.
 pub(crate) fn is_better_within(rows: usize, cost: usize) -> bool {
     rows < threads() && cost >= SERIAL_BELOW
 }
 
-/// Calls `work(scratch, item)` for each item, on several threads unless `serial`. What `scratch` holds from an earlier
-/// call is not defined. An item should be some microseconds of work.
+/// Calls `work(scratch, item)` for each item, on several threads unless `serial`. `scratch` keeps the content of any
+/// earlier call. An item should be some microseconds of work.
 pub(crate) fn for_each<I: ExactSizeIterator + Send, S>(
     items: I,
     serial: bool,
@@ -42,7 +42,7 @@ pub(crate) fn for_each<I: ExactSizeIterator + Send, S>(
     }
 }
 
-/// `value(item)` for each item, in their order, on several threads unless `serial`.
+/// `value(item)` for each item, in order, on several threads unless `serial`.
 pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
     items: I,
     serial: bool,
@@ -55,9 +55,9 @@ pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
     }
 }
 
-/// The value of the expression, compiled for the widest vector instructions that this processor has.
+/// The value of the expression, compiled for the widest vector instructions of this processor.
 ///
-/// The functions that it calls must be `#[inline(always)]`, or the compiler may leave them outside, compiled for
+/// The functions that it calls must be `#[inline(always)]`, or the compiler may not inline them and compile them for
 /// the oldest processor. Nothing may depend on the vector width, so that the bits are the same everywhere.
 macro_rules! vectorized {
     ($work:expr) => {
@@ -75,7 +75,7 @@ pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
     dispatch_on(instruction_set(), work)
 }
 
-/// The widest vector instructions that this processor has.
+/// The widest vector instructions of this processor.
 #[cfg(not(test))]
 #[inline]
 pub(crate) fn instruction_set() -> Arch {
@@ -92,7 +92,7 @@ pub(crate) fn instruction_set() -> Arch {
     CHOSEN.get().unwrap_or_default()
 }
 
-/// What `work` gives with each of the [`instruction_sets`], the portable one first; on the calling thread only.
+/// The result of `work` with each of the [`instruction_sets`], the portable one first; on the calling thread only.
 #[cfg(test)]
 pub(crate) fn with_each_instruction_set<R>(work: impl Fn() -> R) -> Vec<R> {
     let with = |set| {
@@ -118,7 +118,7 @@ pub(crate) fn dispatch_on<R>(arch: Arch, work: impl FnMut() -> R) -> R {
     arch.dispatch(Inlined(work))
 }
 
-/// The instruction sets of this processor that [`vectorized!`] chooses from, for tests that all give the same.
+/// The instruction sets that [`vectorized!`] can choose on this processor, the portable one first.
 #[cfg(test)]
 pub(crate) fn instruction_sets() -> Vec<Arch> {
     #[allow(unused_mut)]
@@ -128,10 +128,10 @@ pub(crate) fn instruction_sets() -> Vec<Arch> {
     sets
 }
 
-/// Bytes of a line of the cache, and of the widest vector register.
+/// Bytes of a cache line, and of the widest vector register.
 pub(crate) const LINE: usize = 64;
 
-/// So many elements in `room` that hold anything and begin with a line of the cache.
+/// `len` elements of `room`, with any content, that begin at a cache line.
 pub(crate) fn at_line<T: Real>(room: &mut Vec<T>, len: usize) -> &mut [T] {
     let line = LINE / size_of::<T>();
     room.resize(len + line, T::ZERO);
@@ -139,21 +139,20 @@ pub(crate) fn at_line<T: Real>(room: &mut Vec<T>, len: usize) -> &mut [T] {
     &mut room[start..][..len]
 }
 
-/// Asks for the cache line of an element, inside the slice or not: a hint, without effect on results.
+/// Prefetches the cache line of an element, inside the slice or not: a hint, without effect on results.
 #[inline(always)]
 pub(crate) fn fetch<T>(slice: &[T], index: usize) {
-    ask::<T, 1>(slice.as_ptr().wrapping_add(index));
+    prefetch::<T, 1>(slice.as_ptr().wrapping_add(index));
 }
 
-/// Asks for the cache line of a place that is needed later than what [`fetch`] asks for: it comes as far as the
-/// second-level cache.
+/// Prefetches the cache line of a place into the L2 cache only: for data needed later than that of [`fetch`].
 #[inline(always)]
 pub(crate) fn fetch_early<T>(place: *const T) {
-    ask::<T, 2>(place);
+    prefetch::<T, 2>(place);
 }
 
 #[inline(always)]
-fn ask<T, const LEVEL: u8>(place: *const T) {
+fn prefetch<T, const LEVEL: u8>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
     if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1};
@@ -166,7 +165,7 @@ fn ask<T, const LEVEL: u8>(place: *const T) {
     let _ = place;
 }
 
-/// As [`fetch`], for so many elements from `first` on.
+/// As [`fetch`], for `len` elements from `first` on.
 #[inline(always)]
 pub(crate) fn fetch_all<T>(slice: &[T], first: usize, len: usize) {
     let line = LINE / size_of::<T>();
@@ -202,8 +201,8 @@ pub(crate) fn for_each_row_with<T: Send, S>(
     });
 }
 
-/// As [`for_each_row`], calling `work(first_row, rows)` for several rows at once: where rows are short, what it sets up
-/// for them costs more than what it does with each.
+/// As [`for_each_row`], calling `work(first_row, rows)` for several rows at once: with short rows, the set-up costs more
+/// than the work on each.
 pub(crate) fn for_each_group<T: Send>(
     x: &mut [T],
     dim: usize,
@@ -271,7 +270,7 @@ pub(crate) fn for_each_part<T: Send, S>(
     }
 }
 
-/// `value(block)` for each block of `len` elements, in their order.
+/// `value(block)` for each block of `len` elements, in order.
 pub(crate) fn map_blocks<T: Sync, R: Send>(
     x: &[T],
     len: usize,
@@ -302,11 +301,11 @@ pub(crate) fn for_each_tile<T: Send, S>(
     });
 }
 
-/// What [`for_each_tile`] shares.
+/// The tiles that [`for_each_tile`] shares among threads.
 struct Tiles<'x, T> {
     rest: &'x mut [T],
     dim: usize,
-    /// A piece of a row, or a multiple of `dim`.
+    /// Elements in a tile: less than a row, or whole rows.
     len: usize,
     row: usize,
     column: usize,

@@ -1,5 +1,5 @@
-//! Every kernel gives the same bits with every instruction set that this processor has, and without any. (Those of
-//! `qnet` and of the ciphers' blocks have tests of their own.)
+//! Every kernel gives the same bits with each instruction set of this processor, and with portable code. (The kernels
+//! of `qnet` and the ciphers have tests of their own.)
 
 use std::fmt::Debug;
 
@@ -24,7 +24,7 @@ fn numbers<T: Real>() -> Vec<T> {
     (0..ROWS * DIM).map(value).collect()
 }
 
-/// Results as printed, which is exact.
+/// Compares results as printed, which is exact.
 fn check(work: impl Fn() -> Box<dyn Debug>) {
     let results = with_each_instruction_set(|| format!("{:?}", work()));
     for result in &results[1..] {
@@ -64,7 +64,7 @@ fn hash(hash: u64, bits: u64) -> u64 {
     (hash.rotate_left(5) ^ bits).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
-/// Each row half itself, and a quarter each of the next and of one that is far away if `stride` is more than 1.
+/// Each row mixes half itself, a quarter the next row and a quarter another, far away if `stride` is more than 1.
 fn mixed<T: Real>(rows: usize, dim: usize, stride: usize) -> Vec<T> {
     let indptr: Vec<usize> = (0..=rows).map(|row| 3 * row).collect();
     let neighbours = |row| [row, (row + 1) % rows, (stride * row + 3) % rows];

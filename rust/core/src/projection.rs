@@ -10,7 +10,7 @@ use crate::parallel::{
 };
 use crate::{KernelError, Real};
 
-/// Which norm a row is measured in.
+/// The norm of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Norm {
     /// Sum of absolute values.
@@ -30,11 +30,10 @@ impl Norm {
     }
 }
 
-/// Up to this many elements, the norm of a row is not worth a call.
+/// The norm of a row of up to this many elements is inlined: a call would cost more.
 const SHORT: usize = 64;
 
-/// The norm of one row, summed in `f64`; NaN or infinite exactly if the row is not finite or the sum
-/// overflows.
+/// The norm of one row, summed in `f64`; NaN or infinite exactly if an element is, or if the sum overflows.
 pub fn norm<T: Real>(row: &[T], kind: Norm) -> f64 {
     kind.root(outlined_sum(row, kind))
 }
@@ -56,8 +55,8 @@ pub(crate) fn inlined_norm<T: Real>(row: &[T], kind: Norm) -> f64 {
     kind.root(sum_of_powers(row, kind))
 }
 
-/// The sum of absolute values or squares whose [`root`](Norm::root) is the norm: of several rows, roots are best taken
-/// together.
+/// The sum of absolute values or squares whose [`root`](Norm::root) is the norm: the roots of several rows are best
+/// taken together.
 #[inline(always)]
 pub(crate) fn sum_of_powers<T: Real>(row: &[T], kind: Norm) -> f64 {
     if row.len() > SHORT {
@@ -107,7 +106,7 @@ pub(crate) fn is_within<T: Real>(block: &[T], largest: T) -> bool {
 /// The norm of each row of `dim` elements.
 ///
 /// # Errors
-/// If `x` is no whole number of rows, or `out` has not one element for each row.
+/// If `x` is not a whole number of rows, or `out` does not have one element for each row.
 pub fn row_norms_into<T: Real>(
     x: &[T],
     dim: usize,
@@ -129,8 +128,8 @@ pub fn row_norms_into<T: Real>(
 /// The scaled norm may exceed `bound` by the rounding of `T`, about `1e-7` relative in `f32`.
 ///
 /// # Errors
-/// If `bound` is not finite and positive, `x` is no whole number of rows, or a row is not finite (its norm
-/// would hide what it holds); `x` is then unchanged.
+/// If `bound` is not finite and positive, `x` is not a whole number of rows, or the norm of a row is not finite; `x` is
+/// then unchanged.
 pub fn clip_rows_in_place<T: Real>(
     x: &mut [T],
     dim: usize,
@@ -192,7 +191,7 @@ fn finite_norms<T: Real>(
     }
 }
 
-/// Scales a row of this norm down to the bound.
+/// Scales a row, whose norm this is, down to the bound.
 #[inline(always)]
 pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
     if norm > bound {
@@ -202,7 +201,7 @@ pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
                 *v *= factor;
             }
         } else {
-            // Of the factor too few bits are left: rounded up it would let the row out of the ball.
+            // The factor has too few bits left: rounded up, it would leave the row outside the ball.
             for v in row {
                 *v = T::from_f64(v.to_f64() / norm * bound);
             }
@@ -210,7 +209,7 @@ pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
     }
 }
 
-/// Independent sums, which the compiler keeps in vector registers as long as it does not see them added up.
+/// Independent sums, which the compiler keeps in vector registers as long as it does not see them added together.
 const LANES: usize = 8;
 
 /// Sums of `f(v)` over the elements that fill whole vectors.

@@ -1,14 +1,15 @@
-//! Unbiased probabilistic quantization: numbers become integer codes, the multiples of a step next to them.
+//! Unbiased probabilistic quantization: a number becomes the integer code of one of the two multiples of a step next to
+//! it.
 //!
 //! For `t = x / step`, rounded to `f64`, the code is `floor(t) + 1` with probability `t - floor(t)` and `floor(t)`
-//! otherwise, so that the mean of `code * step` is `x` and its variance [`variance_into`]. The coin is compared with the
-//! fraction, never added to `t`, which would round it away for large `t`; it has 24 random bits for `f32` and 53 for `f64`,
-//! and the probability of going up is the fraction rounded up to so many (Aysal, Coates, Rabbat: Distributed average
-//! consensus with dithered quantization, IEEE Trans. Signal Processing 2008).
+//! otherwise, so that the mean of `code * step` is `x` and its variance is that of [`variance_into`]. The coin is compared
+//! with the fraction, never added to `t`, which would round it away for large `t`; it has 24 random bits for `f32` and 53
+//! for `f64`, and the probability of going up is the fraction rounded up to that many bits (Aysal, Coates, Rabbat:
+//! Distributed average consensus with dithered quantization, IEEE Trans. Signal Processing 2008).
 //!
 //! # Guarantee
-//! What is quantized after the noise of a mechanism is a function of its release and of independent coins: it has
-//! at least the mechanism's privacy.
+//! Quantized after a mechanism has added its noise, the codes are a function of its release and of independent coins:
+//! they are at least as private.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -33,20 +34,20 @@ pub struct Quantizer<'a> {
     pub coins: &'a Stream,
     /// The node of each row; `None` for 0, 1, ..
     pub nodes: Option<&'a [u32]>,
-    /// What becomes of codes that their type does not hold.
+    /// What becomes of codes that do not fit their type.
     pub overflow: Overflow,
 }
 
-/// What becomes of a code that its type does not hold.
+/// What becomes of a code that does not fit its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
     /// It is an error.
     Refuse,
-    /// The nearest code of the type takes its place, and is counted: it is biased.
+    /// It becomes the nearest code of the type, which is biased, and is counted.
     Saturate,
 }
 
-/// The integers that codes are stored in: `i8`, `i16`, `i32`, and `i64` up to 2^51, where `f64` still has fractions.
+/// The integer types of codes: `i8`, `i16`, `i32`, and `i64` within ±2^51, where `f64` still has fractions.
 pub trait Code: Copy + Default + Display + PartialEq + Send + Sync + 'static {
     /// The lowest code.
     const LOWEST: i64;
@@ -85,8 +86,8 @@ code!(i64, -(1_i64 << 51), (1_i64 << 51) - 1);
 ///
 /// # Errors
 /// If a value is not finite, or its code does not fit and the quantizer refuses that (the error names the first such
-/// row and value; what `out` then holds is not defined); if the step is not between 1e-150 and 1e150, the nodes
-/// are not distinct or not one for each row, `x` is no whole number of rows, or `out` is not as long.
+/// value and its row; the content of `out` is then undefined); if the step is not between 1e-150 and 1e150, the nodes
+/// are not distinct or not one for each row, `x` is not a whole number of rows, or `out` is not as long as `x`.
 pub fn quantize_into<T: Sample, C: Code>(
     x: &[T],
     dim: usize,
@@ -96,7 +97,7 @@ pub fn quantize_into<T: Sample, C: Code>(
     quantize(x, dim, None, quantizer, out)
 }
 
-/// As [`quantize_into`] after [`add_noise_into`](crate::noise::add_noise_into), to the bit, in one pass.
+/// [`add_noise_into`](crate::noise::add_noise_into) and then [`quantize_into`], in one pass and with the same bits.
 ///
 /// # Errors
 /// As both, and if noise and coins come from streams of the same purpose and round.
@@ -177,7 +178,7 @@ fn flip<T: Sample, C: Code, K: Coin>(
     misfits.saturated_or_error::<C>(dim)
 }
 
-/// Coins thrown for numbers, and the codes that they make.
+/// Flips a coin for each number and stores the code that it decides.
 #[derive(Clone, Copy)]
 struct Flips<'a, T, C, K> {
     /// A part of a matrix of rows of `dim`, from element `start` on.
@@ -224,7 +225,7 @@ impl<T: Sample, C: Code, K: Coin> Sampler for Flips<'_, T, C, K> {
             seen |= code.wrapping_sub(C::LOWEST) as u64;
             *out = C::truncated(code);
         }
-        // The number of codes is a power of 2.
+        // `seen` is within the range exactly if every difference is: the number of codes is a power of 2.
         if seen > (C::HIGHEST - C::LOWEST) as u64 {
             self.settle(first, x, coins, out);
         }
@@ -232,7 +233,7 @@ impl<T: Sample, C: Code, K: Coin> Sampler for Flips<'_, T, C, K> {
 }
 
 impl<T: Sample, C: Code, K: Coin> Flips<'_, T, C, K> {
-    /// As `store`, one by one, where not all codes fit.
+    /// As `store`, one by one, for a part where not all codes fit.
     #[cold]
     #[inline(never)]
     fn settle(&self, first: usize, x: &[T], coins: &[K], out: &mut [C]) {
@@ -248,12 +249,12 @@ impl<T: Sample, C: Code, K: Coin> Flips<'_, T, C, K> {
 #[derive(Default)]
 struct Misfits {
     saturated: u64,
-    /// Position, value and code of the first that is an error.
+    /// Position, value and code of the first error.
     error: Option<(usize, f64, f64)>,
 }
 
 impl Misfits {
-    /// What stands for `code`.
+    /// The code to store for `code`.
     fn settle<T: Real, C: Code>(
         &mut self,
         position: usize,
@@ -306,7 +307,7 @@ pub fn dequantize_into<T: Real, C: Code>(
     Ok(())
 }
 
-/// The variance `step^2 p (1 - p)` of each quantized number, `p` being the probability that it goes up.
+/// The variance `step^2 p (1 - p)` of each quantized number, where `p` is the probability that it goes up.
 ///
 /// # Errors
 /// If a value is not finite, the step is not between 1e-150 and 1e150, or `out` is not as long as `x`.
@@ -340,7 +341,7 @@ fn for_each_piece<T: Send>(x: &mut [T], work: impl Fn(usize, &mut [T]) + Send + 
     );
 }
 
-/// `1 / step`, without overflow, also of the square.
+/// `1 / step`, for a step whose square, like that of the result, does not overflow.
 fn per_step(step: f64) -> Result<f64, KernelError> {
     if (1e-150..=1e150).contains(&step) {
         Ok(1.0 / step)

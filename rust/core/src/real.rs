@@ -27,7 +27,7 @@ pub trait Real:
     const ZERO: Self;
     /// 1.
     const ONE: Self;
-    /// The smallest positive number of full precision.
+    /// The smallest positive normal number.
     const MIN_POSITIVE: Self;
     /// The largest finite number.
     const MAX: Self;

@@ -1,14 +1,14 @@
-//! Drawing rows of samples, each row from the stream of its own node. A row is a sequence of chunks; a chunk
-//! begins at a fixed place of the stream, so that rows may be cut anywhere and drawn by any thread.
+//! Drawing rows of samples, each row from the stream of its own node. A row is a sequence of chunks, and each chunk
+//! begins at a fixed place of the stream, so that any thread can draw any of them.
 
 use crate::KernelError;
 use crate::parallel::{fetch_all, for_each_group, for_each_part, vectorized};
 use crate::stream::{BLOCK_BYTES, Stream};
 
-/// Samples of one chunk.
+/// Samples in a chunk.
 pub(crate) const CHUNK: usize = 512;
 
-/// Elements that take as long elsewhere as one sample.
+/// The cost of a sample, in elements of simpler work (see `for_each_row`).
 const SAMPLE: usize = 2;
 
 /// Words and samples are laid out in groups of this many, for vector instructions.
@@ -20,13 +20,13 @@ pub(crate) type Word = [u8; 4];
 /// The smallest piece of a stream that becomes samples.
 #[derive(Clone, Copy)]
 pub(crate) struct Unit {
-    /// Samples of one unit, a divisor of [`CHUNK`].
+    /// Samples in a unit, a divisor of [`CHUNK`].
     pub samples: usize,
-    /// Words of the stream behind them, at most two for each sample.
+    /// Words of the stream that make them, at most two for each sample.
     pub words: usize,
 }
 
-/// How samples come from words, and what becomes of them.
+/// How words become samples, and how those are stored.
 pub(crate) trait Sampler: Sync {
     /// What is drawn.
     type Sample: Copy + Default + Send;
@@ -38,23 +38,23 @@ pub(crate) trait Sampler: Sync {
     /// Turns whole units of words into samples; `#[inline(always)]`.
     fn draw(&self, words: &[Word], samples: &mut [Self::Sample]);
 
-    /// Whether [`store`](Self::store) does the same for all rows, so that it can have several at once.
+    /// Whether [`store`](Self::store) treats all rows alike, so that it can take several at once.
     fn rows_are_alike(&self) -> bool {
         true
     }
 
-    /// Asks for what [`store`](Self::store) will read to fill a part of so many elements.
+    /// Prefetches what [`store`](Self::store) will read to fill a part of `len` elements.
     fn fetch(&self, _first: Place, _len: usize) {}
 
-    /// Puts samples into the part of as many elements that begins at `first`; `#[inline(always)]`.
+    /// Stores samples into the part that begins at `first`, of as many elements; `#[inline(always)]`.
     fn store(&self, first: Place, samples: &[Self::Sample], part: &mut [Self::Stored]);
 
     /// Looks at what was stored, while it is in the cache.
     fn stored(&self, _part: &[Self::Stored]) {}
 }
 
-/// Bytes of a chunk that are asked for ahead, 32 lines of the cache: the processor foresees what follows, and more at a
-/// time would hold it up.
+/// Bytes of a chunk to prefetch, 32 cache lines: the processor prefetches what follows by itself, and more at a time
+/// would stall it.
 const FETCHED: usize = 2048;
 
 /// Which node each row belongs to.
@@ -65,8 +65,8 @@ pub(crate) struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    /// The `named` of the nodes that the stream is for, or all of them in their order for `None`. Fails unless they
-    /// are distinct, one for each row: two rows with the noise of one node would give it away.
+    /// The `named` ones among the nodes of the stream; `None` for all of them in order. Fails unless they are distinct
+    /// and one for each row: two rows with the noise of the same node would reveal it.
     pub fn new(
         named: Option<&'a [u32]>,
         stream: &'a Stream,
@@ -138,7 +138,7 @@ pub(crate) struct Source<'a, S> {
 }
 
 impl<'a, S: Sampler> Source<'a, S> {
-    /// For a matrix of `rows` rows of `dim` elements.
+    /// The samples of a matrix of `rows` rows of `dim` elements.
     pub fn new(
         sampler: S,
         stream: &'a Stream,
@@ -157,12 +157,12 @@ impl<'a, S: Sampler> Source<'a, S> {
         })
     }
 
-    /// The same stream and nodes for another sampler of the kind.
+    /// The same stream and nodes for another sampler of the same type.
     pub fn with(&self, sampler: S) -> Source<'a, S> {
         Source { sampler, ..*self }
     }
 
-    /// Draws the part that begins at `first` and has rows of `dim` elements, all that is in `x`.
+    /// Fills `x`, the part of the matrix that begins at `first` and has rows of `dim` elements.
     pub fn draw(&self, x: &mut [S::Stored], dim: usize, first: Place) {
         if dim <= CHUNK {
             for_each_group(x, dim, self.cost(dim), |row, x| {
@@ -175,7 +175,7 @@ impl<'a, S: Sampler> Source<'a, S> {
         }
     }
 
-    /// As [`draw`](Self::draw), on the calling thread, in memory that serves for many small parts.
+    /// As [`draw`](Self::draw), on the calling thread, with memory that small parts can share.
     pub fn draw_tile(
         &self,
         chunk: &mut Chunk<S::Sample>,
@@ -200,7 +200,7 @@ impl<'a, S: Sampler> Source<'a, S> {
         dim.next_multiple_of(self.sampler.unit().samples)
     }
 
-    /// Elements that take as long elsewhere as a row of `dim` elements.
+    /// The cost of a row of `dim` elements, in elements of simpler work (see `for_each_row`).
     pub fn cost(&self, dim: usize) -> usize {
         SAMPLE * self.drawn(dim)
     }
@@ -242,8 +242,8 @@ impl<'a, S: Sampler> Source<'a, S> {
             let units = x.len().div_ceil(samples);
             let bytes = &mut chunk.bytes.0[..4 * words * units];
             let first = first.after(0, i * CHUNK);
-            // They come from memory meanwhile: what is written while random bits are drawn, and what the next chunk
-            // reads while these become samples. Both asked for at once would hold the processor up.
+            // Prefetch this chunk's output while its random bits are drawn, and the next chunk's input while they become
+            // samples. Both at once would stall the processor.
             let len = x.len().min(FETCHED / size_of::<S::Stored>());
             fetch_all(x, 0, len);
             let block = self.block(first.column);
@@ -265,8 +265,8 @@ impl<'a, S: Sampler> Source<'a, S> {
     }
 }
 
-/// Moves rows of `drawn` samples together until `dim` samples of each are left, group by group: what a group has too
-/// many, the next row overwrites.
+/// Moves rows of `drawn` samples together so that the first `dim` samples of each are left. Whole groups are moved: the
+/// next row overwrites any excess.
 #[inline(always)]
 fn close_gaps<T: Copy>(samples: &mut [T], drawn: usize, dim: usize) {
     for row in 1..samples.len() / drawn {
@@ -283,7 +283,7 @@ pub(crate) fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
     std::array::from_fn(|lane| u32::from_le_bytes(words[LANES * group + lane]))
 }
 
-/// Each sample from two words, which lie a group apart; `sample` is `#[inline(always)]`.
+/// Makes each sample from two words, which are a group apart; `sample` must be `#[inline(always)]`.
 #[inline(always)]
 pub(crate) fn from_pairs<T>(words: &[Word], samples: &mut [T], sample: impl Fn([u32; 2]) -> T) {
     let (pairs, last) = words.as_chunks::<{ 4 * LANES }>();
@@ -296,7 +296,7 @@ pub(crate) fn from_pairs<T>(words: &[Word], samples: &mut [T], sample: impl Fn([
     }
 }
 
-/// As [`from_pairs`], so many samples at once: those of two groups fill a vector of 512 bits.
+/// As [`from_pairs`], for `N` samples at once: two groups of words fill a vector of 512 bits.
 #[inline(always)]
 fn from_groups<T, const N: usize>(
     words: &[Word],
@@ -313,7 +313,7 @@ fn from_groups<T, const N: usize>(
     }
 }
 
-/// One chunk of a stream and of samples, in the first-level cache.
+/// One chunk of a stream and of samples, in the L1 cache.
 pub(crate) struct Chunk<T> {
     bytes: Aligned<[u8; 8 * CHUNK]>,
     samples: Aligned<[T; CHUNK]>,

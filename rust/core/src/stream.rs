@@ -6,7 +6,7 @@
 //!
 //! The sequence is the key stream of AES-256 in counter mode with a 32-bit big-endian block counter from 0 (NIST
 //! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
-//! big-endian. AES instructions are used where the processor has them; the bits are the same without.
+//! big-endian. AES instructions are used where the processor has them; the bits are the same without them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -25,25 +25,25 @@ use crate::{KernelError, chacha20};
 /// Bytes of the blocks in which a stream is addressed: one of `ChaCha20`, four of AES.
 pub(crate) const BLOCK_BYTES: usize = chacha20::BLOCK;
 
-/// Blocks of one node's sequence: as far as the 32-bit counter of AES reaches, 64 GiB.
+/// Blocks of one node's sequence: as many as the 32-bit counter of AES can address, 64 GiB.
 const BLOCKS: u64 = 1 << 30;
 
-/// How the file of a key begins.
+/// How a key file begins.
 const AES_FILE: &[u8] = b"dpmesh key 1, aes\n";
 const CHACHA20_FILE: &[u8] = b"dpmesh key 1, chacha20\n";
 
 const WORDS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 4;
 
-/// Which cipher makes the key stream.
+/// The cipher that makes the key stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-256 in counter mode: the fastest on processors with AES instructions.
     Aes,
-    /// `ChaCha20`: fast without them.
+    /// `ChaCha20`: fast without AES instructions.
     ChaCha20,
 }
 
-/// A secret of 256 bits and the cipher that it is for. Cleared from memory when dropped; never printed.
+/// A secret of 256 bits and its cipher. Cleared from memory when dropped; never printed.
 #[derive(Clone)]
 pub struct Key {
     cipher: Cipher,
@@ -54,14 +54,14 @@ impl Key {
     /// A key from the operating system's generator: what a private release needs.
     ///
     /// # Errors
-    /// If the operating system has no randomness to give.
+    /// If the operating system's generator fails.
     pub fn generate(cipher: Cipher) -> io::Result<Key> {
         let mut bytes = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *bytes)?;
         Ok(Key { cipher, bytes })
     }
 
-    /// The key with these bytes: for runs that others can repeat, and that are no private release then.
+    /// The key with these bytes: for runs that others can repeat, which are then not private.
     pub fn new(cipher: Cipher, bytes: &[u8; 32]) -> Key {
         Key {
             cipher,
@@ -69,11 +69,11 @@ impl Key {
         }
     }
 
-    /// Writes the key into a new file that only its owner can read. Who reads it can subtract all noise: keep it
-    /// as you keep the data, and delete it when the run is over.
+    /// Writes the key into a new file that only its owner can read. Anyone who reads it can subtract all noise: guard
+    /// it as you guard the data, and delete it when the run is over.
     ///
     /// # Errors
-    /// If there is such a file already, or it cannot be written; there is none then.
+    /// If the file already exists, or cannot be written; a file partly written is removed.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
@@ -116,7 +116,7 @@ impl Key {
         self.cipher
     }
 
-    /// The stream for one purpose in one round. Noise of a release must come from a stream that nothing else
+    /// The stream for one purpose in one round. The noise of a release must come from a stream that nothing else
     /// draws from.
     ///
     /// # Errors
@@ -163,8 +163,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The same words, for matrices whose rows belong to these nodes: where a process holds some nodes of many,
-    /// its rows are drawn as they would be among all. A kernel that is told its nodes takes them from among these.
+    /// The same words, for matrices whose rows belong to these nodes: a process that holds only some of the nodes
+    /// draws their rows as they are among all rows. Nodes that are given to a kernel are then places among these.
     #[must_use]
     pub fn for_nodes(self, nodes: Arc<[u32]>) -> Stream {
         Stream {
@@ -173,7 +173,7 @@ impl Stream {
         }
     }
 
-    /// What the words are for.
+    /// The purpose that the words are for.
     pub fn purpose(&self) -> u32 {
         self.purpose
     }
@@ -217,7 +217,7 @@ impl Stream {
         (self.purpose, self.round) == (other.purpose, other.round)
     }
 
-    /// Fails if a node's sequence has not so many blocks of [`BLOCK_BYTES`] for `argument`.
+    /// Fails, naming `argument`, if a node's sequence has fewer than this number of blocks of [`BLOCK_BYTES`].
     pub(crate) fn holds(argument: &'static str, blocks: u64) -> Result<(), KernelError> {
         if blocks <= BLOCKS {
             return Ok(());
@@ -226,8 +226,8 @@ impl Stream {
         Err(KernelError::new(argument, wanted, blocks))
     }
 
-    /// Fills `out` with the bytes of `node` from block number `first` on. The caller has made sure that the
-    /// sequence [`holds`](Self::holds) them and that they are a multiple of 16.
+    /// Fills `out` with the bytes of `node` from block number `first` on. The caller ensures that the sequence
+    /// [`holds`](Self::holds) them and that their number is a multiple of 16.
     pub(crate) fn fill(&self, node: u32, first: u32, out: &mut [u8]) {
         let row_bytes = out.len();
         self.fill_rows(|_| node, first, row_bytes, out);
@@ -272,7 +272,7 @@ impl Stream {
 fn write_counters(nonce: [u32; 3], first: u32, out: &mut [u8]) {
     let [purpose, round, node] = nonce.map(u32::to_be_bytes);
     for (i, block) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        // Word by word: the compiler makes better code of it than of one number of 128 bits.
+        // Word by word: the compiler makes better code of this than of one 128-bit number.
         block[..4].copy_from_slice(&purpose);
         block[4..8].copy_from_slice(&round);
         block[8..12].copy_from_slice(&node);

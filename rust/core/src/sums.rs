@@ -7,7 +7,7 @@ use crate::{KernelError, Real};
 /// `out = sum_k weights[k] * terms[k]`, each element summed in the order of the terms.
 ///
 /// # Errors
-/// If there is no term, or not one weight for each, or a term is not as long as `out`.
+/// If there is no term, the number of weights is not that of the terms, or a term is not as long as `out`.
 pub fn weighted_sum_into<T: Real>(
     weights: &[T],
     terms: &[&[T]],
@@ -42,7 +42,7 @@ pub fn weighted_sum_into<T: Real>(
     Ok(())
 }
 
-/// Columns that are summed together: their sums stay in the first-level cache.
+/// Columns summed together: their sums stay in the L1 cache.
 const COLUMNS: usize = 512;
 
 /// The sum of each column of `x`, whose rows have as many elements as `out`; in `f64`, in the order of the rows.

@@ -1,6 +1,6 @@
-//! From random words to standard Gaussian and Laplace samples: branch-free arithmetic on single numbers, written
-//! so that loops over them become vector instructions. Every step is rounded in one defined way (`mul_add` once,
-//! the rest as written), so that the bits are the same on every processor.
+//! From random words to standard Gaussian and Laplace samples: branch-free scalar arithmetic, so that the compiler
+//! vectorizes loops over it. Every step is rounded in one defined way (`mul_add` once, the rest as written), so that the
+//! bits are the same on every processor.
 //!
 //! The polynomials are minimax fits; their errors are below the rounding of the type.
 
@@ -15,21 +15,21 @@ const TO_MINUS_32: f64 = 1.0 / (1_u64 << 32) as f64;
 
 /// A floating-point type that noise can be drawn in.
 pub trait Sample: Real {
-    /// Words of a number from [0, 1), as of the angle of a Gaussian pair: as many as the type can resolve.
+    /// Words of a number from [0, 1), and of the angle of a Gaussian pair: as many as the type can resolve.
     #[doc(hidden)]
     const WORDS: usize;
 
     /// Two independent standard Gaussian samples by the Box-Muller transform. The 64 random bits of the radius
-    /// let the tails reach 9.4; the angle has 32 bits for each of its words.
+    /// let the tails reach 9.4; the angle has 32 bits for each of its [`WORDS`](Self::WORDS).
     #[doc(hidden)]
     fn gaussian(radius: [u32; 2], angle: [u32; 2]) -> [Self; 2];
 
-    /// A standard Laplace sample, of density exp(-|z|) / 2: a sign and 63 random bits of the magnitude, which
+    /// A standard Laplace sample, of density exp(-|z|) / 2: one bit for the sign and 63 for the magnitude, which
     /// reaches 44.
     #[doc(hidden)]
     fn laplace(words: [u32; 2]) -> Self;
 
-    /// A number from [0, 1), of as many random bits as the type resolves near 1.
+    /// A number from [0, 1), with as many random bits as the type resolves near 1.
     #[doc(hidden)]
     fn uniform(words: [u32; 2]) -> Self;
 }
@@ -159,7 +159,7 @@ fn ln_f64(x: f64) -> f64 {
     const TWO_52: f64 = (1_u64 << 52) as f64;
     let bits = x.to_bits();
     let biased_e = (bits + (ONE - SQRT_HALF)) >> 52;
-    // There is no vector instruction before AVX-512 that makes a 64-bit integer a float, but this does.
+    // This converts a 64-bit integer to a float, for which there is no vector instruction before AVX-512.
     let e = f64::from_bits(biased_e | TWO_52.to_bits()) - (TWO_52 + 1023.0);
     let f = f64::from_bits(bits.wrapping_sub(biased_e.wrapping_sub(1023) << 52)) - 1.0;
     let q = f / (f + 2.0);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_words_give_the_ends_of_the_laws() {
+    fn extreme_words_give_extreme_samples() {
         let none = [0, 0];
         let all = [u32::MAX, u32::MAX];
         assert!((f64::gaussian(none, none)[0] - (-2.0 * (-65.0 * LN_2)).sqrt()).abs() < 1e-8);

@@ -1,4 +1,4 @@
-//! Vectors of 512 bits on every processor, in one register or in several: a sum has the same lanes everywhere.
+//! Vectors of 512 bits on every processor, in one register or several, so that a sum has the same lanes everywhere.
 
 #[cfg(target_arch = "x86_64")]
 use pulp::Arch;
@@ -7,13 +7,13 @@ use pulp::{Scalar, Scalar512b, Simd, WithSimd};
 use crate::Real;
 use crate::parallel::instruction_set;
 
-/// A floating-point type in vectors.
+/// A floating-point type that kernels compute with in vectors.
 pub trait Wide: Real {
     #[doc(hidden)]
     type Vector<S: Simd>: Copy;
     #[doc(hidden)]
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
-    /// The vectors of a row, and the numbers that are left over.
+    /// The whole vectors of a row, and the numbers left over.
     #[doc(hidden)]
     fn vectors<S: Simd>(row: &[Self]) -> (&[Self::Vector<S>], &[Self]);
     #[doc(hidden)]
@@ -26,7 +26,7 @@ pub trait Wide: Real {
         b: Self::Vector<S>,
         c: Self::Vector<S>,
     ) -> Self::Vector<S>;
-    /// The sum of all lanes: of the two halves first, then of theirs.
+    /// The sum of all lanes: the two halves are added first, then the halves of that, ..
     #[doc(hidden)]
     fn lane_sum<S: Simd>(simd: S, vector: Self::Vector<S>) -> Self;
 }
@@ -82,7 +82,7 @@ wide!(
     reduce_sum_f64s
 );
 
-/// Does the work, compiled for the widest vector instructions that this processor has; all that it calls must be
+/// Does the work, compiled for the widest vector instructions of this processor; all that it calls must be
 /// `#[inline(always)]`.
 pub(crate) fn in_wide_vectors<W: WithSimd>(work: W) -> W::Output {
     match instruction_set() {
@@ -94,7 +94,7 @@ pub(crate) fn in_wide_vectors<W: WithSimd>(work: W) -> W::Output {
     }
 }
 
-/// Work on the vectors that `S` stands for, whatever it is called with.
+/// Work done with the vectors of `S`, whichever it is called with.
 struct On<S, W>(S, W);
 
 impl<T: Simd, W: WithSimd> WithSimd for On<T, W> {

@@ -1,14 +1,14 @@
-//! The coins that decide whether a code goes up, and the codes that they make.
+//! The coins that decide whether a code goes up, and the resulting codes.
 
 use crate::Sample;
 
 /// A number from [0, 1) that decides whether a code goes up.
 pub(super) trait Coin: Copy + Default + Send + Sync {
-    /// Random words that it is made of, one or two.
+    /// Random words that make a coin, one or two.
     const WORDS: usize;
     fn from_words(words: [u32; 2]) -> Self;
     fn to_f64(self) -> f64;
-    /// The code of `x`, or a number beyond those of its type.
+    /// The code of `x`, or a number beyond the codes of the type if it does not fit.
     fn code(self, x: f64, per_step: f64) -> i64;
 }
 
@@ -44,14 +44,14 @@ impl<T: Sample> Coin for Compared<T> {
     }
 }
 
-/// The coin of an `f32` in steps of 2^-24: for codes of few bits, which leave room for as many of a fraction.
+/// The coin of an `f32` in steps of 2^-24: for codes of few bits, beside which 24 bits of fraction fit.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counted(u32);
 
 impl Counted {
     const BITS: u32 = 24;
     const STEPS: f64 = (1_u32 << Self::BITS) as f64;
-    /// The highest codes that it is for; numbers of up to 2^27 would do.
+    /// The highest code that it is used for; up to 2^27 would do.
     pub const HIGHEST: i64 = i16::MAX as i64;
 }
 
@@ -68,8 +68,8 @@ impl Coin for Counted {
         f64::from(self.0) / Self::STEPS
     }
 
-    /// In steps: where the fraction, rounded up, is more than the coin's, what is left of it and the steps of one
-    /// more are together at least one.
+    /// Counted in steps: the code goes up if the fraction, rounded up, is more than the coin, which is if adding
+    /// `STEPS - 1 - coin` to it makes one more whole.
     #[inline(always)]
     fn code(self, x: f64, per_step: f64) -> i64 {
         let counted = (x * (per_step * Self::STEPS)).ceil() + (SHIFT + Self::STEPS - 1.0);
@@ -78,8 +78,8 @@ impl Coin for Counted {
     }
 }
 
-/// Added to a whole number below 2^51 it leaves that number in the low bits; there is no vector instruction before
-/// AVX-512 that makes a 64-bit integer of a float. What is larger, infinite or NaN shows in the high bits.
+/// Adding it to a whole number below 2^51 leaves that number in the low bits: before AVX-512 no vector instruction
+/// converts a float to a 64-bit integer. Numbers that are larger, infinite or NaN show in the high bits.
 const SHIFT: f64 = 1.5 * (1_u64 << 52) as f64;
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
         prop_oneof![Just(0), Just(1), Just(LAST), 0..=LAST]
     }
 
-    /// Fails unless counting makes the code that comparing makes, or one beyond its types where that is one.
+    /// Fails unless counting gives the code that comparing gives or, where that is too large, one beyond its types.
     fn check(x: f32, coin: u32, per_step: f64) -> Result<(), TestCaseError> {
         let (x, coin) = (f64::from(x), Counted(coin));
         let (wanted, got) = (code(x, coin.to_f64(), per_step), coin.code(x, per_step));
@@ -116,7 +116,7 @@ mod tests {
         }
 
         #[test]
-        fn no_number_is_taken_for_a_code_that_is_not_its_own(
+        fn no_number_gets_the_code_of_another(
             bits: u32, coin in coins(), digits in -150_i32..=150
         ) {
             check(f32::from_bits(bits), coin, 10_f64.powi(digits))?;

@@ -17,7 +17,7 @@ fn bytes_at(key: &str, cipher: Cipher, nonce: [u32; 3], first: u64, len: usize) 
     words.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
-/// NIST SP 800-38A, F.5.5: counter block f0f1..feff and the three after it.
+/// NIST SP 800-38A, F.5.5: counter block f0f1..feff and the next three.
 #[test]
 fn aes_is_that_of_nist() {
     let plain = hex(
