@@ -167,6 +167,44 @@ def test_each_model_remembers_its_own_longest_step() -> None:
 
 
 @dataclass(frozen=True)
+class Careless(RandomGlobal):
+    """Decides for nodes that do not act, too."""
+
+    def decide(self, state, observation, round, key):
+        nodes, models, _ = observation.local_models.shape
+        return self.choose((nodes, models), round, key), state
+
+
+def test_a_decision_for_a_node_that_does_not_act_is_none() -> None:
+    """It would forget the node's longest step, which its next release has to cover."""
+    problem = make_problem([20, 20], 2)
+    algorithm = dm.WithoutReplacement(
+        batch_size=1,
+        step_size=Piecewise((1, 4), (1.0, 0.01)),
+        controller=RandomGlobal(0.3),
+        arrival_rate=0.5,
+    )
+    careless = replace(algorithm, controller=Careless(0.3))
+    key = dm.Key.seeded(1)
+    one, other = (dm.simulate(a, problem, rounds=15, key=key) for a in (algorithm, careless))
+    np.testing.assert_array_equal(one.released, other.released)
+    assert one.ledger == other.ledger
+    assert one.traffic == other.traffic
+
+
+def test_decisions_are_one_for_each_model_of_each_node() -> None:
+    @dataclass(frozen=True)
+    class Numbers(RandomGlobal):
+        def decide(self, state, observation, round, key):
+            return observation.losses > 0.0 if round else np.ones((2, 1), np.int64), state
+
+    algorithm = dm.WithoutReplacement(batch_size=1, controller=Numbers(0.5))
+    wanted = r"controller: wanted bools of shape \(2, 1\), got int64 \(2, 1\)"
+    with pytest.raises(ValueError, match=wanted):
+        dm.simulate(algorithm, make_problem([9, 9], 2), rounds=2)
+
+
+@dataclass(frozen=True)
 class Watching(RandomGlobal):
     """Keeps what it sees."""
 

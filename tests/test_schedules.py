@@ -181,6 +181,15 @@ def test_a_sample_size_without_rounds_is_the_same_in_any_run() -> None:
         s.SampleSize(10, 0.5)
 
 
+@pytest.mark.parametrize("later", [-0.5, math.nan, math.inf, -1])
+def test_a_schedule_that_is_no_number_of_at_least_0_later_is_named(later: float) -> None:
+    """A step back would move a state as far as a step, and what is accounted for is none."""
+    steps = algorithms.WithoutReplacement(step_size=lambda t: 0.1 if t == 1 else later).step_size
+    assert s.at(steps, 1) == 0.1
+    with pytest.raises(ValueError, match=f"schedule: wanted .* at least 0 at t = 2, got {later}"):
+        s.at(steps, 2)
+
+
 @pytest.mark.parametrize(
     "setting", ["step_size", "consensus_step_size", "sample_size", "noise_std"]
 )

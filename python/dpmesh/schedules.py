@@ -241,9 +241,18 @@ class SampleSize:
 
 
 def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
-    """Return the value of an algorithm's setting at t, counted from 1."""
+    """Return the value of an algorithm's setting at t, counted from 1.
+
+    Raises
+    ------
+    ValueError
+        If it is no finite number of at least 0: nothing accounts for a step back.
+    """
     value = schedule(t) if callable(schedule) else schedule
     kept: NumberT = value if type(value) is float else in_python(value)
+    if not _is_finite(value) or value < 0:
+        wanted = f"a finite number of at least 0 at t = {t}"
+        fail("schedule", wanted, f"{reprlib.repr(value)} of {reprlib.repr(schedule)}")
     return kept
 
 
@@ -297,6 +306,8 @@ def _same_again(name: str, schedule: Callable[[int], float], first: float) -> No
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
+    if type(value) is float:  # as a rule
+        return math.isfinite(value)
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer that no float holds

@@ -291,8 +291,10 @@ class WithoutReplacement:
                 last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
             )
         learned = self.controller.learn(state.controller, seen, t, key)
-        actions, learned = self.controller.decide(learned, seen, t, key)
-        return actions, replace(state, controller=learned)
+        decided, learned = self.controller.decide(learned, seen, t, key)
+        if (actions := np.asarray(decided)).shape != w.shape[:2] or actions.dtype != np.bool_:
+            fail("controller", f"bools of shape {w.shape[:2]}", f"{actions.dtype} {actions.shape}")
+        return actions & acting[:, np.newaxis], replace(state, controller=learned)
 
     def update_local(
         self,
@@ -384,15 +386,13 @@ class WithoutReplacement:
 
     def _public_losses(self, w_g: Released, problem: LinearProblem) -> Floats | None:
         """Return the global models' losses on public data, shape (K,)."""
-        if self.public_data is None:
+        if (public := self.public_data) is None:
             return None
-        x, y = self.public_data.features, self.public_data.labels
+        x, y = public.features, public.labels
         arguments = w_g.reshape(1, -1), x, y, np.arange(len(y))[np.newaxis], problem.loss
         settings: Any = {"classes": problem.classes, "regularization": problem.regularization}
-        if self.models == 1:
-            return kernels.linear_loss(*arguments, **settings)
-        losses: Floats = kernels.linear_class_losses(*arguments, **settings)[0]
-        return losses
+        measure = kernels.linear_loss if self.models == 1 else kernels.linear_class_losses
+        return measure(*arguments, **settings).reshape(-1)
 
 
 def _flat(w: Floats) -> Floats:
