@@ -31,7 +31,7 @@ Travel: TypeAlias = Literal["gossip", "server", "token"]
 that one node after another holds."""
 
 Losses: TypeAlias = Callable[[], npt.NDArray[np.float64]]
-"""Computes losses when it is called, which it is in rounds that are measured."""
+"""Computes losses when called, which happens only in rounds that are measured."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Info:
     losses
         Returns the loss of each node that learned in this round, on the records that it used,
         before it learned from them; shape (nodes,). None if nobody learned. It may be called until
-        the next round in which somebody does: what it reads must not change before.
+        the next round in which somebody learns, and what it reads must not change before then.
     messages
-        How many messages were sent, where the algorithm decides on it; None if one went over every
-        link of the network.
+        How many messages were sent, if the algorithm decides that; None if one went over every link
+        of the network.
     records
-        Shape (nodes, batch_size): those records, where each is used once; regret needs them.
+        Shape (nodes, batch_size): the records used, if each is used only once; regret needs them.
     """
 
     releases: tuple[Release, ...]

@@ -1,9 +1,9 @@
 """Differentially private federated learning with Laplacian smoothing (Liang et al.), DP-Fed-LS.
 
 In every round a server sends the global model to a random cohort of clients; each trains on its own
-records, within a ball around that model, and returns how far it moved; the server adds the moves
-up, adds Gaussian noise to the sum, smooths it, and moves the global model. The symbols are those of
-Algorithm 1; its t counts from 0, as our rounds do:
+records, within a ball around that model, and returns its move; the server sums the moves, adds
+Gaussian noise, smooths the result, and moves the global model. The symbols are those of Algorithm
+1; its t counts from 0, as our rounds do:
 
     w_j^(i+1) = w^t + Clip(w_j^i - eta_l g_j(w_j^i) - w^t, L)      ClientUpdate, i = 0 .. K-1
     Delta_j   = w_j^K - w^t
@@ -12,7 +12,7 @@ Algorithm 1; its t counts from 0, as our rounds do:
 
 One thing differs: S is the public expected size of a cohort, tau N, and not its realised size.
 Division by the realised size would move the result by up to 2 L / S when a client is added, twice
-what the paper's noise covers, and would tell the size.
+what the paper's noise covers, and would reveal the size.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ClientProblem(Protocol):
         ...
 
     def initial(self, key: Key) -> Floats:
-        """Return the first global model, shape (1, dim), from no client's data."""
+        """Return the first global model, shape (1, dim), independent of the clients' data."""
         ...
 
     def records_of(self, nodes: Indices) -> Ragged:
@@ -76,7 +76,7 @@ class ClientProblem(Protocol):
 
 @dataclass(frozen=True)
 class FederatedState:
-    """The global model w^t and its history, shapes (1, dim); all of it is made of releases.
+    """The global model w^t and its history, shapes (1, dim), all computed from releases.
 
     Parameters
     ----------
@@ -112,12 +112,13 @@ class FederatedLearning:
         Standard deviation nu of the noise on the sum over its sensitivity, which is L for
         ``"poisson"`` and 2 L for ``"uniform"``; None runs without noise, for comparison.
     sampling
-        ``"poisson"``: each client takes part by a coin of its own. ``"uniform"``: round(tau N)
-        clients, drawn without replacement.
+        ``"poisson"``: each client takes part independently. ``"uniform"``: round(tau N) clients,
+        drawn without replacement.
     batch_size
         Of the clients' mini-batches.
     local_epochs, local_steps
-        Exactly one: passes of a client over its records (the paper's E), or mini-batches (K).
+        Exactly one of them: passes of a client over its records (the paper's E), or mini-batches
+        (K).
     local_step_size
         The paper's eta_l, by round, t = 1, 2, ..; ``ExponentialDecay(0.1, 0.99)`` in section 6.
     global_step_size
@@ -127,17 +128,17 @@ class FederatedLearning:
     output_weights
         The weights a_t of the output for w^(t-1), t = 1, 2, ..; None for the last model.
     clients_at_once
-        How many clients of a cohort train as one stack. It bounds the memory, and changes nothing
-        but the rounding of sums.
+        How many clients of a cohort train together. This bounds the memory, and changes nothing but
+        the rounding of sums.
     grid
-        If given, a power of 2: the sum is rounded to multiples of it and the noise is discrete
-        Gaussian on them, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
+        If given, a power of 2: the sum is rounded to multiples of it, and the noise is discrete
+        Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
         the rounding. None for real-valued noise.
 
     Guarantee
     ---------
-    The models of all rounds together, for adding or removing one client (``"poisson"``) or
-    replacing one (``"uniform"``), with everything that it holds: epsilon and delta of `plan`. Each
+    Epsilon and delta of `plan` hold for the models of all rounds together, for adding or removing
+    one client (``"poisson"``) or replacing one (``"uniform"``), with everything that it holds. Each
     client's move has a norm of at most L whatever its data, the sum is divided by public numbers
     alone, and all that follows the noise is post-processing. The server is trusted: it sees the
     moves and the cohort.
@@ -234,7 +235,7 @@ class FederatedLearning:
         return self.start_from(Released(problem.initial(key)))
 
     def start_from(self, w: Released) -> FederatedState:
-        """Start from this global model, shape (1, dim), which no data may have touched."""
+        """Start from this global model, shape (1, dim), which must not depend on private data."""
         start = FederatedState(w, Released(np.zeros_like(w)), w, 0.0)
         return self._moved(start, w, start.total, 0)
 
@@ -256,7 +257,7 @@ class FederatedLearning:
     def emit(
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key
     ) -> tuple[Emission, npt.NDArray[np.float64]]:
-        """Let out the noisy sum of a cohort's moves; also return its losses before it trained."""
+        """Release the noisy sum of a cohort's moves; also return its losses before training."""
         cohort = self.sample(t, key)
         moved = np.zeros(state.w.shape[1])
         losses = [np.empty(0)]
@@ -299,7 +300,7 @@ class FederatedLearning:
         moves, losses = problem.local_training(
             w, walks, step_size=step_size, radius=self.clipping_norm
         )
-        # The guarantee relies on the problem neither for a row a client nor for the ball.
+        # The guarantee must not rely on the problem for one row per client, nor for the ball.
         if moves.shape != (wanted_shape := (len(cohort), w.shape[1])):
             raise ValueError(f"problem: wanted moves of shape {wanted_shape}, got {moves.shape}")
         try:

@@ -1,8 +1,8 @@
 """Private decentralized gradient descent: gossip, and a gradient over all of a node's records.
 
 The simplest algorithm of this package, and the worked example of how to add one. In a round a node
-mixes what its neighbours sent, and steps along the mean gradient of all its records at the mixed
-point, each record's clipped:
+mixes what its neighbours sent, and steps against the mean of its records' clipped gradients at the
+mixed point:
 
     b_t     = sum_j a_ij (x_t^j + n_t^j),   n_t ~ N(0, (z S)^2)
     x_(t+1) = b_t - alpha g(b_t)
@@ -40,7 +40,7 @@ class GradientDescent:
     Parameters
     ----------
     records
-        The fewest records of a node, which is public.
+        The smallest number of records at any node, which is public.
     noise_multiplier
         Standard deviation of the noise over the sensitivity; None runs without noise, for
         comparison.
@@ -117,7 +117,7 @@ class GradientDescent:
         return self.mechanism.release(state.x, self.sensitivity(t), noise, round=t)
 
     def absorb(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
-        """Step from the mixed point along all records' mean gradient."""
+        """Step from the mixed point against the mean gradient of all records."""
         g = problem.gradient(b, problem.everything, clipping_norm=self.clipping_norm)
         x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
         return GradientDescentState(Sensitive(x))

@@ -21,21 +21,21 @@ def local_walks(
     """Return the batches of every client in the order of its local steps.
 
     Every pass over a client's records is in a new random order, cut into batches of `batch_size`;
-    the last batch of a pass is shorter if the records do not divide.
+    the last batch of a pass is shorter if `batch_size` does not divide their number.
 
     Parameters
     ----------
     records
         The records of each client.
     clients
-        Their numbers: a client's order depends on its own number, not on who else is there.
+        Their indices: a client's order depends on its own index, not on which others take part.
     stream
         Randomness of the order, for this round.
     batch_size
         At least 1.
     local_epochs, local_steps
-        Exactly one: passes of each client, or batches of each client that has records, over as many
-        passes as that takes.
+        Exactly one of them: passes of each client, or batches of each client that has records, over
+        as many passes as that takes.
     """
     sizes = records[0][1:] - records[0][:-1]
     per_pass = -(-sizes // batch_size)
@@ -51,7 +51,7 @@ def local_walks(
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
-    """Draw `size` different records of each node, uniformly; a node has at least so many."""
+    """Draw `size` different records of each node uniformly; each must have that many."""
     indptr, indices = records
     places = kernels.sample(np.diff(indptr), size, stream)
     chosen = indices[indptr[:-1, np.newaxis] + places]

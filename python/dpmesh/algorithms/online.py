@@ -10,8 +10,8 @@ rounds do:
     w_(t+1)^i = Pro[b_t^i - alpha_(t+1) g_t^i]                 line 6
     broadcast   w_(t+1)^i + sigma_(t+1)^i                      line 7
 
-Algorithm 2, for data that are all there beforehand, takes the mean subgradient of a disjoint
-mini-batch of h examples a round, which divides the noise by h.
+Algorithm 2, for data that are all available beforehand, takes the mean subgradient of a fresh
+mini-batch of h examples in each round, which divides the noise by h.
 """
 
 from __future__ import annotations
@@ -56,40 +56,42 @@ class OnlineLearning:
     epsilon
         Budget of every example; None runs without noise, for comparison.
     delta
-        0 gives the paper's Laplace noise. A positive one gives Gaussian noise instead, by the
-        analytic Gaussian mechanism: see `with_least_noise`.
+        0 gives the paper's Laplace noise, a positive delta Gaussian noise by the analytic Gaussian
+        mechanism: see `with_least_noise`.
     step_size
         alpha_t for t = 1, 2, ..: the paper has ``InverseSqrt(0.5)``, 1 / (2 sqrt t), for convex
         losses and ``InverseTime(1 / lambda)``, 1 / (lambda t), for strongly convex ones.
     radius
-        Of the ball around 0 that the best fixed predictor is sought in: the paper's W, of diameter
-        R = 2 `radius`.
+        Radius of the ball around 0 in which the best fixed predictor is sought: the paper's W, of
+        diameter R = 2 `radius`.
     clipping_norm
         The paper's L: each example's subgradient of the loss is clipped to this norm, so that the
         guarantee needs no assumption on the data. Examples of L2 norm at most 1 never exceed L2
         norm 1 under the hinge and logistic losses.
     batch_size
-        The paper's h: 1 is Algorithm 1, more is Algorithm 2. Its step 6 as printed takes the
-        regularizer's gradient at the un-noised w_t, which leaks; here it is taken at b_t.
+        The paper's h: 1 is Algorithm 1, more is Algorithm 2. Step 6 of Algorithm 2 as printed takes
+        the regularizer's gradient at the un-noised w_t, which leaks; here it is taken at b_t.
     norm
-        The norm that is clipped: the paper's ``"l2"``, or ``"l1"``, for sparse examples: Laplace
-        noise then does without the factor sqrt(dim).
+        The norm that is clipped: the paper's ``"l2"``, or ``"l1"`` for sparse examples, with which
+        Laplace noise does without the factor sqrt(dim).
     projection
-        ``"ball"``: w_(t+1) onto the ball of `radius`, as in the paper. ``"mixture"``: b_t onto that
-        ball before the step, which costs no privacy in any norm, as b_t is made of broadcasts; and
-        subgradients are then taken inside the ball. ``"box"``: w_(t+1) onto the box around the
-        ball, every coordinate by itself. Or ``"none"``.
+        ``"ball"`` projects w_(t+1) onto the ball of `radius`, as in the paper. ``"mixture"``
+        projects b_t onto that ball before the step, which costs no privacy in any norm, as b_t is
+        computed from broadcasts; subgradients are then taken inside the ball. ``"box"`` projects
+        w_(t+1) onto the box around the ball, every coordinate by itself. ``"none"`` does not
+        project.
 
     Guarantee
     ---------
     (epsilon, delta)-differential privacy of all broadcasts together, for replacing one example of
     one learner (Theorems 1 and 3, there with delta = 0). Given everything broadcast before, an
     example moves exactly one broadcast, the next one, by at most 2 alpha L / h in `norm`, or
-    2 alpha sqrt(dim) L / h in L1 norm for a clipped L2 norm (Lemma 1): b_t is made of broadcasts
-    only, the learner's own included, the regularizer's gradient at b_t cancels, and the projection
-    does not expand the norm. That of w_(t+1) onto the ball expands the L1 norm, by up to
-    (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used once. The un-noised
-    parameters, and predictions or metrics made from them, are not covered; publish broadcasts.
+    2 alpha sqrt(dim) L / h in L1 norm for a clipped L2 norm (Lemma 1): b_t is computed from
+    broadcasts only, the learner's own included, the regularizer's gradient at b_t cancels, and the
+    projection does not expand distances in `norm`. Projecting w_(t+1) onto the ball expands L1
+    distances, by up to (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used
+    once. The un-noised parameters, and predictions or metrics made from them, are not covered;
+    publish broadcasts.
     """
 
     travels: ClassVar[Travel] = "gossip"
@@ -127,7 +129,7 @@ class OnlineLearning:
         return Laplace(noise_multiplier=1 / self.epsilon)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S(t) in `norm`; the mechanism's sqrt(dim) makes L2 the L1 bound of Lemma 1."""
+        """Return S(t) in `norm`; the mechanism's sqrt(dim) turns L2 into Lemma 1's L1 bound."""
         if t == 0:
             return Sensitivity(0.0, self.norm, "w_0 does not depend on the data")
         bound = 2 * at(self.step_size, t) * self.clipping_norm / self.batch_size
@@ -144,19 +146,20 @@ class OnlineLearning:
     ) -> OnlineLearning:
         """Return this algorithm with the mechanism of least noise, at the same epsilon.
 
-        The choice rests on public numbers. It is between this algorithm; Gaussian noise; and
-        Laplace noise for clipped L1 norms, where the projection onto the ball becomes that of the
-        mixture.
+        The choice rests on public numbers. The candidates are this algorithm; Gaussian noise; and
+        Laplace noise for clipped L1 norms, with ``"mixture"`` in place of the projection
+        ``"ball"``.
 
         Parameters
         ----------
         dim
             Length of the parameters.
         delta
-            What the guarantee may allow Gaussian noise; 0 leaves it out.
+            The delta at which Gaussian noise is considered; 0 leaves it out.
         l1_norm
-            L1 norm to clip subgradients to. A public number that examples should seldom exceed: the
-            noise is compared, not what clipping takes away. None leaves this mechanism out.
+            L1 norm to which subgradients are clipped: a public number that examples should seldom
+            exceed, since only the noise is compared, not the bias of clipping. None leaves this
+            mechanism out.
 
         Raises
         ------
@@ -182,7 +185,7 @@ class OnlineLearning:
         return Plan(tuple(releases), "replace_one", "record")
 
     def most_rounds(self, problem: LinearProblem) -> int:
-        """Return how many rounds the poorest learner's examples last."""
+        """Return how many rounds the examples last, for the learner with the fewest."""
         learns(self, problem, "rounds", "batch", "step")
         return problem.rounds(self.batch_size)
 
@@ -251,7 +254,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
 
     Its step 6, ``Pro[b_t - alpha_(t+1) (phi w_t + g_t)]``, takes the regularizer's gradient at the
     learner's own w_t before noise. So an example moves all later broadcasts too, each phi alpha
-    times as far as the last. The noise is the paper's, and `plan` says what it truly costs: with
+    times as far as the last. The noise is the paper's, and `plan` says what that truly costs: with
     steps 1 / (phi t), e times `epsilon`.
 
     Parameters
@@ -274,7 +277,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
 
     @cached_property
     def leakage(self) -> float:
-        """By how much the epsilon of the run exceeds the paper's, for the example worst off."""
+        """The factor by which the run's epsilon exceeds the paper's, for the worst-off example."""
         steps = [at(self.step_size, t) for t in range(1, max(2, self.rounds))]
         return float(unnoised_regularizer_factors(steps, self.phi).max())
 
@@ -286,7 +289,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         return Laplace(noise_multiplier=1 / (self.leakage * self.epsilon))
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S(t), and with it what later broadcasts repeat of it over their smaller noise."""
+        """Return S(t) times `leakage`, as later broadcasts repeat it over smaller noise."""
         integer("round", t, below=self.rounds)
         own = super().sensitivity(t)
         reason = f"{own.reason}, times {self.leakage:.4g} for later broadcasts (un-noised w_t)"

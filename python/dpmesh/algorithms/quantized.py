@@ -1,9 +1,9 @@
 """Private gossip of quantized states for nonconvex losses (Chen, Wang, Zhang), Algorithm 1.
 
-Every node keeps a state x. In an iteration it sends its state with Gaussian noise, quantized; pulls
-its own state a little towards what its neighbours sent, and takes a step along the mean gradient of
-records that it samples without replacement. The symbols are the paper's, whose k counts from 0, as
-our rounds do, to K, the last of them:
+Every node keeps a state x. In each iteration it adds Gaussian noise to its state and sends the
+result quantized; then it moves its state a little towards what its neighbours sent, and against the
+mean gradient of records that it samples without replacement. The symbols are the paper's, whose k
+counts from 0, as our rounds do, to K, the last of them:
 
     y_k^i     = x_k^i + n_k^i,   n_k^i ~ N(0, sigma_k^2)                     line 1
     z_k^i     = Q(y_k^i), sent to the neighbours                             line 2
@@ -57,7 +57,7 @@ from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_sc
 
 
 class GossipProblem(Protocol):
-    """What nodes can learn from records of their own: a model as one vector, and its gradients."""
+    """What nodes can learn from their own records: a model as one vector, and its gradients."""
 
     @property
     def nodes(self) -> int:
@@ -70,7 +70,7 @@ class GossipProblem(Protocol):
         ...
 
     def initial(self, key: Key) -> Floats:
-        """Return parameters to start from, shape (1, dim), from nobody's data."""
+        """Return parameters to start from, shape (1, dim), independent of the data."""
         ...
 
     def records_of(self, nodes: Indices) -> Ragged:
@@ -82,7 +82,8 @@ class GossipProblem(Protocol):
     ) -> Floats:
         """Return each node's gradient on its batch, shape (nodes, dim).
 
-        The mean over the records, each one's clipped to `clipping_norm`, and the regularizer's.
+        This is the mean of the records' gradients, each clipped to `clipping_norm`, plus the
+        regularizer's.
         """
         ...
 
@@ -100,7 +101,7 @@ class QuantizedState:
     x
         Shape (nodes, dim). They stay inside their nodes.
     sensitivity
-        Delta_k: how far replacing a record of one node moves its x, given all messages. Public.
+        Delta_k: how far replacing a record of a node moves its x, given all messages. Public.
     """
 
     x: Sensitive
@@ -111,18 +112,18 @@ class QuantizedState:
 class QuantizedGossip:
     """Private gossip of quantized states, for losses that need not be convex.
 
-    The schedules are those of one horizon of K + 1 rounds: a longer run takes smaller steps and
-    larger samples, `dpmesh.bounds.quantized` says which ones converge.
+    The schedules are made for one horizon of K + 1 rounds: a longer run takes smaller steps and
+    larger samples. `dpmesh.bounds.quantized` says which schedules converge.
 
     Parameters
     ----------
     step_size
         alpha_K: ``HorizonPower(a1, -alpha, rounds)``.
     consensus_step_size
-        beta_K: ``HorizonPower(a2, -beta, rounds)``; above 1 nodes overshoot, at no cost of privacy.
+        beta_K: ``HorizonPower(a2, -beta, rounds)``; above 1 nodes overshoot, at no privacy cost.
     sample_size
         gamma_K: ``SampleSize(a3, gamma, rounds)``, or an integer for any number of rounds; at most
-        the records of the poorest node.
+        the fewest records of a node.
     noise_std
         sigma_k, k = t - 1: ``PowerLaw(s, zeta)`` for noise that grows (zeta > 0), stays or decays;
         None runs without noise, for comparison.
@@ -132,28 +133,29 @@ class QuantizedGossip:
     clipping_norm
         Largest norm of a record's gradient, without the regularizer: half of the paper's C.
     mode
-        How sensitive a state is, see `dpmesh.privacy.accounting.papers.quantized.sensitivities`.
-        ``"safe"``: any loss; gradients are clipped. ``"public_point"``: any loss; gradients are
-        clipped and taken at the node's own z, which is noisy, and the paper's theorem on
-        convergence no longer applies. ``"paper"``: convex losses of known smoothness only, whose
-        gradients are not clipped, since a clipped gradient need not be that of a convex function.
+        How the sensitivity is bounded, see
+        `dpmesh.privacy.accounting.papers.quantized.sensitivities`. ``"safe"``: any loss; gradients
+        are clipped. ``"public_point"``: any loss; gradients are clipped and taken at the node's own
+        z, which is noisy, and the paper's theorem on convergence no longer applies. ``"paper"``:
+        convex losses of known smoothness only, whose gradients are not clipped, since a clipped
+        gradient need not be that of a convex function.
     smoothness
         L, the Lipschitz constant of every record's gradient, without the regularizer; infinity if
         unknown.
     grid
-        If given, a power of 2: states are rounded to multiples of it and the noise is discrete
-        Gaussian on them, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
+        If given, a power of 2: states are rounded to multiples of it, and the noise is discrete
+        Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
         rounding. A ``Quantizer(grid)`` then sends those integers as they are; choose a coarser one,
         since a grid that is coarse beside Delta_k / sqrt(dim) asks for far more noise.
 
     Guarantee
     ---------
-    All messages together, for replacing one record of one node: epsilon at every delta by
-    Gaussian differential privacy, or of discrete noise by Rényi differential privacy,
-    ``plan(rounds).cost(delta)``. Given all earlier messages and the
-    coins, a record moves its node's state by at most Delta_k (Lemma 2, corrected); quantization is
-    post-processing. No amplification by sampling is claimed, since a record's effect stays in the
-    state. The states themselves are not covered; publish messages.
+    All messages together, for replacing one record of one node, cost the epsilon
+    ``plan(rounds).cost(delta)``: by Gaussian differential privacy, or by Rényi differential privacy
+    for discrete noise. Given all earlier messages and the coins, a record moves its node's state by
+    at most Delta_k (Lemma 2, corrected); quantization is post-processing. No amplification by
+    sampling is claimed, since a record's effect stays in the state. The states themselves are not
+    covered; publish messages.
     """
 
     travels: ClassVar[Travel] = "gossip"
@@ -292,13 +294,13 @@ class QuantizedGossip:
         problem: GossipProblem,
         batches: Ragged,
     ) -> QuantizedState:
-        """Move towards what was received, and along the gradient (lines 4 and 5)."""
+        """Move towards what was received, and against the gradient (lines 4 and 5)."""
         alpha, beta = at(self.step_size, k + 1), at(self.consensus_step_size, k + 1)
         if self.mode == "public_point":
             point: Floats = z
         else:
             point = state.x
-            # More decay drives two states apart; in mode "paper" the losses contract them, too.
+            # More decay drives two states apart; in mode "paper" the losses' curvature adds to it.
             known = self.smoothness if self.mode == "paper" else 0.0
             largest = max(0.0, 2 * (1 - beta) / alpha - known)
             if problem.regularization > largest:
@@ -325,7 +327,7 @@ class QuantizedGossip:
         return tuple(said)
 
     def _check(self, problem: GossipProblem) -> None:
-        """Hold what the sensitivity rests on against a problem's public numbers."""
+        """Check what the sensitivity rests on against a problem's public numbers."""
         indptr, _ = problem.records_of(np.arange(problem.nodes))
         fewest, wanted = int(np.diff(indptr).min()), at(self.sample_size, 1)
         if wanted > fewest:

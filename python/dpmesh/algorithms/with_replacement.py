@@ -1,14 +1,14 @@
 """Decentralized private SGD with replacement: the baseline of the without-replacement paper.
 
 Section V: in every round a node, chosen uniformly at random, updates the global model on a
-mini-batch drawn from all of its records, and drops out when its records have been visited 5 times
-on average, v in what follows:
+mini-batch drawn from all of its records. It drops out once its records have been visited 5 times on
+average (`visits`, v):
 
     w_(t+1) = w_t - eta_t (grad f_D(w_t) + N_t)
 
-The paper takes a budget of (epsilon / 5, delta / 5) for each visit and adds that up. A record may
-be drawn more often than that, or never; what is proved here counts the draws as what they are:
-secret samples of fixed size, which amplify privacy.
+The paper gives each visit a budget of (epsilon / 5, delta / 5) and adds these up. But a record may
+be drawn more often than that, or never; the proof here treats the draws as what they are: secret
+samples of fixed size, which amplify privacy.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class WithReplacement:
     nodes
         Their number, which is public.
     records
-        How many records each of them has, which is public.
+        Number of records of each node, which is public.
     noise_multiplier
-        Standard deviation of the noise of each model over its sensitivity 2 eta L / b; None for no
+        Standard deviation of each model's noise over its sensitivity 2 eta L / b; None for no
         noise.
     models
-        K: the models of the problem, that is its classes one-vs-all, or 1.
+        K: the problem's models, one per class (one-vs-all), or 1.
     batch_size
         b.
     visits
@@ -66,11 +66,11 @@ class WithReplacement:
 
     Guarantee
     ---------
-    All global models together, for replacing one record: epsilon and delta of `plan`. A node
-    releases `turns_of_a_node` times at most, each time on a secret sample of b of its records; a
-    record moves the K models of such a release by at most sqrt(K) 2 eta L / b together. Who
-    updates when depends on public coins only. Models after a node's last turn are post-processing
-    of its releases and of other nodes' records.
+    Epsilon and delta of `plan` hold for all global models together, for replacing one record. A
+    node releases at most `turns_of_a_node` times, each time on a secret sample of b of its records;
+    a record moves the K models of such a release by at most sqrt(K) 2 eta L / b together. Which
+    node updates when depends on public coins only. Models after a node's last turn are
+    post-processing of its releases and of other nodes' records.
     """
 
     travels: ClassVar[Travel] = "token"
@@ -107,7 +107,7 @@ class WithReplacement:
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """How far a record of the sample moves the models together."""
+        """How far a record of the sample moves all models together."""
         reason = f"{self.models} models, each in units of 2 eta L / b"
         return Sensitivity(sqrt(self.models), "l2", reason)
 
@@ -119,8 +119,8 @@ class WithReplacement:
     def plan(self, rounds: int) -> Plan:
         """Return the releases of `rounds` rounds, from public numbers alone.
 
-        Here one node after the other takes all of its turns; in a run they come by chance. So a
-        ledger costs at most as much as its plan, and the same when all rounds are over.
+        In the plan one node after the other takes all of its turns; in a run the order is random.
+        So a ledger costs at most as much as its plan, and as much once all rounds are over.
         """
         self._check_rounds(rounds)
         mechanism, sensitivity, sampling = self.mechanism, self.sensitivity, self.sampling
@@ -194,7 +194,7 @@ class WithReplacement:
         return Released(noisy * unit), release
 
     def node(self, state: WithReplacementState, t: int, key: Key) -> int:
-        """Draw who updates, among those with turns left: by public coins."""
+        """Draw the node that updates, among those with turns left, by public coins."""
         coins = kernels.uniform(self.nodes, key.stream(Purpose.SAMPLE, t))
         return int(np.where(state.turns < self.turns_of_a_node, coins, 2.0).argmin())
 

@@ -1,25 +1,25 @@
 """Decentralized private SGD without replacement (Jin, He, Dai), Algorithm 1.
 
-Each node keeps a local model w^L of its own, and all know a global model w^G. Every mini-batch of a
-node's records is used once. Nodes act one after the other, in random order within a step t, and a
-controller decides which model a node updates. The symbols are the paper's; its t counts from 0, as
-our rounds do:
+Each node keeps a local model w^L, and all know a global model w^G. Every mini-batch of a node's
+records is used once. Within a step t nodes act one after the other, in random order, and a
+controller decides which model each of them updates. The symbols are the paper's; its t counts from
+0, as our rounds do:
 
     Local:   w_(t+1)^L = w_t^L - 2 eta_t grad f_D(w_t^L)
     Global:  w_(t+1)^G = (w_t^G + w_t^L) / 2 - eta_t (grad f_D(w_t^G) + N_t)          (5)
              w_(t+1)^L = w_(t+1)^G                                                    (6)
 
-One-vs-all with K classes is K such pairs of models in each node, on the same mini-batches, each
-with decisions of its own. Here and there the paper needs repair, and gets it:
+One-vs-all with K classes takes K such pairs of models in each node, on the same mini-batches, each
+with decisions of its own. The paper needs repair in some places:
 
-- The standard deviation that Theorem 2 gives is that of the product eta_t N_t.
-- A record enters K releases, not one, and more if several nodes hold it: the noise is for all.
+- The standard deviation in Theorem 2 is that of the product eta_t N_t.
+- A record enters K releases, not one, and more if several nodes hold it: the noise covers all.
 - Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
   every step of the paper's runs; `theorem_4_steps` of `dpmesh.bounds.without_replacement` starts
   the same schedule late enough.
-- Algorithm 1 does not project, and its constants need a bounded model: see `model_radius`.
-- Decisions that depend on private data are not covered by Theorem 2: the default controller's do
-  not, and the report tells of those that do.
+- Algorithm 1 does not project, although its constants need a bounded model: see `model_radius`.
+- Theorem 2 does not cover decisions that depend on private data: the default controller looks at
+  none, and the report names controllers that do.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class WithoutReplacementState:
     used
         Shape (M,): mini-batches that each node has used.
     largest_step
-        Shape (M, K): the largest eta since the node's last global update, which Lemma 4 asks for;
-        0 if there was no step since.
+        Shape (M, K): the largest eta since the node's last global update, which Lemma 4 needs; 0 if
+        there was no step since.
     controller
         What the controller has learned.
     """
@@ -89,7 +89,7 @@ class WithoutReplacement:
     delta
         In (0, 1); 1 / n^2 in the paper.
     models
-        K: the models of a node, that is the problem's classes one-vs-all, or 1.
+        K: a node's models, one per class of the problem (one-vs-all), or 1.
     batch_size
         b.
     step_size
@@ -98,19 +98,19 @@ class WithoutReplacement:
         Who decides. The default looks at nothing but coins; `DeepQ` is Algorithm 2.
     calibration
         ``"analytic"``: the least Gaussian noise for the budget. ``"classical"``: by Theorem 1's
-        formula. ``"paper"``: the same for each single release, as if a record were in one only; the
-        report then says what that costs.
+        formula. ``"paper"``: by that formula for each single release, as if a record were in one
+        only; the report then says what that really costs.
     copies
-        The most nodes that hold a copy of the same record, one each: two copies at a node may move
-        the same release together. The paper's experiments give each node all of the data.
+        The most nodes that hold the same record, once each: two copies at a node could move the
+        same release together. The paper's experiments give each node all of the data.
     model_radius
         Local models, and global ones after their noise, are projected onto the ball of this radius
-        around 0, each of the K by itself; None for no projection. The paper's R is its diameter.
+        around 0, each of the K by itself; None for no projection. Its diameter is the paper's R.
     arrival_rate
-        Chance that a node acts in a step, by a public coin: 1 lets all act, less makes them
+        Probability that a node acts in a step, by a public coin: with 1 all act, with less they are
         asynchronous.
     public_data
-        Records that are no secret, on which a controller may score the global model.
+        Public records, on which a controller may score the global model.
 
     Guarantee
     ---------
@@ -118,11 +118,11 @@ class WithoutReplacement:
     with all its copies (Theorem 2, by exact Gaussian composition). If decisions do not depend on
     private data, then given all earlier releases a record moves exactly one release of each model,
     the first after its mini-batch, by at most Delta = max 2 eta L / b over the steps since the
-    node's last (Lemma 4): the steps between do not expand, and (6) forgets the local model. So it
-    moves K `copies` releases, which together are one Gaussian release of sensitivity
-    sqrt(K copies) Delta. This is how the ledger writes them down, in units of Delta: once for every
-    round, with all that a record can move charged to each, and rounds composed in parallel. The
-    number of releases costs nothing. Local models, and metrics made from them, are not covered.
+    node's last (Lemma 4): the steps in between are non-expansive, and (6) forgets the local model.
+    So it moves K `copies` releases, which together are one Gaussian release of sensitivity sqrt(K
+    copies) Delta. The ledger records them as such, in units of Delta: once per round, each round
+    charged with all that a record can move, and the rounds composed in parallel. The number of
+    releases costs nothing. Local models, and metrics made from them, are not covered.
     """
 
     travels: ClassVar[Travel] = "token"
@@ -167,7 +167,7 @@ class WithoutReplacement:
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """How far a record moves the releases that it moves, together."""
+        """How far a record moves all releases that it affects, together."""
         return Sensitivity(
             sqrt(self.models * self.copies),
             "l2",
@@ -179,7 +179,7 @@ class WithoutReplacement:
         """Return the releases of `rounds` rounds, from public numbers alone.
 
         Rounds in which, by chance, nobody updates the global model are in the plan and not in the
-        ledger. They do not change the cost, as long as there is one release.
+        ledger. They do not change the cost, as long as there is at least one release.
         """
         mechanism, sensitivity = self.mechanism, self.sensitivity
         releases = tuple(
@@ -195,7 +195,7 @@ class WithoutReplacement:
         return Plan(releases, "replace_one", "record", tuple(told))
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
-        """Return how many steps the richest node's mini-batches last, if all nodes always act."""
+        """Return how many steps the largest node's mini-batches last, if all nodes always act."""
         learns(self, problem, "class_objectives", "gradient", "model_constants")
         if self.arrival_rate < 1:
             return None
@@ -246,7 +246,7 @@ class WithoutReplacement:
     def turns(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> Indices:
-        """Return the nodes that act in step t, in their order: by public coins."""
+        """Return the nodes that act in step t, in their order, both drawn by public coins."""
         has_records = state.used < problem.records // self.batch_size
         arrives, place = kernels.uniform((problem.nodes, 2), key.stream(Purpose.SAMPLE, t)).T
         acts = has_records & (arrives < self.arrival_rate)
@@ -257,7 +257,7 @@ class WithoutReplacement:
     def batches(
         self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
     ) -> Ragged:
-        """Return the mini-batch of this number of each of these nodes, and none of the others."""
+        """Return mini-batch `number` of each of these nodes, and empty ones for the others."""
         starts, records = problem.everything
         b = self.batch_size
         return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
@@ -304,7 +304,7 @@ class WithoutReplacement:
         chosen: npt.NDArray[np.bool_],
         batches: Ragged,
     ) -> WithoutReplacementState:
-        """Step the chosen local models, all at once: none of them knows of another."""
+        """Step the chosen local models, all at once, since they are independent."""
         if not chosen.any():
             return state
         w, eta = state.local, at(self.step_size, t + 1)
@@ -371,7 +371,7 @@ class WithoutReplacement:
         return constants
 
     def _lemma4(self, problem: LinearProblem, largest_step: Floats) -> Floats:
-        """Return Delta of releases with these largest steps since the last; 1 without noise."""
+        """Return Delta of releases, given the largest steps since the last; 1 without noise."""
         if self.epsilon is None:
             return np.ones_like(largest_step)
         constants = self._constants(problem)
