@@ -1,4 +1,4 @@
-"""Privacy that is true: mechanisms, plans and ledgers, accountants, reports, audits."""
+"""Mechanisms, plans and ledgers, accountants, reports, audits."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""A budget: what may be spent, which noise keeps it, how many rounds it affords.
+"""A budget: how much may be spent, which noise keeps within it, how many rounds it affords.
 
-All of it asks the plans that algorithms make from public numbers, so that one way serves every
+All of it relies on the plans that algorithms make from public numbers, so it serves every
 algorithm, also one of your own.
 """
 
@@ -24,11 +24,11 @@ from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
 
 
 class OverBudget(ValueError):  # noqa: N818
-    """What was asked for would cost more than there is."""
+    """What was asked for would exceed the budget."""
 
 
 class Planned(Protocol):
-    """What says beforehand what its rounds will release, as every algorithm does."""
+    """Anything that can plan the releases of its rounds, as every algorithm can."""
 
     def plan(self, rounds: int) -> Plan:
         """Return all releases of a run of `rounds` rounds, from public numbers alone."""
@@ -44,7 +44,7 @@ class Budget:
     epsilon
         The most that a whole run may cost: finite and positive.
     delta
-        At which it is counted, in [0, 1); Gaussian noise needs a positive one.
+        The delta at which epsilon is computed, in [0, 1); Gaussian noise needs a positive one.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class Budget:
         return f"epsilon = {as_given(self.epsilon)} at delta = {as_given(self.delta)}"
 
     def allows(self, plan: Plan) -> bool:
-        """Whether a plan costs no more; but for the rounding of epsilon's last digits.
+        """Whether a plan costs no more, up to rounding in the last digits of epsilon.
 
         Raises
         ------
@@ -113,10 +113,10 @@ class Budget:
         Parameters
         ----------
         algorithm
-            Whose rounds cost no less the more there are.
+            Its cost must not fall as rounds are added.
         at_most
             The most rounds to try, at least 1. This is the answer where further rounds cost
-            nothing, as where each record is used in one round only.
+            nothing, for example if each record is used in one round only.
 
         Raises
         ------
@@ -133,14 +133,14 @@ class Budget:
     def calibrate(
         self, algorithm: Callable[[float], Planned], rounds: int, *, guess: float = 1.0
     ) -> float:
-        """Return the least noise at which so many rounds of an algorithm keep the budget.
+        """Return the least noise at which `rounds` rounds of an algorithm keep the budget.
 
         Parameters
         ----------
         algorithm
-            Makes the algorithm for a noise: one that costs less the larger it is, such as
-            ``lambda noise: replace(learning, noise_multiplier=noise)``, or
-            ``lambda noise: replace(gossip, noise_std=noise)``.
+            Makes the algorithm for a noise; the larger the noise, the less it must cost. Examples
+            are ``lambda noise: replace(learning, noise_multiplier=noise)`` and ``lambda noise:
+            replace(gossip, noise_std=noise)``.
         rounds
             At least 1.
         guess
@@ -154,10 +154,10 @@ class Budget:
         Raises
         ------
         ValueError
-            If `algorithm` is no function, `rounds` or `guess` are out of range, or no noise within
-            a factor 1e12 of `guess` keeps the budget or exceeds it: Gaussian noise needs a delta,
-            and where a record is protected by an `epsilon` of the algorithm's own, there is nothing
-            to calibrate.
+            If `algorithm` is no function, `rounds` or `guess` are out of range, or the noises
+            within a factor 1e12 of `guess` all exceed the budget or all keep it: Gaussian noise
+            needs a delta, and there is nothing to calibrate in an algorithm that takes an `epsilon`
+            of its own.
         """
         if not callable(algorithm):
             fail("algorithm", "a function that makes one for a noise", reprlib.repr(algorithm))
@@ -174,11 +174,11 @@ class Budget:
 class Ledger:
     """The releases of a run so far, and whether the next one may leave.
 
-    At the door (`dpmesh.privacy.door.kept_by`) it lets out what an approved plan foresaw, and
-    anything else as long as there is budget for it. Stopping when the budget is spent is itself
-    private for pure and for Gaussian releases of all data (Rogers, Roth, Ullman and Vadhan 2016;
-    Smith and Thakurta 2022); the parameters of sampled ones must be chosen beforehand. Threads may
-    ask at once.
+    At the door (`dpmesh.privacy.door.kept_by`) it admits what an approved plan foresaw, and
+    anything else as long as the budget allows. Stopping when the budget is spent is itself private
+    for pure and for Gaussian releases of all data (Rogers, Roth, Ullman and Vadhan 2016; Smith and
+    Thakurta 2022); the parameters of sampled ones must be chosen beforehand. Threads may ask at
+    once.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class Ledger:
         self._leaving: list[Release] = []
         self._begun: set[tuple[Release, int]] = set()
         self.admitted = 0
-        """How often something was let out in the current round."""
+        """How often each release was admitted in the current round."""
         self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
         self._as_planned = budget is None or budget.allows(plan)
 
@@ -207,7 +207,7 @@ class Ledger:
     def plan(self) -> Plan:
         """The releases so far, as a plan that can say what they cost.
 
-        Of those that were not planned it assumes that they are no more sensitive than they say.
+        Unplanned ones are assumed to be no more sensitive than they declare.
         """
         so_far = self._with(())
         unplanned = strangers(self._plan, so_far.releases)
@@ -231,7 +231,7 @@ class Ledger:
         return by_round
 
     def allows(self, *releases: Release) -> bool:
-        """Whether the budget has room for these, after all that has left."""
+        """Whether the budget has room for these, after all releases so far."""
         if self._budget is None:
             return True
         if self._as_planned and self._left.holds((*self._leaving, *releases)):
@@ -239,11 +239,12 @@ class Ledger:
         return self._budget.allows(self._with(releases))
 
     def admit(self, release: Release, purpose: int = Purpose.NOISE) -> None:
-        """Let a release of the current round out, with noise of a stream of this purpose.
+        """Admit a release of the current round, with noise of a stream of this purpose.
 
-        A round may send what its plan counts as one release of a batch in several pieces, with the
-        same record on each: one node after the other, each of its own records. Their noise is of
-        one purpose, in which no node draws twice: what comes with another is another release.
+        A round may send in several pieces what its plan counts as one release of a batch, each
+        piece with the same record: one node after the other, each from its own records. Their noise
+        has one purpose, in which no node draws twice: a piece of another purpose is another
+        release.
 
         Raises
         ------
@@ -266,7 +267,7 @@ class Ledger:
                 self._begun.add((release, purpose))
 
     def add(self, *releases: Release) -> None:
-        """Write down what a finished round released, in place of what was seen to leave.
+        """Record what a finished round released, in place of what was seen to leave.
 
         Raises
         ------
@@ -294,7 +295,7 @@ class Ledger:
 
 
 def _includes(whole: Release, piece: Release) -> bool:
-    """Whether a release is another one, or that of some of its nodes."""
+    """Whether `piece` is `whole`, or the release of some of its nodes."""
     if whole == piece:
         return True
     if piece.nodes is None or replace(whole, nodes=piece.nodes) != piece:

@@ -1,4 +1,4 @@
-"""What releases that touch the same data cost together, each chosen given the earlier ones."""
+"""What releases that touch the same data cost together, under adaptive composition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
 MOST_LOSS_DISTRIBUTIONS = 8
-"""Of more distinct parts, some share one: that of the most releases of each kind in any of them."""
+"""With more distinct parts, some share one cost: that of the most releases of each kind in any."""
 
 Names = npt.NDArray[np.object_]
 Chosen = npt.NDArray[np.bool_]
@@ -142,7 +142,7 @@ def _gaussian(
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Callable[[int], str]]:
-    """Return the epsilon of the Gaussian releases of each part, and what says how it was found."""
+    """Return each part's epsilon for its Gaussian releases, and what names its proof."""
     if delta == 0:
         touched = parts.totals(chosen.astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
@@ -172,8 +172,8 @@ def _together(
 ) -> tuple[Numbers, Names]:
     """Return the epsilon of each part by one loss distribution of all its releases, and its name.
 
-    For parts with Laplace noise and more than one release; elsewhere it is infinite, as it is where
-    noise is on the integers, or there are too many kinds of releases.
+    It is computed for parts with Laplace noise and more than one release; elsewhere it is infinite,
+    as it is for noise on the integers or too many kinds of releases.
     """
     epsilons, proofs = np.full(len(parts.owners), inf), np.full(len(parts.owners), "", dtype=object)
     laplace = np.array([release.mechanism == "laplace" for release in releases], dtype=bool)
@@ -195,7 +195,7 @@ def _together(
 
 
 def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], Indices]:
-    """Return the kinds of the chosen releases, and of which each release is: -1 for the others."""
+    """Return the kinds of the chosen releases, and each release's kind: -1 for the others."""
     numbers: dict[_Kind, int] = {}
     which = np.full(len(releases), -1)
     for index in np.flatnonzero(chosen).tolist():
@@ -206,9 +206,9 @@ def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], In
 
 
 def _shared(counts: Numbers) -> tuple[Numbers, Indices]:
-    """Return counts that are few, and for each of the given ones which of them is no less.
+    """Return a few counts, and for each given one the index of one that is no less.
 
-    Of many, those of the same kinds of releases share one; if such are many too, all do.
+    Of many, those of the same kinds of releases share one; if these are too many, all do.
     """
     if len(counts) <= MOST_LOSS_DISTRIBUTIONS:
         return counts, np.arange(len(counts))
@@ -294,6 +294,6 @@ def _composed_together(
 
 
 def _sampled(kinds: Iterable[_Kind]) -> type[Sampling] | None:
-    """Return how releases are sampled; of two ways together none amplifies."""
+    """Return how releases are sampled; if in two ways, neither amplifies."""
     samplings = {type(kind.sampling) for kind in kinds if kind.sampling is not None}
     return samplings.pop() if len(samplings) == 1 else None

@@ -1,11 +1,11 @@
-"""Who stands at the door: a keeper of the budget, a watching audit, a carrier, a list of draws.
+"""Who stands at the door: a budget's keeper, an audit's watcher, a carrier, a list of draws.
 
-A keeper is asked before a release gets its noise, and may refuse it. A watcher sees it before and
-after its noise. A carrier gets to know how it is packed. The list of draws refuses noise that an
-earlier release of the run has had. Each holds for the `with` block of its own thread or task only,
-so that no other run is touched; and for tasks that start there, and threads where Python hands the
-context on to them, as free-threaded CPython does from 3.14 on. So keepers are asked by several
-threads at once.
+A keeper is asked before a release gets its noise, and may refuse it. A watcher sees the values
+before and after their noise. A carrier learns how they are packed. The list of draws refuses noise
+that an earlier release of the run has had. Each applies only to the `with` block of its own thread
+or task, so that other runs are unaffected, and to tasks started there, and to threads if Python
+hands the context on to them, as free-threaded CPython does from 3.14 on. So several threads may ask
+a keeper at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Passage(NamedTuple):
-    """One release: the mechanism, the values as they met its noise (clipped), what came out."""
+    """One release: the mechanism, the (clipped) values before its noise, what came out."""
 
     mechanism: Mechanism
     inside: Sensitive
@@ -38,7 +38,7 @@ class Passage(NamedTuple):
 
 Watcher = Callable[[Passage], "Emission"]
 Keeper = Callable[["Release", int], None]
-"""Gets a release, and the purpose of the stream of its noise."""
+"""Gets a release, and the purpose of its noise's stream."""
 Carrier = Callable[["Compressed"], None]
 
 
@@ -53,11 +53,11 @@ class Door(NamedTuple):
 
 _NOBODY = Door()
 DOOR: ContextVar[Door] = ContextVar("door", default=_NOBODY)
-"""That of this thread or task."""
+"""The door of this thread or task."""
 
 
 def kept_by(keeper: Keeper) -> AbstractContextManager[None]:
-    """Ask `keeper` before every release within the block; an exception keeps it inside."""
+    """Ask `keeper` before every release within the block; its exception prevents the release."""
     return _standing(keeper=keeper)
 
 
@@ -76,9 +76,9 @@ def watched_by(watcher: Watcher) -> AbstractContextManager[None]:
 
 @contextmanager
 def drawn_once(first_round: int = 0) -> Iterator[None]:
-    """Refuse that two releases within the block, which is one run, have the same noise.
+    """Refuse a second release with the same noise within the block, which is one run.
 
-    The difference of what they let out would have none.
+    The difference of the two would have none.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Draws:
     Parameters
     ----------
     first_round
-        The first that is not.
+        The first round that is not over.
     """
 
     def __init__(self, first_round: int) -> None:
@@ -119,13 +119,13 @@ class Draws:
         shape: tuple[int, ...],
         nodes: tuple[int, ...] | None = None,
     ) -> None:
-        """Write down that rows of this shape draw from a stream.
+        """Record that rows of this shape draw from a stream.
 
         Raises
         ------
         ValueError
-            If the round is over, or one of the rows has drawn the same before; it calls the stream
-            `argument`.
+            If the round is over, or one of the rows has drawn the same before. The error calls the
+            stream `argument`.
         """
         purpose, t = stream.purpose, stream.round
         with self._one_at_a_time:
@@ -154,6 +154,6 @@ _Draw = tuple[Stream, tuple[int, ...], tuple[int, ...] | None]
 def _marks(
     stream: Stream, shape: tuple[int, ...], nodes: tuple[int, ...] | None
 ) -> set[tuple[float, float]]:
-    """Return what tells apart what the rows draw."""
+    """Return a mark for each row; equal marks mean equal draws."""
     own = stream if nodes is None else stream.for_nodes(np.array(nodes, np.uint32))
     return own.marks(shape[0] if len(shape) > 1 else 1)

@@ -30,7 +30,7 @@ class Sensitivity:
     ----------
     bound
         Largest distance, in the units of the released values; 0 if they do not depend on the data.
-        That of exact arithmetic: the type of the values must be fine beside it.
+        It is that of exact arithmetic: the rounding of the values' type must be small beside it.
     norm
         The norm of that distance.
     reason
@@ -50,14 +50,14 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a mechanism let out of nodes in one round.
+    """What a mechanism released from nodes in one round.
 
     Parameters
     ----------
     round
         The round, from 0.
     mechanism
-        Law of the noise, real-valued or on a grid; ``"none"`` for values that went out as they
+        Distribution of the noise, real-valued or on a grid; ``"none"`` for values released as they
         were.
     noise_multiplier
         Scale of the noise divided by the sensitivity in the mechanism's own norm: for Laplace noise
@@ -77,9 +77,9 @@ class Release:
     Raises
     ------
     ValueError
-        If `mechanism` is no such law, `noise_multiplier` is not finite and positive, or not 0 for
-        ``"none"``, `nodes` is not made of distinct integers of at least 0, one or more, or another
-        argument is not of its kind.
+        If `mechanism` is unknown, `noise_multiplier` is not finite and positive, or not 0 for
+        ``"none"``, `nodes` is not one or more distinct integers of at least 0, or another argument
+        has the wrong type.
     """
 
     round: int
@@ -113,7 +113,7 @@ class Release:
             object.__setattr__(self, "nodes", tuple(nodes.tolist()))
 
     def _keep(self, name: str, value: float) -> None:
-        """Keep a number of numpy as Python's own."""
+        """Convert a numpy scalar field to a Python number."""
         if value is not getattr(self, name):
             object.__setattr__(self, name, value)
 
@@ -121,8 +121,9 @@ class Release:
     def event(self) -> DpEvent:
         """The release as an event of the dp-accounting library.
 
-        Noise on a grid becomes what is proved of it: discrete Gaussian noise is concentrated
-        differential privacy, discrete Laplace noise is pure, which randomized response dominates.
+        For noise on a grid it is what is proved: zero-concentrated differential privacy for
+        discrete Gaussian noise; pure differential privacy, as randomized response dominates it, for
+        discrete Laplace noise.
         """
         import dp_accounting
 

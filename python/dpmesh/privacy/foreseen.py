@@ -1,6 +1,6 @@
 """Whether a run releases what its plan foresaw.
 
-Which batch a release is of may be left to chance. A run then still costs no more than its plan, as
+Chance may decide to which batch a release belongs. A run then still costs no more than its plan, as
 long as no batch releases more than one of the plan's batches does.
 """
 
@@ -16,7 +16,7 @@ Kinds = Counter[tuple[object, ...]]
 
 
 class Foreseen:
-    """What a plan has left for a run, which takes its releases from it.
+    """The planned releases that a run has not yet made.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Foreseen:
         return all(self._allots(batch, self._taken_by(batch) + kinds) for batch, kinds in more)
 
     def take(self, releases: Sequence[Release]) -> None:
-        """Write down that the run took these."""
+        """Record that the run made these."""
         self._left.subtract(_by_round(releases))
         for batch, kinds in _by_batch(releases).items():
             self._taken[batch] = self._taken_by(batch) + kinds
@@ -67,7 +67,7 @@ def strangers(plan: Plan, releases: Sequence[Release]) -> int:
 
 
 def _kind(release: Release) -> tuple[object, ...]:
-    """Return what a release is, whenever it is and whatever its batch."""
+    """Return what identifies a release apart from its round and batch."""
     noise = release.mechanism, release.noise_multiplier, release.sensitivity
     return *noise, release.sampling, release.nodes, release.batch is None
 

@@ -1,4 +1,4 @@
-"""Values on a grid of multiples of a power of 2, whose sums hide nothing in their last bits."""
+"""Values on a grid of multiples of a power of 2: the last bits of noisy sums leak nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FARTHEST = 2.0**52
 
 
 def power_of_two(argument: str, value: float) -> float:
-    """A power of 2 between 2**-100 and 2**100, by which division and multiplication are exact."""
+    """A power of 2 between 2**-100 and 2**100, by which dividing and multiplying is exact."""
     mantissa, exponent = frexp(positive(argument, value))
     if mantissa != 0.5 or not -99 <= exponent <= 101:
         fail(argument, "a power of 2 between 2**-100 and 2**100, such as 2**-20", repr(value))
@@ -27,7 +27,7 @@ def power_of_two(argument: str, value: float) -> float:
 def round_to_grid(values: Floats, grid: float) -> Floats:
     """Return the nearest multiples of `grid`, of the same type, at most half of it away.
 
-    Values further than 2**52 steps from 0 are taken as that: this moves no two further apart.
+    Values further than 2**52 steps from 0 are clamped to that, which moves no two further apart.
     """
     with np.errstate(over="ignore"):
         steps = np.rint(np.divide(values, grid, dtype=np.float64)).clip(-_FARTHEST, _FARTHEST)
@@ -37,8 +37,8 @@ def round_to_grid(values: Floats, grid: float) -> Floats:
 def add_on_grid(values: Floats, noise: npt.NDArray[np.int64], grid: float) -> Floats:
     """Return multiples of `grid` plus so many steps of it.
 
-    The sum is exact in integers; what its type cannot hold of it is rounded off afterwards, as a
-    function of the released sum.
+    The sum is exact in integers; rounding to the result's type comes afterwards, as a function of
+    the released sum.
     """
     steps = np.divide(values, grid, dtype=np.float64).astype(np.int64) + noise
     return (steps * grid).astype(values.dtype)

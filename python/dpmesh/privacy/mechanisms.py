@@ -2,7 +2,7 @@
 
 Only `Mechanism.release` turns a `Sensitive` array into a `Released` one. It returns the values
 together with their privacy event and their length on the wire, so that neither can be forgotten.
-Each mechanism has two faces that must agree: `release`, with data, and `planned`, without.
+Each mechanism has two methods that must agree: `release`, with data, and `planned`, without.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 
 
 class Emission(NamedTuple):
-    """What came out of the door: the values, their privacy event, their length on the wire.
+    """What went through the door: the values, their privacy event, their length on the wire.
 
     That length is one number, or one for each node where a compressor makes them differ.
     """
@@ -41,7 +41,7 @@ class Emission(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A stream, the nodes of the rows that draw from it, and the norm that no noisy row exceeds."""
+    """A stream, the nodes whose rows draw from it, and the norm that no noisy row may exceed."""
 
     stream: Stream
     nodes: tuple[int, ...] | None
@@ -58,7 +58,7 @@ _ON_GRID: dict[str, MechanismName] = {
 class Mechanism(ABC):
     """Noise added to every coordinate of every node's row, in proportion to the sensitivity.
 
-    A unit's data move one row of a release.
+    The data of one unit affect only one row of a release.
 
     Parameters
     ----------
@@ -67,13 +67,14 @@ class Mechanism(ABC):
     clipping_norm
         If given, each row is clipped to this norm before the noise.
     compressor
-        If given, it makes the noisy rows short.
+        If given, it compresses the noisy rows.
     grid
-        If given, values are rounded to multiples of it, and the noise is a whole number of them: no
-        digit of a floating-point sum tells what was below the noise. Neighbours of a row may be
-        rounded apart by one `grid` in every coordinate, which the noise covers: choose it small
-        beside sensitivity / dim for Laplace and sensitivity / sqrt(dim) for Gaussian noise, and at
-        least a 2**-25th of the noise. A power of 2, on which floating-point arithmetic is exact.
+        If given, values are rounded to multiples of it, and the noise is a whole number of them, so
+        that the digits of the sum do not reveal the value beneath the noise. Rounding may move
+        neighbouring rows apart by one `grid` in every coordinate, which the noise covers: choose it
+        small beside sensitivity / dim for Laplace and sensitivity / sqrt(dim) for Gaussian noise,
+        and at least a 2**-25th of the noise. A power of 2, on which floating-point arithmetic is
+        exact.
     """
 
     noise_multiplier: float
@@ -96,7 +97,7 @@ class Mechanism(ABC):
 
     @property
     def name(self) -> MechanismName:
-        """The law of the noise, and whether it is on a grid."""
+        """The distribution of the noise, and whether it is on a grid."""
         return self.law if self.grid is None else _ON_GRID[self.law]
 
     @abstractmethod
@@ -126,12 +127,12 @@ class Mechanism(ABC):
         return self.noise_multiplier * self._distance(sensitivity, dim)
 
     def clipping_sensitivity(self, neighboring_relation: NeighboringRelation) -> Sensitivity:
-        """Return the sensitivity that clipping alone gives to a row that one unit determines.
+        """Return the sensitivity, by clipping alone, of a row that depends on a single unit.
 
         Raises
         ------
         ValueError
-            If the mechanism does not clip, or there is no such relation.
+            If the mechanism does not clip, or the relation is unknown.
         """
         one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
         if self.clipping_norm is None:
@@ -168,7 +169,7 @@ class Mechanism(ABC):
         coins: Stream | None = None,
         nodes: tuple[int, ...] | None = None,
     ) -> Emission:
-        """Let `values` out, each node's row with noise of its own.
+        """Release `values`, each node's row with noise of its own.
 
         Values of sensitivity 0 do not depend on the data and go out without noise.
 
@@ -179,19 +180,20 @@ class Mechanism(ABC):
         sensitivity
             How far one neighbouring dataset moves a row, given all earlier releases.
         stream
-            The noise's randomness, of this round. Another release in it takes a stream of another
-            purpose, or that of other nodes: within a run the same one is refused.
+            The noise's randomness, of this round. Another release in the same round takes a stream
+            of another purpose, or of other nodes: within a run the same one is refused.
         round, batch, sampling
             For the record; see `Release`.
         coins
             The compressor's randomness, of another purpose than `stream`.
         nodes
-            Which nodes the rows belong to, and draw noise and coins; None for all, in order.
+            The nodes to which the rows belong, and which draw noise and coins; None for all, in
+            order.
 
         Raises
         ------
         ValueError
-            If an argument is of another kind, a value is NaN or infinite, or would be after its
+            If an argument has the wrong type, a value is NaN or infinite or would be after its
             compression, a noisy row is so long that its type rounds it by more than the
             sensitivity, a compressor gets no coins, the noise exceeds 2**25 times the grid, the
             release is over the run's budget, or a stream is of another round or has served another
@@ -227,12 +229,12 @@ class Mechanism(ABC):
 
     @property
     def _is_checked_by_noise(self) -> bool:
-        """Whether the kernel that adds noise sees the values as they came, and refuses NaN."""
+        """Whether the kernel that adds noise gets the values as given, and refuses NaN."""
         return self._has_kernel and self.clipping_norm is None
 
     @cached_property
     def _has_kernel(self) -> bool:
-        """Whether a kernel adds the noise, which refuses noisy rows that are too long."""
+        """Whether a kernel adds the noise; kernels refuse noisy rows that are too long."""
         own = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
         return own and self.grid is None
 
@@ -305,9 +307,9 @@ class Laplace(Mechanism):
 
     Guarantee: pure epsilon-differential privacy of real-valued noise. The noise is drawn in
     floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and the last
-    bits of floating-point numbers are not hidden, which may tell neighbours apart by themselves
-    (Mironov 2012). With a `grid`, pure epsilon-differential privacy of what
-    is released, but for 2**-73 in total variation for each number (see `dpmesh.kernels.discrete`).
+    bits of the sum are not hidden, which alone may tell neighbours apart (Mironov 2012). With a
+    `grid`, pure epsilon-differential privacy of what is released, up to 2**-73 in total variation
+    for each number (see `dpmesh.kernels.discrete`).
     """
 
     law = "laplace"
@@ -335,11 +337,10 @@ class Gaussian(Mechanism):
     An L1 sensitivity also bounds the L2 one.
 
     Guarantee: as accounted for real-valued noise. The noise is drawn in floating point from a
-    64-bit radius: its tail ends at 9.4 standard deviations, and the last bits of floating-point
-    numbers are not hidden, as of `Laplace`. With a `grid`, each release is ``mu**2 / 2``-
-    concentrated differentially private (Canonne, Kamath and Steinke 2020, Theorem 14), but for
-    2**-73 in total variation for each number; that it is mu-Gaussian-DP is not proved and not
-    claimed.
+    64-bit radius: its tail ends at 9.4 standard deviations, and the last bits of the sum are not
+    hidden, as with `Laplace`. With a `grid`, each release is ``mu**2 / 2``-zCDP (Canonne, Kamath
+    and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number; that it is
+    mu-Gaussian-DP is not proved and not claimed.
     """
 
     law = "gaussian"
@@ -361,7 +362,7 @@ class Gaussian(Mechanism):
 
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
-    """Lets values out as they are, and records that nothing protects them: for comparison only."""
+    """Releases values as they are, and records that nothing protects them: for comparison only."""
 
     noise_multiplier: float = 0.0
 
@@ -388,7 +389,7 @@ class NoNoise(Mechanism):
 
 
 def _rows(values: Floats) -> Floats:
-    """Return values as the kernels take them; fail unless they are rows, and do not tell them."""
+    """Return values as the kernels take them; fail unless they are rows, without showing them."""
     if getattr(values, "ndim", None) not in (1, 2):
         of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
         fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")

@@ -1,9 +1,9 @@
 """Who pays for what: a release is paid for by the parts of the data that it depends on.
 
 A part is one batch of one node, or all of a node's data where it has no batches. Batches are
-disjoint, and given the earlier releases no later one depends on a batch again: so a unit pays for
-the releases of its own batch and for those that depend on all of its node's data (adaptive parallel
-composition), and for nothing that left other nodes alone.
+disjoint, and a release of one batch depends, given all earlier releases, on no other batch: so a
+unit pays for the releases of its own batch and for those that depend on all of its node's data
+(adaptive parallel composition), and for nothing that only other nodes released.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Parts:
 
 
 def parts_of(releases: Sequence[Release], nodes: int) -> Parts:
-    """Return the parts of the data of so many nodes that releases touch.
+    """Return the parts of the nodes' data that releases touch.
 
     Every node has at least one part, touched or not.
     """
@@ -103,7 +103,7 @@ def parts_of(releases: Sequence[Release], nodes: int) -> Parts:
 
 
 def nodes_named(releases: Sequence[Release]) -> int:
-    """Return the least number of nodes that holds all that releases name; 0 if they name none."""
+    """Return the least number of nodes that includes all nodes named; 0 if none is named."""
     return max((1 + int(max(r.nodes)) for r in releases if r.nodes is not None), default=0)
 
 

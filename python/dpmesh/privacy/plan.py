@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 MOST_ROUNDS = 10_000_000
-"""A plan lists the releases of every round, which so many fill some gigabytes with."""
+"""A plan lists the releases of every round: so many take some gigabytes."""
 
 
 def each_round(rounds: int) -> range:
@@ -58,7 +58,7 @@ class Plan:
     Raises
     ------
     ValueError
-        If there is no such relation or unit, or releases are no tuple of some.
+        If the relation or unit is unknown, or `releases` is not a tuple of releases.
     """
 
     releases: tuple[Release, ...]
@@ -68,7 +68,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         instance("releases", self.releases, "a tuple of releases", tuple, list)
-        if type(self.releases) is not tuple:  # which may change after its cost was asked for
+        if type(self.releases) is not tuple:  # others may change after the cost was computed
             object.__setattr__(self, "releases", tuple(self.releases))
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         one_of("unit", self.unit, get_args(Unit))
@@ -98,7 +98,7 @@ class Plan:
     def cost(self, delta: float = 0.0) -> Cost:
         """Return the smallest epsilon that we can prove for the whole plan at this delta.
 
-        It is that of the node, and of the batch, that pays most.
+        It is the epsilon of the node and batch that pay most.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Plan:
         delta
             In [0, 1).
         nodes
-            Their number; by default the least that holds all nodes that releases name, or 1.
+            Their number; by default the least that includes all nodes named by releases, or 1.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class Plan:
         return parts.worst_by_node(found.epsilons)
 
     def event(self, delta: float = 1e-9) -> DpEvent:
-        """Return the composition that costs most at `delta`, as one event of dp-accounting."""
+        """Return the most expensive composition at `delta`, as one event of dp-accounting."""
         import dp_accounting
 
         found, parts = self._costs(self._nodes(None), delta)
@@ -169,7 +169,7 @@ class Plan:
 
 
 MOST_COMBINATIONS = 10_000
-"""Of parts of the data that pay differently in several runs."""
+"""The most combinations of parts of the data, one part per run, that pay differently."""
 
 
 def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
@@ -190,7 +190,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
     ------
     ValueError
         If there is no plan, the neighbouring relations or the units differ, `delta` is outside
-        [0, 1), samples are not proved to amplify, or more than 10,000 combinations of parts pay
+        [0, 1), a sampling is not proved to amplify, or more than 10,000 combinations of parts pay
         differently.
     """
     if isinstance(plans, Plan):

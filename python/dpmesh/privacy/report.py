@@ -37,7 +37,7 @@ class Report:
     epsilon, delta
         The guarantee, which holds for every node. Infinite epsilon: none.
     neighboring_relation, unit
-        What it hides: see `Plan`.
+        What the guarantee protects: see `Plan`.
     accountant
         How epsilon was computed.
     releases
@@ -45,7 +45,7 @@ class Report:
     assumptions
         What the guarantee rests on and is not checked.
     by_node
-        The epsilons of the single nodes; None if no release tells them apart.
+        The epsilons of individual nodes; None if no release names its nodes.
     """
 
     epsilon: float
@@ -58,12 +58,12 @@ class Report:
     by_node: Spread | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types; JSON has no infinity, for which a text stands."""
+        """Return it in plain types; infinity, which JSON lacks, becomes a text."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Report:
-        """Return the report that `as_dict` told."""
+        """Return the report that `as_dict` gave."""
         spread = told["by_node"]
         return cls(
             **{
@@ -117,10 +117,10 @@ def report(
     delta
         In [0, 1).
     seeded
-        Whether the noise came from a key with a known seed. A ledger does not know it, and equals
-        the plan either way: of a run, ``run.privacy`` is the report that says so.
+        Whether the noise came from a key with a known seed. A ledger does not record that, and
+        equals the plan either way; a run's own report, ``run.privacy``, does.
     nodes
-        Number of nodes; by default the least that holds all that releases name.
+        Number of nodes; by default the least that includes all nodes named by releases.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How long a row may be, so that noise hides what the rounding of its numbers does.
+"""How long a row may be for its noise to hide the rounding of its numbers.
 
 A row that a node computed was rounded to its type: by at most half a digit in each number, which
 for two neighbours together is at most a ``2**-digits`` of its norm. Beyond a norm of ``2**digits``
@@ -18,15 +18,15 @@ from dpmesh.privacy.types import Floats
 
 
 def digits_of(values: Floats) -> int:
-    """Return the binary digits that a number of this array has after its first one."""
+    """Return the binary digits of this array's numbers after the leading one."""
     return 23 if values.itemsize == 4 else 52
 
 
 def longest_row(distance: float, scale: float, digits: int, dim: int, norm: Norm) -> float:
     """Return the norm that noisy rows of a sensitivity `distance` must not exceed.
 
-    Twice the norm of noise of this scale is on top: noise alone makes no row too long. As it is the
-    noisy row that is measured, a refusal tells no more than its release would.
+    Twice the norm of noise of this scale is added, so that noise alone makes no row too long. As
+    the noisy row is measured, a refusal reveals no more than its release would.
     """
     spread = scale * (dim if norm == "l1" else sqrt(dim))
     longest = 2.0**digits * distance + 2 * spread

@@ -1,4 +1,4 @@
-"""Who takes part in a release: units drawn by secret coins, which amplifies their privacy."""
+"""Which units take part in a release: drawn by secret coins, which amplifies privacy."""
 
 from __future__ import annotations
 

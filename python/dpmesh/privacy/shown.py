@@ -1,7 +1,7 @@
-"""Guarantees as a person reads them: few digits, rounded so that they promise no more than holds.
+"""Guarantees as they are printed: few digits, rounded so that they promise no more than holds.
 
-A number that lies within floating point's own error of a shorter one is taken for that one: the
-epsilon of noise that was calibrated to epsilon 1 is shown as 1, and a delta of 1e-5 as 1e-05.
+A number within floating-point error of a shorter one is printed as that one: the epsilon of noise
+that was calibrated to epsilon 1 is shown as 1, and a delta of 1e-5 as 1e-05.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from numbers import Real
 from dpmesh._validate import fail, integer, number
 
 ROUNDING = 1e-12
-"""Relative error of a number that was computed from one to noise and back."""
+"""Relative error of an epsilon that was converted to noise and back."""
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """Return what holds at most, such as an epsilon or a delta, to so many significant digits.
+    """Return an upper bound, such as an epsilon or a delta, to `digits` significant digits.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def rounded_up(value: float, digits: int = 6) -> str:
 
 
 def rounded_down(value: float, digits: int = 6) -> str:
-    """Return what holds at least, such as an audit's bound, to so many significant digits."""
+    """Return a lower bound, such as an audit's, to `digits` significant digits."""
     return _rounded(_real(value) * (1 + ROUNDING), digits, ROUND_FLOOR)
 
 
@@ -41,7 +41,7 @@ def _real(value: float) -> float:
     """Return a real number, which may be infinite or NaN, as float."""
     try:
         return float(value) if isinstance(value, Real) else number("value", value)
-    except OverflowError:  # one that no float holds
+    except OverflowError:  # beyond the range of floats
         fail("value", "a number that a float holds", reprlib.repr(value))
 
 
