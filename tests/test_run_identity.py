@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict, deque
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,8 +154,9 @@ def test_a_key_for_some_nodes_serves_no_run() -> None:
 class Records:
     """A problem of a user's own."""
 
-    def __init__(self, x: np.ndarray[Any, Any]) -> None:
-        self.x, self.myself = x, self
+    def __init__(self, x: Any) -> None:
+        self.x, self.myself, self.list = x, self, [0]
+        self.list.append(self.list)
 
     @cached_property
     def mean(self) -> float:
@@ -206,6 +209,13 @@ class Hidden:
         lambda x: Hidden(pytest.importorskip("torch").tensor(x)),
         lambda x: Hidden(pytest.importorskip("torch").tensor(x, requires_grad=True)),
         lambda x: Hidden({"x": pytest.importorskip("jax.numpy").asarray(x)}),
+        lambda x: Hidden(Printed(x)),
+        lambda x: Hidden(Printed({"x": [x]})),
+        lambda x: Hidden(SimpleNamespace(x=x, of=SimpleNamespace(y=x))),
+        lambda x: Hidden(MappingProxyType({"x": x})),
+        lambda x: Hidden(UserDict(x=x)),
+        lambda x: Hidden(deque([x])),
+        lambda x: Hidden(partial(np.dot, x)),
     ],
 )
 def test_records_of_any_problem_tell_runs_apart(made) -> None:
@@ -221,6 +231,12 @@ def test_what_is_computed_on_the_way_makes_no_other_run() -> None:
     before = identity(Node(1), problem, None, None, 1)
     assert problem.mean == 1
     assert identity(Node(1), problem, None, None, 1) == before
+
+
+def test_what_prints_itself_is_known_by_that_and_by_the_arrays_that_it_holds() -> None:
+    """A logger, say, holds numbers of its process."""
+    held = [Printed(x) for x in (1, 2, ["one"], {})]
+    assert len({identity(Node(1), Hidden(one), None, None, 1)["problem"] for one in held}) == 1
 
 
 @pytest.mark.parametrize("last", [1.0, 1 + 1e-12])

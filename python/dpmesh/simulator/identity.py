@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections import UserList, deque
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -120,7 +122,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     """Return what prints of a value; with checksums of the arrays and functions that it holds.
 
     The outermost object, and one of a class that does not say how it prints, is told by its
-    attributes and by what its class does.
+    attributes and by what its class does; one that prints itself, by that and its arrays.
     """
 
     def words(parts: Iterable[Any]) -> str:
@@ -135,9 +137,9 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         return f"{value!r} {_checksum(*_arrays(value.features), value.labels):08x}"
     if depth == _DEPTH or isinstance(value, type):
         return without_addresses(repr(value))
-    if isinstance(value, (list, tuple, np.ndarray)):
+    if isinstance(value, (list, tuple, np.ndarray, deque, UserList)):
         return words(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return words(value.items())
     if isinstance(value, (set, frozenset)):  # whose order is another one in another process
         return f"{{{', '.join(sorted(_in_words(part, depth=depth + 1) for part in value))}}}"
@@ -145,16 +147,33 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         held = {f.name: getattr(value, f.name, None) for f in fields(value)}
     elif (code := code_checksum(value)) is not None:
         return f"{getattr(value, '__name__', 'function')} {code:08x}"
-    elif depth == 0 or repr(value) == object.__repr__(value):
+    elif isinstance(value, partial):
+        return words((value.func, value.args, value.keywords))
+    elif depth == 0 or isinstance(value, SimpleNamespace) or _has_no_words(value):
         held = attributes(value)
     else:
-        return without_addresses(repr(value))
+        arrays = [item for item in attributes(value).items() if _is_of_arrays(item[1])]
+        return without_addresses(repr(value)) + (words(arrays) if arrays else "")
     told = (
         f"{name}={_in_words(part, depth=depth + 1)}"
         for name, part in held.items()
         if name not in leave_out
     )
     return f"{type(value).__name__}({', '.join(told)}){_code(type(value))}"
+
+
+def _has_no_words(value: object) -> bool:
+    return repr(value) == object.__repr__(value)
+
+
+def _is_of_arrays(value: Any, depth: int = 0) -> bool:
+    """Whether a value is an array, or a collection of nothing else."""
+    value = as_numpys(value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)) and depth < _DEPTH:
+        return len(value) > 0 and all(_is_of_arrays(part, depth + 1) for part in value)
+    return isinstance(value, (np.ndarray, Dataset)) or sparse.issparse(value)
 
 
 def _shows_records(problem: object) -> bool:
