@@ -1,7 +1,7 @@
 """Membership inference: telling records of the training data from others.
 
-An attack gives every candidate a score, higher for those that it takes for members. Its curve says
-how many members it finds at each rate of false alarms; the area under it is 1/2 for guessing.
+An attack gives every candidate a score, higher for likely members. Its curve says how many members
+it finds at each rate of false alarms; the area under it is 1/2 for guessing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class MembershipAttack:
     Parameters
     ----------
     fpr, tpr
-        Share of the others and of the members with a score of at least each threshold, ascending;
-        from 0 to 1.
+        Share of the others and of the members that score at least each threshold, ascending from 0
+        to 1.
     auc
         Area under the curve: the probability that a random member scores higher than a random
         other, ties counted half.
@@ -43,12 +43,12 @@ class MembershipAttack:
 
 
 def scored(members: npt.ArrayLike, others: npt.ArrayLike) -> MembershipAttack:
-    """Return the curve of an attack from the scores that it gave.
+    """Return the curve of an attack from its scores.
 
     Parameters
     ----------
     members, others
-        Scores, shapes (members,) and (others,), higher for those taken for members.
+        Scores, shapes (members,) and (others,), higher for likely members.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def scored(members: npt.ArrayLike, others: npt.ArrayLike) -> MembershipAttack:
 
 
 def threshold_attack(member_losses: npt.ArrayLike, other_losses: npt.ArrayLike) -> MembershipAttack:
-    """Take those of small loss for members (Yeom et al., 2018): section 6.4 of the federated paper.
+    """Call records of small loss members (Yeom et al., 2018): section 6.4 of the federated paper.
 
     Parameters
     ----------
@@ -92,31 +92,32 @@ def likelihood_ratio_attack(
     *,
     least_spread: float = 1e-3,
 ) -> MembershipAttack:
-    """Compare each record's loss with what models trained with and without it have (LiRA).
+    """Compare each record's loss with those of models trained with and without it (LiRA).
 
     For each record two normal distributions are fitted to the shadow models' log-odds of the true
-    label, ``log(p / (1 - p))`` with ``p = exp(-loss)``: of the models that had it and of those that
-    had not. The score is the logarithm of the ratio of their densities at the attacked model's
-    (Carlini et al., "Membership Inference Attacks From First Principles", 2022).
+    label, ``log(p / (1 - p))`` with ``p = exp(-loss)``: one for the models trained with it, one for
+    the others. The score is the logarithm of the ratio of their densities at the attacked model's
+    log-odds (Carlini et al., "Membership Inference Attacks From First Principles", 2022).
 
     Parameters
     ----------
     losses
         The attacked model's cross-entropy on each record, shape (records,).
     is_member
-        Whether it was trained on it, shape (records,): the truth that the attack is held against.
+        Whether it was trained on each record, shape (records,): the ground truth.
     shadow_losses
         The shadow models' losses, shape (models, records).
     shadow_members
         Whether each shadow model was trained on each record, shape (models, records); every record
         needs models of both kinds.
     least_spread
-        Smallest standard deviation that is believed.
+        Lower bound on the fitted standard deviations.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a loss is negative or not finite, or a record lacks models of a kind.
+        If shapes do not fit, a loss is negative or not finite, or a record lacks models of one
+        kind.
     """
     seen = _log_odds("losses", losses, ndim=1)
     shadows = _log_odds("shadow_losses", shadow_losses, ndim=2)

@@ -1,13 +1,13 @@
 """Short messages: unbiased compression of values after their noise.
 
-A compressor is a function of what the noise protects already and of coins that do not depend on the
-data: post-processing, which costs no privacy and leaves the release's event as it is. Its mean over
-the coins is the value itself.
+A compressor is a function of values that noise already protects and of coins that do not depend on
+the data: post-processing, which costs no privacy and leaves the release's event as it is. Its mean
+over the coins is the value itself.
 
-The length of a message is that of its bytes, `Compressed.message`, which `Compressor.decode` turns
-back into the very numbers `Compressed.values` that the receivers compute with. Where one process
-sends many rows to another, they travel in one packet, `Compressed.together`, of no more than their
-bytes and some for all of them, and `Compressor.apart` turns it back.
+The length of a message is that of its bytes, `Compressed.message`, from which `Compressor.decode`
+recovers exactly the numbers `Compressed.values` that the receivers compute with. Where one process
+sends many rows to another, they travel in one packet, `Compressed.together`, no longer than their
+bytes plus a few for the whole, from which `Compressor.apart` recovers them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Compressed:
     Parameters
     ----------
     values
-        Shape (rows, dim): what their receivers decode.
+        Shape (rows, dim): what receivers decode.
     bits
         Shape (rows,): their lengths.
     message
         ``message(row)`` makes the bytes of one of them.
     together
-        ``together(rows)`` makes one packet of some.
+        ``together(rows)`` makes one packet of these rows.
     compressor
-        Who can read them.
+        The compressor that can decode them.
     """
 
     values: Floats
@@ -62,8 +62,7 @@ class Compressed:
 class Compressor(Protocol):
     """An unbiased code for rows of numbers.
 
-    What it makes of a number may be larger: where that is more than the number's type can hold,
-    the door refuses the release.
+    It may enlarge a number; the door refuses the release if the result exceeds the number's type.
     """
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
@@ -77,12 +76,12 @@ class Compressor(Protocol):
         ...
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
-        """Return what messages stand for, shape (messages, dim), as float32 or float64.
+        """Return the rows that messages encode, shape (messages, dim), as float32 or float64.
 
         Raises
         ------
         ValueError
-            If a message is not one of rows of that length.
+            If a message does not encode a row of that length.
         """
         ...
 
@@ -92,27 +91,27 @@ class Compressor(Protocol):
         Raises
         ------
         ValueError
-            If it is not one of so many rows of that length.
+            If it does not encode so many rows of that length.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Each number becomes one of the two multiples of `step` next to it, without bias.
+    """Each number becomes one of the two nearest multiples of `step`, without bias.
 
-    A message is the number of bits of a code, in one byte, and the codes packed as in
+    A message is the number of bits per code, in one byte, and the codes packed as in
     `dpmesh.kernels.packing`: a code that needs more bits is escaped, at 8 bytes more, and never
     clipped. Codes are below 2**51.
 
     Parameters
     ----------
     step
-        The quantized paper's quantizer parameter: the variance of a number is at most
+        The quantized paper's quantizer parameter: the variance added to a number is at most
         ``step**2 / 4``.
     bits
-        Bits of a code, from 1 to 32. None: each node takes the number that makes its message
-        shortest, which is a function of its codes alone.
+        Bits of a code, from 1 to 32. None: each node takes the number of bits that makes its
+        message shortest, a function of its codes alone.
     """
 
     step: float
@@ -189,7 +188,7 @@ class Levels:
     Parameters
     ----------
     levels
-        Steps from 0 to a row's norm, at least 1, which leaves signs and zeros.
+        Steps from 0 to a row's norm, at least 1; 1 leaves only signs and zeros.
     """
 
     levels: int
@@ -241,9 +240,9 @@ class Levels:
 class RandomSparsifier:
     """Each number is kept with probability `keep` and divided by it, or else becomes 0.
 
-    A message says in its first byte how the places of the kept numbers follow: as a bit for every
-    place, or as 4 bytes for every kept one, whichever is shorter. Then come these numbers as they
-    are. The variance of a number is ``(1 / keep - 1)`` times its square.
+    The first byte of a message says how the places of the kept numbers are encoded: as a bit for
+    every place, or as 4 bytes for every kept one, whichever is shorter. The places follow, then the
+    kept numbers as they are. The variance added to a number is ``(1 / keep - 1)`` times its square.
 
     Parameters
     ----------
@@ -313,7 +312,7 @@ class RandomSparsifier:
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Put the numbers in their places; see `Compressor`.
 
-        The packet has the numbers of kept ones, the bitmaps, the places, and the kept numbers.
+        The packet has the counts of kept numbers, the bitmaps, the places, and the kept numbers.
         """
         rows, dim = _lengths(rows, dim)
         bitmap, kept = -(-dim // 8), np.zeros((rows, dim), np.bool_)

@@ -1,4 +1,4 @@
-"""What did it cost? Accountants on plain numbers: no data, no state.
+"""Accountants: what releases cost, from plain numbers, without data or state.
 
 A *noise multiplier* is the scale of the noise over the sensitivity, and the sensitivity is that of
 the neighbouring relation in use: a clipped sum moves by ``C`` when a record is added or removed and

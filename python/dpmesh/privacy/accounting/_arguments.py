@@ -24,7 +24,7 @@ def numbers(argument: str, value: npt.ArrayLike, wanted: str = "finite numbers")
     array = unmasked(argument, value)
     if array.dtype.kind not in "iuf":
         fail(argument, wanted, f"dtype {array.dtype}")
-    with np.errstate(over="ignore"):  # a longer type's number that float64 cannot hold
+    with np.errstate(over="ignore"):  # a number of a longer type may exceed float64
         array = np.require(array, np.float64, ["C", "A"])
     require(argument, array, np.isfinite(array), wanted)
     return array

@@ -2,8 +2,8 @@
 
 All of them are connect-the-dots discretisations (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
 2022): the profile is exact on the grid and an upper bound between, so that epsilon never comes out
-too low. They agree with dp-accounting's, and keep their digits on the fine grids that small losses
-need, where second differences of a profile near 1 do not.
+too low. They agree with dp-accounting's, and keep their precision on the fine grids that small
+losses need, where second differences of a profile near 1 lose it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # whose parts are imported when they are first used
+import scipy  # its submodules are imported on first use
 
 from dpmesh.privacy.accounting._arguments import Floats
 
-ROUNDING = 1e-12  # of a delta that went through Fourier transforms: some 1e-14 to 1e-13 are seen
-_ROUNDING_OF_POWERS = 2.0**-51  # the same for each release: half of it is seen
+ROUNDING = 1e-12  # of a delta from Fourier transforms; 1e-14 to 1e-13 were observed
+_ROUNDING_OF_POWERS = 2.0**-51  # the same for each release; half of it was observed
 SMALLEST_DELTA = 100 * ROUNDING
 
-_FINEST = 1e-4  # of the grid, as dp-accounting's default
+_FINEST = 1e-4  # grid interval, dp-accounting's default
 _COARSEST = 1.0
 _GRID_POINTS = 2**20
-_DEVIATIONS = 10.0  # a normal beyond so many has 8e-24 of its mass
+_DEVIATIONS = 10.0  # a normal has 8e-24 of its mass beyond these
 _NEGLIGIBLE = 1e-25
-_TRUNCATED = 1e-15  # of a composition, counted as infinite loss
+_TRUNCATED = 1e-15  # mass of a composition that is counted as infinite loss
 
 
 class Loss(NamedTuple):
@@ -53,7 +53,7 @@ class Law(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """Rounds of one law: of each its sampling rate, noise multiplier and how often it happens."""
+    """Rounds of one law: the sampling rate, noise multiplier and count of each."""
 
     law: Law
     rate: Floats
@@ -62,13 +62,13 @@ class Rounds(NamedTuple):
 
 
 Sample = Callable[[Law, float, float, float], list[Loss]]
-"""The losses of a sampled round, one for each direction, from its law, rate, noise and grid."""
+"""Makes the losses of a sampled round, one per direction, from its law, rate, noise and grid."""
 
 
 def composed_epsilon(delta: float, sample: Sample, *rounds: Rounds) -> float:
-    """Epsilon of rounds composed; infinite if grid or rounding would be too coarse to tell.
+    """Epsilon of rounds composed; infinite where the grid or rounding is too coarse to prove any.
 
-    `delta` is at least `SMALLEST_DELTA`, and the rounding of the composition is taken off it.
+    `delta` is at least `SMALLEST_DELTA`; the rounding of the composition is subtracted from it.
     """
     total = sum(float(np.sum(each.times)) for each in rounds)
     rounding, interval = max(ROUNDING, _ROUNDING_OF_POWERS * total), _interval(rounds)
@@ -87,7 +87,7 @@ def composed_epsilon(delta: float, sample: Sample, *rounds: Rounds) -> float:
 
 
 def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
-    """The sum of independent losses, each so many times, by powers of Fourier transforms."""
+    """The sum of independent losses, each `counts` times, by powers of Fourier transforms."""
     lowest, highest = _window(losses, counts)
     longest = max(loss.masses.size for loss in losses)
     size = scipy.fft.next_fast_len(max(highest - lowest + 1, longest), real=True)
@@ -102,7 +102,7 @@ def composed(losses: Sequence[Loss], counts: Sequence[int]) -> Loss:
 
 
 def _power(spectrum: Spectrum, count: int) -> Spectrum:
-    """A whole power, by squares: an order of magnitude faster than numpy's."""
+    """An integer power by repeated squaring, an order of magnitude faster than numpy's."""
     power = np.ones_like(spectrum)
     while count:
         if count & 1:
@@ -114,7 +114,7 @@ def _power(spectrum: Spectrum, count: int) -> Spectrum:
 
 
 def _window(losses: Sequence[Loss], counts: Sequence[int]) -> tuple[int, int]:
-    """Where all but `_TRUNCATED` of the sum lies, from its first point, by Chernoff's bound."""
+    """The range of all but `_TRUNCATED` of the sum, from its first point, by Chernoff's bound."""
     centred, centre, variance, highest = [], 0.0, 1e-6, 0
     for loss, count in zip(losses, counts, strict=True):
         points = np.arange(float(loss.masses.size))
@@ -136,7 +136,7 @@ def _log_moments(x: Floats, masses: Floats, orders: Floats) -> Floats:
     largest = np.max(x)
     powers, means = np.exp(orders[0] * (x - largest)), []
     for _ in orders:
-        means.append(np.sum(masses * powers))  # a BLAS would wake threads for it
+        means.append(np.sum(masses * powers))  # not a BLAS product, which would wake threads
         powers *= powers
         powers *= powers
     return orders * largest + np.log(means)
@@ -199,7 +199,7 @@ def _gaussian_profile(loss: Floats, multiplier: float, log_factor: Floats | floa
 def _laplace_profile(loss: Floats, multiplier: float, log_factor: Floats | float) -> Floats:
     """The same of Laplace noise, whose losses are at most 1 / multiplier.
 
-    It dominates that of a vector whose shift has the same L1 norm.
+    This pair dominates that of a vector whose shift has the same L1 norm.
     """
     profile: Floats = -np.exp(log_factor) * np.expm1(np.minimum(0, (loss - 1 / multiplier) / 2))
     return profile
@@ -253,7 +253,7 @@ def _profile_added(law: Law, rate: float, multiplier: float, interval: float) ->
     largest = float(sampled_loss(rate, law.largest(np.array(multiplier))))
     bound = min(-log1p(-rate) if rate < 1 else inf, largest)
     losses = interval * np.arange(ceil(bound / interval) + 2)
-    # exp(-e) - (1-q), by the form that keeps its digits; where it is negative the profile is 0
+    # exp(-e) - (1-q), in a form that keeps its precision; where it is negative the profile is 0
     share = np.exp(-losses) - (1 - rate) if rate > 0.5 else np.expm1(-losses) + rate
     inside = share > 0
     log_share = np.log(share[inside])
@@ -272,7 +272,7 @@ def _masses(deltas: Floats, interval: float) -> tuple[Floats, float]:
 
 
 def _cut(masses: Floats, infinite: float = 0.0) -> tuple[Floats, float]:
-    """Leave out what has next to no mass at the end, and say how much that was."""
+    """Cut the end off where it has next to no mass; also return the mass cut."""
     beyond = np.cumsum(masses[::-1])[::-1]
     size = int(np.count_nonzero(beyond > _NEGLIGIBLE))
     return masses[:size], infinite + float(np.sum(masses[size:]))
@@ -281,11 +281,11 @@ def _cut(masses: Floats, infinite: float = 0.0) -> tuple[Floats, float]:
 def _joined(own: tuple[Floats, float], other: tuple[Floats, float], interval: float) -> Loss:
     """Join the masses at positive losses with the other direction's mirror image.
 
-    The mirror image has exp(-loss) times the mass; so no mass is a difference of numbers near 1.
+    The mirror image has exp(-loss) times the mass, so no mass is a difference of numbers near 1.
     """
     masses, infinite = own
     mirrored = other[0] * np.exp(-interval * np.arange(1, other[0].size + 1))
-    mirrored, _ = _cut(mirrored)  # what it leaves out goes to loss 0
+    mirrored, _ = _cut(mirrored)  # the mass cut goes to loss 0
     at_zero = max(0.0, 1 - infinite - float(np.sum(masses) + np.sum(mirrored)))
     everything = np.concatenate([mirrored[::-1], [at_zero], masses])
     first = int(np.argmax(everything > 0))  # with next to no noise all of it is far above 0

@@ -1,6 +1,6 @@
 """How much noise a budget needs, and how many rounds it buys.
 
-Both are searched by bracketing, and the end that keeps the budget is returned: the epsilon of the
+Both are found by bracketing, and the end that keeps the budget is returned: the epsilon of the
 result does not exceed the target and is within ``1e-6 * min(1, target)`` of it.
 """
 
@@ -49,7 +49,7 @@ def calibrate_noise(
     target_epsilon
         Finite and positive.
     guess
-        Where the search starts; each factor of two beside the truth costs an evaluation.
+        Where the search starts; each factor of two between it and the result costs an evaluation.
 
     Returns
     -------
@@ -59,12 +59,12 @@ def calibrate_noise(
     Raises
     ------
     ValueError
-        If a number is not finite and positive, or no scale within a factor 1e12 of `guess` attains
-        the target or exceeds it.
+        If a number is not finite and positive, or the scales within a factor 1e12 of `guess` all
+        exceed the target or all stay below it.
 
     Examples
     --------
-    The factor by which the noise of rounds that differ is to be multiplied:
+    The factor by which to multiply the noise of rounds that differ:
 
     >>> from dpmesh.privacy.accounting import calibrate_noise, gdp_epsilon, gdp_mu
     >>> factor = calibrate_noise(lambda c: gdp_epsilon(1e-5, gdp_mu([c, 2 * c, 3 * c])), 1.0)
@@ -112,7 +112,7 @@ def _narrow(
 ) -> float:
     """Narrow ``short < noise <= enough`` by the secant through the last two points, in logarithms.
 
-    Where that leads out of the bracket, and every fifth time, the middle of the bracket is taken.
+    Where that leaves the bracket, and every fifth time, the bracket is halved instead.
     """
     aim = log(target - 0.5 * _TOLERANCE * min(1, target))
     before, last = (short, short_cost), (enough, cost)
@@ -136,7 +136,7 @@ def _secant(one: tuple[float, float], other: tuple[float, float], aim: float) ->
     if not (0 < cost_a < inf and 0 < cost_b < inf) or log(cost_a) == log(cost_b):
         return nan
     share = (aim - log(cost_b)) / (log(cost_a) - log(cost_b))
-    return b * exp(min(max(share, -9), 9) * log(a / b))  # beyond is out of any bracket
+    return b * exp(min(max(share, -9), 9) * log(a / b))  # beyond 9 lies outside any bracket
 
 
 def poisson_gaussian_noise_multiplier(
@@ -164,7 +164,7 @@ def poisson_gaussian_noise_multiplier(
 
     Returns
     -------
-    The factor that makes noise multipliers of `relative_noise`; of 1, the noise multiplier itself.
+    The factor that turns `relative_noise` into noise multipliers; for 1, the multiplier itself.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def fixed_size_gaussian_noise_multiplier(
 ) -> float:
     """Return the least noise at which Gaussian releases of fixed-size samples keep a budget.
 
-    The noise is over the replace-one sensitivity, and samples are those of
+    Noise is relative to the replace-one sensitivity, and samples are those of
     `fixed_size_gaussian_epsilon`. Everything else is as in `poisson_gaussian_noise_multiplier`.
     """
     return _sampled_noise(
@@ -213,7 +213,7 @@ def affordable_rounds(
     Parameters
     ----------
     epsilon_of
-        The epsilon of the first so many rounds, never falling with their number.
+        The epsilon of the first n rounds, which must not fall as n grows.
     target_epsilon
         Finite and positive.
     at_most
@@ -226,14 +226,14 @@ def affordable_rounds(
 
     Examples
     --------
-    Of equal rounds, one curve serves all numbers:
+    For equal rounds, one curve serves any number of them:
 
     >>> from dpmesh.privacy.accounting import affordable_rounds, rdp_epsilon, rdp_poisson_gaussian
     >>> one = rdp_poisson_gaussian(0.01, 1.1, neighboring_relation="add_remove")
     >>> affordable_rounds(lambda rounds: rdp_epsilon(1e-5, rounds * one).epsilon, 3.0)
     3132
 
-    Of a node whose rounds get noisier, the sums of squares do:
+    For a node whose rounds get noisier, sums of squares do:
 
     >>> from dpmesh.privacy.accounting import gdp_epsilon, gdp_mu
     >>> noise = [10 + 0.1 * t for t in range(1000)]
@@ -270,7 +270,7 @@ def _sampled_noise(
     rate, relative, times = rounds
     if not np.any(times):
         fail("count", "at least 1 round", times)
-    # where the rounds together are about as Gaussian as one that has the budget
+    # where the rounds together cost about as much as one Gaussian release with this budget
     single = analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
     guess = single * sqrt(np.sum(times * (rate / relative) ** 2))
     guess = max(guess, 0.2 / np.max(relative))
@@ -297,9 +297,9 @@ def _noise_by_curve(
     target_epsilon: float,
     noise: float,
 ) -> float:
-    """Calibrate one order, look for a better one at that noise, until there is none.
+    """Calibrate at one order, then look for a better order at that noise, until there is none.
 
-    Each order alone proves the budget, so that each step can only lower the noise.
+    Each order alone proves the budget, so each step can only lower the noise.
     """
 
     def cost(scale: float, order: float) -> float:

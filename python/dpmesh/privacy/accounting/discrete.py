@@ -1,4 +1,4 @@
-"""Discrete Gaussian releases: what is proved of them, which is a little less than of Gaussian ones.
+"""Discrete Gaussian releases: what is proved of them, a little less than of Gaussian ones.
 
 Integers that neighbours move by at most Delta in L2, plus discrete Gaussian noise of scale sigma,
 have the Rényi divergences ``order Delta**2 / (2 sigma**2)`` at most, as if the noise were Gaussian
@@ -36,15 +36,15 @@ def discrete_gaussian_epsilon(
     sampling_rate: npt.ArrayLike = 1.0,
     count: npt.ArrayLike = 1,
 ) -> float:
-    """Return an epsilon of discrete Gaussian releases, of samples or of all data, composed.
+    """Return an epsilon of composed discrete Gaussian releases, of samples or of all data.
 
     Samples are Poisson samples under ``"add_remove"`` and of fixed size under ``"replace_one"``.
 
     At integer orders the moments of a sampled release are sums, with positive factors, of moments
     of the unsampled one, which are at most those of Gaussian noise: exactly for Poisson samples
     (Mironov, Talwar and Zhang 2019, whose Theorem 5 about the other direction needs only the
-    symmetry that discrete noise has, too); by Theorem 9 of Wang, Balle and Kasiviswanathan 2019,
-    which is for any mechanism, for samples of fixed size.
+    symmetry that discrete noise has, too); for samples of fixed size by Theorem 9 of Wang, Balle
+    and Kasiviswanathan 2019, which holds for any mechanism.
 
     Parameters
     ----------

@@ -1,9 +1,10 @@
 """Gaussian differential privacy: releases of known shift in Gaussian noise, composed exactly.
 
-A release is ``mu``-GDP if its neighbouring data sets are as hard to tell apart as N(0, 1) and
-N(mu, 1). Noise of standard deviation sigma on a query that neighbours move by at most Delta in L2
-has ``mu = Delta / sigma = 1 / noise_multiplier``; what follows holds for the neighbouring relation
-that Delta belongs to. Composition, also adaptive, adds the squares (Dong, Roth and Su 2022).
+A release is ``mu``-GDP if neighbouring data sets are at least as hard to tell apart from it as
+N(0, 1) and N(mu, 1) are from a sample. Noise of standard deviation sigma on a query that neighbours
+move by at most Delta in L2 has ``mu = Delta / sigma = 1 / noise_multiplier``; what follows holds
+for the neighbouring relation that Delta belongs to. Composition, also adaptive, adds the squares
+(Dong, Roth and Su 2022).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def gdp_mu(noise_multiplier: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> floa
     Raises
     ------
     ValueError
-        If a noise multiplier is not finite and positive, a count is negative or no
-        whole number, or lengths differ.
+        If a noise multiplier is not finite and positive, a count is negative or not a whole number,
+        or lengths differ.
     """
     multiplier, times = noisy_rounds(noise_multiplier, count)
     return float(np.linalg.norm(np.sqrt(times) / multiplier))
@@ -54,8 +55,8 @@ def gdp_epsilon(delta: float, mu: Floats) -> Floats: ...
 def gdp_epsilon(delta: float, mu: float | Floats) -> float | Floats:
     """Return the smallest epsilon at which ``mu``-GDP is (epsilon, delta)-differential privacy.
 
-    Exact (Balle and Wang 2018, Theorem 8), to about 1e-14 relative, for delta down to 1e-300. Where
-    rounding leaves a choice it returns the epsilon that holds.
+    Exact (Balle and Wang 2018, Theorem 8), to a relative error of about 1e-14, for delta down to
+    1e-300. Where rounding leaves a choice, the epsilon returned is one that holds.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def gdp_epsilon(delta: float, mu: float | Floats) -> float | Floats:
 
     Returns
     -------
-    Of the shape of `mu`; 0 where delta alone covers the release.
+    Same shape as `mu`; 0 where delta alone covers the release.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def gdp_delta(epsilon: float, mu: float | Floats) -> float | Floats:
 
     Returns
     -------
-    Of the shape of `mu`.
+    Same shape as `mu`.
 
     Raises
     ------
@@ -136,5 +137,5 @@ def analytic_gaussian_noise_multiplier(target_epsilon: float, target_delta: floa
 
 
 def _like(argument: Floats, values: Floats) -> float | Floats:
-    """`values` in the shape of `argument`; a float if that was one."""
+    """`values` in the shape of `argument`, as a float if `argument` was one."""
     return values.reshape(argument.shape) if argument.ndim else float(values[0])

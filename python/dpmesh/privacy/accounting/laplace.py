@@ -20,12 +20,12 @@ def laplace_epsilon(
     ----------
     delta
         In [0, 1). At 0 the result is the exact pure epsilon, ``sum(count / noise_multiplier)``.
-        Above it, the smaller of that and of an upper bound: from 1e-10 the epsilon of the privacy
-        loss distribution, within about 1e-5 of the truth, below it that of the Rényi curve.
+        Above 0, the smaller of that and an upper bound: from 1e-10 on the epsilon of the privacy
+        loss distribution, within about 1e-5 of the truth; below 1e-10 that of the Rényi curve.
     noise_multiplier
-        Scale of the noise over the sensitivity of this coordinate: a number, or one for each
-        round or coordinate. A vector release of which only the L1 sensitivity is known is one
-        release, not one for each coordinate.
+        Scale of the noise over the sensitivity: a number, or one for each round or coordinate. A
+        vector of which only the L1 sensitivity is known is one release, not one for each
+        coordinate.
     count
         How often each happens: a number, or one for each.
 

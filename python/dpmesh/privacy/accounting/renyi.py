@@ -1,7 +1,7 @@
 """Rényi differential privacy of rounds that may all differ, and its epsilon and delta.
 
-A curve holds the Rényi divergence of a composition at each of its orders; curves of data that are
-touched by several compositions add. They are computed in Rust: 1,000 distinct rounds take a few
+A curve holds the Rényi divergence of a composition at each of its orders; curves of compositions
+that touch the same data add up. They are computed in Rust: 1,000 distinct rounds take a few
 hundredths of a second.
 """
 
@@ -33,9 +33,9 @@ DEFAULT_ORDERS: tuple[float, ...] = (
     *range(11, 64),
     *(round(64 * 2 ** (k / 2)) for k in range(43)),
 )
-"""From 1.1 to 1.3e8: the usual ones, and those that an epsilon down to 1e-6 needs."""
+"""From 1.1 to 1.3e8: the usual orders, and those that an epsilon down to 1e-6 needs."""
 
-_BESIDE = 8  # orders to either side in which a better one is looked for
+_BESIDE = 8  # orders on either side that are searched for a better one
 
 FixedSizeBound = Literal["dominating_pair", "theorem_27", "theorem_9"]
 Conversion = Literal["optimal", "mironov"]
@@ -233,16 +233,17 @@ def rdp_epsilon(
 def best_order(guarantee: Callable[[Sequence[float]], RdpGuarantee]) -> RdpGuarantee:
     """Return the best guarantee over the default orders, from a few of them.
 
-    At each order epsilon is a convex function of it over ``order - 1``, and so quasi-convex: what
-    is better than the best of every so many orders lies beside it. But for the least order, which
-    also wins where delta alone covers the release. Any order proves its own guarantee.
+    Epsilon is a convex function of the order divided by ``order - 1``, and so quasi-convex: what
+    beats the best of every `_BESIDE`-th order lies beside that one. The least order is an
+    exception, as it also wins where delta alone covers the release. Any order proves its own
+    guarantee.
     """
     coarse = guarantee(DEFAULT_ORDERS[::_BESIDE])
     return min(coarse, guarantee(orders_beside(coarse.order)))
 
 
 def orders_beside(order: float) -> Sequence[float]:
-    """Return the default orders around one of them; all of them, around the least."""
+    """Return the default orders around one of them; around the least, all of them."""
     middle = DEFAULT_ORDERS.index(order)
     if middle == 0:
         return DEFAULT_ORDERS

@@ -30,7 +30,7 @@ from dpmesh.privacy.types import NeighboringRelation
 Accountant = Literal["best", "pld", "rdp"]
 
 MOST_DISTRIBUTIONS = 32
-"""With more distinct rounds than this, ``"best"`` leaves loss distributions out: they take long."""
+"""With more distinct rounds than this, ``"best"`` skips loss distributions, which take long."""
 
 
 def poisson_gaussian_epsilon(
@@ -42,7 +42,7 @@ def poisson_gaussian_epsilon(
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
 ) -> float:
-    """Return an epsilon of Gaussian releases of Poisson samples, composed.
+    """Return an epsilon of composed Gaussian releases of Poisson samples.
 
     Every unit is in each sample with probability `sampling_rate`, independently; the sum is divided
     by nothing that depends on the sample, and the size of the sample is not published.
@@ -62,11 +62,11 @@ def poisson_gaussian_epsilon(
         How often each round happens: a number, or one for each round.
     accountant
         ``"pld"``: privacy loss distributions, within about 1e-6 of the truth, for `delta` from
-        1e-10; infinite where noise is so small that their grid tells nothing, and above the truth
-        where rounds are so many that their rounding, 5e-16 for each, is no small part of `delta`.
-        ``"rdp"``: the Rényi curve, some percent above, at any delta and for any number of distinct
-        rounds. ``"best"``: the smaller of both; only ``"rdp"`` where the other does not apply or
-        there are more than 32 distinct rounds.
+        1e-10; infinite where noise is so small that their grid proves nothing, and further above
+        the truth where rounds are so many that their rounding, 5e-16 for each, is a sizable part of
+        `delta`. ``"rdp"``: the Rényi curve, some percent above, at any delta and for any number of
+        distinct rounds. ``"best"``: the smaller of both; only ``"rdp"`` where the other does not
+        apply or there are more than 32 distinct rounds.
 
     Raises
     ------
@@ -88,11 +88,12 @@ def fixed_size_gaussian_epsilon(
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
 ) -> float:
-    """Return an epsilon of Gaussian releases of samples of fixed size, composed.
+    """Return an epsilon of composed Gaussian releases of samples of fixed size.
 
-    The samples are drawn without replacement. An upper bound: what is composed are the rounds'
-    dominating pairs (Zhu, Dong and Wang 2022), and whether data attain them is not known. The same
-    numbers in `poisson_gaussian_epsilon` give a lower bound, which data attain, 10 to 20% below.
+    The samples are drawn without replacement. The result is an upper bound: the rounds' dominating
+    pairs (Zhu, Dong and Wang 2022) are composed, and whether data attain them is not known. The
+    same numbers in `poisson_gaussian_epsilon` give a lower bound, which data attain, 10 to 20%
+    below.
 
     Parameters
     ----------

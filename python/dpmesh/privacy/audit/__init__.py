@@ -1,7 +1,7 @@
-"""Audits: what runs on neighbouring data prove against a claim of privacy, in three layers.
+"""Audits: evidence against a privacy claim from runs on neighbouring data, in three layers.
 
 `couple` is deterministic and finds most faults with one pair of runs; `audit_mechanism` and
-`audit_algorithm` give a lower confidence bound on epsilon from many runs; `audit_one_run` from a
+`audit_algorithm` give a lower confidence bound on epsilon from many runs, `audit_one_run` from a
 single one. Failing an audit proves a fault, passing proves nothing.
 """
 

@@ -34,20 +34,20 @@ def audit_algorithm(
     score: Score | None = None,
     key: Key | None = None,
 ) -> AuditResult:
-    """Return a lower confidence bound on what whole runs let through.
+    """Return a lower confidence bound on the privacy loss of whole runs.
 
     Parameters
     ----------
     algorithm
         What is audited.
     problem, neighbor
-        The same but for one unit, chosen to be as different as possible.
+        Two problems that differ in one unit, as much as possible.
     exchange
         How messages travel.
     rounds
-        Of each run; few are enough for a canary that is used early.
+        Rounds of each run; few are enough for a canary that is used early.
     runs
-        In each world, and as many for the pilot. `runs_needed` says how many find what.
+        Runs in each world, and as many again for the pilot; see `runs_needed`.
     claim
         By default that of the algorithm's plan at `delta`.
     delta

@@ -1,4 +1,4 @@
-"""Data on which an algorithm moves as far as its clipping lets it."""
+"""Data on which an algorithm moves as far as its clipping allows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dpmesh.keys import Key
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 
-_FAR = 1e6  # so strong a pull that it is always clipped
+_FAR = 1e6  # a pull so strong that it is always clipped
 
 
 def canary_records(
     coins: npt.ArrayLike, *, records: int, dim: int = 1, position: int = 0
 ) -> LinearProblem:
-    """Return a problem with a canary on each node: one record, in one of two forms by its coin.
+    """Return a problem with a canary on each node: a record whose coin chooses between two forms.
 
     Every record has the same features, a unit vector along the diagonal (which Laplace noise covers
-    least), and a label so far out that its gradient is clipped: canaries whose coin is True pull
+    least), and a label so extreme that its gradient is clipped: canaries whose coin is True pull
     the model along the diagonal, all other records the opposite way. Problems that differ in one
     coin are neighbours (replace-one).
 
@@ -60,15 +60,14 @@ def canary_records(
 
 @dataclass(frozen=True, eq=False)
 class PullingClients:
-    """Clients whose local training ends far out, wherever it should stop: they must be clipped.
+    """Clients whose local training ignores its radius and ends far out: they must be clipped.
 
     Parameters
     ----------
     pulls
         Shape (clients, dim): the direction in which each client pulls.
     present
-        Shape (clients,): whether the client has a record; without one it is as if it were not
-        there.
+        Shape (clients,): whether the client has a record; one without is as if absent.
 
     Raises
     ------
@@ -115,12 +114,13 @@ class HillProblem:
     """Nodes on a hilltop: one record of each is a canary that pushes down either side of it.
 
     The canary's loss is linear, those of all other records are -curvature |w|^2 / 2: their
-    gradients carry a state on the way that the canary began, as steeply as a curvature allows.
+    gradients carry a state further in the direction that the canary started, as fast as such a
+    curvature can.
 
     Parameters
     ----------
     coins
-        Shape (nodes,): towards which side each canary pushes.
+        Shape (nodes,): the side to which each canary pushes.
     records
         Of each node, the canary included.
     pull
@@ -177,5 +177,5 @@ class HillProblem:
         return np.asarray((1 - share) * slopes + share * pushes)
 
     def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
-        """Return 0: nobody looks at these losses."""
+        """Return 0: these losses are not used."""
         return np.zeros(self.nodes)

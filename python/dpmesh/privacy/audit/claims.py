@@ -1,7 +1,7 @@
-"""Privacy guarantees as bounds on tests that tell two neighbouring datasets apart.
+"""Privacy guarantees as bounds on tests that distinguish two neighbouring datasets.
 
-A test says of each run in which of two worlds it happened: "positive" in the one, "negative" in the
-neighbouring one. A guarantee bounds its true positive rate by its false positive rate:
+A test says of each run in which of two worlds it took place: "positive" for one, "negative" for its
+neighbour. A guarantee bounds its true positive rate by its false positive rate:
 
     (epsilon, delta):   TPR <= e^epsilon FPR + delta
     mu-Gaussian:        TPR <= Phi(Phi^-1(FPR) + mu)              (Dong, Roth, Su 2022)
@@ -28,7 +28,7 @@ Rates = npt.NDArray[np.float64]
 
 
 class Claim(Protocol):
-    """A guarantee of some level: the number, epsilon or mu, that says how much it lets through."""
+    """A guarantee at some level: the number, epsilon or mu, that bounds the privacy loss."""
 
     @property
     def level(self) -> float:
@@ -36,11 +36,11 @@ class Claim(Protocol):
         ...
 
     def largest_tpr(self, fpr: Rates) -> Rates:
-        """Return the largest true positive rate that the guarantee allows at these false ones."""
+        """Return the largest true positive rates that the guarantee allows at these false ones."""
         ...
 
     def smallest_level(self, tpr: Rates, fpr: Rates) -> Rates:
-        """Return the level from which on the guarantee allows tests with these rates, fpr > 0."""
+        """Return the least level at which the guarantee allows tests with these rates, fpr > 0."""
         ...
 
     def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
@@ -73,7 +73,7 @@ class EpsilonClaim:
 
     def largest_tpr(self, fpr: Rates) -> Rates:
         """Return e^epsilon FPR + delta, at most 1."""
-        ratio = exp(min(self.epsilon, 700.0))  # beyond it any rate that runs can have exceeds 1
+        ratio = exp(min(self.epsilon, 700.0))  # avoids overflow; the product exceeds 1 before that
         return np.minimum(ratio * fpr + self.delta, 1.0)
 
     def smallest_level(self, tpr: Rates, fpr: Rates) -> Rates:
@@ -87,9 +87,10 @@ class EpsilonClaim:
 
 @dataclass(frozen=True)
 class GaussianClaim:
-    """mu-Gaussian differential privacy: no easier to tell apart than N(0, 1) and N(mu, 1).
+    """mu-Gaussian differential privacy: no easier to distinguish than N(0, 1) and N(mu, 1).
 
-    It is (epsilon, delta)-differential privacy at every delta; `delta` says which one to show.
+    It implies (epsilon, delta)-differential privacy at every delta; `delta` says which one to
+    print.
 
     Raises
     ------
@@ -129,7 +130,7 @@ class GaussianClaim:
 
 
 def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
-    """Return what a plan claims: Gaussian differential privacy if its noise is, else an epsilon.
+    """Return what a plan claims: mu-GDP if its noise is Gaussian without sampling, else an epsilon.
 
     Parameters
     ----------

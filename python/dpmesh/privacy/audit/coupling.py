@@ -1,9 +1,9 @@
-"""The deterministic layer: two runs on neighbouring data that hear the same releases.
+"""The deterministic layer: two runs on neighbouring data that receive the same releases.
 
 Privacy proofs of adaptive algorithms fix everything that was released before and ask how far a
-neighbouring dataset moves the next release. This asks the code the same: the second run has the
-coins of the first and hears, from its own door, what came out of the first one's. One pair of runs
-on adversarial data finds most faults, with no statistics.
+neighbouring dataset moves the next release. This asks the code the same question: the second run
+has the coins of the first, and its door returns what the first run's door released. One pair of
+runs on adversarial data finds most faults, with no statistics.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
 
-_ROUNDING = 1 + 1e-9  # of the bounds themselves
+_ROUNDING = 1 + 1e-9  # tolerance for rounding of the bounds themselves
 
 CHANCE = 1e-9
-"""Of two equal draws in a run, up to which they are taken for one."""
+"""Equal draws in a run that are less likely than this are taken for the same noise."""
 
 
 class Movement(NamedTuple):
     """How far a release moved between the worlds before its noise, and how far its noise covers.
 
-    `distance` is what exceeds the rounding of the values, in the norm of the mechanism.
+    `distance` is the part beyond the rounding of the values, in the norm of the mechanism.
     """
 
     release: Release
@@ -54,7 +54,7 @@ class Coupling:
     movements
         Of all releases, in order.
     faults
-        Where the code does not do what its plan says; none proves nothing, since other data might
+        Where the code does not do what its plan says. None proves nothing, since other data might
         show one.
     """
 
@@ -87,12 +87,12 @@ def couple(
     rounds: int,
     key: Key | None = None,
 ) -> Coupling:
-    """Run an algorithm on two neighbouring problems that hear the same releases, and compare.
+    """Run an algorithm on two neighbouring problems with the same releases, and compare.
 
-    Checked are: releases are those of the plan, and written down; none moves further than its noise
-    covers, nor all together further than the plan pays for; no two numbers have the same noise;
-    what does not depend on the data does not move at all; nothing that travels differs, since all
-    of it should be made of releases, nor how much of it there is.
+    It checks that the releases are those of the plan and are recorded; that none moves further than
+    its noise covers, nor all together further than the plan pays for; that no two numbers have the
+    same noise; that what should not depend on the data does not move at all; and that nothing that
+    travels differs, in content or amount, since all of it should be computed from releases.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def couple(
     rounds
         At least 1.
     key
-        Of the randomness; by default a new one. Both runs have the same coins anyway.
+        Source of the randomness; by default a new key. Both runs have the same coins in any case.
 
     Raises
     ------
@@ -200,9 +200,9 @@ def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
 
 
 def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
-    """Look for noise that several numbers have had, or its negative: their difference has none.
+    """Look for noise that several numbers share, up to its sign: their difference has none.
 
-    By chance it is found in less than one of 1e9 runs. A compressor hides the noise.
+    By chance it is found in fewer than one of 1e9 runs. A compressor hides the noise.
     """
     sizes, near = [np.empty(0)], 0.0
     for mechanism, inside, emission in passages:
@@ -218,7 +218,7 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
         near = max(near, (rounding + (mechanism.grid or 0.0)) / scale)
     drawn = np.sort(np.concatenate(sizes))
     again = int((np.diff(drawn) <= near).sum())
-    # Of n^2 / 2 pairs, each is near with a chance below 1.2 near under either law.
+    # Each of n^2 / 2 pairs is this near with a probability below 1.2 near under either law.
     if again and stats.poisson.sf(again - 1, len(drawn) ** 2 * near) < CHANCE:
         yield f"{again} of {len(drawn)} numbers have the noise of another"
 

@@ -17,10 +17,10 @@ from dpmesh.privacy.audit.transcript import alone, fresh_keys
 
 @dataclass(frozen=True)
 class Pair:
-    """An algorithm, and two neighbouring problems that it should hardly tell apart.
+    """An algorithm, and two neighbouring problems that should be hard to distinguish.
 
     See `couple` and `audit_algorithm` for the fields. `coupled_rounds` is the length of the two
-    coupled runs, by default that of the many.
+    coupled runs, by default that of the many short ones.
     """
 
     algorithm: AnyAlgorithm
@@ -57,7 +57,7 @@ def audit_layers(
     confidence: float = 0.95,
     key: Key | None = None,
 ) -> Iterator[Coupling | AuditResult]:
-    """Couple two runs, tell many apart, and guess the canaries of one; yield each result in turn.
+    """Couple two runs, distinguish many, and guess the canaries of one; yield each result in turn.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ def audit_layers(
     crowd
         What the third layer runs.
     runs
-        Of the second layer, see `audit_algorithm`.
+        Number of runs of the second layer, see `audit_algorithm`.
     confidence
-        Of the second and of the third layer, each, in (0, 1).
+        Confidence of the second and of the third layer, each, in (0, 1).
     key
         Of all randomness; by default a new one from the operating system.
 

@@ -1,4 +1,4 @@
-"""The audit of a bare mechanism: many releases of two rows as far apart as it claims to cover."""
+"""The audit of a bare mechanism: many releases of two rows as far apart as it should cover."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpmesh.privacy.types import Floats, Sensitive
 class OneRelease:
     """A bare mechanism as an algorithm, so that all audits of algorithms apply to it.
 
-    Its problem is the rows that it lets out in each round, shape (nodes, dim).
+    Its problem is the rows that it releases in each round, shape (nodes, dim).
     """
 
     mechanism: Mechanism
@@ -69,7 +69,7 @@ def audit_mechanism(
     every_bit: bool = False,
     key: Key | None = None,
 ) -> AuditResult:
-    """Return a lower confidence bound on what one release lets through.
+    """Return a lower confidence bound on the privacy loss of one release.
 
     The score is the likelihood ratio of the noise that the mechanism claims to add.
 
@@ -78,20 +78,20 @@ def audit_mechanism(
     mechanism
         What is audited.
     sensitivity
-        As claimed to the mechanism.
+        The sensitivity declared to the mechanism.
     pair
-        Two neighbouring rows, shape (dim,); by default two of the claimed distance around 0, in the
-        worst direction for its norm.
+        Two neighbouring rows, shape (dim,); by default at the declared distance, centred at 0, in
+        the worst direction for the norm.
     dim
         Length of the default rows.
     runs
-        Releases of each row, and as many for the pilot.
+        Releases of each row, and as many again for the pilot.
     delta
         Of the claim, in [0, 1); Gaussian noise is measured by its mu at any delta.
     confidence
         In (0, 1).
     every_bit
-        Whether the last bits of floating-point numbers count: they tell what the noise was added
+        Whether the last bits of floating-point numbers count: they reveal what the noise was added
         to (Mironov 2012). Noise on a grid must pass, real-valued noise need not.
     key
         Of all randomness; by default a new one from the operating system.
@@ -118,7 +118,7 @@ def audit_mechanism(
 
 
 def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
-    """Return two rows around 0 as far apart as they may be, in the worst direction.
+    """Return two rows, centred at 0, as far apart as is allowed, in the worst direction.
 
     Raises
     ------

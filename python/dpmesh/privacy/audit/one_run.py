@@ -1,9 +1,9 @@
 """What one run with many canaries proves.
 
-Each canary is in one of two forms by a fair coin of its own; whoever sees the released messages
-guesses some of the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski
-(2023, Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, Melis and
-Chaudhuri (2025).
+A fair coin chooses the form of each canary; an observer of the released messages guesses some of
+the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski (2023,
+Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, Melis and Chaudhuri
+(2025).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Scores = Callable[[Transcript], npt.NDArray[np.float64]]
 def p_value(
     epsilon: float, *, canaries: int, guesses: int, correct: int, delta: float = 0.0
 ) -> float:
-    """Return the probability of guessing so well if the run were (epsilon, delta)-private.
+    """Bound the probability of guessing this well if the run were (epsilon, delta)-private.
 
     Privacy lets a guess be right with probability e^epsilon / (1 + e^epsilon), and the whole set of
     guesses be somewhat better than that with a probability of the order of `canaries` x `delta`.
@@ -40,7 +40,7 @@ def p_value(
     epsilon
         At least 0.
     canaries
-        How many coins were thrown.
+        How many coins were tossed.
     guesses
         How many of them were guessed; the choice may depend on the messages.
     correct
@@ -74,7 +74,7 @@ def _counts(canaries: int, guesses: int, correct: int) -> tuple[int, int, int]:
 def epsilon_lower_bound(
     *, canaries: int, guesses: int, correct: int, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
-    """Return a lower confidence bound on epsilon from one run: the largest one that it refutes.
+    """Return a lower confidence bound on epsilon from one run: the largest epsilon that it refutes.
 
     Parameters
     ----------
@@ -100,14 +100,15 @@ def epsilon_lower_bound(
 def mu_is_refuted(
     mu: float, *, canaries: int, guesses: int, correct: int, confidence: float = 0.95
 ) -> bool:
-    """Return whether so many right guesses have a chance below 1 - `confidence` under mu-GDP.
+    """Return whether mu-GDP gives this many right guesses a probability below 1 - `confidence`.
 
-    Let the chance of i right guesses be p_i. Of a canary drawn at random, and with at least i other
-    guesses right, the guess is right with probability ``r_(i+1) = sum_(j > i) p_j j / canaries``,
-    and wrong with ``h_i = sum_(j >= i) p_j (guesses - j) / canaries``. Flipping the canary's coin
-    turns the one into the other, so Gaussian differential privacy asks that ``h_i >=
-    Phi(Phi^-1(r_(i+1)) - mu)`` for every i. Where all that i = `correct` and more right guesses
-    have is a chance of 1 - `confidence`, this leaves too little of the whole chance for fewer ones.
+    Let p_i be the probability of i right guesses. For a canary drawn at random, at least i other
+    guesses are right and its own is right with probability
+    ``r_(i+1) = sum_(j > i) p_j j / canaries``, and wrong with ``h_i = sum_(j >= i) p_j
+    (guesses - j) / canaries``. Flipping the canary's coin turns one into the other, so Gaussian
+    differential privacy requires ``h_i >= Phi(Phi^-1(r_(i+1)) - mu)`` for every i. The claim is
+    refuted if, with a probability of 1 - `confidence` for `correct` or more right guesses, this
+    makes the total probability exceed 1.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ def mu_is_refuted(
 
 
 def mu_lower_bound(*, canaries: int, guesses: int, correct: int, confidence: float = 0.95) -> float:
-    """Return a lower confidence bound on mu from one run: the largest one that it refutes.
+    """Return a lower confidence bound on mu from one run: the largest mu that it refutes.
 
     Parameters
     ----------
@@ -185,8 +186,8 @@ def audit_one_run(
 ) -> AuditResult:
     """Return a lower confidence bound on epsilon, or on mu, from one run with many canaries.
 
-    A smoke test for the real training loop: it sees gross faults only, and never replaces coupling
-    or many runs.
+    A smoke test for the real training loop: it detects only gross faults, and never replaces
+    coupling or many runs.
 
     Parameters
     ----------
@@ -202,8 +203,8 @@ def audit_one_run(
     rounds
         Of the run.
     guesses
-        How many coins to guess, half of them as True: those of the largest and of the smallest
-        scores. By default a fifth of them.
+        How many coins to guess: those of the largest scores as True, and equally many of the
+        smallest as False. By default a fifth of the canaries.
     delta
         Of the claim, in [0, 1).
     confidence

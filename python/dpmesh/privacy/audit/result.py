@@ -1,4 +1,4 @@
-"""What an audit by statistics found."""
+"""What a statistical audit found."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dpmesh.privacy.shown import rounded_down
 
 @dataclass(frozen=True)
 class AuditResult:
-    """A lower confidence bound, next to what is claimed.
+    """A lower confidence bound, next to the claim.
 
     Parameters
     ----------
     claim
         The guarantee.
     lower_bound
-        On the level of the true guarantee: in the claim's terms, epsilon or mu.
+        Bound on the level of the true guarantee: in the claim's terms, epsilon or mu.
     confidence
         Probability with which the bound holds.
     method
-        How it was found.
+        How the bound was found.
     """
 
     claim: Claim

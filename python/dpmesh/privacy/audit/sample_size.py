@@ -48,16 +48,16 @@ def _curve(noise: Any, shift: float) -> Curve:
 
 
 def power(claim: Claim, truth: Curve, runs: int, confidence: float = 0.95) -> float:
-    """Return the probability that `runs` runs refute a claim, with the best of the tests.
+    """Return the probability that `runs` runs refute a claim, with the best test of `truth`.
 
     Parameters
     ----------
     claim
         What is claimed.
     truth
-        What tests really achieve.
+        What tests can really achieve.
     runs
-        In each of the two worlds, with the threshold chosen before.
+        Runs in each of the two worlds, with a threshold chosen beforehand.
     confidence
         Of the lower bound, in (0, 1).
 

@@ -1,4 +1,4 @@
-"""Scores that tell two worlds apart: the likelihood ratio of a transcript, and projections."""
+"""Scores that distinguish two worlds: the likelihood ratio of a transcript, and projections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_likelihood_ratio(
     *,
     every_bit: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Return how much likelier each row is as `positive` plus noise than as `negative` plus noise.
+    """Return each row's log-likelihood ratio: `positive` plus noise against `negative` plus noise.
 
     Parameters
     ----------
@@ -36,8 +36,8 @@ def log_likelihood_ratio(
     noise_scale
         Of that noise; positive.
     every_bit
-        Whether to keep the ratio's last bits; else it has 5 digits after the point. The last bits
-        of a floating-point sum tell what the noise was added to (Mironov 2012), which no claim on
+        Whether to keep the ratio's last bits; else it is rounded to 5 decimals. The last bits of a
+        floating-point sum reveal what the noise was added to (Mironov 2012), which no claim on
         real-valued noise covers.
 
     Returns
@@ -55,18 +55,17 @@ def log_likelihood_ratio(
 
 @dataclass(frozen=True)
 class ReplayedLikelihood:
-    """Likelihood ratio of a transcript, from running the algorithm on it in both worlds.
+    """Likelihood ratio of a transcript, from replaying the algorithm on it in both worlds.
 
-    Each release is compared with what either world would have had at the door, had it released all
-    that came before. The replays have coins of their own, not those of the run: whoever sees a
-    transcript does not know them, so sampling that hides a unit is given its due; but a unit that
-    the replays do not sample is not seen. Without such sampling the score is the best there is
-    (Neyman, Pearson).
+    Each release is compared with what either world would have brought to the door after the same
+    earlier releases. The replays have coins of their own, since an observer of the transcript does
+    not know those of the run: so the protection by sampling counts, but a unit that the replays do
+    not sample goes unseen. Without such sampling the score is optimal (Neyman, Pearson).
 
     Parameters
     ----------
     algorithm, exchange, rounds
-        As of the run.
+        Those of the run.
     problem, neighbor
         The two worlds.
     key
@@ -101,15 +100,15 @@ class ReplayedLikelihood:
 
 
 def projection(directions: npt.ArrayLike) -> Callable[[Transcript], npt.NDArray[np.float64]]:
-    """Return a score: the sum of all released rows, along the direction in which a canary pulls.
+    """Return a score: the sum of all released rows, projected onto a canary's direction.
 
     Unlike the likelihood ratio it needs no replay, and it sees a canary however it was sampled.
 
     Parameters
     ----------
     directions
-        Shape (dim,) for one score, as of `audit_algorithm`, or (canaries, dim) for one of each, as
-        of `audit_one_run`.
+        Shape (dim,) for one score, as for `audit_algorithm`, or (canaries, dim) for one per canary,
+        as for `audit_one_run`.
     """
     along = np.asarray(directions, dtype=np.float64)
 

@@ -17,7 +17,7 @@ from dpmesh.privacy.audit.claims import Claim, Rates
 
 
 class Tally(NamedTuple):
-    """How often a test was positive: in the runs that were, and in those that were not."""
+    """How often a test was positive, in positive runs and in negative ones."""
 
     true_positives: int
     positives: int
@@ -59,11 +59,11 @@ def lower_bound(claim: Claim, tally: Tally, confidence: float = 0.95) -> float:
     Parameters
     ----------
     claim
-        Says which kind of guarantee, and at which delta; its own level has no influence.
+        The kind of guarantee and its delta; its own level has no influence.
     tally
         Outcomes of a test that was chosen before these runs.
     confidence
-        Probability, in (0, 1), with which the bound holds; both rates share what is missing.
+        Probability, in (0, 1), with which the bound holds; both rates share the error.
 
     Raises
     ------
@@ -96,13 +96,13 @@ def best_threshold(
 ) -> float:
     """Return the threshold at which these pilot scores would give the largest lower bound.
 
-    All thresholds share the error (Bonferroni), so that luck at one of them is not taken for
-    strength. The bound itself must still come from fresh runs.
+    All thresholds share the error (Bonferroni), so that luck at one of them does not count as
+    power. The bound itself must still come from fresh runs.
 
     Parameters
     ----------
     claim
-        Says which kind of guarantee, and at which delta.
+        The kind of guarantee and its delta.
     positives, negatives
         Scores of the pilot runs in either world.
     confidence

@@ -1,4 +1,4 @@
-"""What happened in a run, seen from the door and from the wire; and the same run heard again."""
+"""What happened in a run, at the door and on the wire; and replays of it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Transcript:
     passages
         The releases, in order, from both sides of the door.
     sent, received
-        What reached the exchange, and what each round made known as received.
+        What reached the exchange, and what each round reported as received.
     ledger
-        The releases as the algorithm wrote them down.
+        The releases as the algorithm recorded them.
     traffic
         The length of a node's message and the number of messages, of each round.
     """
@@ -50,7 +50,7 @@ class Transcript:
 
 
 def fresh_keys(key: Key | None) -> Iterator[Key]:
-    """Yield keys for the runs of an audit, which release nothing; by default from a new one."""
+    """Yield keys for the runs of an audit, which publish nothing; by default from a new key."""
     draws = generator(Key.generate() if key is None else key, Purpose.AUDIT)
     while True:
         yield Key.seeded(int.from_bytes(draws.bytes(32), "little"))
@@ -82,8 +82,8 @@ def record(
     algorithm, problem, exchange, rounds, key
         As for a simulation.
     replay
-        If given, what comes out of the door is what came out in that run, as far as it goes: the
-        run's own releases are made and recorded, and then nobody hears them.
+        If given, the door returns that run's releases as far as they go: this run's own releases
+        are made and recorded, but not sent.
     """
     if not callable(exchange):
         wanted = "how messages travel, such as alone, or Gossip(topology) of simulator.exchange"

@@ -1,6 +1,6 @@
 """For each algorithm the data on which it leaks as much as its plan allows.
 
-Where a pair's canary is on a node, another node stands beside it, whose noise must not be the same.
+Where a pair's canary is on one node there is a second node, whose noise must differ.
 
 `audit_layers` takes what these functions return. They take any variant of the algorithm, such as
 one with a fault.
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 CROWD_DELTA = 1e-9
-"""Of a crowd's claim: twice the canaries times as much must be far below 1 - confidence."""
+"""Delta of a crowd's claim: 2 * canaries * delta must be far below 1 - confidence."""
 
 
 def mechanism(
     mechanism: Mechanism, sensitivity: Sensitivity, *, dim: int = 1, canaries: int = 1_000
 ) -> tuple[Pair, Crowd]:
-    """Return two rows as far apart as a bare mechanism covers, and a crowd of such rows.
+    """Return two rows as far apart as a bare mechanism should cover, and a crowd of such rows.
 
     Parameters
     ----------
@@ -76,11 +76,11 @@ def online(
     Parameters
     ----------
     algorithm
-        Its projection should not act.
+        Its `radius` should be so large that the projection does nothing.
     rounds
-        Of each run; from 2 on the canary is released.
+        Rounds of each run, at least 2, since the second round releases the canary.
     dim
-        Of the model; 1 finds most with fewest runs.
+        Dimension of the model; 1 needs the fewest runs.
     canaries
         Learners of the crowd, each with a canary of its own.
     """
@@ -166,7 +166,7 @@ def gradient_descent(
     algorithm
         Its `records` are those of each node.
     rounds
-        Of each run; from 2 on the canary is released, again and again.
+        Rounds of each run; from round 2 on every message depends on the canary.
     dim
         Of the model.
     delta
@@ -195,7 +195,7 @@ def quantized(
     algorithm
         A node has as many records as it samples, so that it always samples the canary.
     rounds
-        Of each run; the more, the further states drift apart.
+        Rounds of each run; the more, the further states drift apart.
     delta
         Of the pair's claim.
     canaries
@@ -228,15 +228,15 @@ def _drift(run: Transcript) -> float:
 def without_replacement(
     algorithm: WithoutReplacement, *, rounds: int = 2, delta: float = 1e-5, canaries: int = 1_000
 ) -> tuple[Pair, Crowd]:
-    """Return one node whose records pull against canaries: the first one, or one for each release.
+    """Return one node whose records oppose canaries: a single one, or one per release.
 
     Parameters
     ----------
     algorithm
-        Of one model with a `model_radius`, beside which the targets are far out. The steps must be
+        One with one model and a `model_radius`, far beyond which the targets lie. The steps must be
         so small that a local model moves less than that radius.
     rounds
-        Of the pair's runs, until the first release at least.
+        Rounds of the pair's runs, at least until the first release.
     delta
         Of the pair's claim.
     canaries
@@ -262,7 +262,7 @@ def without_replacement(
         problem_of(np.zeros(canaries, dtype=bool)),
         alone,
         canaries,
-        Key.seeded(0),  # one node has no turns to toss coins for
+        Key.seeded(0),  # the turns of a single node need no coins
     ).ratios
     return (
         Pair(algorithm, one, other, rounds, delta=delta),
@@ -280,9 +280,9 @@ def without_replacement(
 def with_replacement(
     algorithm: WithReplacement, *, delta: float = 0.03, canaries: int = 1_000
 ) -> tuple[Pair, Crowd]:
-    """Return one node whose other records pull against its canary, and one of orthogonal canaries.
+    """Return one node whose other records oppose its canary, and one of orthogonal canaries.
 
-    The coupled runs take all turns of the node; the others one, in which a canary may be drawn.
+    The coupled runs take all turns of the node, the others a single one, which may draw a canary.
 
     Parameters
     ----------
@@ -291,8 +291,8 @@ def with_replacement(
     delta
         Of the pair's claim; a large one needs fewer runs where sampling hides the canary.
     canaries
-        Records of the crowd's node, and dimensions of its model. As many of them are in a
-        mini-batch as by the algorithm's own rate.
+        Records of the crowd's node, and dimensions of its model. Mini-batches keep the algorithm's
+        sampling rate.
     """
     if (algorithm.nodes, algorithm.models) != (1, 1):
         fail("algorithm", "one of one node and one model", algorithm)

@@ -1,8 +1,8 @@
 """The online paper: Lemma 1, Theorem 1, and what Algorithm 2's regularizer costs.
 
 Each learner releases its iterate with Laplace noise of scale ``S(t) / epsilon`` in every
-coordinate. An example is used in one round, all later rounds see it through released iterates only,
-and so the epsilon of a release is that of the whole run (Theorem 1; by adaptive parallel
+coordinate. An example is used in one round, and all later rounds depend on it through released
+iterates only, so the epsilon of a release is that of the whole run (Theorem 1; by adaptive parallel
 composition).
 """
 
@@ -20,9 +20,9 @@ from dpmesh.privacy.accounting._arguments import Floats, positives
 def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int = 1) -> float:
     """Return the L1 sensitivity of a release to replacing an example, by Lemmas 1 and 7.
 
-    ``2 alpha_t sqrt(n) L / h``. It holds for any convex set that iterates are projected on, as
-    sqrt(n) times the L2 sensitivity. The L1 norm of the gradients, smaller for sparse data, must
-    not take its place where the set is an L2 ball: see `l1_projection_factor`.
+    ``2 alpha_t sqrt(n) L / h``. As sqrt(n) times the L2 sensitivity, it holds for any convex set
+    onto which iterates are projected. If the set is an L2 ball, the L1 norm of the gradients,
+    smaller for sparse data, must not replace sqrt(n) L: see `l1_projection_factor`.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int
     dim
         n.
     lipschitz
-        L, the L2 bound of the gradients of the loss, without the regularizer.
+        L, the bound on the L2 norm of the loss gradients, without the regularizer.
     batch_size
-        h, of Algorithm 2.
+        h of Algorithm 2.
 
     Raises
     ------
@@ -59,16 +59,17 @@ def laplace_scale(target_epsilon: float, sensitivity: float) -> float:
 def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: float) -> Floats:
     """Return by how much Algorithm 2 as printed exceeds its epsilon, for an example of each round.
 
-    Its step 6 adds ``phi w_t``, the iterate *before* noise: so a release depends on an example of
-    an earlier round not through releases alone, and round s repeats ``phi alpha_r ...`` times its
-    loss: ``sum over s >= t of prod over t <= r < s of phi alpha_r`` (exact, not only a bound). With
-    the step sizes ``1 / (lambda t)`` and ``phi = lambda`` the first example pays e times epsilon.
-    With ``phi b_t``, made of released iterates, the factor is 1: that is what this package does.
+    Its step 6 adds ``phi w_t``, the iterate *before* noise. So a release depends on an example of
+    an earlier round not through releases alone, and round s repeats that example's privacy loss
+    times a product of ``phi alpha_r``. The factor is ``sum over s >= t of prod over t <= r < s of
+    phi alpha_r`` (exact, not only a bound). With the step sizes ``1 / (lambda t)`` and
+    ``phi = lambda`` the first example pays e times epsilon. With ``phi b_t``, computed from
+    released iterates, as in this package, the factor is 1.
 
     Parameters
     ----------
     step_sizes
-        alpha_1, ..., alpha_T: round t releases what alpha_t led to.
+        alpha_1, ..., alpha_T: round t releases the result of step alpha_t.
     regularization
         phi.
 
@@ -94,8 +95,8 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
 def l1_projection_factor(dim: int) -> float:
     """Return how much projecting onto a convex set in L2 can stretch L1 distances.
 
-    ``(1 + sqrt(n)) / 2``, attained: the first step of the paper's Lemma 1, that it is 1, fails. Its
-    result stands by another way.
+    ``(1 + sqrt(n)) / 2``, which is attained: the first step of the paper's Lemma 1 takes it to be 1
+    and fails. The lemma's result has another proof.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The quantized paper: the sensitivity of its states (Lemma 2) and Theorem 1.
 
-A node's state is released with Gaussian noise and then quantized; the record that differs stays in
-the state, damped by ``1 - beta`` a round. What is sent in iterations 1 to K is counted; iteration 0
-sends a state that no record has touched.
+A node's state is released with Gaussian noise and then quantized; the effect of a replaced record
+stays in the state, damped by ``1 - beta`` each round. The messages of iterations 1 to K are
+counted; iteration 0 sends a state that depends on no record.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def sensitivities(
     """Return the L2 sensitivity of a node's state in iterations 1 to K, to replacing a record.
 
     Given the messages, ``Delta_(k+1) = |1 - beta| Delta_k + alpha C / gamma`` from ``Delta_0 = 0``,
-    if the gradients of the *common* records do not differ between the two states, too.
+    provided that the gradients of the *common* records are the same at the two states.
 
     Parameters
     ----------
     iterations
         K.
     step_size
-        alpha_K: a number, or an array for many schedules at once; so are the next two.
+        alpha_K: a number, or an array for many schedules at once, as are the next two.
     consensus_step_size
         beta_K, of ``x <- (1 - beta) x + beta A z - alpha g``.
     gradient_bound
@@ -114,7 +114,7 @@ def next_sensitivity(
     beta = positive("consensus_step_size", consensus_step_size)
     fresh = bound / integer("sample_size", sample_size, at_least=1)
     spread = _spread(mode, smoothness, alpha, beta)
-    carried = spread * state if state > 0 else 0.0  # infinity times 0 is no number
+    carried = spread * state if state > 0 else 0.0  # infinity times 0 would be NaN
     return abs(1 - beta) * state + alpha * min(fresh + carried, bound)
 
 

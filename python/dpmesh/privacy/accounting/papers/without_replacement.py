@@ -1,9 +1,9 @@
 """The paper on SGD without replacement: Lemma 4 and Theorem 2, and what they leave out.
 
 The release of node ``m`` at ``t`` is ``w + eta N``: the standard deviation here is that of the
-product ``eta_t N_t``. A record touches one release, so that its epsilon is that of the whole run,
-if the sequence of local and global updates does not depend on the data; the controller's decisions
-do.
+product ``eta_t N_t``. A record affects one release, whose epsilon is then that of the whole run,
+provided that the sequence of local and global updates does not depend on the data; but the paper's
+controller makes it depend.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def sensitivity(
 ) -> float:
     """Return the L2 sensitivity of a release to replacing a record, by Lemma 4.
 
-    ``max_k 2 eta_k L / b`` over the steps since the node's last release: the oldest step counts,
-    not the last, if steps decay.
+    ``max_k 2 eta_k L / b`` over the steps since the node's last release: if steps decay, the oldest
+    counts, not the latest.
 
     Parameters
     ----------
     step_size
         eta_k of the steps since the last release and of this one: an array, or the largest alone.
     lipschitz
-        L: of the loss, or its clipping norm; without the regularizer, which cancels.
+        L of the loss, or its clipping norm; without the regularizer, which cancels.
     batch_size
         b.
     smoothness
@@ -67,7 +67,7 @@ def classical_noise_std(target_epsilon: float, target_delta: float, sensitivity:
     Parameters
     ----------
     target_epsilon, target_delta
-        The budget of one release, and of the run of which each record touches one release.
+        The budget of one release, and of a run in which each record affects one release.
     sensitivity
         Delta, of Lemma 4.
 
@@ -122,13 +122,13 @@ def classical_breakdown(target_delta: float) -> float:
 def decision_epsilon(exploration: float) -> float:
     """Return the pure epsilon of one decision of a controller that explores at random.
 
-    ``ln((1 - p/2) / (p/2))``: all that can be said of a decision between two updates that depends
-    on private data. The paper does not count it.
+    ``ln((1 - p/2) / (p/2))``: the best bound for a decision between two updates that depends on
+    private data. The paper does not count it.
 
     Parameters
     ----------
     exploration
-        p, the chance of a random action, in (0, 1].
+        p, the probability of a random action, in (0, 1].
 
     Raises
     ------
