@@ -78,9 +78,9 @@ LABELS, STEPS = np.array([1.0, -1, 1, 1, -1, -1]), np.array([0.1, 0.0, 0.3, 0.2]
 BATCHES = RNG.integers(0, RECORDS, (NODES, 3))
 IDS, SCALES = np.array([7, 1, 2**32 - 1, 3]), np.array([1.0, 0.0, 2.0, 0.5])
 CODES = RNG.integers(-100, 100, (NODES, DIM))
-FEW = sp.random_array((RECORDS, DIM), density=0.5, format="csr", rng=RNG)
+FEW = sp.csr_array(FEATURES * RNG.integers(0, 2, FEATURES.shape))
 PARTS = (FEW.data, FEW.indices, FEW.indptr)
-SQUARE = sp.random_array((NODES, NODES), density=0.6, format="csr", rng=RNG)
+SQUARE = sp.csr_array(RNG.normal(size=(NODES, NODES)) * RNG.integers(0, 2, (NODES, NODES)))
 SQUARE_PARTS = (SQUARE.data, SQUARE.indices, SQUARE.indptr)
 
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
