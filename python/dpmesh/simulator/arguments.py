@@ -1,4 +1,4 @@
-"""What `simulate` checks of its arguments before anything runs."""
+"""Checks of `simulate`'s arguments before anything runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_kinds(
     engine: object,
     callback: object,
 ) -> None:
-    """Fail unless the arguments are what they are named after."""
+    """Fail unless the arguments have the right types."""
     able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
     travels = getattr(algorithm, "travels", None)
     one_of("algorithm.travels", travels, get_args(Travel))
@@ -60,7 +60,7 @@ def check_pairs(
     checkpoint: str | Path | None,
     checkpoint_every: int | None,
 ) -> None:
-    """Fail if of two arguments that go together one is missing, or of two that do not both came."""
+    """Fail if an argument that another needs is missing, or two are given that clash."""
     if checkpoint is None and checkpoint_every is not None:
         fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
     if checkpoint is not None and key is None:
@@ -70,7 +70,7 @@ def check_pairs(
 
 
 def check_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
-    """Fail if records that are used once run out before the run is over."""
+    """Fail if records that are used only once run out before the run is over."""
     most = algorithm.most_rounds(problem) if isinstance(algorithm, UsesRecordsOnce) else None
     if most == 0:
         fail("problem", "enough records at each node for one round", "fewer")

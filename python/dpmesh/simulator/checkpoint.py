@@ -1,12 +1,11 @@
-"""Runs that survive: the progress of a run in one file, written whole or not at all.
+"""Runs that can resume: the progress of a run in one file, written whole or not at all.
 
-The file holds what the remaining rounds need: the state of all nodes (with their own, un-noised
-parameters: it is as private as they are), what the metrics and the network remember, the history
-and the ledger. It holds no key and no records. A run resumes under its own key and no other: the
-rounds after the checkpoint, run again, then let out the same values, which costs nothing; under a
-fresh key they would let out a second noisy version, and draw other samples than those that are
-used up. Nor does it resume with another algorithm, network, problem or data: the same noise would
-then be on both.
+The file holds what the remaining rounds need: the state of all nodes (with their own un-noised
+parameters: protect it like them), what the metrics and the network remember, the history and the
+ledger. It holds no key and no records. A run resumes under its own key only: the rounds after the
+checkpoint, run again, then release the same values, which costs nothing; under a fresh key they
+would release a second noisy version, and draw samples other than those already used. Nor does a run
+resume with another algorithm, network, problem or data: both would then have the same noise.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class Checkpoint:
     Parameters
     ----------
     path
-        Where it is.
+        Its path.
     run
-        What makes this run the one it is, see `identity`; a file of another run is refused.
+        What identifies this run, see `identity`; a file of another run is refused.
     keys
-        Fingerprints of the processes' keys, in their order; the keys cannot be found from them.
+        Fingerprints of the processes' keys, in their order; they do not reveal the keys.
     every
         How many rounds lie between two checkpoints; None for about 10 seconds.
     """
@@ -71,12 +70,12 @@ class Checkpoint:
     def resume(self, start: Progress, plan: Plan) -> Progress:
         """Return the progress that the file holds; without a file, write `start` and return it.
 
-        `start` and `plan` tell which classes of records a file of this run can hold.
+        `start` and `plan` determine which classes of records a file of this run can hold.
 
         Raises
         ------
         ValueError
-            If the file is no checkpoint, or that of another run.
+            If the file is no checkpoint, or one of another run.
         OSError
             If it cannot be read or written.
         """
@@ -86,7 +85,7 @@ class Checkpoint:
         return start
 
     def is_due(self, rounds: int, last: int) -> bool:
-        """Whether it is time to save, after so many rounds out of `last`."""
+        """Whether it is time to save after `rounds` rounds out of `last`."""
         if rounds == last:
             return True
         if self._every is None:
@@ -94,7 +93,7 @@ class Checkpoint:
         return rounds % self._every == 0
 
     def save(self, progress: Progress) -> None:
-        """Replace the file by one with this progress, in one step that cannot be torn.
+        """Replace the file by one with this progress, atomically.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""Records of arrays and numbers as JSON beside plain arrays, and exactly back: no pickle, no code.
+"""Records of arrays and numbers as JSON beside plain arrays, without loss, pickle or code.
 
-Frozen dataclasses, named tuples, tuples, lists, dictionaries, arrays of numbers, numbers, texts. A
-file names the classes of its records, and they are looked up among the classes of the reader's own
-records: a file cannot make anything else.
+They hold frozen dataclasses, named tuples, tuples, lists, dictionaries, arrays of numbers, numbers
+and texts. A file names the classes of its records, which are looked up among those of the reader's
+own records: a file cannot create anything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def classes_in(value: object) -> dict[str, Callable[..., Any]]:
 
 
 def encode(value: object, arrays: Arrays) -> Any:
-    """Return a value as JSON; its arrays go into `arrays`, and names stand for them.
+    """Return a value as JSON, with names in place of its arrays, which go into `arrays`.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def encode(value: object, arrays: Arrays) -> Any:
 
 
 def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], classes: Classes) -> Any:
-    """Return the value that `encode` took apart.
+    """Return the value that `encode` was given.
 
     Raises
     ------

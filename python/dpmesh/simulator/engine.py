@@ -1,4 +1,4 @@
-"""What the round loop asks of an engine: who holds which nodes, and how their results meet."""
+"""What the round loop asks of an engine: who holds which nodes, how results are gathered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALONE = nullcontext()
 
 
 class Sign(IntFlag):
-    """What a process tells the others in a round; what one says holds for all."""
+    """What a process tells the others in a round; each sign holds for all processes."""
 
     NONE = 0
     FAILED = 1
@@ -36,7 +36,7 @@ class Sign(IntFlag):
     RESTED = 32
     """None of the process's nodes learned."""
     LEARNED = 64
-    """Some did; told only in rounds in which those of another process rested."""
+    """Some of them learned; told only in rounds in which those of another process did not."""
     ENDED = 128
     """The callback ends the run; told only in rounds that are measured."""
 
@@ -51,7 +51,7 @@ class Share(NamedTuple):
     rewinds: bool = True
     """Whether a step that fails leaves the state before it as it was."""
     start: Key | None = None
-    """From which the state before round 0 is drawn, if not from `key`."""
+    """Key for the state before round 0, if not `key`."""
 
 
 class Engine(Protocol):
@@ -72,7 +72,7 @@ class Engine(Protocol):
 
     @property
     def dealt(self) -> str:
-        """What tells apart how the nodes are dealt out to the processes."""
+        """A text that identifies the assignment of nodes to processes."""
         ...
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
@@ -80,7 +80,7 @@ class Engine(Protocol):
         ...
 
     def meters(self, meters: list[Metric]) -> list[Metric]:
-        """Return metrics for this process by which `meters` measure all nodes on the root."""
+        """Return this process's metrics, through which `meters` measure all nodes on the root."""
         ...
 
     def at_door(self, keeper: Keeper) -> AbstractContextManager[None]:
@@ -90,7 +90,7 @@ class Engine(Protocol):
     def together(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
         """Fail on all processes if the block fails on one, after `keep` has saved what it can.
 
-        All call `keep`, which returns what the error says of that.
+        All call `keep`, whose text becomes part of the error.
         """
         ...
 
@@ -99,11 +99,11 @@ class Engine(Protocol):
         ...
 
     def told(self, mine: T) -> list[T]:
-        """Return what each process tells."""
+        """Return what each process passed."""
         ...
 
     def on_root(self, work: Callable[[], T]) -> T | None:
-        """Let the root do something; return None elsewhere."""
+        """Run `work` on the root; return None elsewhere."""
         ...
 
     def releases(self, mine: tuple[Release, ...], planned: list[Release]) -> tuple[Release, ...]:

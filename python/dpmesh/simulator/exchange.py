@@ -34,12 +34,12 @@ class Carrier(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """Virtual time so far; None where it stands still."""
+        """Virtual time so far; None if messages take no time."""
         ...
 
     @property
     def memory(self) -> Any:
-        """What it has to know of the past, as arrays and numbers, for a checkpoint."""
+        """What it must remember of the past, as arrays and numbers, for a checkpoint."""
         ...
 
     def recall(self, memory: Any) -> None:
@@ -76,21 +76,21 @@ class Gossip(Instant):
 
 
 class Broadcast(Instant):
-    """What a server or the holder of a token sends, everybody receives."""
+    """Everybody receives what a server or the holder of a token sends."""
 
     def __call__(self, round: int, messages: Released) -> Released:
         """Return the messages as they are."""
         return messages
 
     def traffic(self, round: int, info: Info) -> Traffic:
-        """Return what the algorithm says that it sent."""
+        """Return what the algorithm reports as sent."""
         sent = info.messages or 0
         return Traffic(sent, sent * int(info.bits_per_node))
 
 
 @dataclass(frozen=True)
 class _Links:
-    """The links of a round, first in one direction, then in the other: each array is as long.
+    """The links of a round, all in one direction first, then in the other; arrays of equal length.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class _Links:
     senders, receivers
         The ends.
     weights
-        What they had in the mixing matrix.
+        Their weights in the mixing matrix.
     tries
         How often the message was sent.
     carried
@@ -118,10 +118,11 @@ class _Links:
 
 
 class FailingGossip:
-    """Gossip over a network that takes its time and fails; see `Network`.
+    """Gossip over a network that is slow and fails; see `Network`.
 
-    A node goes on to the next round as soon as it has computed and heard what it waits for: there
-    is no common clock. `seconds` is the virtual time at which the last node ends its last round.
+    A node goes on to the next round as soon as it has computed and received what it waits for:
+    there is no common clock. `seconds` is the virtual time at which the last node ends its last
+    round.
     """
 
     def __init__(self, topology: Topology, conditions: Conditions) -> None:
@@ -152,7 +153,7 @@ class FailingGossip:
         return self._mix_late(round, messages, links)
 
     def traffic(self, round: int, info: Info) -> Traffic:
-        """Return what was sent in this round, again and in vain included, and let time pass."""
+        """Return what was sent in this round, repeats and losses included, and advance time."""
         links = self._links(round)
         bits = np.broadcast_to(info.bits_per_node, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)
@@ -184,7 +185,7 @@ class FailingGossip:
         )
 
     def _mix_late(self, round: int, messages: Released, links: _Links) -> Released:
-        """Mix a ring of the last rounds' messages, in which each link picks its own."""
+        """Mix messages from a ring buffer of the last rounds, in which each link picks its own."""
         rounds, (nodes, dim) = self._conditions.network.max_delay + 1, messages.shape
         if self._past is None:
             self._past = np.zeros((rounds, nodes, dim), messages.dtype)
@@ -203,7 +204,7 @@ class TimedServer:
     """A server whose messages take their time; a lost one is sent again until it arrives.
 
     A round ends when the slowest client has received, computed and answered. The clients are drawn
-    anew, as many as the algorithm says, since who really took part is secret.
+    anew, as many as the algorithm reports, since the real cohort is secret.
     """
 
     def __init__(self, conditions: Conditions) -> None:
@@ -240,8 +241,8 @@ class TimedServer:
 class TimedToken:
     """A token that passes from node to node while all compute: no node waits for a common clock.
 
-    A node passes the token on when it has it and has computed. Who holds it is drawn anew, as many
-    nodes as the algorithm says; a lost message is sent again until it arrives.
+    A node passes the token on when it holds it and has computed. The holders are drawn anew, as
+    many as the algorithm reports; a lost message is sent again until it arrives.
     """
 
     def __init__(self, conditions: Conditions) -> None:
@@ -256,7 +257,7 @@ class TimedToken:
 
     @property
     def memory(self) -> Any:
-        """The clocks of the nodes, and when the token arrived where it is."""
+        """The clocks of the nodes, and when the token arrived at its holder."""
         return [self._clock, self._token]
 
     def recall(self, memory: Any) -> None:

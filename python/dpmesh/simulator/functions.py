@@ -1,9 +1,9 @@
-"""What a function does, as a checksum that another process of the same Python finds again.
+"""What a function does, as a checksum that is the same in every process of the same Python.
 
-It is read off the bytecode, with the constants, defaults and closed-over values, and off the global
-values and functions of its own module that it uses, objects of its module's classes included.
-Names of files and numbers of lines do not count. Classes that it uses, and functions and objects of
-other modules, are known by their names; modules of PyTorch by what they hold.
+It covers the bytecode, with the constants, defaults and closed-over values, and the global values
+and functions of its own module that it uses, objects of its module's classes included. File names
+and line numbers do not count. Classes that it uses, and functions and objects of other modules,
+count by their names; PyTorch modules by what they hold.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PLAIN = (bool, int, float, complex, str, bytes, slice, range, type(None), type(
 
 
 def code_checksum(value: object) -> int | None:
-    """Return the checksum of a function, also a bound, partial or compiled one; else None."""
+    """Return the checksum of a function, also a bound, partial or compiled one; None for others."""
     function = value
     while not isinstance(function, FunctionType):
         if isinstance(function, MethodType):
             function = function.__func__
         elif isinstance(function, partial):
             function = function.func
-        elif hasattr(function, "__wrapped__"):  # as that of jax.jit
+        elif hasattr(function, "__wrapped__"):  # such as one of jax.jit
             function = function.__wrapped__
         else:
             return None
@@ -39,7 +39,7 @@ def code_checksum(value: object) -> int | None:
 def class_checksum(kind: type) -> int:
     """Return the checksum of the methods and values of a class and its bases of the same module.
 
-    Those of other modules are known by their names.
+    Bases of other modules count by their names.
     """
     home = kind.__module__
     told = [
@@ -53,9 +53,9 @@ def class_checksum(kind: type) -> int:
 
 
 def as_numpys(value: Any) -> Any:
-    """Return a table or an array of another library, which prints in part, as one of numpy's.
+    """Return a table or array of another library, whose repr is abridged, as a numpy array.
 
-    A module of PyTorch becomes how it prints, and the arrays that it holds.
+    A PyTorch module becomes its repr and the arrays that it holds.
     """
     kind = type(value)
     if hasattr(kind, "state_dict") and hasattr(kind, "named_parameters"):
@@ -69,7 +69,7 @@ def as_numpys(value: Any) -> Any:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return what an object holds, but for what it computes when that is first asked for."""
+    """Return what an object holds, except cached properties."""
     kind = type(value)
     slots = {
         name: getattr(value, name)
@@ -83,7 +83,7 @@ def attributes(value: Any) -> dict[str, Any]:
 
 
 def _in_words(value: Any, home: str, seen: set[int]) -> str:
-    """Return a text of what a function of the module `home` reads, but for what is in `seen`."""
+    """Return a text of what a function of the module `home` reads, except what is in `seen`."""
 
     def words(*parts: Any) -> str:
         return f"({', '.join(_in_words(part, home, seen) for part in parts)})"

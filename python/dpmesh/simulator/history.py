@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Value: TypeAlias = "float | npt.NDArray[Any]"
-"""A measurement of the whole network, or one for each node, shape (nodes,)."""
+"""A measurement of the whole network, or one per node, shape (nodes,)."""
 
 
 class Record(NamedTuple):
@@ -40,8 +40,8 @@ class Record(NamedTuple):
 class History:
     """Measurements in the order in which they were made.
 
-    They are made with the nodes' own parameters, their records and test data, without noise: they
-    are for research, and are no part of the private release.
+    They come from the nodes' own parameters, their records and test data, without noise: they are
+    for research, and not part of the private release.
     """
 
     _measured: list[tuple[int, str, Value]] = field(default_factory=list)
@@ -79,13 +79,13 @@ class History:
         return records
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return the records for JSON, which has no NaN and no infinity: null stands for them."""
+        """Return the records for JSON, with null for NaN and infinity, which JSON lacks."""
         dicts = [record._asdict() for record in self.records]
         return [one | {"value": one["value"] if isfinite(one["value"]) else None} for one in dicts]
 
     @classmethod
     def from_dicts(cls, told: Iterable[Mapping[str, Any]]) -> History:
-        """Return the history that `as_dicts` told, NaN where it told null."""
+        """Return the history that `as_dicts` gave, with NaN for null."""
         history = cls()
         for (t, metric), records in groupby(told, itemgetter("round", "metric")):
             own = [(one["node"], nan if one["value"] is None else one["value"]) for one in records]
@@ -95,16 +95,16 @@ class History:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what was measured of the whole network."""
+        """Names of the metrics of the whole network."""
         return tuple(dict.fromkeys(name for _, name, value in self._measured if _is_one(value)))
 
     @property
     def node_metrics(self) -> tuple[str, ...]:
-        """Names of what was measured of each node."""
+        """Names of the metrics of each node."""
         return tuple(dict.fromkeys(name for _, name, v in self._measured if not _is_one(v)))
 
     def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
-        """Return the values of a metric of the network, over the rounds of its measurement."""
+        """Return the values of a network metric, over the rounds in which it was measured."""
         return np.array([value for _, value in self._of(metric)])
 
     def rounds(self, metric: str) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What makes a run the one it is: under one key, runs that differ in it draw the same noise."""
+"""What identifies a run: under one key, runs with different identities draw the same noise."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 Identity = dict[str, str]
 
 _DEPTH = 8
-"""Deeper than this, what an object holds is not looked at: some hold themselves."""
+"""Objects nested deeper than this are ignored: some contain themselves."""
 
 _served: dict[str, Identity] = {}
-"""The runs of this process's keys, but for seeded ones, by the keys' fingerprints."""
+"""The runs of this process's keys, except seeded ones, by the keys' fingerprints."""
 
 
 def identity(
@@ -38,9 +38,9 @@ def identity(
     network: object,
     rounds: int,
 ) -> Identity:
-    """Return what releases depend on, beside the key: in words, and checksums of what is long.
+    """Return what releases depend on, beside the key: in words, and as checksums of what is long.
 
-    What is private is in checksums alone.
+    Private data enter as checksums alone.
     """
     links = "" if topology is None else f", links {_links(topology, rounds):08x}"
     settings = _in_words(problem, {"test"} | _aside(problem))  # a test changes no release
@@ -53,7 +53,7 @@ def identity(
 
 
 def _code(kind: type) -> str:
-    """Return what tells a class of a user's own from another one of the same name."""
+    """Return what distinguishes a user's class from another of the same name."""
     return "" if _is_ours(kind) else f", code {class_checksum(kind):08x}"
 
 
@@ -62,20 +62,20 @@ def _is_ours(kind: type) -> bool:
 
 
 def claim(key: Key, run: Identity) -> None:
-    """Let a key serve this run, and in this process no other.
+    """Reserve a key for this run, and in this process for no other.
 
     Raises
     ------
     ValueError
-        If it has served another one: the difference of what the two release has no noise. Or if it
-        is for some nodes only, whose noise another run may have given to others.
+        If it has served another run, since the difference of the two runs' releases has no noise;
+        or if it is for some nodes only, whose noise another run may have given to others.
     """
     check_unserved(key, run)
     _same(_served.setdefault(fingerprint(key), run), run)
 
 
 def check_unserved(key: Key, run: Identity) -> None:
-    """Fail as `claim` does, and claim nothing yet."""
+    """Fail as `claim` does, without claiming the key."""
     if not key.is_whole:
         fail("key", "one for all nodes", "one that for_nodes made for some")
     _same(_served.get(fingerprint(key), run), run)
@@ -89,7 +89,7 @@ def _same(served: Identity, run: Identity) -> None:
 
 
 def differing(then: str, now: str) -> tuple[str, str]:
-    """Return of two texts of `identity` the fields that differ; all, unless they have the same."""
+    """Return the fields in which two identities differ; all of them, if their names differ."""
     (kind, before), (other, after) = _fields(then), _fields(now)
     if kind != other or len(before) != len(after):
         return then, now
@@ -114,15 +114,15 @@ def _fields(text: str) -> tuple[str, list[str]]:
 
 
 def without_addresses(value: object) -> str:
-    """Return what is the same in another process: a function prints with its place in memory."""
+    """Return a repr without memory addresses, so that it is the same in another process."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
 def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> str:
-    """Return what prints of a value; with checksums of the arrays and functions that it holds.
+    """Return the repr of a value, with checksums of the arrays and functions that it holds.
 
-    The outermost object, and one of a class that does not say how it prints, is told by its
-    attributes and by what its class does; one that prints itself, by that and its arrays.
+    The outermost object, and one whose class has no repr of its own, is described by its attributes
+    and its class's code; one with a repr, by that and its arrays.
     """
 
     def words(parts: Iterable[Any]) -> str:
@@ -141,7 +141,7 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         return words(value)
     if isinstance(value, Mapping):
         return words(value.items())
-    if isinstance(value, (set, frozenset)):  # whose order is another one in another process
+    if isinstance(value, (set, frozenset)):  # their order differs between processes
         return f"{{{', '.join(sorted(_in_words(part, depth=depth + 1) for part in value))}}}"
     if is_dataclass(value):
         held = {f.name: getattr(value, f.name, None) for f in fields(value)}
@@ -177,12 +177,12 @@ def _is_of_arrays(value: Any, depth: int = 0) -> bool:
 
 
 def _shows_records(problem: object) -> bool:
-    """Whether a problem has records and says which node has which, as ours do."""
+    """Whether a problem exposes its records and their partition, as ours do."""
     return isinstance(getattr(problem, "train", None), Dataset) and hasattr(problem, "partition")
 
 
 def _aside(problem: object) -> set[str]:
-    """Return the fields of a problem that `_data` tells, and what our classes make of them."""
+    """Return the fields of a problem that `_data` covers, and those that our classes derive."""
     if not _shows_records(problem):
         return set()
     ours = (kind for kind in type(problem).__mro__ if _is_ours(kind) and is_dataclass(kind))
@@ -191,7 +191,7 @@ def _aside(problem: object) -> set[str]:
 
 
 def _data(problem: Any, found: int) -> int:
-    """Return a checksum, begun by `found`, of a problem's records and whose they are, if shown."""
+    """Return a checksum, begun by `found`, of a problem's records and partition, if exposed."""
     if not _shows_records(problem):
         return found
     train, partition = problem.train, problem.partition
@@ -207,7 +207,7 @@ def _checksum(*arrays: Any, found: int = 0) -> int:
 
 
 def _links(topology: Topology, rounds: int) -> int:
-    """Return a checksum of the first two graphs, and of what our own later ones are made from."""
+    """Return a checksum of the first two graphs, and of what our own draw later ones from."""
     found = crc32(" ".join(_sources(topology)).encode())
     for t in range(min(2, rounds)):
         found = _weights(topology.matrix(t), found)
@@ -220,7 +220,7 @@ def _weights(matrix: MixingMatrix, found: int = 0) -> int:
 
 
 def _sources(value: object) -> Iterator[str]:
-    """Return what a network that is drawn, or taken from a list, is made from."""
+    """Return the sources of a network that is drawn at random or taken from a list."""
     from dpmesh.topology import MixingMatrix, Static, Varying
 
     if isinstance(value, Key):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM between two rounds instead of inside one, as long as that is not long."""
+"""Ctrl-C and SIGTERM take effect between two rounds instead of inside one, if that is soon."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 PATIENCE, PAUSE = 0.7, 0.1
-"""Seconds that a round may take to end after a signal, and between two looks whether it has."""
+"""Seconds that a round may take to end after a signal, and between two checks whether it has."""
 
 _BY_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""What Python does at a signal for which the program has no handler of its own."""
+"""Python's default handlers, which stand if the program has none of its own."""
 
 
 class Interrupt:
-    """Within its block, Ctrl-C sets `requested`, so that the loop can stop where it is whole.
+    """Within its block, Ctrl-C sets `requested`, so that the loop can stop after a complete round.
 
     So does SIGTERM, by which launchers and batch systems end processes, some of them more than
     once. A round that is not over after `PATIENCE` seconds, or Ctrl-C again, stops at once with
@@ -29,7 +29,7 @@ class Interrupt:
     Parameters
     ----------
     deferred
-        Whether to do so at all.
+        Whether to defer signals at all.
     patient
         Whether to wait for the end of the round however long it takes.
     """
@@ -55,7 +55,7 @@ class Interrupt:
         traceback: TracebackType | None,
     ) -> None:
         self._over = True
-        with self._asking:  # no signal of ours finds the handlers of before
+        with self._asking:  # none of our signals may reach the previous handlers
             self._answered = True
         for number, handler in self._previous.items():
             signal.signal(number, handler)
@@ -67,7 +67,7 @@ class Interrupt:
 
     @contextmanager
     def patiently(self) -> Iterator[None]:
-        """Between two rounds: what is done in the block may take its time."""
+        """Mark work between two rounds, which may take longer than `PATIENCE`."""
         before, self._patient = self._patient, True
         try:
             yield
@@ -80,7 +80,7 @@ class Interrupt:
             raise KeyboardInterrupt
         is_first = not self._noted
         self._noted.add(number)
-        if is_first:  # not by `threading`, whose lock the main thread may hold just now
+        if is_first:  # not by `threading`: the main thread may hold its lock right now
             _thread.start_new_thread(self._insist, (number,))
 
     def _is_enough(self, number: int) -> bool:
@@ -91,8 +91,8 @@ class Interrupt:
         return number == signal.SIGINT and number in self._noted and not self._over
 
     def _insist(self, number: int) -> None:
-        """Ask again until the round ends: a signal just before a long wait is noticed after it."""
-        for _ in range(round(PATIENCE / PAUSE)):  # a process that was stopped gets the rest of them
+        """Ask again until the round ends: else a signal just before a long wait acts after it."""
+        for _ in range(round(PATIENCE / PAUSE)):  # a suspended process gets the rest of them
             time.sleep(PAUSE)
         while not self._answered:
             with self._asking:
@@ -102,7 +102,7 @@ class Interrupt:
             time.sleep(PAUSE)
 
     def _ask(self, number: int) -> None:
-        if hasattr(signal, "pthread_kill"):  # ends a system call that waits, too
+        if hasattr(signal, "pthread_kill"):  # this also ends a blocking system call
             signal.pthread_kill(threading.main_thread().ident or 0, number)
         else:
             _thread.interrupt_main(signal.Signals(number))

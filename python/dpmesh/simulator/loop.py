@@ -76,20 +76,19 @@ def simulate(
     algorithm
         One of `dpmesh.algorithms`, or anything of the same shape.
     problem
-        What is learned, with its data spread over the nodes.
+        What is learned, with the data of each node.
     topology
-        Who talks to whom, round by round: for algorithms whose messages go to neighbours, and for
-        no others.
+        Who talks to whom, round by round; only for algorithms whose messages go to neighbours.
     rounds
         At least 1.
     key
-        Source of all randomness, of this run and no other: two runs under one key have the same
-        noise, which their difference is rid of; in one process the second is refused, unless the
-        key is seeded. By default a new one from the operating system. A seeded key makes the run
+        Source of all randomness, for this run alone: two runs under one key have the same noise,
+        which cancels in their difference; in one process the second is refused, unless the key is
+        seeded. By default a new one from the operating system. A seeded key makes the run
         reproducible, and its report says that it is no private release.
     delta
-        For the privacy report, in [0, 1); by default that of the budget, or of the algorithm if it
-        has a `delta` of its own, or 0, at which Gaussian noise has no epsilon.
+        Delta of the privacy report, in [0, 1); by default that of the budget, or of the algorithm
+        if it has a `delta`, or 0, at which Gaussian noise has no finite epsilon.
     budget
         What must not be exceeded: a plan that costs more is refused before the first round, and a
         run that departs from its plan ends before the first release that would cost more.
@@ -98,44 +97,46 @@ def simulate(
         ``"worst_regret"``), ``"consensus_distance"``, ``"compression"`` (with
         ``"bits_per_node"``), ``"node_accuracy"``, and functions ``metric(problem, parameters,
         received)`` of your own that return a number, or one for each node. By default all named
-        ones of the network that the problem and the algorithm allow, regret up to 256 nodes.
+        ones that the problem and the algorithm allow, without per-node metrics, and regret only up
+        to 256 nodes.
     every
-        Measure in every so many rounds, and in the last; by default about 25 times in a run.
+        Measure every `every` rounds, and in the last; by default about 25 times in a run.
     progress
         Whether to show a progress bar (extra ``progress``); by default in a terminal only.
     callback
-        Called with the round and its measurements whenever there are some: a stream of results to
-        anywhere. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
-        which it can go on. The report counts all `rounds` then, since releases may have decided
-        that; the ledger holds the rounds so far. No report counts it where private data decide.
+        Called with the round and its measurements whenever there are any, for example to stream
+        results. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
+        which it can resume. The report then counts all `rounds`, since releases may have decided
+        when to end; the ledger holds the rounds so far. If private data decide, no report covers
+        that.
     network
-        Times and failures of the network; ``seconds`` of virtual time are then measured along with
+        Delays and failures of the network; ``seconds`` of virtual time are then measured along with
         the metrics. By default messages take no time and all arrive.
     engine
         Several processes that each hold some of the nodes, such as `dpmesh.engines.mpi.MpiEngine`;
         all of them make this call. None runs all nodes in this process. The root measures and
         saves; the others' runs hold their own nodes and no history.
     checkpoint
-        A file in which the run keeps its progress. If it is there, the run goes on from it, to the
-        same bits as if it had not been interrupted; if not, it is made. Ctrl-C and SIGTERM save
+        A file in which the run keeps its progress. If it exists, the run resumes from it, to the
+        same bits as if it had not been interrupted; if not, it is created. Ctrl-C and SIGTERM save
         before they stop the run, unless the round takes longer than a second (with an engine, all
-        stop after the round). The file holds the nodes' own parameters and must be kept as
-        they are. It holds no key: give the run's own, seeded or from a file that you keep
+        stop after the round). The file holds the nodes' own parameters and needs the same
+        protection. It holds no key: pass the run's own, seeded or from a file that you keep
         (`Key.save`).
     checkpoint_every
-        Save after every so many rounds; by default about every 10 seconds.
+        Save every `checkpoint_every` rounds; by default about every 10 seconds.
 
     Raises
     ------
     ValueError
-        If an argument does not fit, or the plan is over the budget (it says how many rounds would
-        not be), or the topology and the problem differ in their nodes, or a topology is given or
-        missing where it should not be, or the checkpoint is that of another run, key or data, or a
-        key from the operating system has served another run or is for some nodes only.
+        If an argument is invalid, or the plan is over the budget (the error says how many rounds
+        are affordable), or the topology and the problem differ in their nodes, or a topology is
+        missing or superfluous, or the checkpoint is that of another run, key or data, or a key from
+        the operating system has served another run or is for some nodes only.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError
-        If a progress bar is asked for and its extra is not there.
+        If a progress bar is asked for and its extra is not installed.
     """
     rounds = integer("rounds", rounds, at_least=1)
     every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
@@ -168,7 +169,7 @@ def simulate(
             "metrics": names,
         }
         keys = ranks.told(fingerprint(key))
-        if len(set(keys)) > 1:  # dealt out anew, a node would draw other noise for the same value
+        if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
             shape["dealt"] = ranks.dealt
         saved = Checkpoint(checkpoint, {**this, **shape}, keys, checkpoint_every)
     with ranks.together(lambda: None):
@@ -218,7 +219,7 @@ def simulate(
 def _ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[Plan, Plan]:
     """Return what a report counts of a run that its callback ended, and its ledger.
 
-    The report counts the rounds that were left, too, since releases may have decided that.
+    The report counts the remaining rounds, too, since releases may have decided when to end.
     """
     ended = f"the callback ended the run after {length} rounds without a look at"
     rest = (release for release in plan.releases if release.round >= rounds)
@@ -235,7 +236,7 @@ def _assuming(what: str, plan: Plan) -> Plan:
 
 @dataclass(frozen=True)
 class _Loop:
-    """The rounds that are left, each run and written down by all processes or by none."""
+    """The remaining rounds, each run and recorded by all processes or by none."""
 
     ranks: Engine
     run: Rounds
@@ -246,7 +247,7 @@ class _Loop:
     """Whether the rounds before one that fails count."""
 
     def run_all(self, progress: bool) -> str | None:
-        """Run them until the last, or Ctrl-C; return what ended them before."""
+        """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
         patient = self.ranks.stops_together
         left = _with_progress(range(self.run.at.rounds, self.run.last), progress)
         ledger = self.run.at.ledger
@@ -271,12 +272,12 @@ class _Loop:
         return None
 
     def _round(self, interrupt: Interrupt) -> Sign:
-        """Run the next round and write it down; what it alone knew is forgotten with it."""
+        """Run the next round and record it; its temporary values are freed on return."""
         step, signs = self._attempt(interrupt)
         return self._accept(step, signs, interrupt)
 
     def _attempt(self, interrupt: Interrupt) -> tuple[Step, Sign]:
-        """Run the next round, and hear what the processes have to say after it."""
+        """Run the next round, and collect the signs of all processes after it."""
         if not self.ends_early:
             self.run.at.received = None  # its memory, as large as the state, serves the round
         with self.ranks.together(self._save if self.rewinds else self._last_checkpoint):
@@ -284,10 +285,10 @@ class _Loop:
             return step, self.ranks.agree(self._signs(step, interrupt))
 
     def _accept(self, step: Step, signs: Sign, interrupt: Interrupt) -> Sign:
-        """Write the round down, and save it if that is due; return the signs that hold now."""
+        """Record the round, and save it if that is due; return the signs that hold now."""
         with self.ranks.together(self._last_checkpoint):
             releases = step.info.releases
-            if signs and signs & Sign.NAMED:  # a look costs a microsecond
+            if signs and signs & Sign.NAMED:  # testing a flag takes a microsecond
                 releases = self.ranks.releases(releases, self.ledger.planned(self.run.at.rounds))
             if signs and signs & Sign.RESTED:
                 step = self._beside_others(step)
@@ -296,7 +297,7 @@ class _Loop:
             if self.run.is_measured:
                 signs |= self.ranks.agree(Sign.ENDED if ended else Sign.NONE)
             if interrupt.requested and not self.ranks.stops_together:
-                signs |= Sign.STOP  # while it was written down
+                signs |= Sign.STOP  # asked for while the round was recorded
             if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
                 with interrupt.patiently():
                     self._save()
@@ -315,7 +316,7 @@ class _Loop:
         return signs
 
     def _beside_others(self, step: Step) -> Step:
-        """Return a step without losses as one with those of no node, if others have some."""
+        """Give a step without losses those of no node, if other processes have some."""
         rested = step.info.losses is None
         said = self.ranks.agree(Sign.NONE if rested else Sign.LEARNED)
         if not rested or not said & Sign.LEARNED:
@@ -323,7 +324,7 @@ class _Loop:
         return Step(step.state, replace(step.info, losses=lambda: np.empty(0)))
 
     def _save(self) -> str | None:
-        """Save the rounds that all have run, if they are to be kept; say where they are."""
+        """Save the rounds that all processes have run, if they are to be kept; say where."""
         if self.saved is None:
             return None
         saved, everybody = self.saved, self.ranks.gather(self.run.remembered())
@@ -336,7 +337,7 @@ class _Loop:
 
 
 def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progress:
-    """Return this process's part of the progress in the file, which is made if it is not there."""
+    """Return this process's part of the progress in the file, which is created if missing."""
     start = ranks.gather(run.remembered())
     return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
 
@@ -364,7 +365,7 @@ def _exchange(
 
 
 def _shows_progress(wanted: bool | None) -> bool:
-    """Whether to show a bar: without a wish where there is a terminal and the library."""
+    """Whether to show a bar: by default if there are a terminal and the library."""
     if wanted is None:
         return sys.stderr.isatty() and find_spec("tqdm") is not None
     if wanted:

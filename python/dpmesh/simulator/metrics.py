@@ -19,7 +19,7 @@ from dpmesh.simulator.history import Value
 
 
 class Testable(Protocol):
-    """What many nodes learn, and how well they do."""
+    """A problem that many nodes learn, and how well they do."""
 
     @property
     def nodes(self) -> int:
@@ -44,7 +44,7 @@ in it, both of shape (nodes, dim). The name of the function is that of the metri
 
 
 class Metric(Protocol):
-    """Watches every round and is asked for its values now and then."""
+    """Observes every round; its values are asked for now and then."""
 
     @property
     def watches(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Metric(Protocol):
         ...
 
     def observe(self, parameters: Floats, info: Info) -> None:
-        """See the parameters (nodes, dim) before a round, and what the round told."""
+        """Take the parameters (nodes, dim) before a round, and the round's `Info`."""
         ...
 
     def values(self, parameters: Floats, received: Released) -> Mapping[str, Value]:
@@ -120,7 +120,8 @@ class Loss:
 class Accuracy(Stateless):
     """Mean accuracy on the test set: of the nodes' own models, and of the messages they received.
 
-    ``accuracy`` is what a node enjoys, ``released_accuracy`` what may be published.
+    ``accuracy`` is that of the nodes' own models, ``released_accuracy`` that of what may be
+    published.
     """
 
     problem: Testable
@@ -156,7 +157,7 @@ class NodeAccuracy(Stateless):
 
 @dataclass(frozen=True)
 class UserDefined(Stateless):
-    """What a function of the user's says of a round's results."""
+    """What a user's function computes from a round's results."""
 
     measure: UserMetric
     problem: Testable
@@ -167,7 +168,7 @@ class UserDefined(Stateless):
         Raises
         ------
         ValueError
-            If it is as many numbers as there are neither nodes nor rows of parameters.
+            If it is neither one number nor one for each node or row of parameters.
         """
         name, rows = metric_name(self.measure), len(parameters)
         value = self.measure(self.problem, _to_read(parameters), Released(_to_read(received)))
@@ -186,9 +187,9 @@ def _to_read(values: Floats) -> Floats:
 
 @dataclass
 class Compression:
-    """Length of a node's message in the round, in bits, and how often it goes into 32-bit floats.
+    """Length in bits of a node's message in the round, and how much shorter than float32 it is.
 
-    ``bits_per_node`` is the mean over the nodes, ``compression`` 32 bits a parameter over it.
+    ``bits_per_node`` is the mean over the nodes, ``compression`` is 32 bits per parameter over it.
     """
 
     memory: float = np.nan
@@ -256,7 +257,7 @@ class Regret:
 NAMES = ("loss", "accuracy", "regret", "consensus_distance", "compression", "node_accuracy")
 
 REGRET_NODES = 256
-"""Up to so many nodes regret is measured without being asked for: a round costs their square."""
+"""Up to this many nodes regret is measured by default: a round costs their square."""
 
 
 def build_metrics(

@@ -1,8 +1,8 @@
-"""A network that takes its time and fails: what befalls messages, and when, in virtual time.
+"""A network that is slow and fails: what happens to messages, and when, in virtual time.
 
-All of it is drawn from the run's key and from public numbers alone, round by round, so that nothing
-of it tells of the data. What is sent again is the value that was released, never a new one: losses
-cost time, bits and accuracy, but no privacy.
+All of it is drawn from the run's key and from public numbers alone, round by round, so that it
+reveals nothing of the data. A repeated message carries the value that was released, never a new
+one: losses cost time, bits and accuracy, but no privacy.
 """
 
 from __future__ import annotations
@@ -80,48 +80,49 @@ Law: TypeAlias = float | Exponential | LogNormal | Uniform
 
 @dataclass(frozen=True)
 class Network:
-    """Times and failures of a network; by default there are none.
+    """Delays and failures of a network; by default there are none.
 
     Parameters
     ----------
     latency
-        Seconds until a message arrives, beside its length; for each message anew.
+        Seconds until a message arrives, in addition to those for its length; drawn for each
+        message.
     bandwidth
-        Bits per second of each of a node's links, which send side by side; drawn once for each
-        node. None: no limit.
+        Bits per second of each of a node's links, which send in parallel; drawn once for each node.
+        None: no limit.
     compute
-        Seconds that a node computes in a round; for each node and round anew.
+        Seconds that a node computes in a round; drawn for each node and round.
     straggler_fraction
-        Which share of the nodes are stragglers, drawn once.
+        Share of the nodes that are stragglers, drawn once.
     straggler_slowdown
         How many times as long they compute, at least 1.
     loss
         Probability that a message is lost on its way, below 1.
     attempts
-        How often a neighbour's message is sent until it arrives, at most. A server and a token are
-        waited for: there a message is sent until it arrives.
+        How often a neighbour's message is sent at most. Messages of a server or with a token are
+        sent until they arrive.
     offline
-        Probability that a node is offline in a stretch of `outage_rounds` rounds; below 1. Each
-        node's stretches begin at a time of their own.
+        Probability that a node is offline in a stretch of `outage_rounds` rounds; below 1. The
+        stretches of each node have their own offset.
     outage_rounds
         Length of such a stretch.
     late_fraction
-        Which share of the nodes join late, drawn once.
+        Share of the nodes that join late, drawn once.
     late_rounds
-        By which round they have all joined, each at a time of its own.
+        The round by which all of them have joined, each at a time of its own.
     max_delay
-        By how many rounds a neighbour's message may be late: each is from `min_delay` to so many,
-        equally likely. A node does not wait for what is late, but mixes the older message that it
-        has.
+        The most rounds by which a neighbour's message is late: each delay from `min_delay` to this
+        one is equally likely. A node does not wait for late messages, but mixes the older one that
+        it has.
     min_delay
-        By how many rounds it is late at least; equal to `max_delay` for a fixed delay.
+        The fewest rounds by which it is late; equal to `max_delay` for a fixed delay.
 
     Notes
     -----
     Gossip needs both messages of a link: where one of them is missing, both ends put the link's
-    weight on themselves, so that the matrix of the round stays doubly stochastic and the mean of
-    the nodes stays where it is. A node that is offline, or has not joined, goes on alone, and the
-    ledger counts its messages as if they were heard. Delay alone moves the mean, in a bounded way.
+    weight on themselves, so that the matrix of the round stays doubly stochastic and mixing keeps
+    the mean of the nodes. A node that is offline, or has not joined, goes on alone, and the ledger
+    counts its messages as if they were received. Only delay moves the mean, by a bounded amount.
     """
 
     latency: Law = 0.0
@@ -163,7 +164,7 @@ class Network:
 
 
 class _Use(IntEnum):
-    """What random numbers are for."""
+    """Purposes of random numbers."""
 
     BANDWIDTH = auto()
     STRAGGLERS = auto()
@@ -178,7 +179,7 @@ class _Use(IntEnum):
 
 
 class Conditions:
-    """What a network does to these nodes, as functions of the round."""
+    """What happens to the nodes and their messages, as functions of the round."""
 
     def __init__(self, network: Network, nodes: int, key: Key) -> None:
         self.network, self.nodes, self._key = network, nodes, key
@@ -214,20 +215,20 @@ class Conditions:
         return latency + length * self._seconds_per_bit[senders]
 
     def attempts(self, round: int, count: int) -> npt.NDArray[np.int64]:
-        """Return how often each of so many messages has to be sent until it arrives."""
+        """Return how often each of `count` messages has to be sent until it arrives."""
         if self.network.loss == 0:
             return np.ones(count, dtype=np.int64)
         return self._source(_Use.ATTEMPTS, round).geometric(1 - self.network.loss, count)
 
     def delays(self, round: int, count: int) -> npt.NDArray[np.int64]:
-        """Return how many rounds each of so many messages is late."""
+        """Return how many rounds each of `count` messages is late."""
         drawn = self._source(_Use.DELAY, round).integers(
             self.network.min_delay, self.network.max_delay + 1, size=count
         )
         return np.minimum(drawn, round)  # there are no messages before round 0
 
     def some_nodes(self, round: int, count: int) -> npt.NDArray[np.int64]:
-        """Return so many nodes at random, each at most once as long as there are enough."""
+        """Return `count` random nodes, without repetition as long as there are enough."""
         source = self._source(_Use.PARTNERS, round)
         return source.choice(self.nodes, count, replace=count > self.nodes)
 

@@ -1,11 +1,11 @@
 """Many runs of an online algorithm in one, for the mean and the spread of its regret.
 
 The runs differ in the order of the data and in the noise, and share the network. Their nodes are
-nodes of one large problem: node i in run r is node ``i * runs + r``. So a round of all runs costs
-little more than a round of one, where vectors are short.
+nodes of one large problem: node i in run r is node ``i * runs + r``. So if vectors are short, a
+round of all runs costs little more than a round of one.
 
-Each run releases the same records anew: whoever publishes all of them spends the budget of each,
-and nobody keeps a ledger of that here. They are for research.
+Each run releases the same records anew: publishing all of them spends the budget of each, and no
+ledger here adds that up. They are for research.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RepeatedRuns:
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """Copies of a problem side by side, in each of which the records are dealt out anew.
+    """Copies of a problem side by side, each with the records partitioned anew.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Repeats:
         each = len(records) // nodes
         draws = (generator(key, Purpose.SPLIT, run) for run in range(runs))
         orders = [draw.permutation(records)[: each * nodes].reshape(each, nodes) for draw in draws]
-        # Records of a round lie side by side: a round then reads memory in one go.
+        # Records of a round lie side by side, so that a round reads contiguous memory.
         train = problem.train.take(np.stack(orders, axis=2).ravel())
         parts = np.arange(train.records).reshape(each, nodes * runs).T
         return cls(replace(problem, train=train, partition=tuple(parts)), nodes, runs)
@@ -159,16 +159,16 @@ class Repeats:
             Checkpoints, in examples of each node: ascending multiples of the algorithm's batch.
         key
             Source of the noise, which differs between the runs, and of the failures of the network.
-            As in `dpmesh.simulate`, for this call and no other, unless it is seeded.
+            As in `dpmesh.simulate`, it serves this call alone, unless it is seeded.
         network
-            How messages are late and nodes away, the same in all runs.
+            Delays of messages and absences of nodes, the same in all runs.
 
         Raises
         ------
         ValueError
             If the topology does not have the nodes of a copy, an argument does not fit, a key from
-            the operating system has served another run, a message travels without a release, or one
-            is not written down.
+            the operating system has served another run, a message travels without a release, or a
+            release is not recorded.
         """
         instance("key", key, A_KEY, Key)
         able("topology", topology, "a network of dpmesh.topology", "matrix")

@@ -62,7 +62,7 @@ class Step(NamedTuple):
 def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
     """Return the exchange of one round, over which no more messages travel than were released.
 
-    `releases` says how many there were in this round; a message too many is a ValueError.
+    `releases` returns the number of releases in this round; a message too many is a ValueError.
     """
     travelled = 0
 
@@ -79,7 +79,7 @@ def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
 
 @dataclass
 class Rounds:
-    """One round after another, measured every so many rounds and in the last."""
+    """One round after another, measured every `every` rounds and in the last."""
 
     algorithm: AnyAlgorithm
     problem: Any
@@ -92,12 +92,12 @@ class Rounds:
     at: Progress
 
     def attempt(self, releases: Callable[[], int]) -> Step:
-        """Run the next round, and write nothing down yet.
+        """Run the next round without recording it yet.
 
         Parameters
         ----------
         releases
-            Says how many there were in this round: no more messages travel.
+            Returns the number of releases in this round: no more messages travel.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class Rounds:
         return Step(state, info)
 
     def accept(self, step: Step, releases: tuple[Release, ...]) -> bool:
-        """Write down what happened, with the releases of all nodes.
+        """Record what happened, with the releases of all nodes.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class Rounds:
         return False
 
     def remembered(self) -> Progress:
-        """Return all that a later process needs to go on from here."""
+        """Return all that a later process needs to resume from here."""
         metrics = [meter.memory for meter in self.meters]
         return replace(self.at, metrics=metrics, exchange=self.exchange.memory)
 

@@ -47,7 +47,7 @@ class Traffic(NamedTuple):
 def in_words(
     settings: Mapping[str, Any], history: History, traffic: Traffic, privacy: Report
 ) -> str:
-    """Say what a run was, how it ended, what it sent and what it cost."""
+    """Describe a run: its settings, its last measurements, what it sent and what it cost."""
     lines = [f"{name:<11} {value}" for name, value in settings.items() if value != "None"]
     measured = [f"{name} {history.last(name):.4g}" for name in history.metrics]
     if measured:
@@ -67,7 +67,7 @@ class Run:
     history
         Measurements; see `History` for what they may be used for.
     ledger
-        What was released: ``algorithm.plan(rounds)``, but for rounds in which, by chance, nothing
+        What was released: ``algorithm.plan(rounds)``, except rounds in which, by chance, nothing
         was.
     privacy
         What it cost.
@@ -77,7 +77,7 @@ class Run:
         The nodes' models after the last round, shape (nodes, dim), or (1, dim) where all share one.
         Not covered by the guarantee.
     released
-        The last broadcasts as they were received, of such a shape: the models to publish.
+        The last broadcasts as they were received, of the same shape: the models to publish.
     """
 
     settings: dict[str, str | int]
@@ -121,6 +121,6 @@ class Run:
         folder = Path(folder)
         with replacing(folder / "run.json") as told:
             told.write(json.dumps(self.as_dict(), indent=1).encode())
-            told.flush()  # both or, on a full disk, neither
+            told.flush()  # so that on a full disk neither file is replaced
             with replacing(folder / "released.npy") as models:
                 np.save(models, self.released)
