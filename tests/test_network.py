@@ -107,6 +107,16 @@ def test_late_messages_are_the_old_values() -> None:
         np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_late_messages_are_of_their_own_kind(every: int) -> None:
+    """An algorithm may exchange twice in a round, and not in each: ones stay ones, twos twos."""
+    exchange = gossip(Network(max_delay=2), topology.ring(5))
+    ones, twos = (Released(np.full((5, dim), float(dim))) for dim in (1, 2))
+    for t in range(every, 12, every):
+        np.testing.assert_allclose(exchange(t, ones), ones)
+        np.testing.assert_allclose(exchange(t, twos), twos)
+
+
 def test_the_ledger_and_the_report_do_not_depend_on_the_network() -> None:
     network = Network(loss=0.4, offline=0.2, late_fraction=0.5, late_rounds=3, max_delay=2)
     failing, ideal = run(network), run(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,13 @@ class _Links:
     delays: npt.NDArray[np.int64]
 
 
+class _Past(NamedTuple):
+    """A ring buffer of the last messages of a round's nth exchange, and how many there were."""
+
+    ring: Floats
+    sent: int
+
+
 class FailingGossip:
     """Gossip over a network that is slow and fails; see `Network`.
 
@@ -129,7 +136,8 @@ class FailingGossip:
         self._topology, self._conditions = topology, conditions
         self._links = lru_cache(maxsize=1)(self._links_of)
         self._clock = np.zeros(topology.nodes)
-        self._past: Floats | None = None
+        self._past: list[_Past] = []
+        self._round, self._exchanges = -1, 0
 
     @property
     def seconds(self) -> float:
@@ -139,18 +147,20 @@ class FailingGossip:
     @property
     def memory(self) -> Any:
         """The nodes' clocks, and the messages that may still be used late."""
-        return [self._clock, self._past]
+        return [self._clock, [list(past) for past in self._past]]
 
     def recall(self, memory: Any) -> None:
         """Go on from there."""
-        self._clock, self._past = memory
+        self._clock, self._past = memory[0], [_Past(*past) for past in memory[1]]
 
     def __call__(self, round: int, messages: Released) -> Released:
         """Return what arrives in this round, weighted, shape (nodes, dim)."""
         links = self._links(round)
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
-        return self._mix_late(round, messages, links)
+        nth = self._exchanges if round == self._round else 0
+        self._round, self._exchanges = round, nth + 1
+        return self._mix_late(nth, messages, links)
 
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what was sent in this round, repeats and losses included, and advance time."""
@@ -184,20 +194,22 @@ class FailingGossip:
             delays=self._conditions.delays(round, len(senders)),
         )
 
-    def _mix_late(self, round: int, messages: Released, links: _Links) -> Released:
-        """Mix messages from a ring buffer of the last rounds, in which each link picks its own."""
+    def _mix_late(self, nth: int, messages: Released, links: _Links) -> Released:
+        """Mix messages from a ring buffer of the last nth exchanges; each link picks its own."""
         rounds, (nodes, dim) = self._conditions.network.max_delay + 1, messages.shape
-        if self._past is None:
-            self._past = np.zeros((rounds, nodes, dim), messages.dtype)
-        self._past[round % rounds] = messages
+        if nth == len(self._past):
+            self._past.append(_Past(np.zeros((rounds, nodes, dim), messages.dtype), 0))
+        ring, t = self._past[nth]
+        self._past[nth] = _Past(ring, t + 1)
+        ring[t % rounds] = messages
         used, everyone = links.carried, np.arange(nodes)
         senders, receivers = links.senders[used], links.receivers[used]
-        places = (round - links.delays[used]) % rounds * nodes + senders
+        places = (t - np.minimum(links.delays[used], t)) % rounds * nodes + senders
         entries = np.concatenate([links.weights[used], links.matrix.weights.diagonal()])
         rows = np.concatenate([receivers, everyone])
-        columns = np.concatenate([places, round % rounds * nodes + everyone])
+        columns = np.concatenate([places, t % rounds * nodes + everyone])
         late = sparse.csr_array((entries, (rows, columns)), shape=(nodes, rounds * nodes))
-        return Released(kernels.mix(late, self._past.reshape(-1, dim)))
+        return Released(kernels.mix(late, ring.reshape(-1, dim)))
 
 
 class TimedServer:
