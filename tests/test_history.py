@@ -105,13 +105,13 @@ def test_users_measure_what_they_like() -> None:
         every=3,
         callback=lambda t, values: seen.append((t, sorted(values))),
     )
-    assert result.history.metrics == ("largest",)
+    assert result.history.metrics == ("largest", "megabytes")
     assert result.history.node_metrics == ("node_accuracy", "drift")
     assert result.history.last("largest") == np.abs(result.parameters).max()
     assert result.history.of_nodes("drift").shape == (2, 4)
     accuracies = make_problem().accuracy(result.parameters)
     np.testing.assert_array_equal(result.history.of_nodes("node_accuracy")[-1], accuracies)
-    assert seen == [(t, ["drift", "largest", "node_accuracy"]) for t in (3, 6)]
+    assert seen == [(t, ["drift", "largest", "megabytes", "node_accuracy"]) for t in (3, 6)]
 
 
 def test_a_metric_cannot_change_what_the_rounds_go_on_with() -> None:

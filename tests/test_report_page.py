@@ -35,7 +35,7 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     text, links = path.read_text(), Links()
     links.feed(text)
     assert path == tmp_path / "results" / "report.html"
-    assert len(links.found) == 3 + 1 + 3 + 1  # rounds, seconds, trade-offs, graph
+    assert len(links.found) == 3 + 2 + 3 + 1  # rounds, seconds and megabytes, trade-offs, graph
     assert all(link.startswith("data:image/svg+xml;base64,") for link in links.found)
     for wanted in (
         "4 runs of 2 settings",

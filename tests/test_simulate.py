@@ -47,6 +47,7 @@ def test_measures_what_it_says_when_it_says() -> None:
         "regret",
         "worst_regret",
         "consensus_distance",
+        "megabytes",
     )
     np.testing.assert_array_equal(result.history.rounds("accuracy"), [4, 6])
     assert [t for t, _ in seen] == [4, 6]
@@ -56,6 +57,9 @@ def test_measures_what_it_says_when_it_says() -> None:
     spread = result.parameters - result.parameters.mean(axis=0)
     rms = np.sqrt((spread**2).sum(axis=1).mean())
     assert result.history.last("consensus_distance") == pytest.approx(rms)
+    assert result.history.last("megabytes") == result.traffic.megabytes
+    assert result.history["megabytes"][0] == pytest.approx(result.traffic.megabytes * 4 / 6)
+    assert str(result).count("megabytes") == 0  # of which the line of the traffic tells
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
@@ -267,7 +271,7 @@ def test_a_server_needs_no_network() -> None:
     problem = make_problem()
     algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)
     result = dm.simulate(algorithm, problem, rounds=5, key=dm.Key.seeded(0), delta=1e-5)
-    assert result.history.metrics == ("loss", "accuracy", "released_accuracy")
+    assert result.history.metrics == ("loss", "accuracy", "released_accuracy", "megabytes")
     assert result.ledger == algorithm.plan(5)
     assert result.traffic.messages == 5 * 2 * 2  # two clients expected: the model out, a move back
     assert result.traffic.bits == result.traffic.messages * 64 * problem.dim

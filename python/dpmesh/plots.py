@@ -43,6 +43,7 @@ _LABELS = {
     "worst_regret": "average regret of the worst node",
     "consensus_distance": "distance from the average model",
     "seconds": "virtual time in seconds",
+    "megabytes": "megabytes sent",
 }
 
 
@@ -97,8 +98,8 @@ def bands(
     metric
         Name of the metric.
     x
-        ``"round"``, or a metric measured along with it, such as ``"seconds"``: its mean over the
-        runs.
+        ``"round"``, or a metric measured along with it, such as ``"seconds"`` or ``"megabytes"``:
+        its mean over the runs.
     ax
         Where to draw; by default a new figure.
 

@@ -43,7 +43,8 @@ class Info:
     releases
         What left the nodes in this round.
     bits_per_node
-        Length of the message that a node sent: one number, or shape (nodes,).
+        Length of what a node sent over a link, all its messages of the round together: one number,
+        or shape (nodes,).
     received
         Shape (nodes, dim): the messages after the exchange. Made of releases only.
     losses

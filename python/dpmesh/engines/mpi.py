@@ -37,6 +37,7 @@ from dpmesh.simulator.engine import Share, Sign
 from dpmesh.simulator.history import Value
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.rounds import Progress
+from dpmesh.simulator.run import Traffic
 from dpmesh.topology import Topology
 
 with needed_by("the engine 'mpi'"):
@@ -207,14 +208,18 @@ class MpiEngine:
         """Return the releases of all ranks."""
         return assembled(self.communicator.allgather(list(map(self._named, mine))), planned)
 
+    def total(self, mine: Traffic) -> Traffic | None:
+        """Return the traffic of all ranks on rank 0, and None elsewhere."""
+        traffic = self.communicator.gather(mine)
+        return None if traffic is None else sum(traffic[1:], traffic[0])
+
     def gather(self, progress: Progress) -> Progress:
         """Return the progress of all nodes on rank 0, and the given one elsewhere."""
         state, received = self.exchange.whole(progress.state, progress.received)
-        traffic = self.communicator.gather(progress.traffic)
-        if traffic is None:
+        total = self.total(progress.traffic)
+        if total is None:
             return progress
         (metrics,) = progress.metrics
-        total = sum(traffic[1:], traffic[0])
         return replace(progress, state=state, received=received, traffic=total, metrics=metrics)
 
     def scatter(self, progress: Progress | None) -> Progress:

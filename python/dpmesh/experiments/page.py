@@ -213,10 +213,11 @@ def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, st
         figure, ax = _figure()
         plots.bands(histories, metric, ax=ax)
         yield figure, f"{metric} over the rounds"
-    if {"accuracy", "seconds"} <= shared:
-        figure, ax = _figure()
-        plots.bands(histories, "accuracy", x="seconds", ax=ax)
-        yield figure, "accuracy over virtual time"
+    for x, words in {"seconds": "virtual time", "megabytes": "megabytes sent"}.items():
+        if {"accuracy", x} <= shared:
+            figure, ax = _figure()
+            plots.bands(histories, "accuracy", x=x, ax=ax)
+            yield figure, f"accuracy over {words}"
 
 
 def _tradeoffs(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:

@@ -14,6 +14,7 @@ from dpmesh.privacy.events import Release
 from dpmesh.simulator.exchange import Carrier
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.rounds import Progress
+from dpmesh.simulator.run import Traffic
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
@@ -110,6 +111,10 @@ class Engine(Protocol):
         """Return the releases of all nodes in a round, given what was planned for it."""
         ...
 
+    def total(self, mine: Traffic) -> Traffic | None:
+        """Return the traffic of all processes on the root, and None elsewhere."""
+        ...
+
     def gather(self, progress: Progress) -> Progress:
         """Return the progress of all nodes on the root, and the given one elsewhere."""
         ...
@@ -156,6 +161,10 @@ class OneProcess:
 
     def releases(self, mine: tuple[Release, ...], planned: list[Release]) -> tuple[Release, ...]:
         """Return the releases as they are."""
+        return mine
+
+    def total(self, mine: Traffic) -> Traffic:
+        """Return the traffic as it is."""
         return mine
 
     def gather(self, progress: Progress) -> Progress:

@@ -135,7 +135,8 @@ class History:
         at_least
             The level.
         of
-            ``"round"``, or a metric measured along with it, such as ``"seconds"`` of virtual time.
+            ``"round"``, or a metric measured along with it, such as ``"seconds"`` of virtual time
+            or ``"megabytes"`` sent.
         """
         reached = np.flatnonzero(self[metric] >= number("at_least", at_least))
         if not len(reached):

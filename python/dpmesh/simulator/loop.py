@@ -98,7 +98,7 @@ def simulate(
         ``"bits_per_node"``), ``"node_accuracy"``, and functions ``metric(problem, parameters,
         received)`` of your own that return a number, or one for each node. By default all named
         ones that the problem and the algorithm allow, without per-node metrics, and regret only up
-        to 256 nodes.
+        to 256 nodes. ``megabytes``, what was sent so far, is always measured along with them.
     every
         Measure every `every` rounds, and in the last; by default about 25 times in a run.
     progress
@@ -178,7 +178,7 @@ def simulate(
         start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()
         told = callback if ranks.is_root else None
-        run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, start)
+        run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, ranks.total, start)
         if saved is not None:
             run.recall(_resumed(saved, plan, run, ranks))
         if serves_once:

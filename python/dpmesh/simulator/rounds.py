@@ -89,6 +89,8 @@ class Rounds:
     every: int
     last: int
     callback: Callback | None
+    total: Callable[[Traffic], Traffic | None]
+    """Adds up what all processes sent, on the root."""
     at: Progress
 
     def attempt(self, releases: Callable[[], int]) -> Step:
@@ -142,6 +144,9 @@ class Rounds:
             values |= meter.values(after, self.at.received)
         if self.exchange.seconds is not None:
             values["seconds"] = self.exchange.seconds
+        sent = self.total(self.at.traffic)
+        if sent is not None:
+            values["megabytes"] = sent.megabytes
         self.at.history.add(self.at.rounds, values)
         try:
             if self.callback is not None:

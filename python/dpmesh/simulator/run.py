@@ -49,7 +49,8 @@ def in_words(
 ) -> str:
     """Describe a run: its settings, its last measurements, what it sent and what it cost."""
     lines = [f"{name:<11} {value}" for name, value in settings.items() if value != "None"]
-    measured = [f"{name} {history.last(name):.4g}" for name in history.metrics]
+    names = [name for name in history.metrics if name != "megabytes"]  # they have their own line
+    measured = [f"{name} {history.last(name):.4g}" for name in names]
     if measured:
         lines.append(f"at the end  {', '.join(measured)}")
     lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
