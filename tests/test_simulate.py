@@ -295,12 +295,18 @@ class TellsNothing(dm.OnlineLearning):
         return super().step(*arguments)[0], None
 
 
+class ReturnsOne(dm.OnlineLearning):
+    def step(self, *arguments):
+        return super().step(*arguments)[0]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"algorithm": Homeless()}, "algorithm.travels: wanted one of 'gossip', .*, got 'post'"),
         ({"algorithm": PlansAList()}, r"algorithm: wanted one whose plan\(rounds\) is a Plan, got"),
         ({"algorithm": TellsNothing()}, "algorithm: .* a state and an Info, got TellsNothing with"),
+        ({"algorithm": ReturnsOne()}, "algorithm: .* a state and an Info, got ReturnsOne with"),
         ({"topology": "ring"}, "topology: wanted a network of .*, got 'ring'"),
         ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
         ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),
@@ -311,6 +317,7 @@ class TellsNothing(dm.OnlineLearning):
         ({"engine": "mpi"}, "engine: wanted an engine such as .*, with share, got 'mpi'"),
         ({"callback": 3}, "callback: wanted a function of the round .*, got 3"),
         ({"metrics": [3]}, "metrics: wanted names and functions, got 3"),
+        ({"metrics": [lambda *_: 1.0] * 2}, "metrics: wanted names that differ.*, got <lambda>, <"),
         ({"key": 3}, "key: wanted a Key, such as .*, got 3"),
         ({"budget": 1.0}, "budget: wanted a dpmesh.privacy.Budget or None, got 1.0"),
     ],

@@ -191,8 +191,10 @@ def by_user(users: npt.ArrayLike) -> Partition:
     if ids.dtype == object and len({type(user) for user in ids.flat}) == 1:
         ids = np.array(ids.tolist())  # such as a pandas column of texts
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iuUS":
-        got = f"{ids.dtype} of shape {ids.shape}"
-        fail("users", "integers or texts of shape (records,), at least 1", got)
+        each = ids.flat if ids.dtype == object else ids[:0]
+        kinds = ", ".join(sorted({type(user).__name__ for user in each})) or ids.dtype
+        wanted = "integers or texts of shape (records,), at least 1"
+        fail("users", wanted, f"{kinds} of shape {ids.shape}")
     return _parts(_groups(ids, np.arange(len(ids))))
 
 

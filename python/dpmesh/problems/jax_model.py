@@ -18,10 +18,10 @@ from jax.flatten_util import ravel_pytree
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, positive
-from dpmesh.data import Dataset, Partition
+from dpmesh.data import Dataset
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import DenseProblem
+from dpmesh.problems.partition import DenseProblem, IndexArrays
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -69,7 +69,7 @@ class JaxProblem(DenseProblem):
     """
 
     train: Dataset
-    partition: Partition = field(repr=False)
+    partition: IndexArrays = field(repr=False)
     start: Callable[[Any], Params]
     loss: Callable[[Params, Any, Any], Any]
     scores: Callable[[Params, Any], Any] | None = None

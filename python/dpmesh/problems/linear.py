@@ -14,7 +14,7 @@ from scipy import sparse
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
-from dpmesh.data import Dataset, Partition
+from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.kernels._memory import empty
@@ -22,7 +22,7 @@ from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
-from dpmesh.problems.partition import flat_partition
+from dpmesh.problems.partition import IndexArrays, flat_partition
 
 SLACK = 1e-6
 """Relative excess of a norm that is put down to rounding."""
@@ -67,7 +67,7 @@ class LinearProblem:
     """
 
     train: Dataset
-    partition: Partition = field(repr=False)
+    partition: IndexArrays = field(repr=False)
     loss: Loss
     test: Dataset | None = None
     classes: int | None = None

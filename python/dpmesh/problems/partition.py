@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from math import prod
 from types import NoneType
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh._ragged import Indices, Ragged, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative
-from dpmesh.data import Dataset, Partition
+from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels._arrays import FloatArray, unmasked
 
+IndexArrays: TypeAlias = Sequence[npt.NDArray[np.integer[Any]]]
+"""A partition as users give it: one array of record indices for each node."""
 
-def flat_partition(partition: Partition, records: int) -> Ragged:
+
+def flat_partition(partition: IndexArrays, records: int) -> Ragged:
     """Return ``(starts, indices)``: node ``i`` has ``indices[starts[i]:starts[i + 1]]``.
 
     Raises
@@ -48,7 +54,7 @@ class DenseProblem(ABC):
     """What problems of any model share: dense records of one shape, divided among nodes."""
 
     train: Dataset
-    partition: Partition
+    partition: IndexArrays
     test: Dataset | None
     record_shape: tuple[int, ...] | None
     regularization: float

@@ -15,10 +15,10 @@ from torch import func
 
 from dpmesh._ragged import Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance
-from dpmesh.data import Dataset, Partition
+from dpmesh.data import Dataset
 from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import DenseProblem
+from dpmesh.problems.partition import DenseProblem, IndexArrays
 
 TESTS_AT_ONCE = 1024
 
@@ -67,7 +67,7 @@ class TorchProblem(DenseProblem):
     """
 
     train: Dataset
-    partition: Partition = field(repr=False)
+    partition: IndexArrays = field(repr=False)
     make_module: Callable[[], torch.nn.Module]
     test: Dataset | None = None
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy

@@ -47,12 +47,11 @@ _log = logging.getLogger("dpmesh")
 BUDGET, CALLBACK = "the budget ended", "the callback ended it"
 """What ends a run before its last round."""
 
-StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", bound=Testable)
 
 
 def simulate(
-    algorithm: Algorithm[StateT, ProblemT],
+    algorithm: Algorithm[Any, ProblemT],
     problem: ProblemT,
     topology: Topology | None = None,
     *,

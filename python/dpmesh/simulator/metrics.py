@@ -36,7 +36,7 @@ class Testable(Protocol):
         ...
 
 
-UserMetric: TypeAlias = Callable[[Any, Floats, Released], Value]
+UserMetric: TypeAlias = Callable[[Any, Any, Any], Value]
 """``metric(problem, parameters, received)``: a number, or one for each node.
 
 `parameters` are the nodes' own models after the round, `received` the messages that they received
@@ -284,6 +284,9 @@ def build_metrics(
         chosen = [name for name in makers if name not in unasked]
     if isinstance(chosen, str):
         fail("metrics", "a list of names and functions", repr(chosen))
+    names = [metric_name(one) for one in chosen]
+    if len({*names}) < len(names):  # one would be written over the other
+        fail("metrics", "names that differ, of functions too", ", ".join(names))
     meters: list[Metric] = []
     for one in chosen:
         if not isinstance(one, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange, Info
@@ -17,7 +17,8 @@ from dpmesh.simulator.history import History, Value
 from dpmesh.simulator.metrics import Metric
 from dpmesh.simulator.run import Traffic
 
-Callback = Callable[[int, dict[str, Value]], None]
+Callback: TypeAlias = Callable[[int, dict[str, Any]], None]
+"""``callback(round, values)``: each value a number, or an array of one for each node."""
 
 
 @dataclass
@@ -107,13 +108,11 @@ class Rounds:
             If a message travels without a release.
         """
         exchange = only_released(self.exchange, releases)
-        state, info = self.algorithm.step(
-            self.at.state, self.at.rounds, self.problem, exchange, self.key
-        )
-        if not isinstance(info, Info):
+        told = self.algorithm.step(self.at.state, self.at.rounds, self.problem, exchange, self.key)
+        if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Info)):
             wanted = "one whose step returns a state and an Info"
-            fail("algorithm", wanted, f"{type(self.algorithm).__name__} with {reprlib.repr(info)}")
-        return Step(state, info)
+            fail("algorithm", wanted, f"{type(self.algorithm).__name__} with {reprlib.repr(told)}")
+        return Step(*told)
 
     def accept(self, step: Step, releases: tuple[Release, ...]) -> bool:
         """Record what happened, with the releases of all nodes.
