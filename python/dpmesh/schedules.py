@@ -2,8 +2,8 @@
 
 A schedule is a function of t, the paper's count of rounds that starts at 1: the simulator's rounds
 start at 0, so that round r has t = r + 1 unless the algorithm says otherwise. Schedules are frozen
-records: they can be compared, hashed, stored, and print as they are written. A plain number is
-taken for the schedule that is the same at every t.
+records: they can be compared, hashed and stored, and print as they are written in code. A plain
+number stands for a constant schedule.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class InverseTime:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """``scale / sqrt(t)``; with ``scale = 0.5`` the 1 / (2 sqrt t) of the online paper."""
+    """``scale / sqrt(t)``; ``scale = 0.5`` gives 1 / (2 sqrt t) of the online paper."""
 
     scale: float
 
@@ -113,7 +113,7 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class HorizonPower:
-    """``scale * rounds ** exponent`` for every t: a constant step that a longer run makes smaller.
+    """``scale * rounds ** exponent`` at every t: constant in a run, and smaller for longer runs.
 
     The quantized paper's alpha_K = a1 / (K + 1)^alpha is ``HorizonPower(a1, -alpha, K + 1)``.
 
@@ -145,7 +145,7 @@ class HorizonPower:
 
 @dataclass(frozen=True)
 class ExponentialDecay:
-    """``scale * rate ** (t - 1)``: `scale` at t = 1, then each value is `rate` times the last.
+    """``scale * rate ** (t - 1)``: `scale` at t = 1, then `rate` times the last value.
 
     Parameters
     ----------
@@ -198,11 +198,11 @@ class Piecewise:
 
 @dataclass(frozen=True)
 class SampleSize:
-    """``max(1, floor(scale * rounds ** exponent))``: how many records each round of a run samples.
+    """``max(1, floor(scale * rounds ** exponent))``: how many records each round samples.
 
     The quantized paper's gamma_K is ``SampleSize(a3, gamma, K + 1)``; ``SampleSize(10)`` is 10 in
-    runs of any length. A power that misses an integer by no more than rounding counts as that
-    integer: 1000^(1/3) gives 10, not 9.
+    runs of any length. A power within rounding of an integer counts as that integer: 1000^(1/3)
+    gives 10, not 9.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     Raises
     ------
     ValueError
-        If it is no finite number of at least 0: nothing accounts for a step back.
+        If it is not a finite number of at least 0: no accountant covers a negative step.
     """
     value = schedule(t) if callable(schedule) else schedule
     kept: NumberT = value if type(value) is float else in_python(value)
@@ -257,14 +257,14 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
 
 
 def keep_schedules(algorithm: object, *names: str) -> None:
-    """Keep settings of an algorithm as schedules, also those that were given as plain numbers.
+    """Keep settings of an algorithm as schedules, also those given as plain numbers.
 
     Raises
     ------
     ValueError
-        If a setting is neither a finite number greater than 0 nor a schedule of finite numbers of
-        at least 0, as far as its first shows; or a schedule gives another number when it is asked
-        again, so that a step would not be the one that is accounted for.
+        If a setting is neither a finite number greater than 0 nor a schedule whose first value is a
+        finite number of at least 0; or if a schedule returns a different number when asked again,
+        so that the accounted step might not be the one taken.
     """
     for name in names:
         value = getattr(algorithm, name)
@@ -281,13 +281,13 @@ def keep_schedules(algorithm: object, *names: str) -> None:
 
 
 def keep_sample_size(algorithm: object, name: str) -> None:
-    """Keep a setting of an algorithm as a `SampleSize`, also one that was given as an integer.
+    """Keep a setting of an algorithm as a `SampleSize`, also one given as an integer.
 
     Raises
     ------
     ValueError
-        If it is neither a schedule nor an integer of at least 1, or a schedule gives another number
-        when it is asked again.
+        If it is neither a schedule nor an integer of at least 1, or a schedule returns a different
+        number when asked again.
     """
     value = getattr(algorithm, name)
     if not callable(value):
@@ -306,11 +306,11 @@ def _same_again(name: str, schedule: Callable[[int], float], first: float) -> No
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    if type(value) is float:  # as a rule
+    if type(value) is float:  # the usual case
         return math.isfinite(value)
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer beyond the range of floats
         return False
 
 

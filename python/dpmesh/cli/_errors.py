@@ -1,4 +1,4 @@
-"""What goes wrong in a command is told in one line, not by a traceback."""
+"""Errors of a command are shown in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ P = ParamSpec("P")
 
 
 def telling(command: Callable[P, None]) -> Callable[P, None]:
-    """Return the command, which tells what does not fit or is missing and ends with code 2."""
+    """Return the command, which reports what is wrong or missing and exits with code 2."""
 
     @wraps(command)
     def told(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -22,7 +22,7 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
             with needed_by("this"):
                 command(*args, **kwargs)
         except BrokenPipeError:
-            raise  # nobody reads on, as behind `| head`, which typer ends in silence
+            raise  # the reader has gone, as with `| head`; typer then exits silently
         except (ValueError, OSError) as error:
             _end(str(error), error)
         except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``dpmesh audit``: lower bounds on what the algorithms leak, beside what they claim."""
+"""``dpmesh audit``: lower bounds on what the algorithms leak, next to what they claim."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def audit(
     algorithm: Annotated[
         str | None, typer.Argument(help="One of " + ", ".join(CASES) + "; without one, all.")
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Of each of two neighbouring worlds.")] = 1_000,
+    runs: Annotated[int, typer.Option(min=1, help="In each of two neighbouring worlds.")] = 1_000,
     canaries: Annotated[int, typer.Option(min=2, help="In the one run with many.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Make it reproducible.")] = None,
 ) -> None:
     """Audit an algorithm on the data on which it leaks most; fail if it leaks more than it claims.
 
-    Three layers: two runs that hear the same releases, many short runs, one run with many canaries.
+    Three layers: two runs with the same releases, many short runs, one run with many canaries.
     """
     key = None if seed is None else dm.Key.seeded(seed)
     faults = []

@@ -13,11 +13,11 @@ from dpmesh._files import writable_folder
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the figure and the numbers go.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
         "dpmesh-demo"
     ),
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Make it reproducible, and thereby not private.")
+        int | None, typer.Option(min=0, help="Makes the demo reproducible, and so not private.")
     ] = None,
 ) -> None:
     """Learn digits on 16 nodes over a changing network, with and without privacy."""

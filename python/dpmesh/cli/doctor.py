@@ -25,11 +25,11 @@ EXTRAS = {
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
 }
-"""Extra, and the distributions that it brings."""
+"""Each extra, and the distributions that it installs."""
 
 
 def doctor() -> None:
-    """Say which engines, extras and threads there are, and where data sets are looked for."""
+    """Show the engines, extras, threads and data sets that this installation finds."""
     typer.echo(f"dpmesh     {dpmesh.__version__}, Python {platform.python_version()}")
     typer.echo(f"processor  {platform.machine()}, {os.cpu_count()} cores seen")
     typer.echo(f"threads    {_core.get_threads()}: kernels.set_threads or DPMESH_NUM_THREADS")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 privacy = typer.Typer(
     no_args_is_help=True,
-    help="What noise costs, without data. Where rounds cost, give two of --epsilon, --noise and "
-    "--rounds, and you get the third.",
+    help="What noise costs, without data. If the number of rounds matters, give two of --epsilon, "
+    "--noise and --rounds to get the third.",
 )
 
 MOST_ROUNDS = 100_000
@@ -32,8 +32,8 @@ Noise = Annotated[
     float | None, typer.Option(help="Noise multiplier: scale of the noise over the sensitivity.")
 ]
 Rounds = Annotated[int | None, typer.Option(help="Of the whole run.")]
-Delta = Annotated[float, typer.Option(help="Well below one over the number of units.")]
-Models = Annotated[int, typer.Option(help="Of a node: the classes one-vs-all, or 1.")]
+Delta = Annotated[float, typer.Option(help="Should be well below 1 / number of units.")]
+Models = Annotated[int, typer.Option(help="A node's models: one per class (one-vs-all), or 1.")]
 BatchSize = Annotated[int, typer.Option(help="Records of a mini-batch, b.")]
 StepSize = Annotated[float, typer.Option(help="The largest, eta.")]
 Lipschitz = Annotated[float, typer.Option(help="Of the loss, L.")]
@@ -78,8 +78,8 @@ def gradient_descent(
     noise: Noise = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
-    clipping_norm: Annotated[float, typer.Option(help="Of a record's gradient, L.")] = 1.0,
-    step_size: Annotated[float, typer.Option(help="Of every round, alpha.")] = 1.0,
+    clipping_norm: Annotated[float, typer.Option(help="Largest gradient of a record, L.")] = 1.0,
+    step_size: Annotated[float, typer.Option(help="In every round, alpha.")] = 1.0,
 ) -> None:
     """Gradient descent by gossip, for replacing a record, which every round uses."""
 
@@ -98,13 +98,13 @@ def online(
     noise: Noise = None,
     delta: Annotated[float, typer.Option(help="0: Laplace noise; more: Gaussian noise.")] = 0.0,
     dim: Annotated[int, typer.Option(help="Number of parameters.")] = 1,
-    clipping_norm: Annotated[float, typer.Option(help="Of an example's gradient, L.")] = 1.0,
+    clipping_norm: Annotated[float, typer.Option(help="Largest gradient of an example, L.")] = 1.0,
     batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
-    step_size: Annotated[float, typer.Option(help="Of the first round, alpha_1.")] = 0.5,
+    step_size: Annotated[float, typer.Option(help="In the first round, alpha_1.")] = 0.5,
 ) -> None:
-    """Online learning, for replacing an example, which one round uses: any number of rounds.
+    """Online learning, for replacing an example, which one round uses: for any number of rounds.
 
-    Give --epsilon or --noise, and you get the other.
+    Give --epsilon or --noise to get the other.
     """
     algorithm = dm.OnlineLearning(
         _single_epsilon(epsilon, noise, delta),
@@ -122,18 +122,20 @@ def online(
 @telling
 def quantized(
     step_size: Annotated[float, typer.Option(help="Of the gradient, alpha_K.")],
-    consensus_step_size: Annotated[float, typer.Option(help="Towards the neighbours, beta_K.")],
-    sample_size: Annotated[int, typer.Option(help="Records of a node and round, gamma_K.")],
+    consensus_step_size: Annotated[float, typer.Option(help="Step to the neighbours, beta_K.")],
+    sample_size: Annotated[int, typer.Option(help="Records per node and round, gamma_K.")],
     epsilon: Epsilon = None,
     noise: Annotated[float | None, typer.Option(help="Its standard deviation, sigma_0.")] = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
-    noise_exponent: Annotated[float, typer.Option(help="Power by which it grows, zeta.")] = 0.0,
-    clipping_norm: Annotated[float, typer.Option(help="Of a record's gradient, C / 2.")] = 1.0,
+    noise_exponent: Annotated[float, typer.Option(help="Exponent of its growth, zeta.")] = 0.0,
+    clipping_norm: Annotated[
+        float, typer.Option(help="Largest gradient of a record, C / 2.")
+    ] = 1.0,
     mode: Annotated[str, typer.Option(help="safe, paper or public_point.")] = "safe",
-    smoothness: Annotated[float, typer.Option(help="Of every record's gradient, L.")] = inf,
+    smoothness: Annotated[float, typer.Option(help="Of a record's loss, L.")] = inf,
 ) -> None:
-    """Quantized gossip, for replacing a record: with these sizes in all rounds."""
+    """Quantized gossip, for replacing a record, with the same sizes in all rounds."""
     gossip = dm.QuantizedGossip(
         step_size,
         consensus_step_size,
@@ -169,9 +171,9 @@ def without_replacement(
     step_size: StepSize = 0.1,
     lipschitz: Lipschitz = 1.0,
 ) -> None:
-    """SGD without replacement, for replacing a record, which one step uses: any number of rounds.
+    """SGD without replacement, for replacing a record, which one step uses: for any number of rounds.
 
-    Give --epsilon or --noise, and you get the other.
+    Give --epsilon or --noise to get the other.
     """
     budget = _single_epsilon(epsilon, noise, delta)
     algorithm = dm.WithoutReplacement(budget, delta, models, batch_size, copies=copies)
@@ -191,13 +193,13 @@ def with_replacement(
     delta: Delta = 1e-5,
     models: Models = 1,
     batch_size: BatchSize = 50,
-    visits: Annotated[int, typer.Option(help="Of a record, on average: v.")] = 5,
+    visits: Annotated[int, typer.Option(help="Visits of a record on average, v.")] = 5,
     step_size: StepSize = 0.1,
     lipschitz: Lipschitz = 1.0,
 ) -> None:
-    """SGD with replacement, for replacing a record, in all rounds of its node.
+    """SGD with replacement, for replacing a record, over all rounds of its node.
 
-    Give --epsilon or --noise, and you get the other.
+    Give --epsilon or --noise to get the other.
     """
     _either(epsilon, noise)
 
@@ -212,7 +214,7 @@ def with_replacement(
 
 
 def _noise_of_sgd(over: float, step_size: float, lipschitz: float, batch_size: int) -> str:
-    """Tell the noise on a model, so many times what one record moves it by in a step."""
+    """Describe the noise on a model: `over` times how far one record moves it in a step."""
     moved = 2 * positive("step_size", step_size) * positive("lipschitz", lipschitz) / batch_size
     return f"standard deviation {dm.privacy.rounded_up(over * moved)} of eta N"
 
@@ -224,7 +226,7 @@ def _solve(
     rounds: int | None,
     delta: float,
 ) -> tuple[AlgorithmT, float, int]:
-    """Find what is missing of epsilon, noise and rounds."""
+    """Find the one of epsilon, noise and rounds that is missing."""
     given = {"--epsilon": epsilon, "--noise": noise, "--rounds": rounds}
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 2:
@@ -243,7 +245,7 @@ def _solve(
 
 
 def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) -> float:
-    """Return the epsilon of a record that one release touches, given it or the noise."""
+    """Return the epsilon of a record that affects one release, given it or the noise."""
     _either(epsilon, noise)
     if noise is None:
         return positive("epsilon", epsilon or 0.0)
@@ -259,11 +261,11 @@ def _either(epsilon: float | None, noise: float | None) -> None:
 
 
 def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:
-    """Tell the noise and the report; `rounds` is None where their number does not matter."""
+    """Print the noise and the report; `rounds` is None if their number does not matter."""
     report = str(dm.privacy.report(algorithm.plan(rounds or 2), delta))
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
     typer.echo(f"noise       {dm.privacy.rounded_up(noise, 8)} ({meaning})")
     typer.echo(f"rounds      {number}")
-    if rounds is None:  # nor does that of the releases
+    if rounds is None:  # nor does the number of releases
         report = "\n".join(x for x in report.splitlines() if not x.startswith("releases"))
     typer.echo(report)

@@ -10,7 +10,7 @@ import typer
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Where dpmesh run put its results; several to compare.")
+        list[Path], typer.Argument(help="Folders with results of dpmesh run; several are compared.")
     ],
     output: Annotated[
         Path | None,

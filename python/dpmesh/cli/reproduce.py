@@ -14,9 +14,9 @@ from dpmesh.papers import catalog
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Such as federated-table2; without one, all are listed.")
+        str | None, typer.Argument(help="Such as federated-table2; without a name, all are listed.")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the figure and the numbers go.")] = Path(
+    folder: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
         "dpmesh-results"
     ),
     data: Annotated[

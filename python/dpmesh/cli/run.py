@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def run(
     file: Annotated[
-        Path | None, typer.Argument(help="A TOML file; see --keys for what can be in it.")
+        Path | None, typer.Argument(help="A TOML file; --keys lists what it may hold.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where results go; by default named after the file.")
+        Path | None, typer.Option(help="Folder for results; by default named after the file.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="How many runs at a time; by default one per core.")
+        int | None, typer.Option(min=1, help="Runs in parallel; by default one per core.")
     ] = None,
     engine: Annotated[
         str | None,
@@ -74,7 +74,7 @@ def run(
 
 
 def _on_ranks(settings: Settings, folder: Path) -> None:
-    """Run under mpiexec; what ends a run is told by one rank for all."""
+    """Run under mpiexec; one rank reports for all what ended a run."""
     from mpi4py import MPI
 
     from dpmesh.engines.mpi import RankFailed
@@ -85,7 +85,7 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
         run_on_ranks(settings, folder)
         return
     except RankFailed as error:
-        if error.__cause__ is not None:  # on the rank that failed
+        if error.__cause__ is not None:  # this is the rank that failed
             traceback.print_exception(error.__cause__)
         message, code = f"Error: {error}\nto go on: {command(ranks)}", 1
     except ValueError as error:
@@ -99,13 +99,13 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
     sys.stderr.flush()
     if ranks.rank == 0:
         typer.echo(message, err=True)
-    ranks.Barrier()  # a launcher ends all ranks when the first one ends with an error
+    ranks.Barrier()  # a launcher ends all ranks once one exits with an error
     raise typer.Exit(code)
 
 
 @contextmanager
 def _progress(rounds: int, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """One bar for the rounds of all runs, in a terminal."""
+    """Show one bar for the rounds of all runs, in a terminal."""
     if not (wanted and sys.stderr.isatty()):
         yield lambda _: None
         return

@@ -23,7 +23,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 class Dataset:
     """Labelled records: one row of features and one label each.
 
-    What is given may share memory with the dataset, which sees it read-only: do not write to it
+    The dataset may share memory with the arrays given, as read-only views: do not write to them
     afterwards.
 
     Parameters
@@ -36,7 +36,7 @@ class Dataset:
         Shape (records,): integers (classes, or -1 and +1), kept as int64, or finite real targets,
         kept as float64.
     name
-        What reports and plots call it.
+        The name in reports and plots.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class Dataset:
         return int(self.features.shape[1])
 
     def take(self, indices: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Dataset:
-        """Return the records of these indices, in their order, or those of a mask.
+        """Return the records at these indices, in their order, or those that a mask selects.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class Dataset:
         labels = self.labels[indices]
         if sparse.issparse(self.features):
             return replace(self, features=self.features[indices], labels=labels)
-        # In this memory rows of whole cache lines begin with one, which makes kernels faster.
+        # In this memory rows of whole cache lines are aligned to them, which makes kernels faster.
         features = empty((len(labels), self.dim), self.features.dtype)
         # The mode "raise" would copy twice.
         np.take(self.features, indices, axis=0, out=features, mode="clip")

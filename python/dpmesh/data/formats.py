@@ -1,4 +1,4 @@
-"""Readers of standard files, compressed (.gz, .bz2) or not, as the file's name says."""
+"""Readers of standard files, also compressed ones (.gz, .bz2, by the file's name)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
     Raises
     ------
     ValueError
-        If the file is no such file, or has no array of a name.
+        If it is no MATLAB file, or lacks an array of these names.
     """
     from scipy.io import loadmat
 
@@ -78,12 +78,12 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     path
         The file.
     dim
-        Number of features. Without it the largest index of the file counts, so that two files of
-        one data set may come out different: give it.
+        Number of features. Without it the largest index in the file decides, which may differ
+        between two files of one data set: give it.
 
     Returns
     -------
-    Records with sparse features of float64. Labels that are all whole become integers.
+    Records with sparse float64 features. Labels become integers if all are whole numbers.
 
     Raises
     ------
@@ -108,17 +108,17 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
 def read_csv(path: StrPath) -> Dataset:
     """Read a table of comma-separated numbers, the label in the last column.
 
-    This is the format of UCI's Covertype (``covtype.data``). A first line without any number is a
-    header, and left out.
+    This is the format of UCI's Covertype (``covtype.data``). A first line without any number is
+    skipped as a header.
 
     Returns
     -------
-    Records with dense features of float64. Labels that are all whole become integers.
+    Records with dense float64 features. Labels become integers if all are whole numbers.
 
     Raises
     ------
     ValueError
-        If a line has another number of columns than the first, or something is not a number.
+        If a line's number of columns differs from the first's, or something is not a number.
     """
     try:
         with warnings.catch_warnings():
@@ -134,7 +134,7 @@ def read_csv(path: StrPath) -> Dataset:
 
 
 def read_bytes(path: StrPath) -> bytes:
-    """Return what is in a file that may be compressed, as its name says."""
+    """Return the content of a file, decompressed if its name says that it is compressed."""
     unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix, bytes)
     return unpack(Path(path).read_bytes())
 
@@ -161,7 +161,7 @@ def _whole(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 
 def _narrow(features: Any) -> Any:
-    """Give sparse indices 32 bits where they fit: half the memory, and what most solvers take."""
+    """Store sparse indices in 32 bits if they fit: half the memory, and what most solvers take."""
     if max(features.nnz, features.shape[1]) < 2**31:
         features.indices = features.indices.astype(np.int32)
         features.indptr = features.indptr.astype(np.int32)

@@ -1,8 +1,8 @@
 """Data sets by name: two that ship with scikit-learn, and files that a user has.
 
-Features come as the publisher has them, or divided by a public number where that is said; nothing
-is fitted to the data. Records keep the publisher's order, which may be sorted: split and partition
-them with functions that shuffle.
+Features are as published, or divided by a public number where stated; nothing is fitted to the
+data. Records keep the publisher's order, which may be sorted: split and partition them with
+functions that shuffle.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def breast_cancer() -> Dataset:
 
 
 def from_sklearn(name: str, /, **options: Any) -> Dataset:
-    """Return a data set of ``sklearn.datasets``: one that it ships, or one that it downloads.
+    """Return a data set of ``sklearn.datasets``, included or downloaded.
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ def from_sklearn(name: str, /, **options: Any) -> Dataset:
 
     Returns
     -------
-    The records. Labels that are texts become classes 0, 1, .. in alphabetical order.
+    The records. Text labels become classes 0, 1, .. in alphabetical order.
 
     Raises
     ------
     ImportError
         If scikit-learn is not installed.
     ValueError
-        If scikit-learn has no such data set, or it is not one label and numbers for each record.
+        If scikit-learn has no such data set, or its records are not numbers with one label each.
     """
     with needed_by(f"the data set {name!r}"):
         datasets = import_module("sklearn.datasets")
@@ -115,7 +115,7 @@ def svhn(
     """House numbers of 32 x 32 pixels and 3 colours in [0, 1] (float32), classes 0 to 9.
 
     A record is row by row, pixel by pixel, colour by colour: ``record_shape=(32, 32, 3)``. There
-    are 73,257 to train on, 531,131 easier ones (``"extra"``), and 26,032 to test on.
+    are 73,257 training records, 531,131 easier ones (``"extra"``), and 26,032 test records.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
 
 
 def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return pixels from 0 to 255 as shares of 255, one row for each image."""
+    """Return pixels from 0 to 255 divided by 255, one row for each image."""
     rows = images.reshape(len(images), -1)
     pixels = empty(rows.shape, np.dtype(np.float32))
     np.divide(rows, np.float32(255), out=pixels, dtype=np.float32)

@@ -1,14 +1,14 @@
-"""Who holds which records: splits for testing, partitions among nodes.
+"""Who holds which records: train-test splits, partitions among nodes.
 
 A partition is a tuple with one array of record indices for each node. The arrays are disjoint, none
 is empty, and together they hold every record, unless equal sizes are asked for: then all nodes have
-the same number of records, and the few that are left over belong to nobody. Each node's records are
-in random order, but for `by_user`, which keeps the order of the dataset.
+the same number of records, and the few left over belong to no node. Each node's records are in
+random order, except with `by_user`, which keeps the order of the dataset.
 
-A guarantee is for nodes that hold these records: it replaces a record where it is. `dirichlet` and
-`shards` deal by class, so that another label of one record deals out others anew. They stand for
-nodes whose data differ; for one collection that is to be protected as a whole, take `iid`, which
-looks at no record.
+Guarantees are for nodes that hold these records: a neighbouring dataset replaces a record at its
+node. `dirichlet` and `shards` partition by class, so that changing one record's label may move
+other records. They simulate nodes whose data differ; to protect one collection as a whole, take
+`iid`, which looks at no record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpmesh.kernels._arrays import unmasked
 Partition: TypeAlias = tuple[Indices, ...]
 
 ATTEMPTS = 100
-"""How often a random partition is drawn in search of one that leaves no node empty."""
+"""The most draws of a random partition in search of one that leaves no node empty."""
 
 
 def train_test_split(
@@ -108,7 +108,7 @@ def dirichlet(
         Source of the shares and the order.
     alpha
         Concentration, positive: 0.1 is strong skew, 100 nearly none. With `equal_sizes` it
-        multiplies the mix of the whole.
+        multiplies the class proportions of the whole dataset.
     equal_sizes
         Whether all nodes hold equally many records.
 
@@ -146,11 +146,11 @@ def shards(
     shards_per_node: int = 2,
     equal_sizes: bool = False,
 ) -> Partition:
-    """Sort the records by class, cut them into equal shards, deal those out (McMahan et al., 2017).
+    """Sort the records by class, cut them into equal shards, deal these out (McMahan et al., 2017).
 
     With 2 shards most nodes see 2 classes only. With `equal_sizes` the shards have exactly the same
-    size; the records that are left out for that are random ones. Another label of one record moves
-    others: a guarantee is for the nodes' records, not for the whole.
+    size; the records left out for that are chosen at random. Changing one record's label may move
+    others: a guarantee is for the nodes' records, not for the whole collection.
 
     Raises
     ------
@@ -180,16 +180,16 @@ def by_user(users: npt.ArrayLike) -> Partition:
     Parameters
     ----------
     users
-        Shape (records,): who each record is from, as integers or texts; a pandas column, too.
+        Shape (records,): the user of each record, as integers or texts; also a pandas column.
 
     Raises
     ------
     ValueError
-        If `users` is empty, has another shape, or holds something else.
+        If `users` is empty, has the wrong shape, or holds something else.
     """
     ids = unmasked("users", users)
     if ids.dtype == object and len({type(user) for user in ids.flat}) == 1:
-        ids = np.array(ids.tolist())  # such as a pandas column of texts
+        ids = np.array(ids.tolist())  # for example, a pandas column of texts
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iuUS":
         each = ids.flat if ids.dtype == object else ids[:0]
         kinds = ", ".join(sorted({type(user).__name__ for user in each})) or ids.dtype
@@ -218,7 +218,7 @@ def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[
 
 
 def _groups(names: npt.NDArray[Any], order: Indices) -> list[Indices]:
-    """Return the indices of each name, ascending by name, within a name as they come in `order`."""
+    """Return the indices of each name, by ascending name, each in the order of `order`."""
     order = order[np.argsort(names[order], kind="stable")]
     _, first = np.unique(names[order], return_index=True)
     return np.split(order, first[1:])
@@ -238,7 +238,7 @@ def _shared_counts(
 def _equal_counts(
     sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
 ) -> Indices:
-    """Return shape (nodes, classes) with equal row sums; a class that is used up is out."""
+    """Return shape (nodes, classes) with equal row sums, without classes once they are used up."""
     left, size = sizes.copy(), int(sizes.sum()) // nodes
     mixes = generator.dirichlet(alpha * sizes / sizes.sum(), size=nodes)
     counts = np.zeros((nodes, len(sizes)), dtype=np.int64)

@@ -25,7 +25,7 @@ from dpmesh.kernels._memory import empty
 
 
 def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
-    """Divide every feature by a public number, as pixels by 255.
+    """Divide every feature by a public number, such as pixels by 255.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
     Raises
     ------
     ValueError
-        If a divisor is not finite and positive, or their number does not fit.
+        If a divisor is not finite and positive, or the number of divisors does not fit.
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     divisors = np.asarray(divisor)
@@ -59,8 +59,8 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
 def unit_norm(dataset: Dataset) -> Dataset:
     """Divide each record by its own L2 norm; a record of zeros stays.
 
-    Gradients of a linear model's loss then have at most the slope of the loss as their norm: 1 for
-    hinge and logistic.
+    The norm of a linear model's loss gradient is then at most the slope of the loss: 1 for hinge
+    and logistic.
 
     Raises
     ------
@@ -106,8 +106,8 @@ def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator
     dim
         Number of directions, at least 1.
     generator
-        Source of the directions. Two datasets are projected alike by two generators in the same
-        state, such as two made from the same key.
+        Source of the directions. Two generators in the same state, such as two made from the same
+        key, project two datasets alike.
 
     Raises
     ------

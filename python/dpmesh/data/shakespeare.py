@@ -19,7 +19,7 @@ from dpmesh.data.partition import Partition
 SOURCE = "t8.shakespeare.txt, Project Gutenberg's complete works of 1994"
 NOT_PLAYS = ("THE SONNETS", "A LOVER'S COMPLAINT")
 FRACTIONS = (0.7, 0.1, 0.2)
-"""Of each role's text in its own order: training, validation, test, as the federated paper has."""
+"""Shares of a role's text, in its order: training, validation, test, as in the federated paper."""
 
 # One play of the edition is not indented.
 _INDENT = {"THE COMEDY OF ERRORS": ""}
@@ -47,7 +47,7 @@ class Characters(NamedTuple):
 
 
 def speeches(text: str) -> dict[str, str]:
-    """Return all that each role says, in order, by "play: role".
+    """Return everything that each role says, in order, by "play: role".
 
     A speech starts with two blanks, a name and a period; its lines go on after four blanks.
 
@@ -78,17 +78,17 @@ def next_characters(
 ) -> Characters:
     """Cut each role's text in order, and each part into windows.
 
-    The alphabet is made from all texts, and a role's length decides whether it is a client: no
-    secret of published plays. Of private texts no guarantee would cover either.
+    The alphabet is made from all texts, and a role's length decides whether it is a client. In
+    published plays neither is secret; for private texts no guarantee would cover them.
 
     Parameters
     ----------
     texts
-        What each role says.
+        The text of each role.
     window
         Number of characters of a record.
     stride
-        Distance from one window to the next: 1 gives all, and 4 bytes a character for each.
+        Distance from one window to the next: 1 gives all of them, each at 4 bytes per character.
     least_records
         Roles with fewer training records are left out; the paper leaves out those below 100.
 

@@ -1,4 +1,4 @@
-"""Existing distributed engines under the same algorithms: what replaces the exchange in process.
+"""Existing distributed engines for the same algorithms, in place of the exchange in process.
 
 Each is imported when it is first used, since each needs its extra: `mpi`, `flower`.
 """

@@ -1,4 +1,4 @@
-"""Nodes dealt out to processes, and the rows that must travel between those for a round."""
+"""The assignment of nodes to processes, and the rows that must travel between them in a round."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Nodes = npt.NDArray[np.int64]
 
 
 def blocks(weights: sparse.csr_array, ranks: int) -> list[Nodes]:
-    """Deal the nodes of a graph out to ranks: as good as equally many, so that few rows travel.
+    """Assign the nodes of a graph to ranks, nearly equally many to each, so that few rows travel.
 
-    The best of some cuts: runs of the reverse Cuthill-McKee order, in which neighbours lie close
-    together, and, where `pymetis` is there, what METIS finds.
+    This is the best of some cuts: runs of the reverse Cuthill-McKee order, in which neighbours lie
+    close together, and, if `pymetis` is installed, what METIS finds.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def _by_metis(links: sparse.csr_matrix, ranks: int) -> list[list[Nodes]]:
 
 
 def _is_even(cut: list[Nodes], nodes: int) -> bool:
-    """Whether no rank holds over 1% more nodes than an equal share, and none holds nothing."""
+    """Whether no rank holds over 1% more nodes than an equal share, and none is empty."""
     sizes = [len(part) for part in cut]
     return min(sizes) > 0 and max(sizes) <= max(-(-nodes // len(cut)), 1.01 * nodes / len(cut))
 
@@ -79,10 +79,10 @@ class Boundary:
     ----------
     weights
         Shape (own, own + foreign): the rank's rows of the matrix, over its own nodes and then the
-        foreign ones that these hear. Each row keeps the order of its entries, and so the rounding
-        of its sum.
+        foreign ones that these hear. Each row keeps the order of its entries, and with it the
+        rounding of its sum.
     send
-        For each rank: which of the own rows it needs.
+        For each rank: which of this rank's rows it needs.
     receive
         For each rank: how many rows come from it. They arrive rank by rank, nodes ascending.
     """
@@ -93,7 +93,7 @@ class Boundary:
 
 
 def boundary(weights: sparse.csr_array, parts: list[Nodes], rank: int) -> Boundary:
-    """Return the boundary of a rank; every rank works out its own from the public matrix."""
+    """Return the boundary of a rank; every rank computes its own from the public matrix."""
     owner = np.empty(weights.shape[0], dtype=np.int64)
     for number, part in enumerate(parts):
         owner[part] = number
@@ -115,5 +115,5 @@ def boundary(weights: sparse.csr_array, parts: list[Nodes], rank: int) -> Bounda
 
 
 def _foreign(weights: sparse.csr_array, part: Nodes) -> Nodes:
-    """Return the nodes that those of a part hear and that are not in it, ascending."""
+    """Return the nodes outside a part that nodes in it hear, ascending."""
     return np.setdiff1d(weights[part].indices, part).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Gossip over MPI: only rows on the boundary between ranks travel, packed where nodes pack them.
+"""Gossip over MPI: only rows on the boundary between ranks travel, packed if nodes pack them.
 
-Every rank knows the public network, so that both ends of a message know it is due, and no rank asks
-another.
+Every rank knows the public network, so both ends of a message know that it is due, and no rank
+needs to ask another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MpiGossip(Instant):
-    """The exchange of one rank: its nodes' messages go to neighbours wherever these are.
+    """The exchange of one rank: its nodes' messages go to neighbours on whichever rank.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ class MpiGossip(Instant):
         self._matrix = lru_cache(maxsize=1)(topology.matrix)
         self._packed: Compressed | None = None
         self.bytes_sent = self.bytes_least = 0
-        """To other ranks so far, as `Sent`."""
+        """Bytes sent to other ranks so far, as in `Sent`."""
 
     def note(self, packed: Compressed) -> None:
-        """See how messages of this rank's nodes are packed."""
+        """Note how the messages of this rank's nodes are packed."""
         self._packed = packed
 
     def __call__(self, round: int, messages: Released) -> Released:
@@ -101,7 +101,7 @@ class MpiGossip(Instant):
         return both
 
     def _travel(self, across: Boundary, messages: Released, foreign: Floats) -> None:
-        """Send the rows that others need, and receive into `foreign`."""
+        """Send the rows that other ranks need, and receive into `foreign`."""
         requests, first = [], 0
         for rank, count in enumerate(across.receive):
             if count:

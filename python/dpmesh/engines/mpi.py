@@ -1,4 +1,4 @@
-"""Ranks of MPI, each with some of the nodes.
+"""MPI ranks, each with some of the nodes.
 
 Needs the extra ``mpi``. All ranks make the same call:
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class RankFailed(RuntimeError):  # noqa: N818
-    """A run on ranks ended because one of them failed: it says which, and what is saved."""
+    """A run on ranks ended because one of them failed; the text says which, and what is saved."""
 
 
 class _Elsewhere(Exception):  # noqa: N818
@@ -62,9 +62,9 @@ class Sent(NamedTuple):
     Attributes
     ----------
     bytes
-        Their length as they went.
+        Their length as sent.
     least
-        That of the nodes' own messages, each once to every rank that needs it.
+        Length of the nodes' own messages if each went once to every rank that needs it.
     """
 
     bytes: int
@@ -72,29 +72,29 @@ class Sent(NamedTuple):
 
 
 class MpiEngine:
-    """The ranks of an MPI communicator, each with an equal share of the nodes.
+    """The ranks of an MPI communicator, each with a nearly equal share of the nodes.
 
-    For gossip the nodes are dealt out by the network of round 0, so that few rows travel between
-    ranks. The bits of a run are those of one process with the same key, whatever the number of
-    ranks, and a checkpoint can be resumed on any number of them.
+    For gossip the nodes are assigned by the network of round 0, so that few rows travel between
+    ranks. A run has the same bits as one process with the same key, whatever the number of ranks,
+    and a checkpoint can be resumed on any number of them.
 
-    A rank whose round fails tells the others. All go back to the last round that is whole, rank 0
-    saves it if there is a checkpoint, and every rank raises `RankFailed`. Ctrl-C and SIGTERM, to
-    whichever rank, end the run after the round and save as well. A rank that is killed takes its
-    nodes' state along: the launcher ends the others, and the last checkpoint stays.
+    A rank whose round fails tells the others. All go back to the last complete round, rank 0 saves
+    it if there is a checkpoint, and every rank raises `RankFailed`. Ctrl-C and SIGTERM, to any
+    rank, end the run after the round and save as well. A rank that is killed takes its nodes' state
+    with it: the launcher ends the others, and the last checkpoint remains.
 
     Parameters
     ----------
     topology
-        The whole network, the same on every rank; for messages that travel with a token, the
-        number of nodes.
+        The whole network, the same on every rank; if messages travel with a token, the number of
+        nodes.
     communicator
         By default all ranks.
 
     Raises
     ------
     ValueError
-        If there are more ranks than nodes, or `topology` is neither.
+        If there are more ranks than nodes, or `topology` is neither a network nor a number.
     """
 
     stops_together = True
@@ -122,7 +122,7 @@ class MpiEngine:
 
     @property
     def dealt(self) -> str:
-        """What tells apart how the nodes are dealt out to the ranks."""
+        """A text that identifies the assignment of nodes to ranks."""
         told = hashlib.sha256(repr([part.tolist() for part in self.parts]).encode())
         return f"to {len(self.parts)} ranks, {told.hexdigest()[:16]}"
 
@@ -138,7 +138,7 @@ class MpiEngine:
         return self._exchange
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
-        """Return what this rank runs of it."""
+        """Return this rank's part of a run."""
         self._ended = False
         algorithm, problem = whole.algorithm, whole.problem
         if sum(map(len, self.parts)) != problem.nodes:
@@ -155,12 +155,12 @@ class MpiEngine:
         return Share(algorithm, part, self.exchange, key, start=first)
 
     def meters(self, meters: list[Metric]) -> list[Metric]:
-        """Return one metric that gathers what all of these look at."""
+        """Return one metric that gathers what all of these observe."""
         return [_OnRoot(self, meters)]
 
     @contextmanager
     def at_door(self, keeper: Keeper) -> Iterator[None]:
-        """Ask `keeper` before every release, and let the exchange see how it is packed."""
+        """Ask `keeper` before every release, and show the exchange how it is packed."""
 
         def named(release: Release, purpose: int) -> None:
             keeper(self._named(release), purpose)
@@ -173,7 +173,7 @@ class MpiEngine:
 
     @contextmanager
     def together(self, keep: Callable[[], str | None]) -> Iterator[None]:
-        """Fail on all ranks if the block fails on one, and say who did and what is saved."""
+        """Fail on all ranks if the block fails on one, and say which did and what is saved."""
         try:
             yield
         except OverBudget:
@@ -195,11 +195,11 @@ class MpiEngine:
         return said
 
     def told(self, mine: T) -> list[T]:
-        """Return what each rank tells."""
+        """Return what each rank passed."""
         return self.communicator.allgather(mine)
 
     def on_root(self, work: Callable[[], T]) -> T | None:
-        """Let rank 0 do something; should it fail, all do."""
+        """Run `work` on rank 0; if it fails, all ranks do."""
         done = work() if self.is_root else None
         self.agree()
         return done
@@ -235,7 +235,8 @@ class MpiEngine:
     def rows(self, mine: Any, what: str = "rows") -> Any:
         """Return the rows of all nodes on rank 0, and None elsewhere.
 
-        Where not every node has one, they come rank by rank; what is no array is on every rank.
+        If not every node has a row, they come rank by rank; anything but an array must be on every
+        rank.
 
         Raises
         ------
@@ -254,12 +255,12 @@ class MpiEngine:
         return rows[np.argsort(order)] if len(rows) == len(order) else rows
 
     def sent(self) -> list[Sent]:
-        """Return what each rank has sent in its rounds of the last run; all ranks ask together."""
+        """Return what each rank has sent in its rounds of the last run; all ranks must call it."""
         mine = Sent(self.exchange.bytes_sent, self.exchange.bytes_least)
         return [Sent(*sent) for sent in self.communicator.allgather(tuple(mine))]
 
     def _named(self, release: Release) -> Release:
-        """Return a release with the numbers that its nodes have in the whole network."""
+        """Return a release with its nodes' indices in the whole network."""
         if release.nodes is None:
             return release
         return replace(release, nodes=tuple(self.nodes[list(release.nodes)].tolist()))
@@ -267,7 +268,7 @@ class MpiEngine:
     def _start(self, key: Key) -> Key:
         """Return a key that all ranks have, so that all models start at the same point.
 
-        Where each rank has its own it is a new one, which is no secret: a start is none.
+        If the ranks' keys differ it is a new one, which need not be secret, as starts are public.
         """
         new = self.communicator.bcast(secrets.randbits(256))
         return key if len(set(self.told(fingerprint(key)))) == 1 else Key.seeded(new)
@@ -278,13 +279,13 @@ class MpiEngine:
         return Sign(int(said[0]))
 
     def _tell(self, sign: Sign) -> None:
-        """Say so where the others `agree` next, unless all know it."""
+        """Pass the sign on when the others `agree` next, unless all know it."""
         if not self._ended:
             self._all(sign)
             self._ended = True
 
     def _story(self, error: Exception | None, keep: Callable[[], str | None]) -> str:
-        """Return who failed and what is saved; all ranks ask together."""
+        """Return which rank failed and what is saved; all ranks must call it."""
         mine = None if error is None else f"{type(error).__name__}: {error}"
         told = enumerate(self.communicator.allgather(mine))
         size = self.communicator.size
@@ -308,12 +309,12 @@ class _OnRoot:
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """Whatever one of them watches."""
+        """Everything that any of them watches."""
         return tuple(sorted({name for meter in self.meters for name in meter.watches}))
 
     @property
     def memory(self) -> Any:
-        """What they remember; all ranks ask together."""
+        """What they remember; all ranks must ask for it."""
         self._settle()
         if not self.engine.is_root:
             return None
@@ -325,7 +326,7 @@ class _OnRoot:
             meter.recall(own)
 
     def observe(self, parameters: Floats, info: Info) -> None:
-        """Gather what they watch, and let them see it; losses only when somebody asks."""
+        """Gather what they watch and pass it to them; losses only when asked for."""
         seen: dict[str, Any] = {}
         for name in self.watches:
             mine = parameters if name == "parameters" else getattr(info, name)
@@ -340,7 +341,7 @@ class _OnRoot:
             for meter in self.meters:
                 meter.observe(everybody, replace(info, **seen))
 
-        if "parameters" in self.watches:  # what costs much can fail
+        if "parameters" in self.watches:  # expensive work, which can fail
             self.engine.on_root(tell_all)
         elif self.engine.is_root:
             tell_all()
@@ -351,7 +352,7 @@ class _OnRoot:
             self._rows, self._losses = self.engine.rows(self._losses()), None
 
     def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
-        """Return what they say of all nodes; nothing on other ranks."""
+        """Return their values for all nodes; nothing on other ranks."""
         self._settle()
         everybody, heard = self.engine.rows(parameters), self.engine.exchange.heard(received)
 

@@ -1,4 +1,4 @@
-"""Releases that name their nodes, put together from what each rank wrote down of its own."""
+"""Releases that name their nodes, assembled from what each rank recorded of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dpmesh.privacy.events import Release
 def assembled(
     of_ranks: Sequence[Sequence[Release]], planned: Sequence[Release]
 ) -> tuple[Release, ...]:
-    """Return the releases of a round as one process would have written them down.
+    """Return the releases of a round as one process would have recorded them.
 
-    Pieces become the planned releases that they make up. Of what was not planned, the first pieces
-    of the same kind on all ranks become one release, the second ones another.
+    Pieces become the planned releases that they make up. Of unplanned ones, the first pieces of the
+    same kind on all ranks become one release, the second ones another.
 
     Parameters
     ----------
     of_ranks
-        What each rank released, with the nodes' numbers in the whole network. A release that names
+        What each rank released, with the nodes' indices in the whole network. A release that names
         no nodes is on every rank.
     planned
         The releases that are planned for the round, in their order.
@@ -40,7 +40,7 @@ def assembled(
 
 
 def _piece(releases: list[Release], whole: Release) -> Release | None:
-    """Return the first release that is the whole one, but for other nodes."""
+    """Return the first release that equals `whole` except for its nodes."""
     for piece in releases:
         nodes = whole.nodes if piece.nodes is None or whole.nodes is None else piece.nodes
         if replace(piece, nodes=nodes) == replace(whole, nodes=nodes) and (
@@ -51,7 +51,7 @@ def _piece(releases: list[Release], whole: Release) -> Release | None:
 
 
 def _merged(left: list[list[Release]]) -> list[Release]:
-    """Return what is left of all ranks, by kind, those of the lowest nodes first."""
+    """Return the rest of all ranks, merged by kind, those of the lowest nodes first."""
     kinds: dict[Release, list[list[Release]]] = {}
     for rank, releases in enumerate(left):
         for release in releases:

@@ -1,9 +1,9 @@
 """SGD without replacement over MPI: each rank computes for its own nodes, and the token hops.
 
-Rank 0 draws the order of a step. Every rank takes its nodes' decisions and local updates; then all
-hear who updates the global models, and these travel, from the rank of one node to the rank of the
-next and nowhere else. A learning controller looks at them before it decides, so that then all ranks
-get them once a step.
+Rank 0 draws the order of a step. Every rank makes its nodes' decisions and local updates; then all
+learn which nodes update the global models, and these travel, from the rank of one node to the rank
+of the next and nowhere else. A learning controller looks at them before it decides, so with one all
+ranks get them once a step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TokenState:
     Parameters
     ----------
     own
-        Of its own nodes. The global models in it are the newest where the token is.
+        State of its own nodes. Its global models are the newest on the rank with the token.
     used
         Mini-batches that each node of all ranks has used.
     holder
@@ -53,7 +53,7 @@ class TokenState:
 
 
 class MpiToken(Broadcast):
-    """How global models travel between ranks, by `hop`, and who has the newest.
+    """How global models travel between ranks, by `hop`, and which rank has the newest.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class MpiToken(Broadcast):
     def __init__(self, engine: MpiEngine) -> None:
         self.engine, self._communicator = engine, engine.communicator
         self.holder = 0
-        """Where the token is now: after a step that failed, not where it was before."""
+        """Where the token is now, also in the middle of a step or after one that failed."""
         self.bytes_sent = self.bytes_least = 0
         """To other ranks so far, as `Sent`."""
 
@@ -72,7 +72,7 @@ class MpiToken(Broadcast):
         """Global models travel as they are."""
 
     def hop(self, token: Released, to: int) -> Released:
-        """Send the token on; return it where it arrives, and the given one elsewhere."""
+        """Send the token on; return it on its new rank, and the given one elsewhere."""
         came, self.holder = self._sent(token, to), to
         return came
 
@@ -88,7 +88,7 @@ class MpiToken(Broadcast):
         """Return the newest global models, on rank 0."""
         before = self.bytes_sent, self.bytes_least
         came = self._sent(received, 0)
-        self.bytes_sent, self.bytes_least = before  # measuring is no part of the algorithm
+        self.bytes_sent, self.bytes_least = before  # measuring does not count as traffic
         return came
 
     def whole(self, state: TokenState, received: Any) -> tuple[Any, Any]:
@@ -149,14 +149,14 @@ class MpiToken(Broadcast):
 
 
 class TokenOnRanks:
-    """`WithoutReplacement` for the nodes of one rank, made of its own parts.
+    """`WithoutReplacement` for the nodes of one rank, built from its own methods.
 
     Parameters
     ----------
     algorithm
         The algorithm.
     whole
-        The problem of all nodes, of which only numbers of records are used.
+        The problem of all nodes, of which only the numbers of records are used.
     token
         How the global models travel.
     """
@@ -245,11 +245,11 @@ class TokenOnRanks:
         batches: Ragged,
         key: Key,
     ) -> WithoutReplacementState:
-        """Let the token pass by all nodes that update the global models, in their order.
+        """Pass the token through all nodes that update the global models, in their order.
 
-        Should a node fail, NaN goes on in place of the token: so no rank waits, and no later node
-        releases what it would release again, of another value with the same noise, when the run is
-        resumed. The step fails at its end.
+        If a node fails, NaN goes on in place of the token. So no rank waits, and no later node
+        makes a release now that it would make again, with another value and the same noise, after a
+        resume. The step fails at its end.
         """
         order = turns[actions[turns].any(axis=1)]
         local, token, failure = own.local.copy(), own.released, None
@@ -285,7 +285,7 @@ class TokenOnRanks:
     def _some(
         self, own: WithoutReplacementState, places: Indices, largest: float
     ) -> WithoutReplacementState:
-        """Return what some nodes know; a last row of steps stands for all others' largest."""
+        """Return some nodes' state; a last row of steps has the largest of all others."""
         others = np.full((1, own.largest_step.shape[1]), largest)
         return WithoutReplacementState(
             Sensitive(own.local[places]),
@@ -296,13 +296,13 @@ class TokenOnRanks:
         )
 
     def _controllers_key(self, key: Key) -> Key:
-        """Return the key of coins that have a row for each node or, of learners, each network."""
+        """Return the key for coins with one row per node or, with learning, per network."""
         if not self.learns:
             return key.for_nodes(self._nodes.astype(np.uint32))
         return key.for_nodes(_networks(self._nodes, self._algorithm.models).astype(np.uint32))
 
 
 def _networks(nodes: Indices, models: int) -> Indices:
-    """Return the numbers of these nodes' classifiers, node by node."""
+    """Return the indices of these nodes' classifiers, node by node."""
     numbers: Indices = (nodes[:, np.newaxis] * models + np.arange(models)).ravel()
     return numbers

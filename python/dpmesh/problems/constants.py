@@ -1,4 +1,4 @@
-"""How steep, how curved, how convex the objectives of linear models are."""
+"""Lipschitz, smoothness and strong convexity constants of linear models' objectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpmesh.kernels.linear_model import LOSSES, Loss
 
 @dataclass(frozen=True)
 class Constants:
-    """Bounds that hold at all parameters, or at those in the ball that they were asked for.
+    """Bounds that hold at all parameters, or at those in the ball for which they were computed.
 
     Attributes
     ----------
@@ -21,11 +21,10 @@ class Constants:
     lipschitz
         Largest norm of a gradient of the objective, regularizer included.
     smoothness
-        Largest factor by which a difference of parameters shows in the gradients of the objective;
-        infinite for the hinge, which has a kink.
+        Lipschitz constant of the objective's gradient; infinite for the hinge, which has a kink.
     strong_convexity
-        The objective minus this times ``|w|^2 / 2`` is convex: the regularization, since a linear
-        model's loss is flat across its records.
+        The objective minus this times ``|w|^2 / 2`` is convex. It equals the regularization, since
+        the loss of a linear model is flat in directions orthogonal to the records.
     """
 
     loss_lipschitz: float
@@ -63,15 +62,15 @@ def linear_constants(
 
     The regularization ``lambda`` adds ``lambda R`` to lipschitz, ``lambda`` to smoothness and to
     strong_convexity. The bounds on ``s`` for hinge and logistic hold at all parameters, so noise
-    calibrated to loss_lipschitz is right at points outside the ball too. Source of the softmax
-    bound: Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
+    calibrated to loss_lipschitz is right outside the ball, too. Source of the softmax bound:
+    Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
 
     Parameters
     ----------
     loss
         ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
     feature_norm
-        Largest L2 norm of a record's features: a public number, as 1 for records of unit norm.
+        Largest L2 norm of a record's features: a public number, such as 1 for records of unit norm.
     classes
         Number of classes of softmax and one-vs-all; None for one model.
     regularization
@@ -84,7 +83,7 @@ def linear_constants(
     Raises
     ------
     ValueError
-        If a number is out of range, or softmax comes without its number of classes.
+        If a number is out of range, or softmax lacks its number of classes.
     """
     one_of("loss", loss, LOSSES)
     b = positive("feature_norm", feature_norm)

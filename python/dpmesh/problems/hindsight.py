@@ -23,7 +23,7 @@ from dpmesh.problems.linear import LinearProblem
 Vector = npt.NDArray[np.float64]
 
 WIDTHS = tuple(0.1**k for k in range(1, 9))
-"""Widths over which the kink of the hinge is rounded off, one after the other."""
+"""Widths over which the kink of the hinge is smoothed, one after the other."""
 
 
 class NotReached(RuntimeError):  # noqa: N818
@@ -66,7 +66,7 @@ def best_fixed_predictor(
     records
         Indices of training records, shape (count,); None for those of all nodes.
     radius
-        Radius R of the ball. None for no bound, which takes a positive regularization.
+        Radius R of the ball. None for no bound, which needs a positive regularization.
     tolerance
         Largest gap to accept, in units of the mean loss.
 
@@ -81,16 +81,16 @@ def best_fixed_predictor(
         parameters.
     NotReached
         A `RuntimeError`, if the solver does not reach the tolerance, as may happen without
-        regularization on a ball that is far larger than the minimizer; the message has the gap that
-        it reached.
+        regularization on a ball far larger than the minimizer's norm; the message gives the gap
+        reached.
 
     Notes
     -----
     The minimizer ``w_mu`` of ``F(w) + mu |w|^2 / 2`` comes from scipy's L-BFGS-B, the multiplier
-    ``mu`` with ``|w_mu| = R`` from false position. The hinge is replaced by functions below it that
-    are smooth: the kink is rounded off over a width that shrinks.
+    ``mu`` with ``|w_mu| = R`` from false position. The hinge is replaced by smooth functions below
+    it, whose kink is smoothed over a shrinking width.
 
-    The gap is proved whatever the solver does. With ``f <= F`` the smooth function and ``c`` the
+    The gap is proved, whatever the solver does. With ``f <= F`` the smooth function and ``c`` the
     gradient of its losses at ``w``, convexity gives, for every ``u`` in the ball,
 
         F(u) >= f(u) >= f(w) + <c, u - w> + (lambda / 2) (|u|^2 - |w|^2),
@@ -101,7 +101,7 @@ def best_fixed_predictor(
     """
     tolerance = positive("tolerance", tolerance)
     search = _Search(_Goal(problem, records, radius), tolerance)
-    # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads costs more.
+    # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads would cost more.
     with _blas().limit(limits=1, user_api="blas"):
         for width in WIDTHS if problem.loss == "hinge" else (0.0,):
             search.advance(width)
@@ -163,7 +163,7 @@ class _Goal:
         return float(value), gradient
 
     def lower_bound(self, w: Vector, value: float, gradient: Vector) -> float:
-        """What ``f(w)`` and its gradient prove of the smallest value of ``F`` on the ball."""
+        """The lower bound on ``F`` over the ball that ``f(w)`` and its gradient prove."""
         c = gradient - self.strength * w
         length = float(np.linalg.norm(c))
         best = min(self.radius, length / self.strength if self.strength else math.inf)
@@ -207,7 +207,7 @@ class _Search:
                 self.log_mu = outside[0] + share * (inside[0] - outside[0])
 
     def _solved(self, width: float) -> bool:
-        """Move to ``w_mu``; whether what is left of the gap is due to the rounding of the kink."""
+        """Move to ``w_mu``; whether the remaining gap is due to the smoothing of the kink."""
         self.w = self._minimizer(width)
         inner: Vector = kernels.clip_rows(self.w, self.goal.radius).astype(np.float64)
         smooth, gradient = self.goal.smooth(inner, width)
@@ -230,7 +230,7 @@ class _Search:
             "maxiter": 5000,
             "maxfun": 10000,
             "maxcor": 20,
-            "maxls": 100,  # a kink that is hardly rounded off is a narrow place to hit
+            "maxls": 100,  # a barely smoothed kink is a narrow target
             "ftol": 0.0,
             "gtol": accuracy,
         }

@@ -27,12 +27,12 @@ Params = Any
 """A pytree of arrays: what a model's functions take."""
 
 TESTS_AT_ONCE = 32
-"""Few enough for a processor's cache: patches of images take many times their memory."""
+"""Few enough for a processor's cache: image patches take many times the image's memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class JaxProblem(DenseProblem):
-    """A model as pure functions, the records of each node, and records to test on.
+    """A model as pure functions, the records of each node, and test records.
 
     Parameters of nodes are rows of one float32 array: the model's pytree, raveled in the order of
     `jax.flatten_util.ravel_pytree`. A stack of nodes trains in one vectorized, compiled call.
@@ -56,16 +56,16 @@ class JaxProblem(DenseProblem):
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
     nodes_at_once
-        How many nodes go through the model together: bounds the memory. Such groups train on
-        several threads at once. For convolutions on a CPU 1 is fastest.
+        How many nodes are vectorized together, which bounds the memory. Such groups train on
+        several threads at once. For convolutions on a CPU, 1 is fastest.
     records_at_once
-        Of how many records a node holds the gradients together, where each is clipped.
+        How many records' gradients a node holds at once when each is clipped.
 
     Raises
     ------
     ValueError
-        If an argument does not fit, or a function returns something of another shape. What it
-        raises itself for the first record's shapes comes through.
+        If an argument does not fit, or a function returns something of the wrong shape. What a
+        function itself raises for the first record's shapes is passed on.
     """
 
     train: Dataset
@@ -94,19 +94,19 @@ class JaxProblem(DenseProblem):
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
-        """Sizes of the model's tensors in a row, for smoothing each on its own."""
+        """Sizes of the model's tensors in their order, for smoothing each on its own."""
         shapes = jax.eval_shape(self.start, jax.random.key(0))
         return tuple(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
 
     def flattening(self, axes: Mapping[int, tuple[int, ...]]) -> Indices:
-        """Return an order of a row's elements in which tensors are laid out axis by axis.
+        """Return an order of a row's elements in which each tensor's axes are permuted.
 
-        For smoothing with ``Reordered(LaplacianSmoothing(1.0, blocks=problem.blocks), order)``.
+        Use it as ``Reordered(LaplacianSmoothing(1.0, blocks=problem.blocks), order)``.
 
         Parameters
         ----------
         axes
-            For tensors of so many axes, these from the slowest to the fastest:
+            For tensors with that number of axes, the axes from the slowest to the fastest:
             ``{4: (3, 2, 0, 1)}`` lays a convolution's kernels out by output channel, input channel,
             row and column. The others keep their order.
 
@@ -138,7 +138,7 @@ class JaxProblem(DenseProblem):
         Raises
         ------
         ValueError
-            If they are not as many as the model's.
+            If their number is not that of the model's parameters.
         """
         if np.shape(params) != (self.dim,):
             fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
@@ -179,7 +179,7 @@ class JaxProblem(DenseProblem):
         else:
             bound = positive("clipping_norm", clipping_norm)
             gradients = self._clipped_gradients(*batch, bound, *self._on_device)
-        return np.array(gradients)  # JAX gives arrays that cannot be written to
+        return np.array(gradients)  # JAX arrays are read-only
 
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
@@ -207,7 +207,7 @@ class JaxProblem(DenseProblem):
         moves = np.zeros((len(steps), self.dim), np.float32)
         losses = np.full(len(steps), np.nan)
         sizes = np.array([step_size, radius], np.float32)
-        # Nodes that go through the model together take about as many steps as each other.
+        # Nodes that are vectorized together take about equally many steps.
         active = np.argsort(steps, kind="stable")[np.count_nonzero(steps == 0) :]
         groups = [
             active[first : first + self.nodes_at_once]
@@ -297,7 +297,7 @@ class JaxProblem(DenseProblem):
                 gradients = records(row, x[some[0]], y[some[0]])
                 norms = jnp.linalg.norm(gradients, axis=1)
                 factors = some[1] * jnp.where(norms > bound, bound / norms, 1)
-                # A GPU would round both to some 3 digits, and the norms above their bound.
+                # A GPU would round both to about 3 digits, and norms could exceed their bound.
                 return total + jnp.matmul(factors, gradients, precision="highest"), None
 
             missing = -len(indices) % at_once
@@ -379,6 +379,6 @@ def _gives(name: str, wanted: str, axes: int, function: Callable[..., Any], *of:
 
 
 def _on_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Do the work on each item; JAX releases Python's lock while it computes."""
+    """Do the work on each item in threads; JAX releases Python's lock while it computes."""
     with ThreadPoolExecutor(kernels.get_threads()) as pool:
         return list(pool.map(work, items))

@@ -25,15 +25,15 @@ from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, flat_partition
 
 SLACK = 1e-6
-"""Relative excess of a norm that is put down to rounding."""
+"""Relative excess of a norm that is attributed to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearProblem:
-    """A linear model, the records of each node, and records to test on.
+    """A linear model, the records of each node, and test records.
 
-    The losses, and how a node's objective is made of them, are those of `dpmesh.kernels.linear`;
-    parameters have the type of the features.
+    The losses and the objectives of nodes are those of `dpmesh.kernels.linear`; parameters have the
+    type of the features.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ class LinearProblem:
     test
         Records for `accuracy`, with the features and the kind of labels of `train`.
     classes
-        Number of classes, for labels 0 to ``classes - 1``: of softmax, or of models one-vs-all with
+        Number of classes, for labels 0 to ``classes - 1``: of softmax, or of one-vs-all models with
         another loss. None for one model.
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective.
     feature_norm
-        A public bound on the L2 norm of a record, as 1 for records of unit norm; `constants` needs
-        it. Every training record is held against it; a relative excess of 1e-6 is put down to
-        rounding, and by so much a sensitivity that rests on it may be too small.
+        A public bound on the L2 norm of a record, such as 1 for records of unit norm; `constants`
+        needs it. Every training record is checked against it; a relative excess of up to 1e-6 is
+        attributed to rounding, and a sensitivity that rests on it may be too small by that much.
     label_bound
         A public bound on the absolute value of a real target (squared loss, one model).
 
@@ -110,7 +110,7 @@ class LinearProblem:
 
     @property
     def models(self) -> int:
-        """Number of models of a node that share no parameters: `classes` one-vs-all, or else 1."""
+        """Number of a node's models that share no parameters: `classes` if one-vs-all, else 1."""
         return 1 if self.classes is None or self.loss == "softmax" else self.classes
 
     @property
@@ -148,7 +148,7 @@ class LinearProblem:
 
     @cached_property
     def fewest_records(self) -> int:
-        """Number of records of the poorest node."""
+        """The smallest number of records of a node."""
         return int(self.records.min())
 
     @cached_property
@@ -158,7 +158,7 @@ class LinearProblem:
         return self._order.reshape(self.nodes, -1) if equal else None
 
     def rounds(self, size: int) -> int:
-        """Number of rounds that the records of the poorest node last, `size` of them a round."""
+        """Number of rounds that the fewest records of a node last, `size` of them per round."""
         return self.fewest_records // integer("size", size, at_least=1)
 
     def batch(self, round: int, size: int) -> npt.NDArray[np.int64]:
@@ -188,7 +188,7 @@ class LinearProblem:
             records: npt.NDArray[np.int64] = self._rows[:, start : start + size].copy()
             return records
         places = self._starts[:-1, np.newaxis] + np.arange(start, start + size)
-        return self._order.take(places, mode="clip")  # without a check, which takes as long
+        return self._order.take(places, mode="clip")  # no bounds check, which takes as long again
 
     def gradient(
         self,
@@ -269,7 +269,7 @@ class LinearProblem:
     def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
         """Objectives of each node's models on its batch, shape (nodes, models).
 
-        A node has `classes` models one-vs-all, or else one; see `kernels.linear_class_losses`.
+        A node has `classes` one-vs-all models, or just one; see `kernels.linear_class_losses`.
         """
         if self.models == 1:
             return self.objective(params, batches)[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""Networks of the papers as pure JAX functions, for `JaxProblem`; need the extra ``jax``.
+"""The papers' networks as pure JAX functions, for `JaxProblem`; they need the extra ``jax``.
 
 >>> model = convolutional((28, 28, 1))                                       # doctest: +SKIP
 >>> JaxProblem(train, parts, *model, test=test, record_shape=(28, 28, 1))    # doctest: +SKIP
@@ -17,7 +17,7 @@ Params = dict[str, Any]
 
 
 class Model(NamedTuple):
-    """What `JaxProblem` needs of a model, in its order."""
+    """The functions of a model, in the order of `JaxProblem`'s arguments."""
 
     start: Callable[[Any], Params]
     loss: Callable[[Params, Any, Any], Any]
@@ -74,10 +74,10 @@ def convolutional(
 def strided_convolutional(
     image_shape: tuple[int, int, int], *, classes: int = 10, channels: tuple[int, int] = (8, 16)
 ) -> Model:
-    """Two 5 x 5 convolutions of stride 2 and a linear layer; few parameters, fast record by record.
+    """Two 5 x 5 convolutions of stride 2 and a linear layer; small, with fast per-record gradients.
 
-    Convolutions are products with patches, which makes gradients of single records, as clipping
-    needs them, several times faster on a CPU.
+    Convolutions are products with patches, which makes the per-record gradients that clipping needs
+    several times faster on a CPU.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
     Parameters
     ----------
     characters
-        Number of distinct ones; a record is a row of their codes, its label the code that follows.
+        Number of distinct characters; a record is a row of their codes, its label the next code.
     embedding, hidden, layers
         Widths and number of the layers.
     """
@@ -152,8 +152,9 @@ def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any
 def _patches(image: Any, *, stride: int = 1) -> Any:
     """Return the 5 x 5 squares of an image: (rows, columns, 25 depth).
 
-    A convolution is its product with the kernel. Compilers make of it one product of matrices for
-    many nodes with kernels of their own, and of `lax.conv` one slow convolution after the other.
+    A convolution is their product with the kernel. For many nodes, each with its own kernel,
+    compilers turn this into one batched matrix product, but `lax.conv` into slow convolutions one
+    by one.
     """
     rows, columns = (side - 4 for side in image.shape[:2])
     shifted = [
@@ -163,7 +164,7 @@ def _patches(image: Any, *, stride: int = 1) -> Any:
 
 
 def _halved(image: Any) -> Any:
-    """Return the largest values of 2 x 2 pixels; an odd side is filled up."""
+    """Return the largest values of 2 x 2 pixels; an odd side is padded."""
     height, width, depth = image.shape
     fill = ((0, height % 2), (0, width % 2), (0, 0))
     padded = jnp.pad(image, fill, constant_values=-jnp.inf)

@@ -1,4 +1,4 @@
-"""Records and their partition among nodes, checked and laid end to end."""
+"""Records and their partition among nodes, checked and concatenated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def flat_partition(partition: IndexArrays, records: int) -> Ragged:
 
 
 class DenseProblem(ABC):
-    """What problems of any model share: dense records of one shape, divided among nodes."""
+    """Common base of problems of any model: dense records of one shape, divided among nodes."""
 
     train: Dataset
     partition: IndexArrays

@@ -27,13 +27,13 @@ _UNFIT = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._Dropo
 
 @dataclass(frozen=True, eq=False)
 class TorchProblem(DenseProblem):
-    """A module, the records of each node, and records to test on.
+    """A module, the records of each node, and test records.
 
     Parameters of nodes are rows of one float32 array: the module's parameters in their order,
     flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must be
-    one that `torch.func.vmap` can take: no batch norm in training, whose statistics would mix with
-    those of padding, and no dropout, whose coins are not the key's. Group norm does. Two records,
-    alone and together, tell whether module and loss take each record by itself.
+    one that `torch.func.vmap` can take: no batch norm in training mode, whose statistics would
+    include the padding, and no dropout, whose coins are not from the key. Group norm works. Whether
+    module and loss treat each record by itself is tested with two records, alone and together.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class TorchProblem(DenseProblem):
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
     nodes_at_once
-        How many nodes go through the module together: bounds the memory.
+        How many nodes are vectorized together, which bounds the memory.
     device
         Where the module runs, such as ``"cuda"``.
 
@@ -133,7 +133,7 @@ class TorchProblem(DenseProblem):
         Raises
         ------
         ValueError
-            If they are not as many as the module's.
+            If their number is not that of the module's parameters.
         """
         if np.shape(params) != (self.dim,):
             fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
@@ -237,5 +237,5 @@ class TorchProblem(DenseProblem):
 
 
 def _differ(alone: torch.Tensor, beside: torch.Tensor) -> bool:
-    """Whether numbers differ by more than rounding, with which some devices are generous."""
+    """Whether numbers differ by more than rounding, which is coarse on some devices."""
     return bool(((alone - beside).abs().max() > 0.01 * alone.abs().max()).item())

@@ -1,4 +1,4 @@
-"""Random numbers of the network. They are public, and different for each kind of use of one key."""
+"""Random numbers of the network: public, and different for each use of one key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpmesh.keys import Key, Purpose, generator
 
 
 class Use(IntEnum):
-    """What random numbers are for."""
+    """Uses of random numbers."""
 
     RANDOM_REGULAR = auto()
     ERDOS_RENYI = auto()

@@ -1,4 +1,4 @@
-"""Whether messages reach every node again and again over a network that changes."""
+"""Whether messages keep reaching every node over a network that changes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dpmesh.topology.topology import Static, Topology
 
 
 def check_jointly_connected(topology: Topology, window: int, rounds: int) -> None:
-    """Fail unless the graphs of every `window` consecutive rounds of a run are connected together.
+    """Fail unless the union of the graphs of any `window` consecutive rounds is connected.
 
-    This is part (4) of Assumption 2 of the online paper, with `window` as its N. Connected and
-    strongly connected are the same for doubly stochastic matrices.
+    This is part (4) of Assumption 2 of the online paper, with `window` as its N. For doubly
+    stochastic matrices, connected means strongly connected.
 
     Parameters
     ----------
     topology
         The network.
     window
-        Number of consecutive rounds whose graphs are united, from 1 to `rounds`.
+        Number of consecutive rounds in a union, from 1 to `rounds`.
     rounds
-        Length of the run: rounds 0 to `rounds` - 1 are looked at.
+        Length of the run: rounds 0 to `rounds` - 1 are checked.
 
     Raises
     ------
@@ -50,11 +50,11 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
 
 
 def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> None:
-    """Fail unless in every round each node keeps a share, and no positive weight is too small.
+    """Fail unless in every round each own weight is positive, and no positive weight is too small.
 
-    This is part (3) of Assumption 2 of the online paper, with `smallest_weight` as its eta. That a
-    node keeps a share of its own, a_ii >= eta, is an assumption of Lemma 3's source that the paper
-    leaves out: without it nodes may swap their messages for ever.
+    This is part (3) of Assumption 2 of the online paper, with `smallest_weight` as its eta. That
+    own weights are at least eta (a_ii >= eta) is an assumption of Lemma 3's source that the paper
+    omits: without it nodes may swap their messages for ever.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> No
     smallest_weight
         In (0, 1].
     rounds
-        Length of the run: rounds 0 to `rounds` - 1 are looked at.
+        Length of the run: rounds 0 to `rounds` - 1 are checked.
 
     Raises
     ------

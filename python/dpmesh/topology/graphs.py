@@ -16,7 +16,7 @@ from dpmesh.topology.topology import Static
 from dpmesh.topology.weights import Weights, weigh
 
 ATTEMPTS = 100
-"""How often a random graph is drawn in search of a connected one."""
+"""The most draws of a random graph in search of a connected one."""
 
 
 def from_networkx(
@@ -28,11 +28,11 @@ def from_networkx(
     ----------
     graph
         Node i of the topology is the i-th of ``graph.nodes``. Self-loops, parallel edges and
-        attributes do not count.
+        attributes are ignored.
     weights
         ``"metropolis"``, ``"max_degree"`` or ``"equal"``, see `dpmesh.topology.Weights`.
     description
-        What reports call it.
+        The name in reports.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
-    """A grid whose edges are glued; node ``row * columns + column`` hears the four next to it.
+    """A grid that wraps around; node ``row * columns + column`` hears the four next to it.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def erdos_renyi(
     """
     nodes = integer("nodes", nodes, at_least=1)
     edge_probability = probability("edge_probability", edge_probability)
-    drawn = edge_probability if 1 - edge_probability < 1 else 0.0  # what networkx can divide by
+    drawn = edge_probability if 1 - edge_probability < 1 else 0.0  # networkx divides by log(1 - p)
     links = _connected(
         lambda seed: nx.fast_gnp_random_graph(nodes, drawn, seed=seed),
         public_generator(key, Use.ERDOS_RENYI),

@@ -23,9 +23,9 @@ SUM_TOLERANCE = 1e-9
 class MixingMatrix:
     """A doubly stochastic matrix A: node i receives the sum over j of A[i, j] times j's message.
 
-    Non-negative, and every row and column sums to 1 within 1e-9 (Assumption 2 (1) and (2) of the
-    online paper, Assumption 1 of the quantized one but for the symmetry). It need not be connected:
-    one round of a time-varying network rarely is.
+    It is non-negative, and every row and column sums to 1 within 1e-9 (Assumption 2 (1) and (2) of
+    the online paper, Assumption 1 of the quantized one except for symmetry). It need not be
+    connected: one round of a time-varying network rarely is.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class MixingMatrix:
 
     @cached_property
     def listeners(self) -> npt.NDArray[np.int64]:
-        """Shape (nodes,): how many other nodes hear each node; of a symmetric A, its `degrees`."""
+        """Shape (nodes,): how many other nodes hear each node; for a symmetric A, the `degrees`."""
         heard = np.bincount(self.weights.indices, minlength=self.nodes)
         others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
@@ -98,9 +98,9 @@ class MixingMatrix:
 
     @cached_property
     def components(self) -> int:
-        """Number of groups of nodes that hear nothing of each other, directly or through others.
+        """Number of groups of nodes between which no message travels, directly or through others.
 
-        The graph of a doubly stochastic matrix is strongly connected as soon as it is connected.
+        The graph of a doubly stochastic matrix is strongly connected if it is connected.
         """
         return int(connected_components(self.weights, directed=False, return_labels=False))
 
@@ -108,10 +108,10 @@ class MixingMatrix:
     def spectral_gap(self) -> float:
         """1 minus the second largest singular value of A, between 0 and 1.
 
-        One round shrinks the distance to the mean by the factor 1 - gap or better. It is 0 for a
-        disconnected graph and for a periodic one (an even ring without weight on the diagonal). For
-        a symmetric A it is 1 minus the second largest modulus of an eigenvalue. A single node has
-        the gap 1. Accuracy as for `algebraic_connectivity`.
+        One round multiplies the distance to the mean by at most 1 - gap. It is 0 for a disconnected
+        graph and for a periodic one (an even ring without weight on the diagonal). For a symmetric
+        A it is 1 minus the second largest modulus of an eigenvalue. A single node has the gap 1.
+        Accuracy as for `algebraic_connectivity`.
         """
         if self.nodes == 1:
             return 1.0

@@ -1,7 +1,7 @@
 """Networks that change over time: each round's graph depends on a key and the round alone.
 
-One key serves a random graph and, on top of it, one sequence of each kind. Two sequences of a kind
-need a key each: with the same key they draw the same numbers.
+One key can serve a random graph and, in addition, one sequence of each kind. Two sequences of the
+same kind need separate keys: with the same key they draw the same numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpmesh.topology.topology import Topology, Varying
 def random_matchings(nodes: int, *, key: Key) -> Varying:
     """Pairwise gossip: each round pairs the nodes at random, and each pair averages.
 
-    With an odd number of nodes one of them pauses.
+    With an odd number of nodes one of them sits the round out.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
 
 
 def shuffled(base: Topology, *, key: Key) -> Varying:
-    """The graph of `base`, its places taken by the nodes in a new random order each round.
+    """The graph of `base`, with the nodes at its places in a new random order each round.
 
     A shuffled random regular graph is a new random regular graph in each round.
 
@@ -68,7 +68,7 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
 
 
 def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
-    """The given matrices in turn, again and again; single ones need not be connected.
+    """The given matrices in turn, again and again; each by itself need not be connected.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Both ends of the spectrum of a Laplacian, for a handful of nodes or 100,000.
+"""Both ends of the spectrum of a Laplacian, for a few nodes or 100,000.
 
 Small matrices are solved densely. Large ones are left to the Lanczos method, which on expanders
 needs a few hundred products. It fails on long, thin graphs (rings, grids), whose eigenvalues crowd
@@ -25,7 +25,7 @@ SHIFT = 1e-12
 
 
 def second_smallest_eigenvalue(laplacian: sparse.csr_array) -> float:
-    """Return the smallest eigenvalue of a symmetric I - A beside that of the constant vector."""
+    """Return the smallest eigenvalue of a symmetric I - A apart from the constant vector's."""
     nodes = laplacian.shape[0]
     if nodes <= DENSE_NODES:
         return float(np.linalg.eigvalsh(laplacian.toarray())[1])

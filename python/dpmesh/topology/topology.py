@@ -22,7 +22,7 @@ class Topology(Protocol):
         ...
 
     def matrix(self, round: int) -> MixingMatrix:
-        """Return the mixing matrix of a round, counted from 0; asked again, the same one."""
+        """Return the mixing matrix of a round, counted from 0; the same one at every call."""
         ...
 
 
@@ -33,8 +33,8 @@ class Static:
     Raises
     ------
     ValueError
-        If it is no mixing matrix, or its graph is not connected: messages would never reach all
-        nodes.
+        If `mixing_matrix` is no mixing matrix, or its graph is not connected: messages would never
+        reach all nodes.
     """
 
     mixing_matrix: MixingMatrix

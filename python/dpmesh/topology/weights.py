@@ -18,10 +18,10 @@ Weights: TypeAlias = Literal["metropolis", "max_degree", "equal"]
 ``"max_degree"``
     1 / (1 + d), where d is the largest degree of the graph.
 ``"equal"``
-    1 / d for each neighbour and nothing for the node itself; for regular graphs only. An even ring,
-    and any other bipartite graph, then never settles: its spectral gap is 0.
+    1 / d for each neighbour and nothing for the node itself; for regular graphs only. On an even
+    ring, or any other bipartite graph, gossip then never converges: the spectral gap is 0.
 
-With the first two a node keeps what is left of 1 for itself. On a regular graph they are the same.
+With the first two a node keeps the rest of 1 for itself. On a regular graph they are the same.
 """
 
 
@@ -31,7 +31,7 @@ def weigh(links: sparse.csr_array, weights: Weights = "metropolis") -> MixingMat
     Parameters
     ----------
     links
-        Shape (nodes, nodes), symmetric: an entry that is not 0 is a link. The diagonal is ignored.
+        Shape (nodes, nodes), symmetric: each nonzero entry is a link. The diagonal is ignored.
     weights
         ``"metropolis"``, ``"max_degree"`` or ``"equal"``, see `Weights`.
 

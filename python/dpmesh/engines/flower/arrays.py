@@ -1,4 +1,4 @@
-"""A model as Flower sends it, arrays with names, and as one row."""
+"""Conversion of a model between Flower's named arrays and one row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's part: what it sends is bounded, and may be hidden, before it leaves."""
+"""The client's part: what it sends is bounded, and may get noise, before it leaves."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ with needed_by("the engine 'flower'"):
 log = getLogger("flwr")
 
 Mod = Callable[[Message, Context, ClientAppCallable], Message]
-"""What a ClientApp puts around its functions; Flower's own name for it has no fixed place."""
+"""A mod, which a ClientApp wraps around its functions; Flower's own type has no fixed module."""
 
 
 class TrainingFailed(RuntimeError):  # noqa: N818
-    """A client could not train; what went wrong may tell of its data and stays with it."""
+    """A client could not train; the reason may reveal its data and stays with the client."""
 
 
 class OnlyTrains(RuntimeError):  # noqa: N818
@@ -44,9 +44,10 @@ def private_update(
     grid: float | None = None,
     budget: Budget | None = None,
 ) -> Mod:
-    """Return a mod for Flower's ClientApp that bounds, and may hide, what a client sends.
+    """Return a mod for Flower's ClientApp that bounds, and may add noise to, what a client sends.
 
-    Give it first of all mods, and to the ClientApp itself: what others do before it is not covered.
+    Make it the first mod, and give it to the ClientApp itself: what other mods do before it is not
+    covered.
 
     Parameters
     ----------
@@ -57,46 +58,46 @@ def private_update(
         None if the server adds the noise. A number adds Gaussian noise here, of this number times
         2 `clipping_norm`, from the client's own operating system.
     grid
-        Of that noise, as of `dpmesh.privacy.mechanisms.Mechanism`: a power of 2, small beside
+        Grid of that noise, as in `dpmesh.privacy.mechanisms.Mechanism`: a power of 2, small beside
         `clipping_norm` / sqrt(dim). None for real-valued noise.
     budget
-        What the client spends in all, whoever asks: it refuses an answer that would be beyond, by
+        The most that the client spends in all, whoever asks: it refuses an answer beyond that with
         `OverBudget`. None for no limit. Needs a noise multiplier.
 
     Guarantee
     ---------
-    Without a noise multiplier the server is trusted: it sees clipped moves, that training failed,
-    and what the app answers to messages of other kinds, such as those to evaluate, as it is. Why
-    training failed stays in the client's own log, and the metrics that come with a model are
-    removed.
+    Without a noise multiplier the server is trusted: it sees clipped moves, whether training
+    failed, and the app's unchanged answers to messages of other kinds, such as those to evaluate.
+    The reason why training failed stays in the client's own log, and the metrics that come with a
+    model are removed.
 
-    With a noise multiplier z, each answer is what `Gaussian` promises for replacing all the
-    client's data: 1/z-Gaussian-DP but for the last bits, or with a `grid` ``1 / (2 z**2)``-
-    concentrated DP; whoever sees it and whatever the server sent.
-    Where training fails, the answer is noise alone, and the client's log says why. Only messages to
-    train, whatever their action, are answered. Not covered are the time that an answer takes, which
-    Flower tells the server, a process that is killed, and what the app does outside of the
-    functions that it registers, as in a ``lifespan``. Flower takes the app from the server: who
-    does not trust that one lets in signed apps only (``flower-supernode --trusted-entities``).
+    With a noise multiplier z, each answer has the guarantee of `Gaussian` for replacing all the
+    client's data: 1/z-Gaussian-DP except for the last bits, or with a `grid` ``1 / (2 z**2)``-zCDP,
+    whoever sees it and whatever the server sent. Where training fails, the answer is noise alone,
+    and the client's log says why. Only messages to train, whatever their action, are answered. Not
+    covered are the time that an answer takes, which Flower tells the server, a process that is
+    killed, and what the app does outside of the functions that it registers, as in a ``lifespan``.
+    Flower takes the app from the server: if you do not trust the server, admit signed apps only
+    (``flower-supernode --trusted-entities``).
 
-    Answers compose, each with new noise. They are written down before training begins, those of all
-    such mods of an app together, and the budget is held against all of them, by `dpmesh.privacy`.
-    What that is worth depends on where the ledger is:
+    Answers compose, each with new noise. They are recorded before training begins, in one ledger
+    for all such mods of an app, and `dpmesh.privacy` checks the budget against all of them. How
+    much that covers depends on where the ledger is:
 
     - In a file, if the SuperNode names one: ``--node-config 'dpmesh-ledger="/path"'``, one for each
-      set of data. It holds for all runs and apps, after restarts, and for messages at the same
-      time: an SQLite database, in which one writes at a time, on the disk before training begins.
+      set of data. It covers all runs and apps, also after restarts, and simultaneous messages: it
+      is an SQLite database with one writer at a time, on disk before training begins.
     - Else in Flower's ``context.state``, which a SuperNode keeps in memory for a run, or a series
-      of runs. It begins anew in another run, which a server starts as it likes, where the SuperNode
-      restarts, and where the app empties it. Flower stores it once the answer is out: what is
-      answered until then, or by a process that is killed just then, goes uncounted, as do all but
-      one of the messages that a simulation gives to one client at the same time.
+      of runs. It starts empty in another run, which a server can start at will, after a restart of
+      the SuperNode, and if the app empties it. Flower stores it once the answer is out: answers
+      until then, or by a process that is killed just then, go uncounted, as do all but one of the
+      simultaneous messages that a simulation gives to one client.
 
     Raises
     ------
     ValueError
-        If an argument is not positive or of another kind, there is a grid or a budget without
-        noise, or the budget is too little for one answer.
+        If an argument is not positive or of the wrong type, there is a grid or a budget without
+        noise, or the budget is too small for one answer.
     """
     positive("clipping_norm", clipping_norm)
     if noise_multiplier is None:
@@ -136,7 +137,7 @@ def _noisy(clipping_norm: float, mechanism: Gaussian, budget: Budget | None) -> 
         write_down(release, context, budget)
         try:
             move = _clipped_move(w, call_next(message, context), clipping_norm)
-        except (Exception, SystemExit):  # that it failed may tell of the data, too
+        except (Exception, SystemExit):  # even that it failed may reveal something of the data
             log.exception("Training failed: the answer is noise alone")
             move = Sensitive(np.zeros_like(w))
         stream = Key.generate().stream(Purpose.NOISE)
@@ -179,7 +180,7 @@ def _clipped_move(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
 def _answer(
     message: Message, name: str, start: ArrayRecord, w: Floats, move: Released | Sensitive
 ) -> Message:
-    """Return a model so far from `start`, of its names, shapes and type, and nothing else."""
+    """Return `start` plus the move, with its names, shapes and type, and nothing else."""
     with np.errstate(over="ignore"):
         model = (w + move).astype(w.dtype)
     return Message(RecordDict({name: unflat(model, start)}), reply_to=message)

@@ -1,4 +1,4 @@
-"""The client's own ledger: what it let out so far, which its budget is held against."""
+"""The client's own ledger: its releases so far, against which its budget is checked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> Non
     Raises
     ------
     OverBudget
-        A `ValueError`, which tells of public numbers alone.
+        A `ValueError`, which reveals public numbers only.
     """
     ledger = Ledger(Plan((), "replace_one", "user"), budget)
     ledger.add(*(replace(release, mechanism=name, noise_multiplier=z) for name, z in past))

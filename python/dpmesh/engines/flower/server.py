@@ -1,4 +1,4 @@
-"""The server's part: a strategy that draws cohorts, adds up, adds noise, and keeps the ledger."""
+"""The server's part: a strategy that draws cohorts, sums, adds noise, and keeps the ledger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 
 
 class DPFedLS(Strategy):
-    """Flower's strategy that runs the server's part of `FederatedLearning`, once.
+    """A Flower strategy for the server's part of one run of `FederatedLearning`.
 
     Parameters
     ----------
@@ -57,15 +57,15 @@ class DPFedLS(Strategy):
         ``clients`` is the number of SuperNodes, which the strategy waits for; how clients train
         (``local_epochs``, ``batch_size``, step sizes) is up to their own app and is not used.
     budget
-        Of the whole run: what would cost more is refused. None for no limit.
+        Budget of the whole run: what would cost more is refused. None for no limit.
     delta
-        For the reports, in [0, 1); by default that of the budget, or 0.
+        Delta of the reports, in [0, 1); by default that of the budget, or 0.
     trust
         ``"central"``: the server sees each client's clipped move and adds the noise. ``"local"``:
         each client adds its own, by ``private_update(clipping_norm, noise_multiplier, grid=grid)``
         with the algorithm's numbers, and the server never sees a move without noise.
     key
-        Of the server; by default a new one from the operating system.
+        Key of the server; by default a new one from the operating system.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class DPFedLS(Strategy):
         self._rounds = 1
 
     def plan(self, rounds: int) -> Plan:
-        """Return the releases of so many rounds: of the server, or of one client in all of them."""
+        """Return the releases of `rounds` rounds: the server's, or one client's in all rounds."""
         if self._is_central:
             return self.algorithm.plan(rounds)
         return Plan(
@@ -132,8 +132,8 @@ class DPFedLS(Strategy):
         Raises
         ------
         ValueError
-            Before the first round, if `num_rounds` rounds are over the budget, or the strategy, or
-            its key unless it is seeded, has run before: its rounds would draw the same noise again.
+            Before the first round, if `num_rounds` rounds are over the budget, or if the strategy,
+            or its key unless seeded, has run before: the rounds would draw the same noise again.
         """
         if self._ledger:
             fail("strategy", "a new one for each run", f"one that ran {len(self._ledger)} rounds")
@@ -196,7 +196,7 @@ class DPFedLS(Strategy):
         return None
 
     def summary(self) -> None:
-        """Write into Flower's log what the rounds cost: before the first, what all of them will."""
+        """Log what the rounds so far cost; before the first one, what all rounds will cost."""
         log.info("\t%s sees the clients' moves", "The server" if self._is_central else "Nobody")
         told = self.report if self._ledger else self._report(self.plan(self._rounds))
         for line in str(told).splitlines():
@@ -211,7 +211,7 @@ class DPFedLS(Strategy):
 
     @property
     def _server(self) -> FederatedLearning:
-        """The algorithm with the noise that the sum carries, which estimators go by."""
+        """The algorithm with the noise of the whole sum, as estimators need it."""
         if self._is_central or self.algorithm.noise_multiplier is None:
             return self.algorithm
         assert self._state is not None
@@ -227,7 +227,7 @@ class DPFedLS(Strategy):
         return self.algorithm.mechanism.planned(t, self._by_client)
 
     def _noisy_sum(self, moves: Floats, t: int) -> tuple[Released, Release]:
-        """Clip the moves again, whatever the clients did, and let their sum out."""
+        """Clip the moves again, whatever the clients did, and release their sum."""
         if len(moves):
             kernels.clip_rows(moves, self.algorithm.clipping_norm, out=moves)
         total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(moves.dtype)
@@ -241,7 +241,7 @@ class DPFedLS(Strategy):
         return noisy, release
 
     def _connected(self, grid: Grid) -> list[int]:
-        """Wait for all clients; return their numbers on the grid, ascending."""
+        """Wait for all clients; return their node ids on the grid, ascending."""
         wanted = self.algorithm.clients
         while len(nodes := sorted(grid.get_node_ids())) < wanted:
             log.info("%d of %d clients are connected", len(nodes), wanted)
@@ -260,7 +260,7 @@ def _move(answer: Message, w: Floats) -> Floats | None:
         return None
     try:
         model = flat(next(iter(answer.content.array_records.values())))
-    except Exception:  # what is no array fails to be read in many ways
+    except Exception:  # reading anything but arrays can fail in many ways
         return None
     if model.shape != w.shape:
         return None
