@@ -102,7 +102,7 @@ def online(
     batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
     step_size: Annotated[float, typer.Option(help="In the first round, alpha_1.")] = 0.5,
 ) -> None:
-    """Online learning, for replacing an example, which one round uses: for any number of rounds.
+    """Online learning, for replacing an example, which one round uses: for any round count.
 
     Give --epsilon or --noise to get the other.
     """
@@ -171,7 +171,7 @@ def without_replacement(
     step_size: StepSize = 0.1,
     lipschitz: Lipschitz = 1.0,
 ) -> None:
-    """SGD without replacement, for replacing a record, which one step uses: for any number of rounds.
+    """SGD without replacement, for replacing a record, which one step uses: for any round count.
 
     Give --epsilon or --noise to get the other.
     """
