@@ -94,6 +94,14 @@ def _third(round: int, *, x: topology.MixingMatrix) -> topology.MixingMatrix:
     return x if round > 1 else topology.ring(4).mixing_matrix
 
 
+def test_a_run_does_not_go_on_in_another_version(tmp_path, monkeypatch) -> None:
+    """Which may give other values for a key, under the noise of those that are out."""
+    online(tmp_path / "run")
+    monkeypatch.setattr("dpmesh.simulator.checkpoint.__version__", "99.0")
+    with pytest.raises(ValueError, match=r"dpmesh: wanted \d.*, that of the run in .*, got 99\.0$"):
+        online(tmp_path / "run")
+
+
 def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) -> None:
     matchings = [topology.random_matchings(4, key=dm.Key.seeded(seed)) for seed in (0, 1)]
     given = [topology.Static(topology.ring(4).mixing_matrix), topology.Static(LAZY)]

@@ -61,7 +61,7 @@ class Checkpoint:
         every: int | None,
     ) -> None:
         self.path = Path(path)
-        self._run = {"key": ", ".join(dict.fromkeys(keys)), **run}
+        self._run = {"dpmesh": __version__, "key": ", ".join(dict.fromkeys(keys)), **run}
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every
@@ -104,7 +104,6 @@ class Checkpoint:
         header = {
             "format": "dpmesh checkpoint",
             "version": VERSION,
-            "dpmesh": __version__,
             "run": self._run,
             "progress": encode(progress, arrays),
         }
