@@ -78,8 +78,9 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     path
         The file.
     dim
-        Number of features. Without it the largest index in the file decides, which may differ
-        between two files of one data set: give it.
+        Number of features. Without it the largest index in the file counts, so that two files of
+        one data set may differ, and a single record may decide how long the released models are:
+        give it, from public knowledge.
 
     Returns
     -------

@@ -40,6 +40,7 @@ def load(
     ],
     folder: str | None = None,
     file: str | None = None,
+    dim: int | None = None,
     records: int | None = None,
     positive: tuple[int, ...] | None = None,
     test_fraction: float = 0.2,
@@ -57,6 +58,9 @@ def load(
         Where its files are; by default the subfolder of that name of the folder DPMESH_DATA.
     file
         Your own file: a table of numbers, the label last ("csv"), or LIBSVM's format.
+    dim
+        Number of features in LIBSVM's format, from public knowledge; by default the largest index
+        in the file, which a single record may decide and every released model shows.
     records
         Use the first so many only; by default all.
     positive
@@ -69,7 +73,7 @@ def load(
     unit_norm
         Whether each record is divided by its L2 norm.
     """
-    dataset = _read(source, folder, file)
+    dataset = _read(source, folder, file, dim)
     if positive is not None and not np.isin(dataset.labels, positive).any():
         fail("positive", f"labels of {dataset.name}", list(positive))
     if records is not None:
@@ -83,12 +87,15 @@ def load(
     return dataset, test_fraction, probability("public_fraction", public_fraction, one=False)
 
 
-def _read(source: str, folder: str | None, file: str | None) -> Dataset:
-    own = {"csv": data.read_csv, "libsvm": data.read_libsvm}
+def _read(source: str, folder: str | None, file: str | None, dim: int | None) -> Dataset:
+    own: dict[str, Maker] = {"csv": data.read_csv, "libsvm": partial(data.read_libsvm, dim=dim)}
+    if dim is not None and source != "libsvm":
+        fail("dim", f"none for the source {source!r}, whose files have it", dim)
     if source in own:
         if file is None:
             fail("file", f"the file of the source {source!r}", "none")
-        return own[source](file)
+        read: Dataset = own[source](file)
+        return read
     if file is not None:
         fail("file", f"none for the source {source!r}, whose files are in a folder", file)
     loader: Maker = getattr(data, source)
