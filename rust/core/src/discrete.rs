@@ -1,19 +1,19 @@
-//! Discrete Laplace and Gaussian noise on the integers: what is added to integers (counts, codes) without the leaks of
-//! floating point. Each row comes from the stream of its own node.
+//! Discrete Laplace and Gaussian noise: added to integers (counts, codes), it has none of the leaks of floating point.
+//! Each row comes from the stream of its own node.
 //!
 //! # How
 //! The magnitude of a discrete Laplace variable is at least `k` with probability `2 exp(-k / scale) / (1 + exp(-1 /
-//! scale))`, which is whether a uniform number is below that. So it is the whole part of the magnitude of a continuous
-//! Laplace sample, scaled and shifted. Floating point finds it, but for the few samples that lie within its error of an
-//! integer: there 64 more random bits are drawn, and the uniform number of 127 bits is compared with the threshold,
-//! which is computed to 100 bits. Gaussian samples are chosen among Laplace ones by rejection (Canonne, Kamath and
-//! Steinke, 2020).
+//! scale))`: it is, if a uniform number is below that threshold. So the magnitude is the integer part of that of a
+//! continuous Laplace sample, scaled and shifted. Floating point finds it, except for the few samples within its error
+//! of an integer: for these 64 more random bits are drawn, and the uniform number of 127 bits is compared with the
+//! threshold, which is computed to 100 bits. Gaussian samples are chosen among Laplace ones by rejection (Canonne,
+//! Kamath and Steinke, 2020).
 //!
 //! # Guarantee
-//! The law of a sample is within 2^-73 of the textbook's in total variation: `scale * 2^-101`, 2^-76 at most, for all
-//! thresholds together, 2^-85 for the tail and, of Gaussian samples, 2^-94 for the coin; three times all that because
-//! of the rejection. For n samples of a mechanism that would be (epsilon, delta) private, `(1 + exp(epsilon)) n 2^-73`
-//! belongs in delta.
+//! The law of a sample is within 2^-73 of the exact one in total variation: all thresholds together contribute
+//! `scale * 2^-101`, at most 2^-76, the tail 2^-85 and, for Gaussian samples, the coin 2^-94; rejection triples their
+//! sum. For n samples of a mechanism that is (epsilon, delta)-private with exact ones, add
+//! `(1 + exp(epsilon)) n 2^-73` to delta.
 
 mod acceptance;
 mod laplace;
@@ -30,8 +30,8 @@ use crate::stream::{BLOCK_BYTES, Stream};
 /// Candidates whose random bits lie together: first the words of all of them, then their coins.
 const UNIT: usize = 16;
 
-/// Samples that are drawn one after the other from candidates of their own; where a row is cut into them is part of the
-/// definition of the values.
+/// Samples that are drawn one after the other from candidates of their own. A row is cut into such groups, and its
+/// values depend on this number.
 const GROUP: usize = 1024;
 
 /// Candidates of a group. At least 69% are accepted, so that there are too few with probability below 2^-200.
@@ -40,24 +40,24 @@ const CANDIDATES: usize = 2 * GROUP;
 /// Candidates whose bits are drawn from the stream in one go.
 const CHUNK: usize = 512;
 
-/// Rows of up to so many samples are drawn several at a time.
+/// Rows of up to this many samples are drawn several at a time.
 const SHORT: usize = 128;
 
-/// Block of the stream from which on each candidate has 16 bytes that decide where its first bits do not.
+/// The block of the stream from which on each candidate has 16 more bytes, which decide where its first bits do not.
 const MORE: usize = 1 << 29;
 
 /// Largest scale.
 const LARGEST_SCALE: f64 = (1 << 25) as f64;
 
-/// Below this scale P(0) is 1 up to 2^-74.
+/// Below this scale P(0) is within 2^-74 of 1.
 const NEGLIGIBLE_SCALE: f64 = 0.019;
 
 /// The law of noise on the integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiscreteLaw {
-    /// P(k) ~ exp(-|k| / scale).
+    /// P(k) proportional to exp(-|k| / scale).
     Laplace,
-    /// P(k) ~ exp(-k^2 / (2 scale^2)).
+    /// P(k) proportional to exp(-k^2 / (2 scale^2)).
     Gaussian,
 }
 
@@ -65,7 +65,7 @@ pub enum DiscreteLaw {
 /// `scale` of 0 means no noise.
 ///
 /// # Errors
-/// If `scale` is not between 0 and 2^25, `out` is no whole number of rows, or the nodes are not distinct or not one
+/// If `scale` is not between 0 and 2^25, `out` is not a whole number of rows, or the nodes are not distinct or not one
 /// for each row.
 pub fn discrete_noise_into(
     law: DiscreteLaw,
@@ -124,7 +124,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// 64 bits more for its magnitude, and 64 more for its coin.
+    /// 64 more bits for its magnitude, and 64 more for its coin.
     #[cold]
     fn more(self) -> [u64; 2] {
         let mut block = [0; BLOCK_BYTES];
@@ -149,7 +149,7 @@ impl DiscreteNoise {
         }
     }
 
-    /// Bytes of so many candidates, whole units: a word of 64 bits each, and for rejection a coin of 32 bits.
+    /// Bytes of this many candidates, whole units: a word of 64 bits each, and for rejection a coin of 32 bits.
     fn bytes_of(&self, candidates: usize) -> usize {
         candidates * if self.acceptance.is_some() { 12 } else { 8 }
     }
@@ -159,7 +159,7 @@ impl DiscreteNoise {
         self.bytes_of(candidate / UNIT * UNIT) / BLOCK_BYTES
     }
 
-    /// About as many candidates as make so many samples, whole units and at most a [`CHUNK`].
+    /// About as many candidates as this many samples need, whole units and at most a [`CHUNK`].
     fn candidates_for(&self, samples: usize) -> usize {
         let likely = if self.acceptance.is_some() {
             samples * 4 / 3 + 2
@@ -195,7 +195,7 @@ impl DiscreteNoise {
         }
     }
 
-    /// Draws samples from the candidates from `from` on; `bytes` are for as many as make so many samples.
+    /// Fills `x` with samples from the candidates from `from` on; `bytes` is memory for their random bits.
     fn draw(&self, mut from: Candidate<'_>, mut x: &mut [i64], bytes: &mut [u8]) {
         while !x.is_empty() {
             let candidates = self.candidates_for(x.len());
@@ -208,7 +208,7 @@ impl DiscreteNoise {
         }
     }
 
-    /// Puts candidates that are accepted into `x`, as far as it goes, and returns how many.
+    /// Puts accepted candidates into `x`, as many as it has room for, and returns how many.
     #[inline(always)]
     fn choose(&self, from: Candidate<'_>, bytes: &[u8], x: &mut [i64]) -> usize {
         let mut kept = 0;
@@ -226,7 +226,7 @@ impl DiscreteNoise {
         kept
     }
 
-    /// Puts those of one unit that are accepted in front, and returns how many.
+    /// Puts the accepted candidates of one unit at the front of `x`, and returns how many.
     #[inline(always)]
     fn choose_unit(&self, from: Candidate<'_>, bytes: &[u8], x: &mut [i64; UNIT]) -> usize {
         let (words, coins) = bytes.split_at(8 * UNIT);
@@ -241,7 +241,7 @@ impl DiscreteNoise {
         let accepted = acceptance.decide(values, coins, |l| from.after(l).more()[1]);
         let mut kept = 0;
         for (l, value) in values.iter().enumerate() {
-            // What is not accepted is overwritten by the next.
+            // The next one overwrites it if it is not accepted.
             x[kept % UNIT] = *value;
             kept += usize::from(accepted.0[l]);
         }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn each_candidate_has_its_own_64_bits_more() {
+    fn each_candidate_has_64_more_bits_of_its_own() {
         let noise = DiscreteNoise::new(DiscreteLaw::Laplace, 300.5);
         let threshold = noise.laplace.threshold(1000.0);
         let high = (threshold >> 64) as u64;

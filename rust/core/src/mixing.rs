@@ -15,26 +15,26 @@ use rows::{Columns, LONG, Tile, mix_long, mix_past_cache, mix_short};
 mod panels;
 mod rows;
 
-/// Products that take as long as the work on one element elsewhere.
+/// Products that cost as much as one element of simpler work (see [`is_serial`]).
 const PRODUCTS: usize = 4;
 
 /// Elements of `Y` that one task computes.
 const TILE: usize = 1 << 14;
 
-/// Columns of a task, for few nodes: so many, whole panels, or a multiple where that leaves tasks enough.
+/// Columns of a task, for few nodes: this many, which are whole panels, or a multiple if that leaves enough tasks.
 const BLOCK: usize = 576;
 
-/// Tasks that are enough.
+/// Enough tasks.
 const TASKS: usize = 32;
 
-/// Bytes of `X` from which on it, `Y` and one more array of this size, as a run has, do not stay in a shared cache of
+/// From this many bytes of `X` on, it, `Y` and one more array of this size, as a run has, exceed a shared cache of
 /// 32 MiB.
 const FROM_MEMORY: usize = (32 << 20) / 3;
 
-/// Bytes that stay in the second-level cache beside others.
+/// Bytes that stay in the L2 cache beside other data.
 const CACHED: usize = 1 << 19;
 
-/// A result of more bytes does not stay in a third-level cache of 32 MiB beside `x`, and is written past it.
+/// A result of more bytes does not stay in an L3 cache of 32 MiB beside `x`, and is written past it.
 const LARGE: usize = 24 << 20;
 
 /// Rows of a task that writes past the cache.
@@ -43,7 +43,7 @@ const ROWS: usize = 32;
 /// Columns of such a task.
 const COLUMNS: usize = 2048;
 
-/// Columns of a task at most, for few nodes.
+/// The most columns of a task, for few nodes.
 const WIDEST: usize = 4 * BLOCK;
 
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
@@ -96,7 +96,7 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
         self.indptr.len() - 1
     }
 
-    /// Whether nearly all neighbours are at most `distance` rows away.
+    /// Whether nearly all neighbours are at most `distance` rows away: all but one in every four rows.
     fn is_local(&self, distance: usize) -> bool {
         let far = |i| {
             let (neighbours, _) = self.row(i);
@@ -116,10 +116,10 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
     }
 }
 
-/// `out = A X`, for `x` of one row of `dim` elements for each column of `a`, and `out` of one for each row.
+/// `out = A X`, where `x` has one row of `dim` elements for each column of `a`, and `out` one for each row of `a`.
 ///
 /// # Errors
-/// If `x` or `out` has not as many elements.
+/// If `x` or `out` does not have that many elements.
 pub fn mix_into<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
@@ -157,14 +157,15 @@ pub fn mix_into<T: Real>(
     Ok(())
 }
 
-/// `out = A X` in blocks of columns, for few nodes: a panel of few columns stays in the cache until all rows have it.
+/// `out = A X` in blocks of columns, for few nodes: a panel of few columns stays in the cache until all rows are
+/// summed.
 fn mix_blocks<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: Columns<'_, T>,
     serial: bool,
     out: &mut [T],
 ) {
-    // Where rows are whole lines long, all blocks but the first begin with a line.
+    // If rows are whole cache lines long, all blocks but the first begin at a line.
     let width = (x.dim / TASKS).next_multiple_of(BLOCK).min(WIDEST);
     let ahead = if size_of_val(x.x) < FROM_MEMORY {
         Ahead::Panel
@@ -211,12 +212,12 @@ fn mix_tiles_past_cache<T: Real>(
     );
 }
 
-/// `out = A (X + noise)`, to the bit what [`mix_into`] makes of what [`add_noise_into`](crate::noise::add_noise_into)
-/// makes of `x`. A thread holds 512 noisy columns at a time, or more if there are few nodes.
+/// `out = A (X + noise)`, with the bits of [`add_noise_into`](crate::noise::add_noise_into) followed by [`mix_into`]. A
+/// thread holds 512 noisy columns at a time, or more if there are few nodes.
 ///
 /// # Errors
-/// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into), and if a noisy element is NaN or infinite; what
-/// `out` then holds is not defined.
+/// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into); if a noisy element is NaN or infinite, the
+/// content of `out` is undefined.
 pub fn mix_noisy_into<T: Sample>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
@@ -234,7 +235,7 @@ pub fn mix_noisy_into<T: Sample>(
         bounds.check_finite()?;
         return mix_into(a, &sent, dim, out);
     }
-    // One line more than the columns: rows a power of two apart would share few places in the cache.
+    // One cache line more than the columns: rows a power of two apart would compete for few places in the cache.
     let (nodes, apart) = (a.columns, width + LINE / size_of::<T>());
     let a = Placed::new(a, apart);
     let tiles = column_tiles(out, dim, 0, width).into_iter();
@@ -246,7 +247,7 @@ pub fn mix_noisy_into<T: Sample>(
         |(chunk, sent), (column, mut rows)| {
             let len = rows[0].len();
             for (row, sent) in sent.chunks_exact_mut(apart).enumerate() {
-                // What the next row reads and what the result takes the place of come while this row is drawn.
+                // Prefetch what the next row reads and where the result goes while this row is drawn.
                 fetch_all(x, (row + 1) * dim + column, len);
                 if let Some(out) = rows.get(row) {
                     fetch_all(out, 0, len);

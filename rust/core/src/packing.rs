@@ -3,9 +3,9 @@
 //! # Format
 //! The symbol of a code `c` is `2 c` for `c >= 0` and `-2 c - 1` for `c < 0` (zigzag). In a message of `bits` bits a
 //! code, the codes from `-(2^(bits - 1) - 1)` to `2^(bits - 1) - 1` are written as their symbols; any other code is
-//! escaped and written as `2^bits - 1`. The symbols follow each other from the lowest bit of the first byte upwards, with
-//! zeros up to a whole byte. Then come the escaped codes in order, 8 bytes each, little-endian. A sequence of codes has
-//! exactly one message.
+//! escaped and written as `2^bits - 1`. The symbols follow each other from the lowest bit of the first byte upwards,
+//! with zeros up to a whole byte. Then come the escaped codes in order, 8 bytes each, little-endian. A sequence of
+//! codes has exactly one message.
 
 use crate::KernelError;
 use crate::error::{rows, same_len};
@@ -55,8 +55,8 @@ pub fn bits_needed<C: Code>(codes: &[C]) -> u32 {
 /// The length in bytes of the message of each row of `dim` codes.
 ///
 /// # Errors
-/// If `bits` is not between 1 and 32, `codes` is not a whole number of rows, or `out` does not have one element for each
-/// row.
+/// If `bits` is not between 1 and 32, `codes` is not a whole number of rows, or `out` does not have one element for
+/// each row.
 pub fn packed_sizes_into<C: Code>(
     codes: &[C],
     dim: usize,

@@ -201,8 +201,8 @@ pub(crate) fn for_each_row_with<T: Send, S>(
     });
 }
 
-/// As [`for_each_row`], calling `work(first_row, rows)` for several rows at once: with short rows, the set-up costs more
-/// than the work on each.
+/// As [`for_each_row`], calling `work(first_row, rows)` for several rows at once: with short rows, the set-up costs
+/// more than the work on each.
 pub(crate) fn for_each_group<T: Send>(
     x: &mut [T],
     dim: usize,

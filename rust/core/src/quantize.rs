@@ -2,10 +2,10 @@
 //! it.
 //!
 //! For `t = x / step`, rounded to `f64`, the code is `floor(t) + 1` with probability `t - floor(t)` and `floor(t)`
-//! otherwise, so that the mean of `code * step` is `x` and its variance is that of [`variance_into`]. The coin is compared
-//! with the fraction, never added to `t`, which would round it away for large `t`; it has 24 random bits for `f32` and 53
-//! for `f64`, and the probability of going up is the fraction rounded up to that many bits (Aysal, Coates, Rabbat:
-//! Distributed average consensus with dithered quantization, IEEE Trans. Signal Processing 2008).
+//! otherwise, so that the mean of `code * step` is `x` and its variance is that of [`variance_into`]. The coin is
+//! compared with the fraction, never added to `t`, which would round it away for large `t`; it has 24 random bits for
+//! `f32` and 53 for `f64`, and the probability of going up is the fraction rounded up to that many bits (Aysal, Coates,
+//! Rabbat: Distributed average consensus with dithered quantization, IEEE Trans. Signal Processing 2008).
 //!
 //! # Guarantee
 //! Quantized after a mechanism has added its noise, the codes are a function of its release and of independent coins:

@@ -242,8 +242,8 @@ impl<'a, S: Sampler> Source<'a, S> {
             let units = x.len().div_ceil(samples);
             let bytes = &mut chunk.bytes.0[..4 * words * units];
             let first = first.after(0, i * CHUNK);
-            // Prefetch this chunk's output while its random bits are drawn, and the next chunk's input while they become
-            // samples. Both at once would stall the processor.
+            // Prefetch this chunk's output while its random bits are drawn, and the next chunk's input while they
+            // become samples. Both at once would stall the processor.
             let len = x.len().min(FETCHED / size_of::<S::Stored>());
             fetch_all(x, 0, len);
             let block = self.block(first.column);

@@ -1,6 +1,6 @@
 //! From random words to standard Gaussian and Laplace samples: branch-free scalar arithmetic, so that the compiler
-//! vectorizes loops over it. Every step is rounded in one defined way (`mul_add` once, the rest as written), so that the
-//! bits are the same on every processor.
+//! vectorizes loops over it. Every step is rounded in one defined way (`mul_add` once, the rest as written), so that
+//! the bits are the same on every processor.
 //!
 //! The polynomials are minimax fits; their errors are below the rounding of the type.
 

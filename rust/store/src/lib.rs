@@ -70,10 +70,10 @@ fn copy_lines<T: Number>(to: &mut [T], from: &[T]) {
         let to: *mut __m128i = to.as_mut_ptr().cast();
         let from: *const __m128i = from.as_ptr().cast();
         // SAFETY: both chunks are a line long, which is four vectors, and `to` is aligned to a line. A `Number` has no
-        // padding. Every x86-64 processor has SSE2. Nobody reads `to` before `fence`: only `Writer::copy` calls this, on
-        // slices borrowed for the `'a` of the `Writer`. `'a` is a lifetime parameter of `past_cache`, so it lasts until
-        // the call ends; and before that call returns or unwinds it drops the `Writer`, on the same thread: a `Writer`
-        // can be neither moved out of its reference nor sent to another thread.
+        // padding. Every x86-64 processor has SSE2. Nobody reads `to` before `fence`: only `Writer::copy` calls this,
+        // on slices borrowed for the `'a` of the `Writer`. `'a` is a lifetime parameter of `past_cache`, so it lasts
+        // until the call ends; and before that call returns or unwinds it drops the `Writer`, on the same thread: a
+        // `Writer` can be neither moved out of its reference nor sent to another thread.
         unsafe {
             let vectors = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
             for (i, vector) in vectors.into_iter().enumerate() {

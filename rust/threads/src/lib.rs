@@ -57,8 +57,8 @@ pub fn before_fork() {
     });
 }
 
-/// To be called after the fork, in the parent and in the child. The child gets new threads, as the old ones do not exist
-/// there.
+/// To be called after the fork, in the parent and in the child. The child gets new threads, as the old ones do not
+/// exist there.
 pub fn after_fork(is_child: bool) {
     if let Some(mut global) = FORKING.take()
         && is_child

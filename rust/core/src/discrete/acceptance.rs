@@ -12,12 +12,12 @@ pub(super) struct Acceptance {
     mode: f64,
 }
 
-/// Which of a unit are accepted.
+/// Which candidates of a unit are accepted.
 #[repr(align(64))]
 pub(super) struct Accepted(pub [bool; UNIT]);
 
 impl Acceptance {
-    /// Relative error that [`exp_of_negative`] of a rounded gamma may have, generously.
+    /// A generous bound of the relative error of [`exp_of_negative`] of a rounded gamma.
     const TOLERANCE: f64 = 1.0 / (1_u64 << 38) as f64;
 
     pub fn new(sigma: f64) -> Acceptance {
@@ -27,8 +27,8 @@ impl Acceptance {
         }
     }
 
-    /// Whether each candidate's coin is below `exp(-gamma)`. Its first 32 bits decide, but where they do not: there it
-    /// has `more(lane)` behind them.
+    /// Whether each candidate's coin is below `exp(-gamma)`. Where its first 32 bits do not decide, those of
+    /// `more(lane)` follow them.
     #[inline(always)]
     pub fn decide(
         &self,

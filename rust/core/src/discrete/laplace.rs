@@ -4,20 +4,20 @@ use super::UNIT;
 use crate::Sample;
 use crate::double_double::DoubleDouble;
 
-/// A standard Laplace sample of up to this magnitude is found in floating point with an error below [`TOLERANCE`]: half
-/// of 2^-63 of the uniform number, which is at least exp(-16), and rounding.
+/// Up to this magnitude, floating point finds a standard Laplace sample with an error below [`TOLERANCE`]: from half of
+/// 2^-63 in the uniform number, which is at least exp(-16), and from rounding.
 const SURE: f64 = 16.0;
 const TOLERANCE: f64 = 1.0 / (1_u64 << 40) as f64;
 
-/// The law with P(k) ~ exp(-|k| / scale).
+/// The law with P(k) proportional to exp(-|k| / scale).
 pub(super) struct Laplace {
     scale: f64,
-    /// `-scale ln((1 + exp(-1 / scale)) / 2)`: what the magnitude has for the largest uniform number.
+    /// `-scale ln((1 + exp(-1 / scale)) / 2)`: the magnitude for a uniform number of 1, before it is cut to an integer.
     shift: f64,
 }
 
-/// A unit of Laplace variables. In one line of the cache, or what vectors store would have to get there before single
-/// numbers can be read.
+/// A unit of Laplace variables, aligned to cache lines: single numbers are read right after vectors are stored, and
+/// would have to wait for a vector that straddles two lines.
 #[repr(align(64))]
 pub(super) struct Candidates(pub [i64; UNIT]);
 
@@ -30,7 +30,7 @@ impl Laplace {
         }
     }
 
-    /// Variables from a sign and 63 bits each; those which are not sure from these, of `more(lane)` behind them too.
+    /// Variables from a sign and 63 bits each; where these do not decide, the bits of `more(lane)` follow them.
     #[inline(always)]
     pub fn candidates(&self, words: &[[u8; 8]; UNIT], more: impl Fn(usize) -> u64) -> Candidates {
         let (mut candidates, close) = self.quick(words);
@@ -50,7 +50,7 @@ impl Laplace {
         candidates
     }
 
-    /// Variables as floating point finds them, and where that may be wrong.
+    /// Variables as floating point finds them, and whether each may be wrong.
     #[inline(always)]
     fn quick(&self, words: &[[u8; 8]; UNIT]) -> (Candidates, [bool; UNIT]) {
         const TO_INTEGER: f64 = (1_u64 << 52) as f64;
@@ -72,7 +72,7 @@ impl Laplace {
         (candidates, close)
     }
 
-    /// The magnitude from a uniform number of 63 and 64 bits.
+    /// The magnitude from a uniform number of 63 high and 64 low bits.
     #[cold]
     pub fn magnitude(&self, high: u64, low: u64) -> i64 {
         let uniform = u128::from(high) << 64 | u128::from(low);
@@ -120,7 +120,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// Beside a threshold, up to twice as far from it as numbers are close, and at its very place.
+        /// Tries numbers at a threshold and up to twice as far from it as counts as close.
         #[test]
         fn quick_magnitudes_are_the_exact_ones(
             scale in (-3.9_f64..17.3).prop_map(f64::exp),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_close_is_decided_by_64_bits_more() {
+    fn close_numbers_are_decided_by_64_more_bits() {
         let noise = Laplace::new(300.5);
         let threshold = noise.threshold(1000.0);
         let mut words = [1_u64 << 62; UNIT];

@@ -1,4 +1,4 @@
-//! Which records a node works on, and what becomes of their losses.
+//! Which records a node works on, and how their losses are combined.
 
 use crate::error::{non_negative, positive};
 use crate::projection::Norm;
@@ -66,7 +66,7 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// The records of so many nodes from `first` on, if each node has one.
+    /// The records of `nodes` nodes from `first` on, if each node has one.
     #[inline(always)]
     pub(super) fn singles(&self, first: usize, nodes: usize) -> Option<&'a [i64]> {
         match self.starts {
@@ -85,8 +85,8 @@ impl<'a> Batches<'a> {
 pub struct Averaging {
     /// Factor of `|W|^2 / 2`.
     pub regularization: f64,
-    /// What the sum is divided by; None: the length of the batch (a node without records then has its
-    /// regularizer alone).
+    /// What the sum is divided by; `None` for the length of the batch (the objective of a node without records is then
+    /// its regularizer alone).
     pub divide_by: Option<f64>,
 }
 
@@ -101,7 +101,7 @@ impl Averaging {
         1.0 / self.divide_by.unwrap_or(batch.len().max(1) as f64)
     }
 
-    /// What a step of this size leaves of the parameters.
+    /// The factor by which a step of this size shrinks the parameters.
     #[inline(always)]
     pub(super) fn decay(&self, step_size: f64) -> f64 {
         1.0 - step_size * self.regularization
@@ -122,16 +122,16 @@ impl Clipping {
         positive("clipping_norm", self.bound)
     }
 
-    /// What a gradient of this norm is multiplied with; NaN for a norm that is not finite.
+    /// The factor that clips a gradient of this norm; NaN for a norm that is not finite.
     #[inline(always)]
     pub(super) fn factor(&self, norm: f64) -> f64 {
-        // Without branches: a processor cannot foresee which of many records of about this norm exceed it.
+        // Without branches: which of many norms near the bound exceed it is unpredictable.
         (self.bound / norm).min(1.0) + 0.0 * norm
     }
 }
 
-/// What records are multiplied with; 0 where too few of its bits are left: rounded up, it would let the clipped
-/// gradient of a record of the largest numbers out of its ball.
+/// The factor of a record; 0 where it has too few bits left: rounded up, it would let the clipped gradient of a record
+/// of the largest numbers out of its ball.
 #[inline(always)]
 pub(super) fn records_factor<T: Real>(factor: f64) -> T {
     let factor = T::from_f64(factor);

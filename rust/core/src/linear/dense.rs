@@ -9,7 +9,7 @@ use crate::parallel::vectorized;
 use crate::projection::{Norm, sum_of_powers};
 use crate::wide::{Wide, in_wide_vectors};
 
-/// Sums of the inner product of one record: few, so that short ones fill them.
+/// Partial sums of the inner product of one record: few, so that short records fill them.
 const LANES: usize = 8;
 
 /// A row-major matrix of features: one row for each record.
@@ -23,7 +23,7 @@ impl<'a, T: Wide> Dense<'a, T> {
     /// The matrix with these values and this many columns.
     ///
     /// # Errors
-    /// If `features` is no whole number of rows.
+    /// If `features` is not a whole number of rows.
     pub fn new(features: &'a [T], columns: usize) -> Result<Dense<'a, T>, KernelError> {
         rows("features", features.len(), columns)?;
         Ok(Dense {

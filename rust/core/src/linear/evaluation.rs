@@ -1,4 +1,4 @@
-//! What a linear model is worth: losses and right answers, for one stack of nodes, shared among threads.
+//! Evaluation of a linear model: losses and right answers, for one stack of nodes, shared among threads.
 
 use super::model::RECORDS_AT_ONCE;
 use super::scratch::on_lines;
@@ -8,7 +8,7 @@ use crate::error::{rows, same_len};
 use crate::parallel::{for_each, for_each_row_with, is_serial, map, vectorized};
 use crate::projection::{Norm, norm};
 
-/// Records that one task scores: their features stay in the second-level cache from the first outputs to the last.
+/// Records that one task scores: their features stay in the L2 cache from the first outputs to the last.
 pub(super) const RECORDS_PER_TASK: usize = 120;
 
 impl<F: Features> LinearModel<'_, F> {

@@ -31,7 +31,7 @@ impl Loss {
         }
     }
 
-    /// Derivative in the score.
+    /// Derivative with respect to the score.
     #[inline(always)]
     fn slope(self, score: f64, target: f64) -> f64 {
         match self {
@@ -41,7 +41,7 @@ impl Loss {
                 let numerator = if margin > 0.0 { small } else { 1.0 };
                 -target * numerator / (1.0 + small)
             }
-            // The other way it is NaN if the score is not finite.
+            // `0.0 * score` is NaN if the score is not finite.
             Loss::Hinge => select_unpredictable(target * score < 1.0, -target, 0.0 * score),
             Loss::Squared => score - target,
         }
@@ -114,7 +114,7 @@ impl Objective<'_> {
         }
     }
 
-    /// Fails unless the record has a label that the loss can work with.
+    /// Fails unless the record's label fits the loss.
     #[inline(always)]
     pub(crate) fn check(&self, record: usize) -> Result<(), KernelError> {
         match *self {
@@ -162,7 +162,7 @@ impl Objective<'_> {
         pairs.map(move |(&score, target)| loss.value(score, target))
     }
 
-    /// Overwrites the scores of some records with the derivatives of their losses in them.
+    /// Overwrites the scores of some records with the derivatives of their losses.
     #[inline(always)]
     pub(crate) fn slopes_in_place(&self, records: &[i64], scores: &mut [f64]) {
         match *self {
@@ -209,8 +209,8 @@ impl Objective<'_> {
         }
     }
 
-    /// Whether the scores point to the record's label: the sign for one score (0 counts as -1), the
-    /// largest of several (the first of equals).
+    /// Whether the scores predict the record's label: by the sign of a single score (0 counts as -1), or by the largest
+    /// of several (the first of equals).
     #[inline(always)]
     pub(crate) fn is_right(&self, record: usize, scores: &[f64]) -> bool {
         match *self {

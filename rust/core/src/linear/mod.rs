@@ -11,9 +11,9 @@
 //!
 //! where `m` is the length of the batch unless a public constant is given.
 //!
-//! Clipping applies to the gradient of each record's loss in all of `W`: for several outputs it bounds
-//! their joint norm, which is the norm of what one record contributes. With the slopes `s = dloss/dz` that
-//! gradient is the outer product of `s` and `x_r`, so its norm is `|s| |x_r|`, in L1 as in L2.
+//! Clipping applies to the gradient of each record's loss with respect to all of `W`: with several outputs it bounds
+//! their joint norm, that of all that one record contributes. With the slopes `s = dloss/dz` that gradient is the outer
+//! product of `s` and `x_r`, so its norm is `|s| |x_r|`, in L1 as in L2.
 
 mod batches;
 mod dense;
@@ -45,10 +45,10 @@ pub use training::{Form, Training, Walks};
 
 /// A matrix of features with one row for each record.
 ///
-/// The methods that take records expect them in range and checked. Those for one record are `#[inline(always)]`, for
-/// callers inside `vectorized!`: it may be so short that a call counts.
+/// The methods that take records expect them in range and [checked](Self::check). Those for one record are
+/// `#[inline(always)]`, for callers inside `vectorized!`: a record may be so short that a call would count.
 pub trait Features: Sync {
-    /// Type of the features, and of the parameters of a model of them.
+    /// Type of the features, and of a model's parameters.
     type Value: Wide;
     /// Number of records.
     fn records(&self) -> usize;
@@ -56,10 +56,10 @@ pub trait Features: Sync {
     fn columns(&self) -> usize;
     /// About how many features of a record are stored.
     fn cost(&self) -> usize;
-    /// Fails unless the record is stored as it should be.
+    /// Fails unless the record is well-formed.
     ///
     /// # Errors
-    /// If its place or its columns are out of range.
+    /// If its place or its columns are out of range, or its columns do not rise.
     fn check(&self, record: usize) -> Result<(), KernelError>;
     /// Sum of one record's absolute values, for the L1 norm, or squares, for the L2 norm.
     fn sum_of_powers(&self, record: usize, norm: Norm) -> f64;
@@ -67,12 +67,12 @@ pub trait Features: Sync {
     fn write(&self, record: usize, row: &mut [Self::Value]);
     /// Score of one record under one row of parameters.
     fn score(&self, record: usize, params: &[Self::Value]) -> f64;
-    /// Adds to one row of parameters one record times a factor.
+    /// Adds one record times a factor to one row of parameters.
     fn add(&self, record: usize, factor: Self::Value, target: &mut [Self::Value]);
-    /// Writes the scores of the records one after the other, one for each row of `params`.
+    /// Writes the scores of the records, record after record, one for each row of `params`.
     fn scores(&self, records: &[i64], params: &[Self::Value], scores: &mut [f64]);
-    /// Multiplies `target` with `decay`, and adds to each of its rows the records times their factors for that row, in
-    /// their order.
+    /// Multiplies `target` by `decay` and adds to each of its rows the records, in order, times their factors for that
+    /// row.
     fn add_scaled(
         &self,
         records: &[i64],

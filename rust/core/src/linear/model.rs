@@ -15,7 +15,7 @@ pub(super) const RECORDS_PER_BLOCK: usize = 256;
 const MOST_BLOCKS: usize = 32;
 /// Records whose features stay in the cache from their scores to their gradients.
 pub(super) const RECORDS_AT_ONCE: usize = 32;
-/// Elements that take as long as what there is to do for any node, however short its parameters.
+/// The fixed cost of a node, in elements of its parameters.
 const NODE: usize = 32;
 
 /// Features, and the objective of their records.
@@ -109,7 +109,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         }
     }
 
-    /// What [`add_gradients`](Self::add_gradients) adds, in parts that depend on the data alone.
+    /// What [`add_gradients`](Self::add_gradients) adds, as a sum of parts; how they are cut depends on the data alone.
     #[inline(never)]
     pub(super) fn partial_gradients(
         &self,
@@ -133,7 +133,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         })
     }
 
-    /// Derivatives of the records' losses in their scores, clipped, times `weight`.
+    /// Derivatives of the records' losses with respect to their scores, clipped, times `weight`.
     #[inline(always)]
     pub(super) fn factors<'s>(
         &self,
@@ -153,7 +153,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         factors
     }
 
-    /// Overwrites the scores of some records with the derivatives of their losses in them, clipped, times `weight`.
+    /// Overwrites the scores of some records with the derivatives of their losses, clipped, times `weight`.
     #[inline(always)]
     pub(super) fn slopes_in_place(
         &self,
@@ -172,7 +172,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         }
     }
 
-    /// What the derivatives of a record's loss are multiplied with: `weight`, less if its gradient is clipped.
+    /// The factor of the derivatives of a record's loss: `weight`, less if its gradient is clipped.
     #[inline(always)]
     pub(super) fn factor(
         &self,

@@ -6,12 +6,12 @@ use crate::error::{rows, same_len};
 use crate::parallel::for_each_row;
 use crate::{KernelError, Real};
 
-/// Scores of all records under each row of `params` (one row of as many elements as there are features):
-/// element `r * rows + k` of `out` is that of record `r` and row `k`.
+/// Scores of all records under each row of `params`, whose rows have one element for each feature: element
+/// `r * rows + k` of `out` is that of record `r` and row `k`.
 ///
 /// # Errors
-/// If `params` is no whole number of rows, `out` has not one element for each pair, or a record is not
-/// stored as it should be.
+/// If `params` is not a whole number of rows, `out` does not have one element for each pair, or a record is not
+/// well-formed.
 pub fn scores_into<F: Features>(
     features: &F,
     params: &[F::Value],

@@ -3,8 +3,8 @@
 use crate::Real;
 use crate::parallel::{LINE, at_line};
 
-/// The parameters where a line of the cache begins, in `room` if they are elsewhere: a vector that straddles two lines
-/// costs two reads.
+/// The parameters, or a copy in `room` if they do not begin at a cache line: a vector that straddles two lines costs
+/// two reads.
 pub(super) fn on_lines<'a, T: Real>(params: &'a [T], room: &'a mut Vec<T>) -> &'a [T] {
     if params.as_ptr().align_offset(LINE) == 0 {
         return params;

@@ -10,8 +10,8 @@ use crate::projection::{Norm, sum_of_powers};
 use crate::wide::Wide;
 use crate::{Index, KernelError, Real};
 
-/// Features in compressed sparse rows: the values of record `r` and their columns stand at
-/// `indptr[r]..indptr[r + 1]`; columns rise within a row, each at most once.
+/// Features in compressed sparse rows: the values of record `r` and their columns are at `indptr[r]..indptr[r + 1]`;
+/// columns rise within a row, each at most once.
 #[derive(Debug, Clone, Copy)]
 pub struct Csr<'a, T, I> {
     indptr: &'a [I],

@@ -13,15 +13,16 @@ use crate::parallel::{BLOCK, for_each_group_or_within, vectorized};
 use crate::projection::{Norm, inlined_norm, sum_of_powers};
 use crate::{KernelError, Real};
 
-/// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones go on.
+/// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones
+/// proceed.
 const SIDE_BY_SIDE: usize = 32;
 
-/// How far each node goes, and where it stays.
+/// How far each node goes, and the ball that it stays in.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// One size for all nodes or one for each.
     pub sizes: &'a [f64],
-    /// Of the ball around 0 onto which the parameters are projected after the step; `None` for no projection.
+    /// Radius of the ball around 0 onto which the parameters are projected after the step; `None` for no projection.
     pub radius: Option<f64>,
 }
 
@@ -44,9 +45,8 @@ impl Step<'_> {
 }
 
 impl<F: Features> LinearModel<'_, F> {
-    /// Moves each node's parameters by its step size against its gradient, which
-    /// [`gradient_into`](Self::gradient_into) describes. Without regularization a step touches only the
-    /// features that its batch holds.
+    /// Moves each node's parameters against its gradient, that of [`gradient_into`](Self::gradient_into), times its
+    /// step size. Without regularization a step touches only the features that its batch holds.
     ///
     /// # Errors
     /// As [`gradient_into`](Self::gradient_into), if a setting of the step is out of range, and if parameters that are
@@ -81,7 +81,7 @@ impl<F: Features> LinearModel<'_, F> {
         self.steps(Some(params), step, batches, averaging, clipping, out)
     }
 
-    /// Steps from `start`, or from where `params` are.
+    /// Writes `params`, a step from `start` or, without it, from `params` themselves.
     fn steps(
         &self,
         start: Option<&[F::Value]>,
@@ -154,7 +154,7 @@ impl<F: Features> LinearModel<'_, F> {
         }
     }
 
-    /// Moves a few nodes of one output, each by a step on its own record.
+    /// Moves a few nodes with one output, each by a step on a single record of its own.
     #[inline(always)]
     fn step_on_singles(
         &self,

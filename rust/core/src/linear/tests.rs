@@ -134,7 +134,7 @@ fn close(got: &[f64], expected: &[f64]) -> bool {
     got.len() == expected.len() && got.iter().zip(expected).all(near)
 }
 
-/// Every kernel of one model against the oracle, into buffers that hold something else before.
+/// Every kernel of one model against the oracle, into buffers with other content.
 fn check<F: Features<Value = f64>>(
     case: &Case,
     model: &LinearModel<'_, F>,

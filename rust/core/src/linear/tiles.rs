@@ -1,5 +1,5 @@
-//! Products of a few records with a few rows of parameters, held in registers together, so that each number that is
-//! read is used several times. Which of them share a tile does not show in the bits.
+//! Products of a few records with a few rows of parameters, held in registers together, so that each number is used
+//! several times once read. The bits do not depend on which of them share a tile.
 
 use std::array;
 
@@ -10,25 +10,25 @@ use super::model::RECORDS_AT_ONCE;
 use crate::parallel::{LINE, fetch, fetch_early};
 use crate::wide::Wide;
 
-/// Rows of a tile, and its records where there are registers for that.
+/// Rows of a tile, and its records if there are enough registers.
 const SIDE: usize = 5;
 
-/// Rows of a tile of two records, where there are registers for that and many records: these, which may come from
-/// memory, are read once for all those rows, which stay in the first-level cache. The next two are asked for there, and
-/// those after the next into the second-level cache: the first waits for too few lines at a time to hide the memory.
+/// Rows of a tile of two records, if there are enough registers and many records. The rows stay in the L1 cache; the
+/// records, which may come from memory, are read once for all of them. The next two records are prefetched into the L1
+/// cache, later ones into the L2 cache: the L1 cache waits for too few lines at a time to hide the latency of memory.
 const MANY_ROWS: usize = 2 * SIDE;
-/// So many records are many: more than are worked on at once for a gradient, which are in a cache.
+/// From this number on, records are many: a gradient works on fewer at once, which are in a cache.
 const MANY_RECORDS: usize = RECORDS_AT_ONCE + 1;
 
-/// What is done for all pairs of a record and a row, tile by tile.
+/// Work on all pairs of a record and a row, tile by tile.
 trait Tiles {
     /// The records, and the number of rows.
     fn sizes(&self) -> (&[i64], usize);
 
-    /// Does it for `R` records, the `first` and those after it, and the `K` rows from `k` on.
+    /// Works on the `R` records from `first` on and the `K` rows from `k` on.
     fn tile<S: Simd, const R: usize, const K: usize>(&mut self, simd: S, first: usize, k: usize);
 
-    /// Does it for the rows from `start` on, where registers are few with `FEW` records in a tile.
+    /// Works on the rows from `start` on; if there are few registers, with `FEW` records in a tile.
     #[inline(always)]
     fn all_from<S: Simd, const FEW: usize>(&mut self, simd: S, start: usize) {
         let outputs = self.sizes().1;
@@ -63,7 +63,7 @@ pub(super) struct Scores<'a, T> {
     pub(super) x: Dense<'a, T>,
     pub(super) records: &'a [i64],
     pub(super) params: &'a [T],
-    /// An element for each row of parameters, for each record.
+    /// For each record, an element for each row of parameters.
     pub(super) out: &'a mut [f64],
 }
 
@@ -133,8 +133,8 @@ fn group_or_last<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
     array::from_fn(|r| records[(first + r).min(records.len() - 1)])
 }
 
-/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over. `fetch(i, column)`
-/// may ask for what comes after row `i` of `a`.
+/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over. `fetch(i,
+/// column)` may prefetch what comes after row `i` of `a`.
 #[inline(always)]
 fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
     simd: S,
@@ -159,7 +159,7 @@ fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
         }
     }
     if !a[0].rest.is_empty() {
-        // Apart from the sums of lanes, which are done side by side then.
+        // Separate from the sums of lanes, so that those are computed side by side.
         for i in 0..A {
             for j in 0..B {
                 for (&a, &b) in a[i].rest.iter().zip(b[j].rest) {
@@ -191,12 +191,12 @@ fn split<T: Wide, S: Simd, const N: usize>(rows: [&[T]; N]) -> [Split<'_, T, S>;
     all
 }
 
-/// Multiplies a target with `decay` and adds to each of its rows the records, of which there are some, times their
-/// factors for that row, in their order.
+/// Multiplies a target by `decay` and adds to each of its rows the records, in order and at least one, times their
+/// factors for that row.
 pub(super) struct Sums<'a, T> {
     pub(super) x: Dense<'a, T>,
     pub(super) records: &'a [i64],
-    /// An element for each row of the target, for each record.
+    /// For each record, an element for each row of the target.
     pub(super) factors: &'a [T],
     pub(super) decay: f64,
     pub(super) target: &'a mut [T],
@@ -237,7 +237,8 @@ impl<T: Wide> Tiles for Sums<'_, T> {
     }
 }
 
-/// Multiplies the rows with `decay`, which is 1 unless `DECAYS`, and adds `factors[r][k] * x[r]` to row `k`, for one record after the other.
+/// Multiplies the rows by `decay`, which is 1 unless `DECAYS`, and adds `factors[r][k] * x[r]` to row `k`, record after
+/// record.
 #[inline(always)]
 fn add_products<T: Wide, S: Simd, const R: usize, const K: usize, const DECAYS: bool>(
     simd: S,
@@ -246,7 +247,7 @@ fn add_products<T: Wide, S: Simd, const R: usize, const K: usize, const DECAYS: 
     decay: T,
     rows: [&mut [T]; K],
 ) {
-    // What leaves every product as it is, -0 too.
+    // Adding -0 leaves every product as it is, even -0.
     let (wide_decay, nothing) = (T::splat(simd, decay), T::splat(simd, -T::ZERO));
     let mut wide = [[T::splat(simd, T::ZERO); K]; R];
     for r in 0..R {
@@ -318,9 +319,9 @@ mod tests {
         check::<f64>();
     }
 
-    /// 0 times infinity is NaN, and shows whether a record without factors was added.
+    /// 0 times infinity is NaN, and shows whether a record with factors of 0 was added.
     #[test]
-    fn records_without_factors_are_added_on_every_instruction_set() {
+    fn records_with_factors_of_0_are_added_on_every_instruction_set() {
         let (count, columns, outputs) = (13, 3, 2 * SIDE + 1);
         let is_unused = |record: usize| record % 4 == 1;
         let feature = |i: usize| {

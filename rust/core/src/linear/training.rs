@@ -5,9 +5,9 @@
 //! w <- w_0 + clip(w - step_size * gradient(w) - w_0, radius)        for each batch of the node's walk
 //! ```
 //!
-//! Two forms give the same moves up to rounding. [`Form::Direct`] steps through the parameters. [`Form::Span`]
-//! uses that a move never leaves the span of `w_0` and of the node's records, `w - w_0 = b W_0 + C^T X`: with
-//! the Gram matrix `X X^T` of these records a step costs as much as there are records, whatever their length.
+//! Two forms give the same moves up to rounding. [`Form::Direct`] updates the parameters. [`Form::Span`] uses that a
+//! move never leaves the span of `w_0` and of the node's records, `w - w_0 = b W_0 + C^T X`: with the Gram matrix
+//! `X X^T` of these records, the cost of a step depends on their number but not on their length.
 
 use super::scratch::{Scratch, on_lines};
 use super::vectors::{distance, scale_in_place, scale_into};
@@ -19,8 +19,8 @@ use crate::{KernelError, Real};
 
 /// Largest number of records whose Gram matrix a thread holds.
 const MOST_RECORDS_IN_SPAN: usize = 1024;
-/// The rows of a Gram matrix are filled up to a multiple of so many elements, or loops would end in single ones.
-/// Several vectors, so that additions need not wait for each other.
+/// Rows of a Gram matrix are padded to a multiple of this many elements, so that loops have no remainder. That is
+/// several vectors, so that additions need not wait for each other.
 const PADDING: usize = 32;
 /// Rows of a Gram matrix that are computed together.
 const ROWS_AT_ONCE: usize = 5;
@@ -63,7 +63,7 @@ impl<'a> Walks<'a> {
 /// How a node's steps are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Step by step in the parameters.
+    /// By updates of the parameters.
     Direct,
     /// In the span of the node's records.
     Span,
@@ -72,13 +72,13 @@ pub enum Form {
 /// The constants of local training.
 #[derive(Debug, Clone, Copy)]
 pub struct Training {
-    /// Of every step.
+    /// The size of every step.
     pub step_size: f64,
-    /// L2 distance from the common model that no step exceeds.
+    /// The largest L2 distance from the common model, which no step exceeds.
     pub radius: f64,
     /// How a batch's losses become one objective.
     pub averaging: Averaging,
-    /// None: for each node the form that takes fewer operations.
+    /// `None` for the form that takes fewer operations, node by node.
     pub form: Option<Form>,
 }
 
@@ -125,7 +125,7 @@ impl<F: Features> LinearModel<'_, F> {
         Ok(())
     }
 
-    /// The records of a node that is trained in their span.
+    /// The records of a node, if it is to be trained in their span.
     fn span<'b>(
         &self,
         form: Option<Form>,
@@ -140,7 +140,7 @@ impl<F: Features> LinearModel<'_, F> {
         (form == Form::Span && !own.is_empty()).then_some(own)
     }
 
-    /// The form with fewer products of elements, for a node with so many records, used so often.
+    /// The form with fewer products of elements, for a node whose records are used `uses` times in all.
     fn cheaper(&self, records: usize, uses: usize) -> Form {
         let outputs = self.objective.outputs();
         let in_span = records * (records / 2 + 2 * outputs);
@@ -175,7 +175,7 @@ impl<F: Features> LinearModel<'_, F> {
         });
     }
 
-    /// Keeps of the parameters `W = (1 + b) W_0 + C^T X` only `b`, `C` and the scores `Z = C^T X X^T`.
+    /// Instead of the parameters `W = (1 + b) W_0 + C^T X` it keeps `b`, `C` and the scores `Z = C^T X X^T`.
     fn walk_in_span<'b>(
         &self,
         start: &[F::Value],
@@ -290,8 +290,8 @@ fn each<T>(outputs: usize, k: usize, of_records: &mut [T]) -> impl Iterator<Item
     of_records.iter_mut().skip(k).step_by(outputs)
 }
 
-/// Sums of products whose [`sum`] is the inner product of two rows that are filled up. The compiler keeps them in vector
-/// registers as long as it does not see them added up.
+/// Partial sums of the inner product of two padded rows, which is their [`sum`]. The compiler keeps them in vector
+/// registers as long as it does not see them added together.
 #[inline(always)]
 fn products<A: Real, B: Real>(a: &[A], b: &[B]) -> [f64; PADDING] {
     let mut lanes = [0.0; PADDING];
@@ -311,7 +311,7 @@ fn sum(lanes: [f64; PADDING]) -> f64 {
 /// `w <- start + factor * (w - start)`.
 #[inline(always)]
 fn pull<T: Real>(w: &mut [T], start: &[T], factor: T) {
-    // What the length was summed over last is still in the cache.
+    // From the end: what the length was summed over last is still in the cache.
     for (w, start) in w.chunks_mut(BLOCK).zip(start.chunks(BLOCK)).rev() {
         for (w, &start) in w.iter_mut().zip(start) {
             *w = start + factor * (*w - start);
@@ -319,7 +319,7 @@ fn pull<T: Real>(w: &mut [T], start: &[T], factor: T) {
     }
 }
 
-/// Where a record stands among these.
+/// The place of a record among these.
 fn place(own: &[i64], record: i64) -> i64 {
     own.partition_point(|&r| r < record) as i64
 }

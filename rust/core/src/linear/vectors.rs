@@ -27,7 +27,7 @@ pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
     }
 }
 
-/// Adds the parts to the target in their order.
+/// Adds the parts to the target in order.
 pub(super) fn add_all<T: Real>(parts: &[Vec<T>], target: &mut [T]) {
     for_each_block(
         target,

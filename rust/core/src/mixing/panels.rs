@@ -1,35 +1,35 @@
-//! Few nodes: some columns of all rows, a panel that stays in the first-level cache, are summed before the next ones.
+//! Mixing for few nodes: a panel, some columns of all rows that stay in the L1 cache, is summed before the next one.
 
 use super::MixingMatrix;
 use super::rows::Columns;
 use crate::parallel::{LINE, fetch, vectorized};
 use crate::{Index, Real};
 
-/// Vectors of a row's sums that are held in registers, where rows are in a cache.
+/// Vectors of a row's sums that are held in registers if rows are in a cache.
 const CACHED_PANEL: usize = 6;
 
-/// As [`CACHED_PANEL`], where rows come from memory: six took up to 1.4 times as long there.
+/// As [`CACHED_PANEL`], if rows come from memory: six took up to 1.4 times as long there.
 pub const PANEL: usize = 4;
 
-/// Lines that are asked for come so much later in their row.
+/// How many cache lines ahead in a row to prefetch.
 const AHEAD: usize = 12;
 
-/// What is asked for while a row is summed.
+/// What is prefetched while a row is summed.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Ahead {
     Nothing,
-    /// A later panel of one row of `x`: after all rows, all have been asked for.
+    /// A later panel of one row of `x`: after all rows, that of all has been prefetched.
     Panel,
     /// As `Panel`, and a later panel of the row that is summed.
     PanelAndSums,
 }
 
-/// A matrix for rows of a known length, with little left to compute and to check for each entry.
+/// A matrix for rows of a known length, which leaves little to compute and check for each entry.
 #[derive(Debug)]
 pub struct Placed<T> {
     /// How many entries each row has.
     counts: Vec<usize>,
-    /// Of all rows.
+    /// The entries of all rows.
     entries: Vec<Entry<T>>,
     columns: usize,
 }
@@ -42,7 +42,7 @@ struct Entry<T> {
 }
 
 impl<T: Real> Placed<T> {
-    /// Those of `a`, for rows of `dim` elements.
+    /// The matrix `a` for rows of `dim` elements.
     pub fn new(a: &MixingMatrix<'_, T, impl Index>, dim: usize) -> Placed<T> {
         let starts = a.indices.iter().map(|j| j.position() * dim);
         let entries = starts.zip(a.weights);
@@ -79,7 +79,7 @@ fn sum_wide<T: Real, const LANES: usize>(
     }
 }
 
-/// Sums panels of `VECTORS` vectors of `LANES` columns, of which there are at least so many.
+/// Sums panels of `VECTORS` vectors of `LANES` columns; there are at least as many columns.
 fn sum_panels<T: Real, const LANES: usize, const VECTORS: usize>(
     a: &Placed<T>,
     x: Columns<'_, T>,
@@ -87,7 +87,7 @@ fn sum_panels<T: Real, const LANES: usize, const VECTORS: usize>(
     rows: &mut [&mut [T]],
 ) {
     let width = VECTORS * LANES;
-    // All panels end where one begins that is as far from the end; the first one has some columns of the next.
+    // Panels are laid out from the end; the first one has some columns of the next once more.
     let rest = x.len % width;
     let first = (rest > 0).then_some(0);
     for from in first.into_iter().chain((rest..x.len).step_by(width)) {
@@ -96,7 +96,7 @@ fn sum_panels<T: Real, const LANES: usize, const VECTORS: usize>(
     }
 }
 
-/// Sums the panel of all rows that begins with column `from` of `rows`, and with the first element of `x`.
+/// Sums the panel of all rows that begins at column `from` of `rows` and at the first element of `x`.
 #[inline(always)]
 fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
     a: &Placed<T>,
@@ -122,7 +122,7 @@ fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
             let x = &x[entry.start..][..width];
             let weight = entry.weight; // read after the checks, into all lanes at once
             for (sum, &x) in sums.as_flattened_mut().iter_mut().zip(x) {
-                *sum += weight * x; // one loop over all vectors: of one over each the compiler may make gathers
+                *sum += weight * x; // one loop over all vectors: from a loop over each, the compiler may make gathers
             }
         }
         out.copy_from_slice(sums.as_flattened());

@@ -1,4 +1,4 @@
-//! Rows of the result, or some columns of them: many columns are summed side by side, few in registers.
+//! Rows of the result, or some of their columns: many columns are summed row by row side by side, few in registers.
 
 use std::array::from_fn;
 
@@ -12,19 +12,19 @@ use crate::{Index, Real};
 /// reads ahead, instead of adding them up a few columns at a time in registers.
 pub const LONG: usize = 256;
 
-/// Short rows of `x` are asked for so many entries of the matrix ahead: few enough to stay in the first-level cache.
+/// How many entries of the matrix ahead short rows of `x` are prefetched: few enough to stay in the L1 cache.
 const ENTRIES_AHEAD: usize = 16;
 
-/// Long ones are asked for so many rows of the result ahead.
+/// How many rows of the result ahead long rows of `x` are prefetched.
 const ROWS_AHEAD: usize = 3;
 
-/// Rows that are added up side by side.
+/// Rows of `x` that are summed side by side.
 const SIDE_BY_SIDE: usize = 8;
 
 /// Vectors of a short row's sums that are held in registers: as many as AVX2 has registers for.
 const VECTORS: usize = 7;
 
-/// Columns of a panel that is summed in the first-level cache and then written past the others.
+/// Columns of a panel that is summed in the L1 cache and then written past the other caches.
 const PAST_CACHE: usize = 512;
 
 /// Columns of such a panel that are summed at once.
@@ -62,7 +62,7 @@ impl<'a, T: Real> Columns<'a, T> {
         }
     }
 
-    /// So many columns come before the first that begins with a line of the cache.
+    /// The number of columns before the first that begins at a cache line.
     #[inline(always)]
     pub fn unaligned(self) -> usize {
         self.x[self.column..].as_ptr().align_offset(LINE).min(LINE)
@@ -74,12 +74,12 @@ impl<'a, T: Real> Columns<'a, T> {
     }
 }
 
-/// Rows of so many elements.
+/// Rows of this many elements.
 #[derive(Debug)]
 pub struct Tile<'a, T>(pub &'a mut [T], pub usize);
 
-/// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries. Rows of `x`
-/// that are not in the cache are asked for.
+/// Rows of `A X` from `first` on, summed a few columns at a time in registers, over all entries. Rows of `x` are
+/// prefetched unless `is_cached`.
 pub fn mix_short<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
@@ -107,7 +107,7 @@ pub fn mix_past_cache<'o, T: Real>(
     let end = x.column + x.len;
     let mut column = x.column;
     while column < end {
-        // The next panel begins with a line.
+        // The next panel begins at a cache line.
         let len = (x.part(column, 0).unaligned() + PAST_CACHE).min(end - column);
         sums.resize(len, T::ZERO);
         for (i, row) in (first..).zip(&mut *rows) {
@@ -135,7 +135,7 @@ fn sum_panels<T: Real, const LANES: usize>(
 ) {
     let mut from = 0;
     while from < x.len {
-        from = from.min(x.len - LANES); // some of them once more
+        from = from.min(x.len - LANES); // the last panel may sum some columns once more
         let len = (x.len - from).min(VECTORS * LANES);
         let panel = Columns {
             column: x.column + from,
@@ -157,8 +157,8 @@ fn sum_panels<T: Real, const LANES: usize>(
 
 /// Sums `WHOLE` vectors, and one more that ends with the last column, of each row.
 ///
-/// Compiled apart for each number of vectors, and for rows that are asked for in the innermost loop: that leaves all it
-/// needs in registers.
+/// Compiled separately for each number of vectors, with and without prefetching: so the innermost loop has all it needs
+/// in registers.
 fn sum_panel<T: Real, const LANES: usize, const WHOLE: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
@@ -179,14 +179,14 @@ fn sum_panel<T: Real, const LANES: usize, const WHOLE: usize>(
 }
 
 #[inline(always)]
-fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ASKS: bool>(
+fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const FETCHES: bool>(
     a: &MixingMatrix<'_, T, impl Index>,
     first: usize,
     x: Columns<'_, T>,
     rows: &mut Tile<'_, T>,
     from: usize,
 ) {
-    let a = *a; // what the loops read of it stays in registers, too
+    let a = *a; // a copy, whose fields the loops keep in registers
     let Columns { dim, len, .. } = x;
     let x = &x.x[x.column..];
     let ends = a.indptr[first..].windows(2);
@@ -198,13 +198,14 @@ fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const ASKS: bool
         let (mut sums, mut last_sums) = ([[T::ZERO; LANES]; WHOLE], [T::ZERO; LANES]);
         let entries = indices.iter().zip(weights).zip(later.unwrap_or(indices));
         for ((j, &weight), later) in entries {
-            if ASKS {
+            if FETCHES {
                 for vector in 0..=WHOLE {
                     fetch(x, later.position() * dim + vector * LANES);
                 }
             }
             let x = &x[j.position() * dim..][..len];
-            // One loop over all vectors: of one over each the compiler may make gathers, and take 20 times as long.
+            // One loop over all vectors: from a loop over each, the compiler may make gathers, which take 20 times as
+            // long.
             add_product(sums.as_flattened_mut(), weight, &x[..WHOLE * LANES]);
             add_product(&mut last_sums, weight, &x[len - LANES..]);
         }
@@ -221,8 +222,8 @@ fn add_product<T: Real>(sums: &mut [T], weight: T, x: &[T]) {
     }
 }
 
-/// Row `i` of `A X`, summed a few entries at a time, `COLUMNS` columns at once: with 1 of them the compiler chooses, for
-/// rows that come from far away; many pay in the first-level cache.
+/// Row `i` of `A X`, summed a few entries at a time, `COLUMNS` columns at once. 1 leaves the choice to the compiler and
+/// suits rows that come from far away; many pay in the L1 cache.
 #[inline(always)]
 pub fn mix_long<T: Real, const COLUMNS: usize>(
     a: &MixingMatrix<'_, T, impl Index>,
@@ -246,7 +247,7 @@ pub fn mix_long<T: Real, const COLUMNS: usize>(
     }
 }
 
-/// `out` = (0 if `FROM_ZERO`, or else `out`) + the weighted sum of the rows at `indices`.
+/// Adds the weighted sum of the rows at `indices` to `out`, or to 0 if `FROM_ZERO`.
 #[inline(always)]
 fn sum_rows<T: Real, const COLUMNS: usize, const FROM_ZERO: bool>(
     indices: &[impl Index],

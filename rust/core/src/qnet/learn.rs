@@ -1,4 +1,4 @@
-//! One step of deep Q-learning for every network: the arguments, and the way to each network's own step.
+//! One step of deep Q-learning for every network: checks the arguments and shares the networks among threads.
 
 use pulp::Arch;
 
@@ -34,7 +34,7 @@ impl Adam {
     }
 }
 
-/// Networks that learn, and what Adam keeps of their gradients; all of it changes.
+/// Networks that learn, and Adam's moments of their gradients; all are updated.
 #[derive(Debug)]
 pub struct Trained<'a> {
     /// Laid out as the [module](super) says.
@@ -104,7 +104,7 @@ impl<'a> Replay<'a> {
             .map(move |&pick| &self.states[pick as usize * pair..][..pair])
     }
 
-    /// Asks for the picked states ahead of their use.
+    /// Prefetches the picked states.
     fn fetch(self, picks: &[u32], inputs: usize) {
         for pair in self.picked(picks, inputs) {
             fetch_all(pair, 0, pair.len());
@@ -133,7 +133,7 @@ fn batch_size(picks: &[u32], networks: usize, capacity: usize) -> Result<usize, 
 ///
 /// # Errors
 /// If lengths do not fit together, a pick lies outside the memory, an action is neither 0 nor 1, or Adam's
-/// numbers are out of range; nothing has changed then.
+/// numbers are out of range; nothing is changed then.
 pub fn learn_in_place(
     shape: Shape,
     adam: Adam,

@@ -4,8 +4,8 @@
 //! # Layout
 //!
 //! A network is [`Shape::rows`] rows of [`LANES`] numbers, and networks stand one after another. Hidden units
-//! come in groups of [`LANES`], one in each lane, and what belongs to a group stands together, so that a pass
-//! over a network reads its memory once and in order:
+//! come in groups of [`LANES`], one in each lane, and all rows of a group are together, so that a pass over a
+//! network reads its memory once and in order:
 //!
 //! ```text
 //! for each group   `inputs` rows   weights from input 0, 1, ..
@@ -65,7 +65,7 @@ impl Shape {
     /// Networks of `inputs` inputs and `hidden` hidden units.
     ///
     /// # Errors
-    /// If `inputs` is 0, or `hidden` is no positive multiple of [`LANES`].
+    /// If `inputs` is 0, or `hidden` is not a positive multiple of [`LANES`].
     pub fn new(inputs: usize, hidden: usize, activation: Activation) -> Result<Shape, KernelError> {
         if inputs == 0 {
             return Err(KernelError::new("inputs", "at least 1", inputs));
@@ -102,7 +102,7 @@ impl Shape {
     }
 }
 
-/// How often `unit` goes into `len` elements; fails unless that is a whole number of at least 1.
+/// How many times `unit` fits into `len` elements; fails unless that is a whole number of at least 1.
 fn each(argument: &'static str, len: usize, unit: usize) -> Result<usize, KernelError> {
     if len > 0 && len.is_multiple_of(unit) {
         Ok(len / unit)

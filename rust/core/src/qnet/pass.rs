@@ -1,4 +1,4 @@
-//! The way of a batch of states through a network.
+//! The forward pass of a batch of states through a network.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -11,14 +11,14 @@ pub(super) struct Pass<const B: usize> {
     x: Vec<[f32; B]>,
     /// `[groups][registers of a row][batch]`, in registers.
     hidden: Vec<f32>,
-    /// The values before the last sum, over the lanes: `[batch]`.
+    /// The values before they are summed over the lanes: `[batch]`.
     lanes: Vec<[[f32; LANES]; ACTIONS]>,
     /// `[batch]`.
     values: Vec<[f32; ACTIONS]>,
 }
 
 impl<const B: usize> Pass<B> {
-    /// Room for `samples`, made up to whole blocks by states of zeros.
+    /// Room for `samples`, padded to whole blocks with states of zeros.
     pub(super) fn new(shape: Shape, samples: usize) -> Pass<B> {
         let batch = samples.next_multiple_of(B);
         Pass {
@@ -41,12 +41,12 @@ impl<const B: usize> Pass<B> {
         }
     }
 
-    /// The values that the last run found, those of made-up states included.
+    /// The values of the last run, those of padding included.
     pub(super) fn values(&self) -> &[[f32; ACTIONS]] {
         &self.values
     }
 
-    /// Finds hidden units and values, in the widest registers that this processor has.
+    /// Computes hidden units and values, in the widest registers of this processor.
     pub(super) fn run(&mut self, network: &[f32]) {
         struct Run<'a, const B: usize>(&'a mut Pass<B>, &'a [f32]);
         impl<const B: usize> WithSimd for Run<'_, B> {
@@ -59,7 +59,7 @@ impl<const B: usize> Pass<B> {
         Arch::new().dispatch(Run(self, network));
     }
 
-    /// Finds hidden units and values.
+    /// Computes hidden units and values.
     #[inline(always)]
     pub(super) fn forward<S: Simd>(&mut self, simd: S, network: &[f32]) {
         let registers = const { registers_of_a_row::<S>() };
@@ -130,7 +130,7 @@ pub(super) const fn registers_of_a_row<S: Simd>() -> usize {
     LANES / S::F32_LANES
 }
 
-/// Sum of the lanes, halves onto halves.
+/// Sum of the lanes: the upper half is added to the lower until one is left.
 #[inline(always)]
 fn lane_sum(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;

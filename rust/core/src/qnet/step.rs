@@ -1,7 +1,7 @@
 //! One network's step: temporal differences, their gradient, Adam.
 //!
 //! The gradient of a register of weights is built and consumed at once, so that a parameter and its two moments
-//! are read and written once a step. What the next network will need is fetched meanwhile: a step is short, and
+//! are read and written once a step. Meanwhile what the next network will need is prefetched: a step is short, and
 //! waiting for memory would be a quarter of it.
 
 use pulp::{Simd, WithSimd};
@@ -14,11 +14,11 @@ use crate::parallel::{LINE, fetch};
 /// hide the latency of an addition.
 const SAMPLES: usize = 10;
 
-/// What steps are computed in; made once for many networks.
+/// The memory of a step; made once for many networks.
 pub(super) struct Workspace {
     now: Pass<SAMPLES>,
     next: Pass<SAMPLES>,
-    /// The loss's derivatives by the values now.
+    /// Derivatives of the loss with respect to the values of `now`.
     slopes: Vec<[f32; ACTIONS]>,
 }
 
@@ -43,7 +43,7 @@ impl Workspace {
         self.next.enter(pairs().map(|(_, next)| next));
     }
 
-    /// Fills the slopes of the picked transitions; the mean of their squared errors.
+    /// Fills the slopes of the picked transitions, and returns the mean of their squared errors.
     #[inline(always)]
     fn differentiate(&mut self, memory: Replay<'_>, picks: &[u32]) -> f32 {
         let share = 1.0 / picks.len() as f32;
@@ -72,7 +72,7 @@ fn largest([local, global]: [f32; ACTIONS]) -> f32 {
     }
 }
 
-/// Adam's numbers in a network's step `t`.
+/// Adam's constants in a network's step `t`.
 #[derive(Clone, Copy)]
 pub(super) struct Rule<T> {
     beta1: T,
@@ -169,7 +169,7 @@ impl WithSimd for Step<'_> {
     }
 }
 
-/// Backward and Adam, a register at a time.
+/// The backward pass and Adam, a register at a time.
 struct Descent<'a, S: Simd> {
     simd: S,
     shape: Shape,
@@ -181,8 +181,8 @@ struct Descent<'a, S: Simd> {
 }
 
 impl<S: Simd> Descent<'_, S> {
-    /// The step for one register of each row of a group, from register `start` on; turns the hidden units into
-    /// the loss's derivatives by their sums.
+    /// The step for one register of each row of a group, from register `start` on; replaces the hidden units with the
+    /// derivatives of the loss with respect to their sums.
     #[inline(always)]
     fn group(
         &mut self,
@@ -244,7 +244,7 @@ impl<S: Simd> Descent<'_, S> {
         self.second_moments[i] = v;
     }
 
-    /// Asks for what corresponds to register `i` in the next network, half of it when `i` begins a cache line
+    /// Prefetches what corresponds to register `i` in the next network, half of it when `i` begins a cache line
     /// and half later, which spreads the load.
     #[inline(always)]
     fn fetch_next(&self, i: usize) {

@@ -47,7 +47,7 @@ impl Case {
             targets: numbers(2, size).iter().map(|w| 0.1 * w).collect(),
             states: numbers(3, places * 2 * shape.inputs),
             actions: (0..places).map(|i| (i % 3 % 2) as u8).collect(),
-            // Far from the values: where an error nearly cancels, its relative rounding knows no bound.
+            // Far from the values: where an error nearly cancels, its relative rounding has no bound.
             rewards: numbers(4, places).iter().map(|r| 10.0 + r).collect(),
             discounts: (0..places).map(|i| (i % 4) as f32 * 0.3).collect(),
             picks: (0..networks * batch)
@@ -228,7 +228,7 @@ proptest! {
             let v: Vec<f64> = gradient.iter().map(|g| 0.001 * g * g).collect();
             prop_assert!(distance(&case.moments[0][own.clone()], &m) <= 1e-5);
             prop_assert!(distance(&case.moments[1][own.clone()], &v) <= 1e-5);
-            // From the moments as they were rounded: a gradient that nearly cancels has a sign of its own.
+            // From the rounded moments: of a gradient that nearly cancels, rounding may change the sign.
             let moments = case.moments[0][own.clone()].iter().zip(&case.moments[1][own.clone()]);
             for ((w, new), (&m, &v)) in network.iter().zip(&case.parameters[own]).zip(moments) {
                 let root = (f64::from(v) / 0.001).sqrt() + 1e-8;

@@ -1,9 +1,9 @@
-//! By how much less an element counts for each step that it lies further away; by the `libm` crate, whose bits are the
-//! same on every platform.
+//! The factor by which an element counts less with each step away, and its powers; by the `libm` crate, whose bits are
+//! the same on every platform.
 
 use crate::Real;
 
-/// Powers that are computed from each other.
+/// Powers computed as products of each other.
 pub(super) const STRIDE: usize = 16;
 
 /// The powers of `r = (q-1)/(q+1)`, `q = sqrt(1 + 4s)`, accurate even where it is close to 1.
@@ -47,8 +47,8 @@ impl Decay {
         powers
     }
 
-    /// Appends `r^0, r^1, ..`, at least `count` of them or all that are not so small that they add nothing and would
-    /// make slow subnormal numbers; 0 instead of these.
+    /// Appends `r^0, r^1, ..`, at least `count` of them or all down to 1e-30. Smaller ones would add nothing and make
+    /// slow subnormal numbers: they are 0 or left out.
     pub(super) fn append_powers<A: Real>(&self, count: usize, powers: &mut Vec<A>) {
         let [first @ .., _] = self.first_powers();
         for k in (0..count).step_by(STRIDE) {

@@ -16,7 +16,7 @@ thread_local! {
     static LAST: Cell<Option<Rc<dyn Any>>> = const { Cell::new(None) };
 }
 
-/// What this gave last, if it fits, or else something new.
+/// The value of the thread's last call if it `fits`, otherwise a `new` one.
 pub(super) fn last_or_new<R: 'static>(
     fits: impl FnOnce(&R) -> bool,
     new: impl FnOnce() -> R,
@@ -28,7 +28,7 @@ pub(super) fn last_or_new<R: 'static>(
     value
 }
 
-/// What a thread works in: to clear it takes a tenth of the time of a short row.
+/// A thread's scratch memory, kept because clearing it takes a tenth of the time of a short row.
 pub(super) struct Scratch(Vec<f64>);
 
 impl Scratch {
@@ -36,7 +36,7 @@ impl Scratch {
         Scratch(SCRATCH.take())
     }
 
-    /// Room for whole tiles, and for `y` of each of their elements; both hold anything and begin with a line of the cache.
+    /// Memory for whole tiles, and for `y` of their elements; both have any content and begin at a cache line.
     pub(super) fn parts<A: Smooth>(&mut self) -> (&mut [A], &mut [Lanes<A>]) {
         let elements = LANES * Tiling::whole::<A>().length;
         let len = 2 * elements * size_of::<A>() / size_of::<f64>();

@@ -46,7 +46,8 @@ pub enum Method {
 /// NaN and infinity spread within their block, at least as far as the smoothing reaches.
 ///
 /// # Errors
-/// If `smoothing` is not finite or negative, a block or the power is 0, or `x` is no whole number of rows.
+/// If `smoothing` is not finite or negative, there is no block, a block or the power is 0, or `x` is not a whole number
+/// of rows.
 pub fn smooth_rows_in_place<T: Smooth>(
     x: &mut [T],
     blocks: &[usize],
@@ -71,7 +72,7 @@ pub fn smooth_rows_into<T: Smooth>(
     smooth_rows(Some(x), out, blocks, smoothing, method)
 }
 
-/// From `v` into `u`; in place without `v`.
+/// Smooths `v` into `u`, or `u` in place without `v`.
 fn smooth_rows<T: Smooth>(
     v: Option<&[T]>,
     u: &mut [T],
@@ -105,8 +106,8 @@ fn smooth_rows<T: Smooth>(
     Ok(())
 }
 
-/// Calls `work(scratch, v, u, block)` for each block of each row, `v` being what is to be smoothed unless it
-/// stands in `u`.
+/// Calls `work(scratch, v, u, block)` for each block of each row, where `v` is to be smoothed into `u`, or `u` in
+/// place.
 fn for_each_cycle<T: Real, B: Sync, S>(
     v: Option<&[T]>,
     u: &mut [T],
@@ -196,7 +197,7 @@ mod tests {
 
     const FOURIER: Method = Method::Fourier { power: 1 };
 
-    /// Numbers of [-1, 1] without a pattern.
+    /// Pseudorandom numbers in [-1, 1].
     fn signal(len: usize) -> Vec<f64> {
         let hash = |i: usize| {
             (i as u64 + 1)
@@ -218,7 +219,7 @@ mod tests {
         ) {
             let smoothing = 10_f64.powf(log_smoothing);
             let expected = dense_solve(&v, smoothing, power);
-            // Elimination itself loses what the matrix's condition costs.
+            // Elimination itself loses accuracy with the condition number.
             let condition = 1.0 + smoothing * 4_f64.powi(power as i32);
             let fourier = smoothed(&v, &[v.len()], smoothing, Method::Fourier { power });
             prop_assert!(relative_error(&fourier, &expected) <= 1e-13 + 1e-15 * condition);
@@ -331,7 +332,7 @@ mod tests {
             let tiny = |u: &&T| **u != T::ZERO && u.abs() < T::MIN_POSITIVE;
             u.iter().filter(tiny).count()
         }
-        // A few, until the next look at the recursion on either side.
+        // A few on either side, until the recursion is next checked.
         for smoothing in [0.1, 1.0, 10.0, 100.0] {
             assert!(subnormal::<f32>(20_000, smoothing) <= 64);
             assert!(subnormal::<f64>(20_000, smoothing) <= 64);

@@ -1,4 +1,4 @@
-//! In place of `vectors.rs` on processors that it is not written for.
+//! Stands in for `vectors.rs` on processors other than x86-64.
 
 use pulp::bytemuck::Pod;
 

@@ -6,16 +6,16 @@
 //! - forward `y_i = v_i + r y_(i-1)`,
 //! - backward `w_i = y_i + r w_(i+1)`.
 //!
-//! A recursion waits for its own last result, so the elements are cut into tiles that go side by side. What a tile
-//! needs from outside is one number at either end, and both follow from sums over `v` alone:
+//! Each step of a recursion waits for the last, so the elements are cut into tiles that are computed side by side. A
+//! tile needs one number from outside at either end, and both follow from sums over `v` alone:
 //!
 //! - on its left `y_(a-1) = sum_k r^k v_(a-1-k)`,
 //! - on its right `w_e = (z_e + r y_(e-1)) / (1 - r^2)` with `z_e = sum_k r^k v_(e+k)`.
 //!
-//! Around the cycle both sums are geometric: once around, divided by `1 - r^d`. A cycle no longer than a tile is
-//! one tile, and [`LANES`] rows go side by side. A longer one is cut into chunks of [`LANES`] tiles, which stay in
-//! the cache from one recursion to the other, and which need not wait for each other: what reaches out of a chunk
-//! comes from few elements at its ends, unless the smoothing is very large.
+//! Both sums go around the cycle again and again: a geometric series, which is one round divided by `1 - r^d`. A cycle
+//! no longer than a tile is one tile, and [`LANES`] rows are computed side by side. A longer one is cut into chunks of
+//! [`LANES`] tiles, which stay in the cache between the two recursions and do not wait for each other: what reaches out
+//! of a chunk comes from few elements at its ends, unless the smoothing is very large.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -30,8 +30,8 @@ use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
 /// Up to this smoothing `f32` data are smoothed in `f32`; beyond, `1 - r` is so small that digits would be lost.
 const NARROW_UP_TO: f64 = 100.0;
 
-/// From this length on a block comes from main memory, and the next chunk is asked for. Shorter ones are in the caches,
-/// of other threads, too, that would have to let go of what they are about to write.
+/// From this length on a block comes from main memory, and the next chunk is prefetched. Parts of a shorter one may be
+/// in the caches of other threads, which would lose lines that they are about to write.
 const LONG: usize = 1 << 21;
 
 /// Smooths each row of `v` into `u`, in place without `v`.
@@ -55,7 +55,7 @@ struct Recursion<A> {
     cycles: Vec<Cycle>,
     decay: Decay,
     sweep: Sweep<A>,
-    /// Elements after which `r^k` adds nothing.
+    /// From this `k` on `r^k` adds nothing.
     range: usize,
     /// `r^0, r^1, ..`
     powers: [f64; STRIDE + 1],
@@ -65,11 +65,11 @@ struct Recursion<A> {
 
 struct Cycle {
     length: usize,
-    /// `1 / (1 - r^length)`: what a sum over all rounds is to that over one.
+    /// `1 / (1 - r^length)`: the sum over all rounds divided by that over one.
     rounds: f64,
 }
 
-/// What reaches a stretch of elements from its left, `y_(a-1)`, and from its right, `z_e`.
+/// What reaches a range of elements from its left, `y_(a-1)`, and from its right, `z_e`.
 #[derive(Clone, Copy, Default)]
 struct Around {
     from_left: f64,
@@ -81,8 +81,8 @@ impl<A: Smooth> Recursion<A> {
     const TILE: usize = Tiling::whole::<A>().length;
     const CHUNK: usize = LANES * Self::TILE;
 
-    /// That of the thread's last call, if it was like this one, or a new one: to set one up takes a tenth of the time
-    /// of a short row.
+    /// That of the thread's last call if it fits, otherwise a new one: setting one up takes a tenth of the time of a
+    /// short row.
     fn kept(smoothing: f64, blocks: &[usize]) -> Rc<Self> {
         let fits = |last: &Self| {
             let lengths = last.cycles.iter().map(|cycle| &cycle.length);
@@ -93,8 +93,8 @@ impl<A: Smooth> Recursion<A> {
 
     fn new(smoothing: f64, blocks: &[usize]) -> Self {
         let decay = Decay::new(smoothing);
-        // What adds less than this to u, relative to its largest value (at least that of v, divided by 1 + 4s), is
-        // below rounding.
+        // A term below this fraction of the largest v is lost in the rounding of the largest u, which is at least that
+        // v divided by 1 + 4s.
         let negligible = f64::EPSILON / 256.0 / (1.0 + 4.0 * smoothing);
         let cycle = |&length: &usize| Cycle {
             length,
@@ -167,7 +167,7 @@ impl<A: Smooth> Recursion<A> {
                 behind: [A::ZERO; LANES],
             };
             for lane in 0..LANES {
-                // Around the cycle, what is before the first element is also the last.
+                // On a cycle, the element before the first is the last.
                 let last = reach.right[lane].to_f64() * rounds;
                 let behind = self.behind(reach.left[lane].to_f64() * rounds, last);
                 outside.before[lane] = self.sweep.narrowed(last);
@@ -194,7 +194,7 @@ impl<A: Smooth> Recursion<A> {
         }
     }
 
-    /// Both recursions; `outside` knows from what reaches out of the tiles what comes into them.
+    /// Both recursions; `outside` turns what reaches out of the tiles into what comes into them.
     fn smooth_tiles<T: Real>(
         &self,
         v: Option<&[T]>,
@@ -228,14 +228,14 @@ impl<A: Smooth> Recursion<A> {
         }
     }
 
-    /// What reaches each chunk of a cycle, all the way around.
+    /// What reaches each chunk from the whole cycle.
     fn around_chunks<T: Real>(&self, v: &[T], rounds: f64) -> Vec<Around> {
         let reach = map_blocks(v, Self::CHUNK, |chunk| self.reach(chunk));
         let last_length = v.len() - (reach.len() - 1) * Self::CHUNK;
         let (whole, last) = (self.over(Self::CHUNK), self.over(last_length));
         let over = |chunk: usize| if chunk + 1 < reach.len() { whole } else { last };
         let mut around = vec![Around::default(); reach.len()];
-        // The first round adds up the whole cycle, the second starts from that.
+        // The first round sums the whole cycle, the second starts from that sum.
         let (mut from_left, mut from_right) = (0.0, 0.0);
         for _ in 0..2 {
             for (i, reach) in reach.iter().enumerate() {
@@ -273,7 +273,8 @@ impl<A: Smooth> Recursion<A> {
         Reach { right, left }
     }
 
-    /// To sums over every [`STRIDE`]th element, as many as are added at a time, adds the next ones, which come closer.
+    /// Adds strides, from the farthest to the nearest, to `total`: one sum for each place in a stride, by Horner's
+    /// scheme.
     #[inline(always)]
     fn add_strides<'a, T: Real>(
         &self,
@@ -289,7 +290,7 @@ impl<A: Smooth> Recursion<A> {
         *total = sums;
     }
 
-    /// [`LANES`] tiles, and behind them the few elements that are left over.
+    /// Smooths [`LANES`] tiles, and the few elements left over behind them.
     fn smooth_chunk<T: Real>(
         &self,
         v: Option<&[T]>,
@@ -314,7 +315,7 @@ impl<A: Smooth> Recursion<A> {
         self.sweep.backward(y, &outside, u, tiling);
     }
 
-    /// What comes into each tile, and the result for the elements behind the last, of which `rest` are the values.
+    /// What comes into each tile, and the result for `rest`, the elements behind the last tile.
     #[inline(always)]
     fn outside_of_tiles<T: Real>(
         &self,
@@ -324,7 +325,7 @@ impl<A: Smooth> Recursion<A> {
         rest: &[T],
     ) -> (Outside<Lanes<A>>, [f64; LANES]) {
         let r = self.decay.r;
-        // Before each tile, and behind the last; from tile to tile only where that is not too far to matter.
+        // `y` before each tile and behind the last; it passes through a tile only where it still matters.
         let mut last = [around.from_left; LANES + 1];
         for (last, right) in last[1..].iter_mut().zip(&reach.right) {
             *last = right.to_f64();

@@ -1,10 +1,10 @@
 //! The two recursions over [`LANES`] tiles side by side.
 //!
-//! Each lane goes forward through its tile as if nothing came from outside: `y_i = v_i + r y_(i-1)` from 0. What
-//! does come from outside are two numbers for each lane, known only when all lanes have gone forward; on the way
-//! back, `w_i = y_i + r w_(i+1)` takes them in. Two elements go at a time, `y_(i+1) = r^2 y_(i-1) + (v_(i+1) + r v_i)`,
-//! so that half as many results are waited for. A lane's arithmetic is the same wherever it runs, so that the bits
-//! are the same with vectors of any width and without.
+//! Each lane goes forward through its tile as if nothing came from outside: `y_i = v_i + r y_(i-1)` from 0. The two
+//! numbers that do come from outside are known only when all lanes have gone forward; the way back,
+//! `w_i = y_i + r w_(i+1)`, takes them in. Two elements are computed at a time,
+//! `y_(i+1) = r^2 y_(i-1) + (v_(i+1) + r v_i)`, which halves the results to wait for. A lane's arithmetic is the same
+//! wherever it runs, so that the bits are the same with vectors of any width and without.
 
 #[cfg(target_arch = "x86_64")]
 use pulp::Arch;
@@ -22,13 +22,13 @@ pub(super) const LANES: usize = 16;
 /// One number for each lane.
 pub(super) type Lanes<A> = [A; LANES];
 
-/// Elements of a tile that go at once.
+/// Elements of a tile in a step.
 pub(super) const STEP: usize = 8;
 
 /// Steps of all tiles.
 pub(super) type Steps<'a, T> = [&'a [[T; STEP]]; LANES];
 
-/// As [`Steps`], to be written.
+/// As [`Steps`], for writing.
 pub(super) type StepsMut<'a, T> = [&'a mut [[T; STEP]]; LANES];
 
 /// Tiles of `length` elements that begin `stride` elements apart.
@@ -39,7 +39,7 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
-    /// The longest tiles for arithmetic of type `A`, of 1 KiB: all lanes' fit the first-level cache, beside `y` and the
+    /// The longest tiles for arithmetic of type `A`, of 1 KiB: those of all lanes fit the L1 cache, beside `y` and the
     /// next ones.
     pub(super) const fn whole<A>() -> Tiling {
         let length = 1024 / size_of::<A>();
@@ -47,20 +47,20 @@ impl Tiling {
         Tiling { length, stride }
     }
 
-    /// The same; tiles that are `WHOLE` are known when this is compiled, so that their addresses need no arithmetic.
+    /// The same; `WHOLE` tiles are known at compile time, so that their addresses need no arithmetic.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn known<A, const WHOLE: bool>(self) -> Tiling {
         if WHOLE { Tiling::whole::<A>() } else { self }
     }
 
-    /// How many elements of a tile make no whole step: they come first, behind zeros.
+    /// How many elements of a tile are left over from whole steps: they come first, padded with zeros before them.
     fn first(self) -> usize {
         self.length % STEP
     }
 
-    /// Calls `work(from, steps, i)` for each step, the `i`th of `steps`; `from` counts the elements of a tile, and the
-    /// zeros before them. (Loops: the compiler leaves `array::from_fn` and `map` outside, which costs twice the time.)
+    /// Calls `work(from, steps, i)` for each step, the `i`th of `steps`; `from` counts the elements of a tile before
+    /// it, padding included. (Loops: the compiler does not inline `array::from_fn` and `map`, which doubles the time.)
     #[inline(always)]
     pub(super) fn each_step<T: Real>(
         self,
@@ -130,10 +130,10 @@ impl Tiling {
     }
 }
 
-/// Elements of a tile between two looks for numbers that are as good as 0.
+/// Elements of a tile between two checks for numbers that are as good as 0.
 pub(super) const CHECK: usize = 16;
 
-/// What reaches over the ends of a stretch of elements.
+/// What reaches beyond the ends of a range of elements.
 #[derive(Clone, Copy)]
 pub(super) struct Reach<N> {
     /// `sum_k r^k v_(e-1-k)` over the elements before the right end `e`.
@@ -154,17 +154,17 @@ pub(super) struct Sweep<A> {
     pub(super) r_squared: A,
     /// Factor of the result.
     pub(super) scale: A,
-    /// 1 for the places of a tile before its first element, from there on `r^0, r^1, ..`, and as many zeros as make a
-    /// step whole; for steps further on there are none.
+    /// 1 for the padding of a tile, then `r^0, r^1, ..`, then zeros to complete a step; later steps have no powers, and
+    /// need none.
     powers: Vec<A>,
-    /// What is smaller becomes 0: where `v` is 0, a recursion would linger at subnormal numbers, which are slow.
+    /// Smaller numbers become 0: where `v` is 0, a recursion would linger at subnormal numbers, which are slow.
     pub(super) tiny: A,
-    /// How many elements ahead the tiles' elements are asked for; 0 if they are in the cache anyway.
+    /// How many elements ahead to prefetch; 0 if they are in the cache anyway.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     pub(super) ahead: usize,
 }
 
-/// With the widest vectors that the processor has, or portably.
+/// With the widest vectors of this processor, or portably.
 macro_rules! on_widest {
     ($simd:ident => $with_vectors:expr, $portably:expr) => {
         match instruction_set() {
@@ -190,7 +190,7 @@ macro_rules! on_widest {
 }
 
 impl<A> Sweep<A> {
-    /// The powers for the places of a tile, from the first zero before its elements on.
+    /// The powers for the places of a tile, padding included.
     pub(super) fn powers(&self, tiling: Tiling) -> &[A] {
         &self.powers[(tiling.first() + STEP - 1) % STEP..]
     }
@@ -227,7 +227,7 @@ impl<A: Smooth> Sweep<A> {
         }
     }
 
-    /// Forward from 0 through tiles, to `y`, that of zeros before their elements included. Gives what reaches out of each.
+    /// Goes forward from 0 through tiles, writes `y`, that of padding included, and returns what reaches out of each.
     pub(super) fn forward<T: Real>(
         &self,
         v: &[T],
@@ -253,7 +253,7 @@ impl<A: Smooth> Sweep<A> {
         )
     }
 
-    /// Backward through the same tiles, with what comes from outside.
+    /// Goes back through the same tiles with what comes into them, and writes `u`.
     pub(super) fn backward<T: Real>(
         &self,
         y: &[Lanes<A>],
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// As printed, which is exact.
+    /// Results are compared as printed, which is exact.
     #[test]
     fn vectors_do_not_change_the_bits() {
         for length in [1, 8, 13, 39, 64, 250] {

@@ -13,7 +13,7 @@ use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Steps, StepsMut, S
 use crate::Real;
 use crate::parallel::{LINE, fetch_early};
 
-/// The elements of one step, of as many lanes as a vector has; others are not looked at.
+/// The elements of one step in each lane; of these, only as many as a vector has are used.
 type Rows<A> = [[A; STEP]; LANES];
 
 /// A floating-point type that smoothing computes in.
@@ -22,7 +22,7 @@ pub trait Smooth: InVectors<V3> + InVectors<V4> {}
 impl Smooth for f32 {}
 impl Smooth for f64 {}
 
-/// Numbers in vectors, with the instructions that `S` stands for.
+/// Numbers in vectors of the instruction set `S`.
 pub trait InVectors<S>: Real + Pod {
     #[doc(hidden)]
     type Vector: Copy;
@@ -44,16 +44,16 @@ pub trait InVectors<S>: Real + Pod {
     /// From the numbers of each lane, the vector of the first ones, of the second ones, ..
     #[doc(hidden)]
     fn columns(simd: S, rows: Rows<Self>) -> [Self::Vector; STEP];
-    /// The reverse of [`columns`](Self::columns), times `factor`: between transposing vectors and taking them apart,
-    /// or else the compiler does it the other way round, which is slower.
+    /// The reverse of [`columns`](Self::columns), times `factor`. The product is formed after transposing and before
+    /// the vectors are taken apart: elsewhere the compiler takes them apart first, which is slower.
     #[doc(hidden)]
     fn rows(simd: S, columns: [Self::Vector; STEP], factor: Self::Vector) -> Rows<Self>;
 }
 
-/// The vectors of all lanes; where they are wider, the first ones.
+/// The vectors of all lanes; if they are wider, only the first ones are used.
 type All<S, A> = [<A as InVectors<S>>::Vector; 4];
 
-/// What a sweep needs for a step, in all lanes of a vector.
+/// The constants of a sweep, in all lanes of a vector.
 pub(super) struct Pass<'a, S, A: InVectors<S>> {
     simd: S,
     r: A::Vector,
@@ -86,7 +86,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         let mut right = [A::splat(self.simd, A::ZERO); 4];
         let mut left = right.map(|zero| [zero; 2]);
         let start = v.as_ptr();
-        // Written out, or else the vectors stay in memory. One computes while another waits for its last result.
+        // Unrolled by hand, or the vectors would stay in memory. One computes while another waits for its last result.
         self.tiling.each_step(
             v,
             #[inline(always)]
@@ -150,7 +150,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         );
     }
 
-    /// The vector of the tiles from `lane` on.
+    /// One step of the vector that begins with `lane`.
     #[inline(always)]
     fn forward_one<T: Real>(
         &self,
@@ -222,8 +222,8 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
         }
     }
 
-    /// Asks for what follows these tiles in main memory, which the processor itself does not see coming. Both sweeps do:
-    /// they may be in two arrays.
+    /// Prefetches what follows these tiles in main memory, which the processor does not do by itself. Both sweeps need
+    /// it: they may be over two arrays.
     #[inline(always)]
     fn fetch_next<T>(&self, start: *const T, from: usize) {
         if self.ahead > 0 {

@@ -122,8 +122,8 @@ impl InVectors<V3> for f64 {
         cast(simd.avx._mm256_and_pd(x, keep))
     }
 
-    // No `map` of arrays: where the compiler leaves it outside, instructions within become calls, which take 40 times
-    // as long.
+    // No `map` of arrays: where the compiler does not inline it, the instructions in it become calls, which take 40
+    // times as long.
     #[inline(always)]
     fn columns(simd: V3, [a, b, c, d, ..]: Rows<f64>) -> [f64x4; STEP] {
         let halves: [[__m256d; 2]; 4] = [cast(a), cast(b), cast(c), cast(d)];

@@ -87,7 +87,7 @@ impl InVectors<V4> for f32 {
     }
 }
 
-/// Two rows in one vector, by the instruction for it: the compiler may take them through memory otherwise, where a load
+/// Two rows in one vector, by the instruction for it: otherwise the compiler may take them through memory, where a load
 /// waits for both stores.
 #[inline(always)]
 fn both(simd: V4, a: [f32; STEP], b: [f32; STEP]) -> __m512 {
@@ -95,7 +95,7 @@ fn both(simd: V4, a: [f32; STEP], b: [f32; STEP]) -> __m512 {
     cast(avx._mm512_insertf64x4::<1>(avx._mm512_castpd256_pd512(cast(a)), cast(b)))
 }
 
-/// Two quarters of `a` from the `FROM`th eighth on, each followed by that of `b`.
+/// Two quarters of `a`, from eighth number `FROM` on, each followed by the same quarter of `b`.
 #[inline(always)]
 fn pairs<const FROM: i64>(simd: V4, a: __m512d, b: __m512d) -> __m512 {
     let which = [0, 1, 8, 9, 2, 3, 10, 11].map(|i: i64| i + FROM);
