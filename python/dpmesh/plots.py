@@ -25,15 +25,15 @@ __all__ = [
     "tradeoff",
 ]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; line styles for print.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; line styles for print.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _STYLES = ("-", "--", "-.", ":")
 
 MARKS = 8
-"""Up to so many different epsilons are written below their axis."""
+"""Up to this many different epsilons are written below their axis."""
 
 _LEGEND_WIDTH = 40
-"""Letters of a line of the legend; longer labels go on in the next."""
+"""Characters in a line of the legend; longer labels are wrapped."""
 
 _LABELS = {
     "accuracy": "test accuracy, nodes' own models",
@@ -63,7 +63,7 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
     Parameters
     ----------
     histories
-        For each label the history of a run.
+        The history of each run, by label.
     metric
         Name of the metric.
     ax
@@ -76,7 +76,7 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
     Raises
     ------
     ValueError
-        If what is given is no history, or one lacks the metric.
+        If `histories` holds no histories, or one lacks the metric.
     """
     instance("histories", histories, "the history of each run, by a label", Mapping)
     return bands({label: [history] for label, history in histories.items()}, metric, ax=ax)
@@ -89,7 +89,7 @@ def bands(
     x: str = "round",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw one metric over the rounds: mean of each group's runs, and a band from least to most.
+    """Draw one metric over the rounds: mean of each group's runs, and a band from least to largest.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def bands(
     Raises
     ------
     ValueError
-        If what is given is no history, one lacks the metric, a group is empty, or its runs were
+        If a group holds no histories, one lacks the metric, a group is empty, or its runs were
         measured in different rounds.
     """
     ax = _axes(ax)
@@ -140,18 +140,18 @@ def tradeoff(
     metric: str = "accuracy",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw what privacy and traffic buy: a metric against epsilon, a dot's area is its traffic.
+    """Draw what privacy and traffic buy: a metric against epsilon, with traffic as the dots' area.
 
     Parameters
     ----------
     epsilons
-        Shape (runs,), positive; infinite ones stand at the right end, marked as none.
+        Shape (runs,), positive; infinite ones are drawn at the right end, marked "none".
     values
         Shape (runs,): the metric at the end of each run.
     megabytes
         Shape (runs,): what each run sent.
     metric
-        What `values` are.
+        Name of the metric.
     ax
         Where to draw; by default a new figure.
 
@@ -188,7 +188,7 @@ def tradeoff(
 
 
 def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | None = None) -> Axes:
-    """Draw a graph: its nodes on a circle up to 32 of them, else where springs put them.
+    """Draw a graph: up to 32 nodes on a circle, more by a spring layout.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Bounds that no float holds are refused, where Python would stop in the middle of a formula."""
+"""Bounds beyond the range of floats are refused, where Python would fail within a formula."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def held_by_floats(bound: Callable[P, R]) -> Callable[P, R]:
-    """Raise a `ValueError` where a function divides by what rounds to 0, or overflows."""
+    """Raise a `ValueError` if a function overflows, or divides by what rounds to 0."""
 
     @wraps(bound)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:

@@ -1,8 +1,8 @@
 """Theorem 3 and Corollary 1 of the federated paper: how error and rounds grow.
 
-The paper leaves out constants and, for strongly convex losses, logarithms. So do these functions:
-their values say how a bound changes with the smoothing, the number of clients and so on, and not
-how large an error is.
+The paper omits constants and, for strongly convex losses, logarithms. So do these functions: their
+values say how a bound changes with the smoothing, the number of clients and so on, not how large an
+error is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ Case = Literal["strongly_convex", "convex", "nonconvex"]
 
 @dataclass(frozen=True)
 class Losses:
-    """What the bounds know of the clients' losses.
+    """Constants of the clients' losses that the bounds use.
 
     Parameters
     ----------
     dim
         Number of parameters.
     lipschitz
-        L: largest gradient of a client's loss (Assumption 6; the paper means its norm).
+        L: largest norm of a gradient of a client's loss (Assumption 6, where the paper means the
+        norm).
     smoothness
         beta: Lipschitz constant of the gradients (Assumption 2).
     gradient_variance
@@ -45,7 +46,8 @@ class Losses:
     strong_convexity
         mu (Assumption 3); needed for ``"strongly_convex"``.
     squared_distance
-        Of the first model from an optimum in the norm of A; needed for ``"convex"``.
+        Squared distance of the first model from an optimum in the norm of A; needed for
+        ``"convex"``.
     initial_gap
         The first model's loss less the smallest; needed for ``"nonconvex"``.
     """
@@ -122,9 +124,9 @@ def error(
     case
         ``"strongly_convex"``, ``"convex"`` or ``"nonconvex"``.
     losses
-        What is known of the losses.
+        The constants of the losses.
     epsilon, delta
-        The budget; the theorem wants log(1 / delta) >= epsilon.
+        The budget; the theorem requires log(1 / delta) >= epsilon.
     clients, sampling_rate, local_steps
         N, tau, K.
     smoothing
@@ -206,6 +208,6 @@ def rounds(
 
 
 def _dimension(case: Case, dim: int, smoothing: float) -> float:
-    """Return on how many dimensions the noise acts in the bound of this case."""
+    """Return the number of dimensions in which the noise acts in the bound of this case."""
     effective = kernels.effective_dimensions(dim, smoothing)
     return effective.squared if case == "nonconvex" else effective.linear

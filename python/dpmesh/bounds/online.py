@@ -1,9 +1,9 @@
 """Regret and convergence of the online paper: Lemmas 3 and 4, Theorems 2 and 4, corrected.
 
 The paper's proof of Theorem 2 fails in several places (its Lemma 5 compares a norm with its square,
-Lemma 4 forgets that noise leads out of the ball), so `regret_as_printed` is no bound that anyone
-has proved. `regret` and `learner_regret` are proved, and grow with dim^2 / epsilon^2 where the
-paper has dim / epsilon. All of them bound expected regret, summed over rounds and learners.
+Lemma 4 overlooks that noise leads out of the ball), so `regret_as_printed` is not a proved bound.
+`regret` and `learner_regret` are proved, and grow with dim^2 / epsilon^2 where the paper has
+dim / epsilon. All of them bound expected regret, summed over rounds and learners.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connec
 
 @dataclass(frozen=True)
 class Mixing:
-    """How fast a network forgets who sent what: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
+    """How fast a network mixes: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
 
     phi(k, s) is the product of the mixing matrices of k - s consecutive rounds (16).
 
@@ -45,7 +45,7 @@ class Mixing:
     def of_assumption2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
         """Return theta and beta of Lemma 3, from m, eta and N of Assumption 2.
 
-        The nodes' own weights must be at least eta too, see `topology.check_weights`.
+        The nodes' own weights must be at least eta, too; see `topology.check_weights`.
 
         Raises
         ------
@@ -59,14 +59,14 @@ class Mixing:
 
     @classmethod
     def of_topology(cls, topology: Topology, window: int, rounds: int) -> Mixing:
-        """Return theta and beta of Lemma 3 for a network, whose Assumption 2 is checked.
+        """Return theta and beta of Lemma 3 for a network that is checked against Assumption 2.
 
         Parameters
         ----------
         topology
             The network; eta is the smallest weight of the run.
         window
-            N: the graphs of any so many consecutive rounds are connected together.
+            N: the union of the graphs of any N consecutive rounds is connected.
         rounds
             Length of the run.
 
@@ -95,7 +95,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Learning:
-    """What the bounds know of a run, its steps being 1 / (lambda t), or 1 / (2 sqrt t) if it is 0.
+    """Parameters of a run whose steps are 1 / (lambda t), or 1 / (2 sqrt t) if lambda is 0.
 
     Parameters
     ----------
@@ -111,10 +111,10 @@ class Learning:
         Standard deviation of each coordinate of the noise, over alpha_t: ``noise_std(t, dim) /
         step_size(t)`` of the algorithm, or `laplace_noise`.
     bounded_outside
-        Whether L bounds subgradients outside W too, where noise puts the points b_t at which the
-        algorithm takes them. So it is for losses like hinge and logistic; and with
-        ``projection="mixture"`` they are never outside. If False, subgradients may grow by lambda
-        for each unit of distance, as a regularizer's does.
+        Whether L also bounds subgradients outside W, where noise puts the points b_t at which they
+        are taken. It does for losses like hinge and logistic; and with ``projection="mixture"`` the
+        points are never outside. If False, subgradients may grow by lambda per unit of distance, as
+        a regularizer's do.
     """
 
     nodes: int
@@ -167,7 +167,7 @@ def regret(learning: Learning) -> float:
     """Bound sum over t, i of E[f_t^i(b_t^i) - f_t^i(w*)]: each learner on its own examples.
 
     It predicts with b_t, the mixture that it received (projected, with ``projection="mixture"``),
-    and pays for no disagreement; so the network does not matter. With c the `noise`:
+    and disagreement costs nothing, so the network does not matter. With c the `noise`:
 
         lambda > 0    (m / lambda) (1 + ln T) (L^2 + n c^2) / 2
         lambda = 0    m sqrt(T) (R^2 + L^2 / 2 + n c^2 / sqrt 2)
@@ -195,8 +195,8 @@ def regret(learning: Learning) -> float:
 def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
     """Bound E|w_t^i - mean of w_t|, for t = 0, .., T - 1: Lemma 4, corrected.
 
-    What a step moves a learner, |w_(t+1) - b_t|, is not alpha L, as (22) has it, but alpha L plus
-    the distance of b_t from W, which noise of round t leads out of.
+    A step moves a learner by |w_(t+1) - b_t|, which is at most not alpha L, as (22) has it, but
+    alpha L plus the distance of b_t from W, out of which the noise of round t leads.
 
     Parameters
     ----------
@@ -241,12 +241,12 @@ def learner_regret(learning: Learning, mixing: Mixing) -> float:
 def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | None) -> float:
     """Return the right-hand sides of (45) and (46), whose proof does not hold.
 
-    In (46) the factor 1 / lambda is left out: lambda is 0 there, and (50) has no such factor.
+    In (46) the factor 1 / lambda is omitted: lambda is 0 there, and (50) has no such factor.
 
     Parameters
     ----------
     learning, mixing
-        The run and its network; `noise` is not looked at.
+        The run and its network; `noise` is ignored.
     epsilon
         Of the paper's Laplace noise; None for none.
 
@@ -278,14 +278,14 @@ def convergence(
 ) -> float:
     """Bound F(mean of w_t) - F(w*) for independent examples: Kakade and Tewari's theorem (Lemma 9).
 
-    With probability at least 1 - 4 `failure` ln(rounds). The paper prints ln T for the theorem's
-    ln(1 / failure) under the root, and takes losses below 1.
+    It holds with probability at least 1 - 4 `failure` ln(rounds). Where the theorem has
+    ln(1 / failure) under the root, the paper prints ln T; and it assumes losses below 1.
 
     Parameters
     ----------
     regret
-        Of one learner on its own examples, summed over the rounds, not averaged: what it was, not
-        what it is expected to be.
+        Realised (not expected) regret of one learner on its own examples, summed over the rounds,
+        not averaged.
     rounds
         Number of iterates: T, or T / h with mini-batches of h, whose mean loss counts as one loss.
     lipschitz, strong_convexity
@@ -319,7 +319,7 @@ def convergence_as_printed(
     strong_convexity: float,
     failure: float,
 ) -> float:
-    """Return the right-hand side of Theorem 4 (61); see `convergence` for what it has wrong.
+    """Return the right-hand side of Theorem 4 (61); see `convergence` for its errors.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def convergence_as_printed(
     nodes, batch_size
         m, h.
     rounds
-        T: examples of each learner, more than one batch of them; the iterations are T / h.
+        T: examples of each learner, more than one batch; there are T / h iterations.
     lipschitz, strong_convexity, failure
         As for `convergence`.
 

@@ -1,7 +1,7 @@
 """The quantized paper's rates, and schedules that meet a budget.
 
 The inequalities behind Theorems 1 and 2 are missing from the text that we have. Those here are our
-own and proved: sufficient for convergence and for a finite budget. With K + 1 rounds, alpha_K and
+own, and proved sufficient for convergence and for a finite budget. With K + 1 rounds, alpha_K and
 beta_K the two step sizes, gamma_K the size of a sample, sigma_k the noise and L the smoothness,
 rho_L and l_n the second smallest and the largest eigenvalue of I - A,
 
@@ -42,7 +42,7 @@ Accountant = Literal["paper", "tight"]
 
 
 class Schedules(NamedTuple):
-    """What `QuantizedGossip` takes first, in its order."""
+    """The first arguments of `QuantizedGossip`, in their order."""
 
     step_size: HorizonPower
     consensus_step_size: HorizonPower
@@ -52,7 +52,7 @@ class Schedules(NamedTuple):
 
 @dataclass(frozen=True)
 class Powers:
-    """The paper's power laws, which say how a longer run is scheduled.
+    """The paper's power laws, which give the schedules of any horizon.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ class Powers:
         Parameters
         ----------
         accountant
-            Whose budget stays finite as the horizon grows: that of Gaussian differential privacy
-            (``"tight"``), or that of Theorem 1 (``"paper"``), which asks for far more.
+            The accounting by which the budget must stay finite as the horizon grows: Gaussian
+            differential privacy (``"tight"``), or Theorem 1 (``"paper"``), which requires far more.
         """
         one_of("accountant", accountant, ("paper", "tight"))
         alpha, beta, zeta = self.step_size, self.consensus_step_size, self.noise
@@ -134,7 +134,7 @@ class Powers:
 
 @dataclass(frozen=True)
 class Landscape:
-    """What the bounds know of the problem and of the network.
+    """Constants of the problem and of the network that the bounds use.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Landscape:
     polyak_lojasiewicz
         mu: half the squared norm of the gradient of F = sum_i f_i is at least mu (F - F*).
     gradient_variance
-        s^2: of one record's gradient around its node's.
+        s^2: variance of a record's gradient around its node's.
     initial_gap
         F at the start less F*.
     mixing_matrix
@@ -177,7 +177,7 @@ class Landscape:
             fail("mixing_matrix", "a connected graph", f"one of {components} components")
 
     def step_sizes_too_large(self, schedules: Schedules) -> tuple[str, ...]:
-        """Return which conditions of the inequalities above these schedules do not meet."""
+        """Return the conditions of the inequalities above that these schedules violate."""
         alpha, beta = schedules.step_size(1), schedules.consensus_step_size(1)
         rho, largest = self._spectrum
         spread, steep = beta * (largest + rho), alpha * self.smoothness
@@ -270,7 +270,7 @@ def advise(
     rounds
         The horizon K + 1, at least 2.
     records
-        Largest sample: at most the number of records of the poorest node.
+        Largest sample: at most the fewest records of a node.
     landscape
         The problem and the network.
     clipping_norm, mode
@@ -279,7 +279,7 @@ def advise(
     Raises
     ------
     ValueError
-        If an argument is out of range, or nothing on the grid does; then it says why.
+        If an argument is out of range, or nothing on the grid meets the budget; the error says why.
     """
     rounds = integer("rounds", rounds, at_least=2)
     records = integer("records", records, at_least=1)
@@ -343,5 +343,5 @@ def _variances(many: Sequence[Schedules], rounds: int) -> Iterator[Floats]:
 
 
 def _failed(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
-    """Return those that do not hold, each with what came instead."""
+    """Return the conditions that do not hold, each with the actual value."""
     return tuple(f"{wanted}: got {got}" for holds, wanted, got in conditions if not holds)

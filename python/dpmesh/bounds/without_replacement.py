@@ -1,16 +1,16 @@
 """Convergence of SGD without replacement (Jin, He, Dai): Theorem 3, corrected and as printed.
 
 Steps are counted as in the paper's proofs: every mini-batch of every node is one. As printed,
-Theorem 3 forgets the dimension of the noise (23), so `theorem_3_as_printed` is no bound that anyone
-has proved. `suboptimality` is: with the dimension, with the noise that is really drawn, and with
-the sums that (25) approximates. What both bound is the average over the steps of
+Theorem 3 omits the dimension of the noise (23), so `theorem_3_as_printed` is not a proved bound.
+`suboptimality` is one: with the dimension, with the noise that is really drawn, and with the sums
+that (25) approximates. Both bound the average over the steps of
 
     E F(w) - F(w*)
 
-where F is the objective on all records, w* its minimizer in the ball that models stay in, and w
-the model at which a step takes its gradient: the acting node's own if the update is local, else the
-global one. Theorem 3 wants records that are dealt out to the nodes at random, decisions that do not
-depend on them, and one model; K models one-vs-all have K such bounds.
+where F is the objective on all records, w* its minimizer in the ball to which models are confined,
+and w the model at which a step takes its gradient: the acting node's own if the update is local,
+else the global one. Theorem 3 requires records that are assigned to the nodes at random, decisions
+that do not depend on them, and one model; K one-vs-all models have K such bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpmesh.schedules import InverseTime
 
 @dataclass(frozen=True)
 class Training:
-    """What the bounds know of a run.
+    """Parameters of a run that the bounds use.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Training:
 
     @property
     def gradient_bound(self) -> float:
-        """The paper's B: of a record's gradient, regularizer included."""
+        """The paper's B: bound on a record's gradient, regularizer included."""
         return self.lipschitz + self.regularization * self.radius
 
     @property
@@ -108,12 +108,13 @@ def suboptimality(training: Training) -> float:
 
 @held_by_floats
 def generalization_gap(training: Training, step: int) -> float:
-    """Bound how much better a model does on its next mini-batch than on all records.
+    """Bound how much lower a model's loss is on its next mini-batch than on all records.
 
-    ``E F(w_t) - f_D(t)(w_t)``, by Lemmas 5 to 7: the records of the first s = (t - 1) b steps have
-    been learned from, the others have not; the difference of their means over all linear models of
-    the ball bounds the gap. The losses count less their value at 0, which bounds them by L r and
-    changes no difference; a Lipschitz loss has no more complexity than its scores (contraction).
+    ``E F(w_t) - f_D(t)(w_t)``, by Lemmas 5 to 7: the model has learned from the records of the
+    first s = (t - 1) b steps, and not from the others; the largest difference of the two means over
+    all linear models in the ball bounds the gap. Subtracting its value at 0 bounds each loss by L r
+    and changes no difference; the complexity of a Lipschitz loss is at most that of the scores
+    (contraction).
 
     Parameters
     ----------
@@ -143,7 +144,7 @@ def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float
     Parameters
     ----------
     training
-        The run; its noise multiplier does not count.
+        The run; its noise multiplier is ignored.
     epsilon, delta
         Budget of a release; None for no noise.
 
@@ -175,15 +176,16 @@ def squared_distance(
 
     ``M (B^2 / t + B^2 log(t) / (b t) + L^2 d z^2 / (b^2 t)) / (a gamma)^2`` for the sum of squared
     distances of the local models and the global one from w*, after t steps of each node of size
-    ``1 / (a gamma t)``. Here with the dimension d and the strong convexity gamma, which (10) leaves
-    to the constant; z is the noise multiplier, ``sqrt(2 ln(1.25 / delta)) / epsilon`` in (10).
+    ``1 / (a gamma t)``. Here the dimension d and the strong convexity gamma are explicit, which
+    (10) hides in the constant; z is the noise multiplier, ``sqrt(2 ln(1.25 / delta)) / epsilon`` in
+    (10).
 
     Parameters
     ----------
     training
-        The run, regularized: gamma is its regularization. Its step size does not count.
+        The run, regularized: gamma is its regularization. Its step size is ignored.
     smallest_chance
-        a in (0, 1]: of either decision.
+        a in (0, 1], at most the probability of either decision.
     step
         t, from 1; by default all steps of a node.
 
@@ -213,7 +215,8 @@ def theorem_4_steps(
     problem
         Regularized: gamma is its strong convexity.
     smallest_chance
-        The paper's a in (0, 1]: of either decision. With exploration p it is at least p / 2.
+        The paper's a in (0, 1]: the least probability of either decision. With exploration p it is
+        at least p / 2.
     smoothness
         mu; by default the problem's own. The paper's, 1 + lambda for the logistic loss, is larger
         and makes the first steps smaller.

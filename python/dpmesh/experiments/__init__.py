@@ -1,4 +1,4 @@
-"""Experiments from files: settings with good errors, sweeps over many processes, a report page."""
+"""Experiments from files: settings with precise errors, parallel sweeps, a report page."""
 
 from dpmesh.experiments.experiment import Experiment, Result
 from dpmesh.experiments.settings import read

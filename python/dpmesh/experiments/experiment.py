@@ -31,7 +31,7 @@ from dpmesh.simulator.run import Traffic, in_words
 from dpmesh.topology import Topology
 
 EDGES_SHOWN = 2000
-"""A graph of more links is not drawn in a report."""
+"""A graph with more links is not drawn in a report."""
 
 
 def load(
@@ -47,7 +47,7 @@ def load(
     public_fraction: float = 0.0,
     unit_norm: bool = True,
 ) -> tuple[Dataset, float, float]:
-    """Return records, which fraction of them is for testing, and which of the others is public.
+    """Return the records, the fraction of them for testing, and the public fraction of the others.
 
     Parameters
     ----------
@@ -55,21 +55,21 @@ def load(
         Which data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
         covertype, or a file of your own, csv or libsvm.
     folder
-        Where its files are; by default the subfolder of that name of the folder DPMESH_DATA.
+        Where its files are; by default the subfolder of that name in the folder DPMESH_DATA.
     file
         Your own file: a table of numbers, the label last ("csv"), or LIBSVM's format.
     dim
         Number of features in LIBSVM's format, from public knowledge; by default the largest index
         in the file, which a single record may decide and every released model shows.
     records
-        Use the first so many only; by default all.
+        Use only that many records, the first ones; by default all.
     positive
         Labels that become +1, the others -1; by default labels stay as they are.
     test_fraction
         Fraction that is set aside for testing, in (0, 1).
     public_fraction
-        Fraction of the others that no node holds and that is no secret, in [0, 1): a controller
-        DeepQ with sees = "released" scores models on it.
+        Fraction of the others that is public and held by no node, in [0, 1): a controller DeepQ
+        with sees = "released" scores models on it.
     unit_norm
         Whether each record is divided by its L2 norm.
     """
@@ -113,16 +113,16 @@ class RunSettings:
     rounds
         Number of rounds.
     seed
-        Makes the run reproducible, and thereby not private; by default its key comes from the
-        operating system.
+        Makes the run reproducible, and so not private; by default its key comes from the operating
+        system.
     delta
         For the privacy report; by default that of the budget, or else the algorithm's own, if it
         has one, or 0.
     metrics
-        Names of what is measured: loss, accuracy, regret, consensus_distance, compression,
-        node_accuracy; by default all but the last that the problem and the algorithm allow.
+        Names of metrics: loss, accuracy, regret, consensus_distance, compression, node_accuracy; by
+        default all but the last, as far as the problem and the algorithm allow.
     every
-        Measure in every so many rounds; by default about 25 times in a run.
+        Measure every that many rounds; by default about 25 times in a run.
     """
 
     rounds: int
@@ -141,7 +141,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All of a run but its data."""
+    """A run without its data."""
 
     settings: Settings
     run: RunSettings
@@ -196,7 +196,7 @@ class Experiment:
         return cls(settings, run, nodes, key, algorithm, graph, network, budget)
 
     def problem(self) -> LinearProblem:
-        """Load the data, set some aside for testing, and deal the rest out."""
+        """Load the data, set some aside for testing, and partition the rest."""
         return self._with_data()[1]
 
     def _with_data(self) -> tuple[AnyAlgorithm, LinearProblem]:
@@ -263,7 +263,7 @@ class Experiment:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What is left of a run in its folder, beside ``released.npy``, the models to publish.
+    """What a run's folder holds, apart from ``released.npy``, the models to publish.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ def run_into(
     progress: bool | None = None,
     engine: Engine | None = None,
 ) -> None:
-    """Run an experiment, which makes these changes, and save what it released and how it went.
+    """Run an experiment that makes these changes, and save its releases and results.
 
     On an engine only the root saves.
     """
@@ -347,7 +347,7 @@ def run_into(
     run.save(folder)
     run.history.to_csv(folder / "history.csv")
     result = {"changes": changes, "graph": experiment.graph()}
-    replace_text(folder / "result.json", json.dumps(result, indent=1))  # where it is, all is there
+    replace_text(folder / "result.json", json.dumps(result, indent=1))  # last: the run is finished
     checkpoint.unlink(missing_ok=True)
 
 

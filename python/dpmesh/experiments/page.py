@@ -50,10 +50,10 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     Parameters
     ----------
     folders
-        Sweeps' folders, or those of single runs. The results of several stand side by side, each
-        under the name of its folder.
+        Folders of sweeps or of single runs. The results of several stand side by side, each under
+        the name of its folder.
     target
-        The page; by default ``report.html``, in the folder if there is one only.
+        The page; by default ``report.html``, in the folder if there is only one.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     Raises
     ------
     ValueError
-        If a folder holds no finished runs, or the page would be a folder.
+        If a folder holds no finished runs, or `target` is a folder.
     OSError
         If it cannot be written; it is not made then.
     """
@@ -89,15 +89,15 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
 
 
 def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return folders by their paths from where these part."""
+    """Return folders by the parts of their paths that differ."""
     shared = os.path.commonpath([folder.resolve() for folder in folders])
     return {str(folder.resolve().relative_to(shared)): folder for folder in folders}
 
 
 def _finished(folder: Path) -> tuple[list[Result], Any]:
-    """Return the results in a folder or one below, in the order of what they change, and what of.
+    """Return the results in a folder or one level below, and the settings of the sweep.
 
-    That is what the file of a sweep set, or else what its first run says.
+    Results are sorted by their changes. Without a sweep the settings are those of the first run.
     """
     places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
     results = sorted((Result.load(place) for place in places if is_finished(place)), key=_order)
@@ -124,7 +124,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">{len(results)} runs of {len(groups)} settings. Curves are means over '
-        "seeds, bands reach from the least to the most. Measurements are made with the nodes' own "
+        "seeds, bands reach from least to largest. Measurements are made with the nodes' own "
         "models, their records and test data: they are for research, and no part of the "
         "release.</p>",
         warning if seeded else "",
@@ -136,8 +136,8 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         _figures(_tradeoffs(results)),
         *_graph(results),
         "<h2>Privacy reports</h2>",
-        '<p class="note">Each is that of one run alone. Who publishes several runs on the same '
-        "data spends more: dpmesh.privacy.total_cost.</p>",
+        '<p class="note">Each row is for one run alone. Publishing several runs on the same '
+        "data costs more: dpmesh.privacy.total_cost.</p>",
         *(
             f"<h3>{escape(label)}</h3><pre>{escape(str(_dearest(runs)))}</pre>"
             for label, runs in groups.items()
@@ -156,7 +156,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
 
 
 def _order(result: Result) -> Any:
-    """Return what results are sorted by: numbers by size, before texts."""
+    """Return the sort key of a result: numbers by size, before texts."""
     return [
         (isinstance(v, (dict, list, str)), v if _is_number(v) else 0, str(v))
         for v in result.changes.values()
@@ -168,7 +168,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _label(changes: Mapping[str, Any]) -> str:
-    """Return what a cell sets, but for the seed."""
+    """Return what a cell sets, except the seed."""
     parts = [
         f"{key.rpartition('.')[2]} = {json.dumps(value) if isinstance(value, dict) else value}"
         for key, value in changes.items()
@@ -192,7 +192,7 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _dearest(runs: Sequence[Result]) -> Report:
-    """Return the report of the run that cost most: chance may decide what a run releases."""
+    """Return the report of the most expensive run: chance may decide what a run releases."""
     return max((run.privacy for run in runs), key=lambda report: report.epsilon)
 
 
@@ -202,7 +202,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _shared(groups: Mapping[str, Sequence[Result]]) -> set[str]:
-    """Return what was measured in all runs."""
+    """Return the metrics that all runs measured."""
     return set.intersection(*(set(r.history.metrics) for runs in groups.values() for r in runs))
 
 
@@ -261,7 +261,7 @@ def _figure() -> tuple[Figure, Any]:
 
 
 def _figures(figures: Iterable[tuple[Figure, str]]) -> str:
-    """Return pictures as parts of the page itself."""
+    """Return pictures embedded in the page."""
     pictures = []
     for figure, text in figures:
         file = io.BytesIO()

@@ -1,7 +1,7 @@
-"""What a file can name: classes and functions, whose parameters are its keys.
+"""What a file can name: classes and functions, whose parameters are the keys of the file.
 
-A part's keys, their types, defaults and descriptions are read off its signature and docstring, so
-that a file, the package and the JSON schema cannot disagree.
+A part's keys, their types, defaults and descriptions come from its signature and docstring, so that
+a file, the package and the JSON schema cannot disagree.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
     ),
     Compressor: (Quantizer, Levels, RandomSparsifier),
 }
-"""Interfaces, and the classes by which a file can fill them in."""
+"""Interfaces, and the classes with which a file can implement them."""
 
 VALUES: dict[str, type] = {
     cls.__name__: cls
@@ -99,7 +99,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
     "network": {"network": Network},
     "budget": {"budget": Budget},
 }
-"""Tables of a file, and what their ``kind`` can be; one of a single kind need not say it."""
+"""Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
 
 GIVEN = frozenset(
     {"self", "dataset", "generator", "key", "train", "test", "partition", "public_data"}
@@ -107,7 +107,7 @@ GIVEN = frozenset(
 """Parameters that other parts of the file determine."""
 
 SHORT = 12
-"""A description of fewer characters is no description by itself."""
+"""A shorter description is not used by itself."""
 
 _COMMON = {
     "nodes": "Number of nodes: in a topology, that of the partition if it is left out.",
@@ -133,12 +133,12 @@ _COMMON = {
     "period": "Rounds from one global update to the next.",
     "rounds": "Length of the whole run.",
 }
-"""What parameters mean whose docstrings do not say it one by one."""
+"""Descriptions of parameters that docstrings do not describe one by one."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A key: the type of its value, whether it must be there, its default, and what it means."""
+    """A key: the type of its value, whether it is required, its default, and its meaning."""
 
     hint: Any
     required: bool
@@ -148,7 +148,7 @@ class Entry:
 
 @cache
 def entries(make: Maker) -> dict[str, Entry]:
-    """Return the keys of a part by name; parameters that a file cannot write are left out."""
+    """Return the keys of a part by name, without parameters that a file cannot express."""
     hints = get_type_hints(make.__init__ if inspect.isclass(make) else make)
     texts = _described(inspect.getdoc(make) or "")
     found = {}
@@ -165,7 +165,7 @@ def entries(make: Maker) -> dict[str, Entry]:
 
 
 def kinds_of(hint: Any) -> tuple[type, ...]:
-    """Return the classes by which a table can fill in a value of this type."""
+    """Return the classes with which a table can give a value of this type."""
     protocol = get_origin(hint) or hint
     if protocol in PROTOCOLS:
         return PROTOCOLS[protocol]
@@ -178,7 +178,7 @@ def options_of(hint: Any) -> tuple[Any, ...]:
 
 
 def schema_of(hint: Any) -> dict[str, Any] | None:
-    """Return the JSON schema of values of this type; None if a file cannot write them."""
+    """Return the JSON schema of values of this type; None if a file cannot express them."""
     simple = {int: "integer", float: "number", bool: "boolean", str: "string"}
     if hint in simple:
         return {"type": simple[hint]}

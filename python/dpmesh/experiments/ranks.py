@@ -1,4 +1,4 @@
-"""Experiments on the ranks of MPI: one run after the other, each on all of them."""
+"""Experiments on MPI ranks: one run after the other, each on all ranks."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, claim
 
 NAMED = 64
-"""Up to so many ranks their processes are told."""
+"""Up to this many ranks their processes are listed."""
 
 
 def run_on_ranks(settings: Settings, folder: Path) -> None:
     """Run all cells that are not finished; every rank makes this call.
 
-    However it ends, the same command goes on from the last checkpoint, on any number of ranks: rank
-    0 says so at the beginning, since who is killed says nothing.
+    However it ends, the same command resumes from the last checkpoint, on any number of ranks. Rank
+    0 says so at the beginning, since a killed process cannot.
 
     Parameters
     ----------
     settings
-        The experiment, with a seed: the ranks must deal out the same records.
+        The experiment, with a seed: the ranks must partition the records alike.
     folder
-        Where each cell gets a folder of its own, written by rank 0.
+        In it each cell gets a folder of its own, written by rank 0.
 
     Raises
     ------
     ValueError
         On all ranks, if a setting does not fit, a cell has no seed, or the folder holds results of
-        others.
+        other settings.
     RankFailed
         On all ranks, if one fails in a round.
     """
@@ -50,7 +50,7 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
         if experiment.nodes < ranks.size:
             settled.fail("partition.nodes", f"wanted at least {ranks.size}, one for each rank")
     missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
-    ranks.Barrier()  # all have looked before one is finished
+    ranks.Barrier()  # all have checked before one is finished
     _claimed(folder, settings, ranks)
     for cell in missing:
         experiment = Experiment.of(settings.replaced(cell.changes))
@@ -66,7 +66,7 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
 
 
 def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
-    """Let rank 0 claim the folder; should it fail, all do."""
+    """Let rank 0 claim the folder; if it fails, all ranks do."""
     failure = None
     if ranks.rank == 0:
         try:
@@ -78,7 +78,7 @@ def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
         raise ValueError(str(failure)) from failure
     processes = ranks.gather((ranks.rank, MPI.Get_processor_name(), os.getpid()))
     if processes is not None:
-        if len(processes) <= NAMED:  # launchers may name a process that dies by its number alone
+        if len(processes) <= NAMED:  # launchers may report a dead process by its number alone
             of_rank = ", ".join(f"{rank}: {host} {pid}" for rank, host, pid in processes)
             _say(f"processes by rank: {of_rank}")
         _say(

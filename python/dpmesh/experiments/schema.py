@@ -1,4 +1,4 @@
-"""The JSON schema of experiment files, for editors; made of the same parts that read them."""
+"""The JSON schema of experiment files, for editors; made from the same parts that read them."""
 
 from __future__ import annotations
 

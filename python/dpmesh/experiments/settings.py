@@ -21,19 +21,19 @@ else:
 _MISFIT = object()
 
 BESIDE = {"topology": ("keep",)}
-"""Keys of a table that its parts do not know, for what is made of them."""
+"""Keys of a table that its parts do not know, and that the experiment itself uses."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The content of a file, with the lines on which its keys stand.
+    """The content of a file, with the lines of its keys.
 
     Parameters
     ----------
     content
         Tables within tables, as TOML has them.
     source
-        What errors call it.
+        Its name in errors.
     lines
         By key, such as ``"algorithm.epsilon"``.
     """
@@ -64,7 +64,7 @@ class Settings:
         return value
 
     def replaced(self, changes: Mapping[str, Any]) -> Settings:
-        """Return the settings with other values, by key; a cell of a sweep."""
+        """Return the settings with other values, by key: a cell of a sweep."""
         content = _copied(self.content)
         for key, value in changes.items():
             *tables, name = key.split(".")
@@ -78,7 +78,7 @@ class Settings:
         return Settings(content, self.source, self.lines)
 
     def known(self, path: str, table: Mapping[str, Any], names: Collection[str]) -> None:
-        """Fail at a key of a table that is none of these names."""
+        """Fail at a key of a table that is not one of these names."""
         for name in table:
             if name not in names:
                 close = difflib.get_close_matches(name, names, 1)
@@ -89,7 +89,7 @@ class Settings:
     def arguments(
         self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry]
     ) -> dict[str, Any]:
-        """Return the values of a table's keys in the types that its part wants."""
+        """Return the values of a table's keys in the types that its part needs."""
         self.known(path, table, (*wanted, *BESIDE.get(path, ())))
         for name, entry in wanted.items():
             if entry.required and name not in table:
@@ -113,7 +113,7 @@ class Settings:
     def make(
         self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker], **given: Any
     ) -> Any:
-        """Return the part that a table describes; of `given` it takes what it has names for."""
+        """Return the part that a table describes; from `given` it takes its own parameters."""
         maker, arguments = self.part(path, table, kinds)
         taken = inspect.signature(maker).parameters
         given = {name: value for name, value in given.items() if name in taken}
@@ -131,7 +131,7 @@ class Settings:
             raise self.error(key, problem) from error
 
     def _key(self, path: str, argument: str, arguments: Collection[str]) -> str | None:
-        """Return the key that a wrong argument comes from: in `path`, or where it alone stands."""
+        """Return the key behind a wrong argument: in `path`, or in the only table that has it."""
         if argument in SECTIONS:  # made of a whole table
             return argument
         if argument in arguments:
@@ -181,7 +181,7 @@ def read(path: str | Path) -> Settings:
         If it cannot be read.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # editors may begin it with a mark
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: wanted TOML, which is UTF-8, got {error}") from error
     try:
@@ -192,7 +192,7 @@ def read(path: str | Path) -> Settings:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return the line of each key that begins one, and of each table."""
+    """Return the line of each key at the start of a line, and of each table."""
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

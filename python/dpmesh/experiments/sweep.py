@@ -1,4 +1,4 @@
-"""Many runs of one experiment: every combination of settings, in parallel, missing ones only."""
+"""Many runs of one experiment: all combinations of settings, in parallel, only missing ones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from dpmesh.experiments.settings import Settings
 from dpmesh.simulator.interrupt import Interrupt
 
 Tell = Callable[[int], None]
-"""Hears of so many more rounds."""
+"""Called with a number of newly finished rounds."""
 
 _OF_THESE = "a new one, or that of results of these settings"
 
 _ticks: Any = None
-"""In a worker: where it tells of its rounds."""
+"""In a worker: the queue for its finished rounds."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,18 @@ def run_sweep(
 ) -> list[tuple[Cell, Exception]]:
     """Run all cells that are not finished, and return those that failed.
 
-    A run with a seed that was interrupted goes on from its checkpoint.
+    An interrupted run with a seed resumes from its checkpoint.
 
     Parameters
     ----------
     settings
         The experiment.
     folder
-        Where each cell gets a folder of its own.
+        In it each cell gets a folder of its own.
     processes
         How many run at a time; by default one for each core, at most one for each cell.
     tell
-        Hears of finished rounds.
+        Called with numbers of finished rounds.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def _side_by_side(
                 running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
             _follow(running, ticks, tell, interrupt)
         finally:
-            ours.close()  # which ends the workers, also those that wait for what a killed one held
+            ours.close()  # this ends the workers, also those that wait for a lock of a killed one
             pool.shutdown(cancel_futures=True)
     return [(cell, e) for f, cell in running.items() if isinstance(e := f.exception(), Exception)]
 
@@ -155,7 +155,7 @@ def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell, interrupt: 
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Start processes that a terminal's Ctrl-C does not reach; here it comes after the block."""
+    """Start processes that a terminal's Ctrl-C does not reach; here it acts after the block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -173,7 +173,7 @@ def _begin(ticks: Any, sweep: Connection, threads: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _ticks = ticks
-    _ticks.cancel_join_thread()  # a worker that was killed may hold the way there
+    _ticks.cancel_join_thread()  # a killed worker may hold the queue's lock
     kernels.set_threads(threads)
     threading.Thread(target=_end_with, args=(sweep,), daemon=True).start()
 
@@ -207,9 +207,9 @@ def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
 
 
 def claim(folder: Path, settings: Settings) -> None:
-    """Note in the folder which settings its results are of, or make sure that they are these.
+    """Record in the folder the settings of its results, or check that they are these.
 
-    Where all runs failed at once, as for a slip in the file, there is nothing to make sure of.
+    If all runs failed at once, as for a typo in the file, there is nothing to check.
     """
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
     note, text = folder / "settings.json", json.dumps(base, indent=1)
@@ -219,7 +219,7 @@ def claim(folder: Path, settings: Settings) -> None:
         for key in {**now, **then}:
             if then.get(key) != now.get(key):
                 fail("folder", _OF_THESE, f"{folder}, whose {key} is {then.get(key, 'left out')}")
-    for cell in cells(settings):  # whose name, being short, may be that of other values
+    for cell in cells(settings):  # its short name may also stand for other values
         if is_finished(folder / cell.name):
             saved = json.dumps(Result.load(folder / cell.name).changes)
             if saved != json.dumps(cell.changes):

@@ -2,13 +2,14 @@
 
 Rules that all of them keep:
 
-- Arrays of float32 and float64 come in without a copy where they are C-contiguous.
-- ``out=`` receives the result; the input itself means in place. Without it a new array is made.
+- Arrays of float32 and float64 are not copied if they are C-contiguous.
+- ``out=`` receives the result; passing the input itself works in place. Without it a new array is
+  made.
 - Results do not depend on the number of threads (`set_threads`).
-- An ``out=`` in the memory of another argument is refused, whatever made the two arrays.
+- An ``out=`` that shares memory with another argument is refused, however the two were made.
 - Python threads may call them at once, with and without an interpreter lock. An ``out=`` that
-  another call uses is refused; arrays that a call uses must not be changed meanwhile by others, in
-  their values, shape or type.
+  another call uses is refused; while a call uses arrays, others must not change their values, shape
+  or type.
 - A `ValueError` names the argument, what was wanted and what came. Kernels that would turn NaN or
   infinity into a plausible number (clipping, quantization) refuse it; linear ones pass it on, as
   numpy does.

@@ -41,7 +41,7 @@ def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> Floa
 
 
 def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
-    """`value` as an array of numpy's own class; one with a mask is refused, as that is lost."""
+    """`value` as a plain numpy array; a masked one is refused, since the mask would be lost."""
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):
         fail(argument, "an array without a mask, such as its records that are whole", "a mask")
     return np.asarray(value)
@@ -51,7 +51,7 @@ def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """`array` as kernels read it: of this type, C-contiguous and aligned."""
     flags = array.flags
     if flags.c_contiguous and flags.aligned and array.dtype == dtype:
-        return array  # as a rule; to ask numpy for it takes microseconds
+        return array  # the usual case; asking numpy takes microseconds
     return np.require(array, dtype, ["C", "A"])
 
 
@@ -65,7 +65,7 @@ def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
 
 def is_sparse(value: Any) -> bool:
     """Whether `value` is a matrix or an array of scipy."""
-    # The usual ones are known by their class: `issparse` asks an abstract one, which takes longer.
+    # The usual ones are found by their class: `issparse` asks an abstract one, which takes longer.
     kind = type(value)
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
 

@@ -1,8 +1,8 @@
-"""Memory of arrays that are gone, kept for the next ones.
+"""Memory of freed arrays, kept for the next ones.
 
 A kernel's result is a new array. New memory comes from the operating system page by page, cleared,
-and goes back as soon as the array is gone: at megabytes that takes longer than a kernel. The next
-result of the same size therefore takes the memory of one that nobody refers to any more.
+and goes back as soon as the array is freed: at megabytes that takes longer than a kernel. So the
+next result of the same size reuses the memory of one that is no longer referenced.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SMALLEST, LARGEST = 2**17, 2**24
 """Bytes of arrays whose memory is kept."""
 
 MOST = 8
-"""How many are kept; the longest unused go first."""
+"""How many are kept; the least recently used go first."""
 
 LINE = 64
-"""Where arrays begin: at multiples of the bytes of a cache line, the longest vector's too."""
+"""Alignment of arrays in bytes: a cache line, which is also the longest vector."""
 
 
 class _Memory:
@@ -37,7 +37,7 @@ class _Memory:
 
 
 class _Loan:
-    """What an array refers to as long as it uses the memory, as all views of it do."""
+    """The object that an array and its views reference as long as they use the memory."""
 
     def __init__(self, memory: _Memory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._memory, self._give_back = memory, _give_back
@@ -66,8 +66,8 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.asarray(loan)
 
 
-# Other threads, and arrays that go at any time, change `_kept`: each use of it is one operation.
-# Where there is no interpreter lock, to go through it is not one, but a copy is.
+# Other threads, and arrays freed at any time, change `_kept`: each use of it is one atomic
+# operation. Without an interpreter lock iteration is not atomic, but a copy is.
 
 
 def _take(size: int) -> _Memory:

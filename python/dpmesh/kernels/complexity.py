@@ -1,4 +1,4 @@
-"""Transductive Rademacher complexity: how much learning without replacement can overfit.
+"""Transductive Rademacher complexity: how far learning without replacement can overfit.
 
 From the paper on decentralized SGD without replacement, appendix E. A class is a finite set of
 vectors with one entry for each of n records, s of which have been seen and u = n - s have not.
@@ -19,7 +19,7 @@ from dpmesh.kernels._arrays import floats
 from dpmesh.kernels._rows import a_stream
 
 _PRODUCTS_AT_ONCE = 1 << 28
-"""Multiplications between two looks at Ctrl-C: some tenths of a second."""
+"""Multiplications between two checks for Ctrl-C: some tenths of a second."""
 
 
 class RademacherComplexity(NamedTuple):

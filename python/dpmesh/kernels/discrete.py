@@ -1,15 +1,15 @@
 """Discrete Laplace and Gaussian noise on the integers, from cryptographic streams.
 
-Adding it to integers (counts, codes of a quantizer) is exact, so that none of the leaks of
-floating-point noise are there. Element ``j`` of a row is a function of (key, purpose, round, node,
-``j``), the law and the scale alone.
+Adding it to integers (counts, codes of a quantizer) is exact, so it has none of the leaks of
+floating-point noise. Element ``j`` of a row is a function of (key, purpose, round, node, ``j``),
+the law and the scale alone.
 
 Guarantee
 ---------
-The law of a sample is within 2**-73 of the textbook's in total variation: floating point finds it
-only where it is certain, and elsewhere random bits are compared with constants that are right to
-101 bits. For ``n`` samples of a mechanism that would be (epsilon, delta) private,
-``(1 + exp(epsilon)) * n * 2**-73`` belongs in delta.
+The distribution of a sample is within 2**-73 of the exact one in total variation: floating point
+decides it only where it is certain; elsewhere random bits are compared with constants that are
+right to 101 bits. For ``n`` samples of a mechanism that is (epsilon, delta)-private with exact
+noise, add ``(1 + exp(epsilon)) * n * 2**-73`` to delta.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def discrete_laplace(
     scale
         From 0 (no noise) to 2**25.
     stream
-        Where the randomness comes from; see `dpmesh.keys`.
+        Source of the randomness; see `dpmesh.keys`.
     nodes
         The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
     out

@@ -103,7 +103,8 @@ def sample(
 ) -> npt.NDArray[np.int64]:
     """Draw `size` different numbers below each row's count, all such sets equally likely.
 
-    They are the places of the smallest of as many numbers that `uniform` draws for the row.
+    They are the places of the `size` smallest of the `count` numbers that `uniform` draws for the
+    row.
 
     Parameters
     ----------
@@ -137,17 +138,18 @@ def shuffle(
     *,
     nodes: npt.ArrayLike | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Go through the values of each row, pass by pass, each in a new order, all equally likely.
+    """Go through the values of each row, pass by pass, each in a new, uniformly random order.
 
-    In a pass values stand in the order of as many numbers that `uniform` draws for the row, one
-    pass after the other.
+    In a pass the values are sorted by as many numbers that `uniform` draws for the row, one pass
+    after the other.
 
     Parameters
     ----------
     rows
         ``(indptr, values)``, integers: row ``i`` is ``values[indptr[i]:indptr[i + 1]]``.
     lengths
-        Shape (rows,): how many values each row gives, 0 if it is empty; the last pass is cut off.
+        Shape (rows,): how many values each row gives, 0 if it is empty; the last pass may be
+        partial.
     stream, nodes
         As in `uniform`.
 
@@ -170,7 +172,7 @@ def shuffle(
 def batch_ends(
     sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int
 ) -> npt.NDArray[np.int64]:
-    """Cut what `shuffle` gives into batches: where each ends, after a 0 at which the first begins.
+    """Cut the result of `shuffle` into batches: return 0, then the end of each batch.
 
     Parameters
     ----------
@@ -179,7 +181,7 @@ def batch_ends(
     batches
         Shape (rows,): how many batches each row gives, 0 if it is empty.
     batch_size
-        At least 1. The last batch of a pass is shorter if its values do not divide.
+        At least 1. The last batch of a pass is shorter if this does not divide its length.
 
     Returns
     -------

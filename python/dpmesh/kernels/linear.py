@@ -11,8 +11,8 @@ With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
 ==============  =======================================  =========================================
 
 Given `classes`, the first three are trained one-vs-all: one model for each class, with target +1
-in the records of its class and -1 in the others, whose losses add up. The parameters of a node are
-then the rows of its models, one after the other.
+for the records of its class and -1 for the others; the models' losses add up. The parameters of a
+node are then the rows of its models, one after the other.
 
 The objective of node ``i`` on its batch is the sum of its records' losses, divided by the length of
 the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
@@ -64,7 +64,7 @@ def linear_gradient(
         Shape (records, dim), of the type of `params`: an array, or a scipy CSR matrix with sorted,
         unique column indices (32 or 64 bits), which is never made dense.
     labels
-        Shape (records,): as the loss wants them, see above.
+        Shape (records,): as the loss requires them, see above.
     batches
         Records of each node: an integer array (nodes, batch_size), or ``(indptr, indices)`` for
         batches of different lengths. A record may occur more than once.
@@ -80,8 +80,8 @@ def linear_gradient(
     norm
         ``"l2"`` or ``"l1"``: the norm that `clipping_norm` bounds.
     divide_by
-        What the sum over the batch is divided by, such as a public expected size; None for the
-        length of the batch (a node without records then has the gradient of its regularizer).
+        Divisor of the sum over the batch, such as a public expected size; None for the length of
+        the batch (a node without records then has the gradient of its regularizer).
     out
         Where to put the result: an array like `params`.
 
@@ -132,7 +132,7 @@ def linear_step(
     Parameters
     ----------
     step_size
-        One for all nodes, or one for each: shape (nodes,), finite and not negative.
+        One for all nodes, or one per node: shape (nodes,), finite and not negative.
     params, features, labels, batches, loss
         As in `linear_gradient`.
     classes, regularization, clipping_norm, norm, divide_by
@@ -150,8 +150,8 @@ def linear_step(
     Raises
     ------
     ValueError
-        If an argument does not fit, as in `linear_gradient`, or parameters that are to be projected
-        are NaN or infinite after the step; `out` is then undefined.
+        If an argument does not fit, as in `linear_gradient`, or parameters to be projected are NaN
+        or infinite after the step; `out` is then undefined.
     """
     params, model = model_parts(params, features, labels, loss, classes)
     step = step_parts(step_size, radius, nodes=len(params))
@@ -216,7 +216,7 @@ def linear_class_losses(
     Parameters
     ----------
     params, features, labels, batches, loss, classes, regularization, divide_by
-        As in `linear_gradient`, but for the loss ``"softmax"``, which has one model only.
+        As in `linear_gradient`, except the loss ``"softmax"``, which has one model only.
 
     Returns
     -------

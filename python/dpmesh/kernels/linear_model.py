@@ -1,4 +1,4 @@
-"""How records, labels, batches and settings of linear models enter the kernels, checked."""
+"""Checks and conversions of linear models' records, labels, batches and settings."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def step_parts(
 
 
 def averaging_parts(regularization: float, divide_by: float | None) -> tuple[float, float | None]:
-    """Regularization, and what the sum over a batch is divided by."""
+    """Regularization, and the divisor of the sum over a batch."""
     regularization = non_negative("regularization", regularization)
     return regularization, None if divide_by is None else positive("divide_by", divide_by)
 

@@ -23,8 +23,8 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     Parameters
     ----------
     matrix
-        Shape (rows, nodes): a sparse matrix or array of scipy, as the `weights` of a
-        `MixingMatrix`, read without a copy where it is CSR, or a dense array. Integers and other
+        Shape (rows, nodes): a scipy sparse matrix or array, such as the `weights` of a
+        `MixingMatrix`, read without a copy if it is CSR, or a dense array. Integers and other
         floating-point types are rounded to the type of `x`.
     x
         Shape (nodes, ...), float32 or float64: one vector for each node.
@@ -107,7 +107,7 @@ def _compressed_rows(
         wanted = f"a column for each of the {x.shape[0]} rows of x"
         fail("matrix", wanted, f"shape {shape}")
     if not was_sparse:
-        matrix = matrix.astype(x.dtype, copy=False)  # scipy has not every type of numpy
+        matrix = matrix.astype(x.dtype, copy=False)  # scipy lacks some types of numpy
     rows = matrix if was_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
     is_short = rows.indptr.dtype == rows.indices.dtype == np.int32

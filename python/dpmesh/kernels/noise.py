@@ -2,17 +2,17 @@
 
 Element ``j`` of a row is a function of (key, purpose, round, node, ``j``), the law and the type, so
 that results do not depend on threads, on the other rows or on the order of the calls. The same
-stream gives the same noise each time: draw from a stream once.
+stream gives the same noise each time, so draw from a stream only once.
 
 Guarantee
 ---------
 A sample is a deterministic function of random bits that nobody without the key can tell from truly
-random ones; 64 of them (63 for Laplace) make its magnitude. It has the stated law up to
-floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and 43 scales
+random ones; 64 of them (63 for Laplace) determine its magnitude. It has the stated distribution up
+to floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and 43 scales
 (Laplace), beyond which the mass is about 2**-64. A rounded floating-point sum is *not* exactly
-differentially private: which numbers can occur depends on the value below the noise (Mironov, CCS
-2012). Where that matters, use noise on the integers
-(`discrete_gaussian`, `discrete_laplace`, or the `grid` of a mechanism).
+differentially private: which numbers can occur depends on the value beneath the noise (Mironov, CCS
+2012). Where that matters, use noise on the integers (`discrete_gaussian`, `discrete_laplace`, or
+the `grid` of a mechanism).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def add_gaussian(
     out
         Where to put the result: an array like `x`, or `x` itself to work in place.
     longest
-        The largest L2 norm of a noisy row; None for any. A refusal tells what such a row tells.
+        The largest L2 norm of a noisy row; None for no limit. A refusal reveals no more than the
+        row.
 
     Returns
     -------

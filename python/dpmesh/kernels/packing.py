@@ -1,12 +1,12 @@
-"""Codes in messages of a few bits each, and exactly back.
+"""Codes packed into messages of a few bits each, without loss.
 
 Format
 ------
 The symbol of a code ``c`` is ``2 c`` for ``c >= 0`` and ``-2 c - 1`` for ``c < 0`` (zigzag). In a
-message of `bits` bits a code, those from ``-(2**(bits - 1) - 1)`` to ``2**(bits - 1) - 1`` stand as
-their symbols; the symbol ``2**bits - 1`` stands for any other code, an escaped one. The symbols
-follow each other from the lowest bit of the first byte upwards, with zeros up to a whole byte. Then
-come the escaped codes in their order, 8 bytes each, lowest first.
+message of `bits` bits per code, those from ``-(2**(bits - 1) - 1)`` to ``2**(bits - 1) - 1`` appear
+as their symbols; the symbol ``2**bits - 1`` marks any other code as escaped. The symbols follow
+each other from the lowest bit of the first byte upwards, padded with zeros to a whole byte. Then
+come the escaped codes in their order, 8 bytes each, lowest byte first.
 
 No code is ever clipped: one that does not fit costs 8 bytes more.
 """
@@ -27,7 +27,7 @@ from dpmesh.kernels._memory import empty
 
 @dataclass(frozen=True)
 class Packed:
-    """A message, and what its receiver knows about it beforehand."""
+    """A message, and what its receiver must know to decode it."""
 
     message: bytes
     """What travels."""
@@ -86,14 +86,14 @@ def packed_sizes(codes: CodeArray, bits: int) -> npt.NDArray[np.int64]:
 
 
 def pack(codes: CodeArray, bits: int) -> Packed:
-    """Put codes into one message of `bits` bits each, and 8 bytes more for each that does not fit.
+    """Pack codes into one message of `bits` bits each, plus 8 bytes for each that does not fit.
 
     Parameters
     ----------
     codes
         Any shape, int8, int16, int32 or int64.
     bits
-        From 1 to 32; with `bits_needed` of them no code is escaped.
+        From 1 to 32; with `bits_needed` bits no code is escaped.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def unpack(packed: Packed) -> CodeArray:
     Raises
     ------
     ValueError
-        If `packed` is no `Packed`, or its message is not that of codes of such a shape and type.
+        If `packed` is no `Packed`, or its message does not fit its shape and type.
     """
     if not isinstance(packed, Packed):
         fail("packed", "a Packed", type(packed).__name__)

@@ -1,4 +1,4 @@
-"""Many small Q-networks as one batch: each node has its own, all evaluated or trained in one call.
+"""Many small Q-networks as one batch: each node has its own; one call evaluates or trains all.
 
 A network takes `inputs` numbers, has one layer of `hidden` units, and gives the values of two
 actions. The parameters of all networks are one float32 array of shape (networks, rows, 16), in the
@@ -9,7 +9,7 @@ order in which the kernels read it:
   weights to the two values;
 - the last row of a network holds the biases of the two values, then zeros.
 
-`q_weights` shows them as ordinary matrices.
+`q_weights` returns them as ordinary matrices.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QWeights(NamedTuple):
 
 
 class QTrained(NamedTuple):
-    """Networks that learn, and what Adam keeps of their gradients."""
+    """Networks in training, with Adam's moments."""
 
     parameters: Float32s
     """Shape (networks, rows, 16)."""
@@ -61,16 +61,16 @@ class QTrained(NamedTuple):
 
 
 class QReplay(NamedTuple):
-    """Transitions that each network remembers, in any order."""
+    """The transitions in each network's replay memory, in any order."""
 
     states: Float32s
     """Shape (networks, capacity, 2, inputs): a state and the one that followed it."""
     actions: npt.NDArray[np.uint8]
     """Shape (networks, capacity): 0 or 1."""
     rewards: Float32s
-    """Shape (networks, capacity): what the action earned."""
+    """Shape (networks, capacity): the reward of the action."""
     discounts: Float32s
-    """Shape (networks, capacity): weight of what comes after; 0 where the run ended."""
+    """Shape (networks, capacity): weight of future rewards; 0 where the run ended."""
 
 
 def q_init(networks: int, inputs: int, stream: Stream, *, hidden: int = 128) -> Float32s:
@@ -132,7 +132,7 @@ def q_weights(parameters: Float32s, inputs: int) -> QWeights:
 def q_values(
     parameters: Float32s, states: npt.ArrayLike, *, activation: Activation = "linear"
 ) -> Float32s:
-    """Values of the two actions in states of each network's own.
+    """Values of the two actions in each network's own states.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def q_learn(
     targets
         Parameters of the target networks, like ``trained.parameters``.
     replay
-        What the networks remember.
+        The networks' replay memories.
     picks
         Shape (networks, batch): places in the memory of the transitions to learn from.
     learns

@@ -3,13 +3,13 @@
 For ``t = x / step``, in float64, the code is ``floor(t) + 1`` with probability ``t - floor(t)`` and
 ``floor(t)`` otherwise: the mean of ``code * step`` is `x`, its variance `quantization_variance`
 (Aysal, Coates, Rabbat: Distributed average consensus with dithered quantization, IEEE Trans. Signal
-Processing 2008). A coin has 24 random bits for float32 and 53 for float64; the probability of going
-up is ``t - floor(t)`` rounded up to so many.
+Processing 2008). A coin has 24 random bits for float32 and 53 for float64; the probability of
+rounding up is ``t - floor(t)``, itself rounded up to that many bits.
 
 Guarantee
 ---------
-What is quantized after the noise of a mechanism is a function of its release and of independent
-coins, and so at least as private.
+Codes of values that already have a mechanism's noise are a function of its release and of
+independent coins, and so at least as private.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def quantize(
     nodes: npt.ArrayLike | None = None,
     out: CodeArray | None = None,
 ) -> CodeArray:
-    """Round each element to one of the two multiples of `step` next to it, without bias.
+    """Round each element to one of the two nearest multiples of `step`, without bias.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def quantize(
     step
         Distance of neighbouring levels, between 1e-150 and 1e150, in units of `x`.
     stream
-        Where the coins come from, see `dpmesh.keys`: a stream that nothing else draws from.
+        Source of the coins, see `dpmesh.keys`: a stream from which nothing else is drawn.
     dtype
         Type of the codes, if there is no `out`: int8, int16, int32, or int64, which holds codes
         below 2**51.
@@ -72,7 +72,7 @@ def quantize_saturating(
     nodes: npt.ArrayLike | None = None,
     out: CodeArray | None = None,
 ) -> tuple[CodeArray, int]:
-    """Quantize; the nearest code of `dtype` takes the place of one that does not fit.
+    """Quantize, with the nearest code of `dtype` in place of one that does not fit.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def quantize_saturating(
 
     Returns
     -------
-    The codes, and how many of them were saturated. Those are biased; privacy is not affected.
+    The codes, and how many of them were saturated, and so biased; privacy is not affected.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def quantize_noisy(
     scale
         The standard deviation of the noise, as in `add_gaussian`.
     noise, coins
-        Where noise and coins come from: streams of different purposes or rounds.
+        Sources of noise and coins: streams of different purposes or rounds.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def dequantize(
     codes
         Any shape, int8, int16, int32 or int64.
     step
-        The step that they were made with.
+        The step with which they were made.
     dtype
         float32 or float64, if there is no `out`; the product is rounded to it once.
     out

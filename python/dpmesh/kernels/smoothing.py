@@ -17,7 +17,7 @@ Method = Literal["recursion", "fft"]
 
 
 class EffectiveDimensions(NamedTuple):
-    """On how many dimensions noise still acts after smoothing."""
+    """The number of dimensions in which noise still acts after smoothing."""
 
     linear: float
     """Sum of the spectrum, the paper's :math:`d_\\sigma`."""
@@ -49,8 +49,8 @@ def smooth(
     smoothing
         The factor s, the papers' sigma: finite, at least 0. 0 changes nothing.
     power
-        Which power of the Laplacian, from 1 up: higher ones spare low frequencies and damp high
-        ones more.
+        Power of the Laplacian, at least 1: higher ones preserve low frequencies and damp high ones
+        more.
     blocks
         Lengths of the blocks that a row consists of (a network's layers), each a cycle of its own.
         The whole row by default. On a cycle of one element L is 0; of two, its first row is
@@ -110,8 +110,8 @@ def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> npt.NDA
 def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> EffectiveDimensions:
     """Sum of the spectrum of `smooth` and of its square, the effective dimensions of the bounds.
 
-    Smoothing noise of variance v on each of `dim` elements leaves the total variance
-    ``v * squared`` of ``v * dim``.
+    Smoothing noise of variance v on each of `dim` elements reduces its total variance from
+    ``v * dim`` to ``v * squared``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sums of arrays in one pass: no array for a product, none for a part of the sum."""
+"""Sums of arrays in one pass, without temporary arrays."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def linear_training(
     regularization: float = 0.0,
     form: Literal["direct", "span"] | None = None,
 ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
-    """Moves of nodes that train from one model, each on its own sequence of batches.
+    """Moves of nodes that start from one model, each trained on its own sequence of batches.
 
     Each batch of a node's walk moves its model ``w``, which stays within a ball around ``w0``::
 
@@ -50,9 +50,9 @@ def linear_training(
     radius
         L2 distance from `start` that no model exceeds, greater than 0.
     form
-        How it is computed: ``"direct"`` steps through the parameters, ``"span"`` through their
-        coefficients in the span of the node's records, whose Gram matrix it forms. The same up to
-        rounding; None takes for each node the one with fewer operations.
+        How it is computed: ``"direct"`` updates the parameters, ``"span"`` their coefficients in
+        the span of the node's records, by the records' Gram matrix. Both agree up to rounding; None
+        takes for each node the one with fewer operations.
 
     Returns
     -------
@@ -62,8 +62,8 @@ def linear_training(
     Raises
     ------
     ValueError
-        If a shape or type does not fit, a record that is named does not exist, a label does not
-        suit the loss, or a setting is out of range. NaN and infinity are passed on.
+        If a shape or type does not fit, a record index is out of range, a label does not suit the
+        loss, or a setting is out of range. NaN and infinity are passed on.
     """
     start, model = model_parts(start, features, labels, loss, classes, argument="start")
     if len(start) != 1:
