@@ -99,8 +99,8 @@ _HOMES = {
 
 _ONE_AT_A_TIME = RLock()
 """Held while names are imported: before CPython 3.15, two threads that import modules of one
-package at once may stop each other. Our own modules have no use for these names: one that is being
-imported would wait here for a thread that waits for it."""
+package at once may deadlock. Our own modules must not use these names: one that is being imported
+would wait here for a thread that waits for it."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Packages that are imported when they are first needed, and the extras that bring them."""
+"""Packages that are imported when first needed, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EXTRA_OF = {
 
 @contextmanager
 def needed_by(purpose: str) -> Iterator[None]:
-    """Say what needs the package that an import within the block misses, and how to get it."""
+    """If an import within the block fails, say what needs the package and how to get it."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF or isinstance(error.__cause__, ModuleNotFoundError):
-            raise  # as something else, or told already
+            raise  # another error, or one that says so already
         name = "scikit-learn" if package == "sklearn" else package
         hint = f'{purpose} needs {name}: pip install "dpmesh[{EXTRA_OF[package]}]"'
         raise ModuleNotFoundError(hint, name=error.name) from error

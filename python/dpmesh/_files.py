@@ -1,4 +1,4 @@
-"""Files of results: whole or not there, in folders that are looked at before the work."""
+"""Files of results: written whole or not at all, in folders that are checked beforehand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 
 
 def writable_folder(folder: Path) -> Path:
-    """Return the folder, which is made if it is not there.
+    """Return the folder, created if it does not exist.
 
     Raises
     ------
@@ -35,34 +35,34 @@ def writable_folder(folder: Path) -> Path:
 
 @contextmanager
 def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """Open a file that takes the place of `path` when the block ends, in one step, on the disk.
+    """Open a file that atomically replaces `path` on disk when the block ends.
 
-    Several may write the same file at a time: each has a temporary file of its own, and one of
-    them stays. What killed ones left goes with the next that is done. Folders on the way are made;
-    a device or a pipe is written to as it is.
+    Several processes may write the same file at once: each has a temporary file of its own, and one
+    of them wins. The next to finish removes temporary files that killed ones left. Missing parent
+    folders are created; a device or a pipe is written to directly.
 
     Parameters
     ----------
     path
-        Of the file; where it is a link, what that leads to is replaced.
+        Path of the file; if it is a link, its target is replaced.
     mode
         Permissions of the new file, less the process's umask.
 
     Raises
     ------
     OSError
-        If it cannot be written, which names `path`; what was there is then as it was.
+        If it cannot be written; the error names `path`, and the old file is unchanged.
     """
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():  # nothing that can be replaced
+        if path.exists() and not path.is_file():  # such as a device: cannot be replaced
             with path.open("wb") as file:
                 yield file
         else:
             with _beside(path.resolve(), mode) as file:
                 yield file
     except OSError as error:
-        if isinstance(error.__cause__, OSError):  # about a file that is opened within the block
+        if isinstance(error.__cause__, OSError):  # about another file, opened within the block
             raise
         kept = " (the one from before is untouched)" if path.is_file() else ""
         message = f"cannot write this file: {error.strerror or error}{kept}"
@@ -70,19 +70,19 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def replace_text(path: str | Path, text: str) -> None:
-    """Write a text, in UTF-8, in the place of what is there, as `replacing` does."""
+    """Replace a file's content by a text in UTF-8, as `replacing` does."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
-    """Open a new file beside `path`, which replaces it at the end, forced onto the disk."""
+    """Open a new file beside `path`, which is synced to disk and replaces it at the end."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{token_hex(4)}.new")
     try:
-        # to be read, too: numpy writes past a file that is not, and cannot tell why it fails
+        # readable, too: else numpy writes past Python's file object, and cannot say why it fails
         with open(new, "x+b", opener=partial(os.open, mode=mode)) as file:
             yield file
             file.flush()
@@ -98,7 +98,7 @@ def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
 
 
 def _put(new: Path, path: Path) -> None:
-    """Give `new` the name `path`, unless another writer, who was done first, took it for left."""
+    """Give `new` the name `path`, unless another writer took it for a leftover and removed it."""
     try:
         new.replace(path)
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def _put(new: Path, path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Force the new name onto the disk, where folders can be opened."""
+    """Sync the new name to disk, on systems where folders can be opened."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

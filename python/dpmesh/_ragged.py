@@ -1,4 +1,4 @@
-"""Rows of different lengths, end to end in one array, without a loop over rows."""
+"""Rows of different lengths, concatenated in one array, handled without a loop over rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:
 
 
 def rows(ragged: Ragged, chosen: Indices) -> Ragged:
-    """Return these rows, in their order."""
+    """Return the chosen rows, in the order of `chosen`."""
     indptr, values = ragged
     if np.array_equal(chosen, np.arange(len(indptr) - 1)):
         return ragged
@@ -37,10 +37,10 @@ def rows(ragged: Ragged, chosen: Indices) -> Ragged:
 
 
 def rectangle(ragged: Ragged) -> tuple[Indices, npt.NDArray[np.float32]]:
-    """Return the rows as one array, each filled up to the longest, and weights 1 or 0.
+    """Return the rows as one array, each padded to the longest, and weights 1 or 0.
 
-    A row is filled up with its own first value, so that nobody's records are beside those of
-    others; an empty one with 0.
+    A row is padded with its own first value, so that no node's records stand beside another's; an
+    empty one with 0.
     """
     indptr, values = ragged
     lengths = np.diff(indptr)

@@ -1,4 +1,4 @@
-"""Checks of arguments: a `ValueError` names the argument, what was wanted, what came."""
+"""Checks of arguments: a `ValueError` names the argument, what was wanted and what came."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fail(argument: str, wanted: str, got: object) -> NoReturn:
 
 
 def able(argument: str, value: object, wanted: str, *methods: str) -> None:
-    """Fail unless a part that a user may write has all the methods that it is asked for."""
+    """Fail unless an object that a user may have written has all required methods."""
     missing = [method for method in methods if not callable(getattr(value, method, None))]
     if isinstance(value, type) or missing:
         got = reprlib.repr(value)
@@ -29,7 +29,7 @@ def able(argument: str, value: object, wanted: str, *methods: str) -> None:
 
 
 def instance(argument: str, value: object, wanted: str, *kinds: type) -> None:
-    """Fail unless a part is of one of these classes."""
+    """Fail unless a value is of one of these classes."""
     if not isinstance(value, kinds):
         fail(argument, wanted, reprlib.repr(value))
 
@@ -40,7 +40,7 @@ def number(argument: str, value: float) -> float:
         fail(argument, "a finite number", reprlib.repr(value))
     try:
         finite = math.isfinite(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer beyond the range of floats
         fail(argument, "a finite number", reprlib.repr(value))
     if not finite:
         fail(argument, "a finite number", repr(value))
@@ -76,7 +76,7 @@ def non_negative(argument: str, value: float) -> float:
 
 
 def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
-    """A number between 0 and 1; `zero` and `one` say whether the ends belong to it."""
+    """A number between 0 and 1; `zero` and `one` say whether the ends are allowed."""
     kept = number(argument, value)
     if not 0 <= kept <= 1 or (kept == 0 and not zero) or (kept == 1 and not one):
         ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
@@ -108,10 +108,10 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
 
 
 def in_python(value: Any) -> Any:
-    """A number of numpy, or a tuple of some, as Python's own.
+    """A numpy scalar, or a tuple of some, as Python numbers.
 
-    The products of numpy's wrap around or have few digits; so other kinds of real numbers, such as
-    fractions and subclasses with an arithmetic of their own, become Python's, too.
+    Products of numpy scalars wrap around or have few digits. Other kinds of real numbers, such as
+    fractions and subclasses with an arithmetic of their own, become Python numbers, too.
     """
     if type(value) in (float, int, bool, str):
         return value
@@ -120,13 +120,13 @@ def in_python(value: Any) -> Any:
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             return int(value) if isinstance(value, Integral) else float(value)
-        except OverflowError:  # a fraction that no float holds, which is refused by name
+        except OverflowError:  # a fraction beyond the range of floats, refused by name later
             return value
     return value
 
 
 def keep_numbers(record: object) -> None:
-    """Keep numbers of numpy in the fields of a frozen record as Python's own."""
+    """Convert numpy scalars in the fields of a frozen record to Python numbers."""
     for name, value in vars(record).copy().items():
         if (kept := in_python(value)) is not value:
             object.__setattr__(record, name, kept)

@@ -24,7 +24,7 @@ DELTA = 1e-5
 
 
 def make_problem(key: Key) -> LinearProblem:
-    """Return handwritten digits, even against odd, a fifth for testing, the rest dealt out."""
+    """Return handwritten digits, even against odd, a fifth for testing, the rest partitioned."""
     dataset = unit_norm(digits()).relabelled(lambda digit: np.where(digit % 2 == 0, 1, -1))
     draw = generator(key, Purpose.SPLIT)
     train, test = train_test_split(dataset, 0.2, draw)
@@ -33,15 +33,15 @@ def make_problem(key: Key) -> LinearProblem:
 
 
 def make_topology(key: Key) -> Topology:
-    """Return a random 8-regular graph, each link of which is up in half of the rounds."""
+    """Return a random 8-regular graph, each of whose links is up in half of the rounds."""
     return edge_dropping(random_regular(NODES, 8, key=key), keep=0.5, key=key)
 
 
 def run_demo(key: Key, on_run: Callable[[str, Run], None]) -> dict[str, Run]:
-    """Learn at each epsilon; tell `on_run` of every finished run.
+    """Learn at each epsilon; call `on_run` with every finished run.
 
-    Runs under a seeded key share it. Under another one each has a new key, or else the difference
-    of two of them would have no noise.
+    A seeded key serves all runs. Otherwise each run takes a new key, since the difference of two
+    runs under one key would have no noise.
     """
     problem, topology = make_problem(key), make_topology(key)
     rounds = min(len(part) for part in problem.partition) // BATCH_SIZE

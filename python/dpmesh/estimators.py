@@ -1,7 +1,7 @@
 """Estimators of a vector from its noisy release: post-processing, so they cost no privacy.
 
 An estimator is called with a noisy vector and the standard deviation of its noise, both public. The
-federated paper compares them in the same place of its Algorithm 1: none (DP-Fed), Laplacian
+federated paper compares several at the same place of its Algorithm 1: none (DP-Fed), Laplacian
 smoothing (DP-Fed-LS), and the two of Balle and Wang, "Improving the Gaussian Mechanism for
 Differential Privacy" (2018).
 """
@@ -45,7 +45,7 @@ class ReleasedSum(NamedTuple):
 
 
 class Estimator(Protocol):
-    """A function of what was released and of the noise that went into it."""
+    """A function of a release and of the scale of its noise."""
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum, /) -> Released:
         """Return an estimate of each row.
@@ -102,19 +102,19 @@ class LaplacianSmoothing:
 
 @dataclass(frozen=True)
 class AdaptiveSmoothing:
-    """Laplacian smoothing that chooses its factor from what was released, for each block.
+    """Laplacian smoothing that chooses its factor for each block from what was released.
 
-    If the rounds so far go on alike until there are `rounds` of them, their true vectors add up
-    while their noise averages out. The factor minimizes the risk of Proposition 1 for that sum: the
-    energy of the true sum at a frequency is that of the noisy one less the variance of its noise,
-    on average. Only public numbers and releases go in, so the choice costs no privacy.
+    If the rounds continue as so far until there are `rounds` of them, their true vectors add up
+    while their noise averages out. The factor minimizes the risk of Proposition 1 for that sum: on
+    average, the energy of the true sum at a frequency is that of the noisy one less the variance of
+    its noise. The choice uses only public numbers and releases, so it costs no privacy.
 
     Parameters
     ----------
     rounds
-        1 aims at the error of the present round alone, and smooths far too much for training. The
-        length of a run aims at the error of its whole way, as if later rounds did not correct the
-        noise of earlier ones; since they do, a few times the length is better.
+        1 minimizes the error of the present round alone, and smooths far too much for training. The
+        length of a run minimizes the error of its total move, as if later rounds did not correct
+        the noise of earlier ones; since they do, a few times the length is better.
     largest
         Factors from 0 to this one are tried, in steps of a quarter octave from 1/64 on.
     power, blocks
@@ -133,7 +133,7 @@ class AdaptiveSmoothing:
         _check_cycles(self.power, self.blocks)
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
-        """Return the smoothed rows; each block of each row with the factor of its own."""
+        """Return the smoothed rows, each block of each row with its own factor."""
         estimate = np.empty_like(noisy)
         for row, block, factor in self._choices(noise_scale, so_far):
             estimate[row, block] = kernels.smooth(noisy[row, block], factor, power=self.power)
@@ -161,15 +161,15 @@ class AdaptiveSmoothing:
 
 @dataclass(frozen=True, eq=False)
 class Reordered:
-    """Another estimator, with the coordinates of a row in another order.
+    """An estimator applied to a row's coordinates in another order.
 
-    Smoothing takes neighbours in a row to be alike, and a network's tensors can be laid out in many
-    orders (Table 5 of the federated paper); see `JaxProblem.flattening`.
+    Smoothing assumes that neighbours in a row are similar, and a network's tensors can be laid out
+    in many orders (Table 5 of the federated paper); see `JaxProblem.flattening`.
 
     Parameters
     ----------
     estimator
-        What sees the reordered rows; blocks are parts of these.
+        The estimator of the reordered rows; its blocks are parts of these.
     order
         Shape (dim,): coordinate ``order[i]`` comes at place i.
     """
@@ -198,9 +198,9 @@ class SmoothingRisk(NamedTuple):
     """Mean square error of a smoothed vector, summed over its coordinates."""
 
     bias: float
-    """What smoothing takes away from the true vector."""
+    """Squared bias: what smoothing removes from the true vector."""
     variance: float
-    """What it leaves of the noise."""
+    """Variance: what it leaves of the noise."""
 
 
 def smoothing_risk(
@@ -227,7 +227,7 @@ def smoothing_risk(
 
 
 def _energies(vector: Floats) -> npt.NDArray[np.float64]:
-    """Return the squared coefficients in the Fourier basis, orthonormal."""
+    """Return the squared coefficients in the orthonormal Fourier basis."""
     return np.square(np.abs(np.fft.fft(vector, norm="ortho")))
 
 

@@ -9,24 +9,24 @@ place) and on nothing else: not on the order of the calls, the number of threads
 >>> stream
 Stream(cipher='aes', is_seeded=False)
 
-The words are the key stream of a cipher: AES-256 in counter mode (the default; fastest where the
-processor has AES instructions, the same bits where it has not) or ChaCha20. Neither Python nor a
-pickle gets to see the key.
+The words are the key stream of a cipher: AES-256 in counter mode (the default; fastest on
+processors with AES instructions, with the same bits on others) or ChaCha20. Neither Python nor a
+pickle ever sees the key.
 
-- ``Key.generate(cipher="aes")`` takes the key from the operating system: what a release needs.
+- ``Key.generate(cipher="aes")`` takes the key from the operating system, as a release needs.
 - ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
   repeat. Whoever knows the seed can subtract the noise: a seeded run is no private release, and
-  ``is_seeded`` says so of the key and of its streams.
-- ``key.for_nodes(nodes)`` is the same key for a process that holds some nodes of many: row r of
-  what it draws is the row of node ``nodes[r]`` (distinct, uint32) among all, and nodes that it is
-  then told are counted among these. A run wants the whole key (``is_whole``), unless it is seeded.
+  ``is_seeded`` of the key and of its streams says so.
+- ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes: row r of its
+  draws is the row of node ``nodes[r]`` (distinct, uint32) of all, and ``nodes`` arguments of its
+  draws index into this list. A run needs the whole key (``is_whole``), unless it is seeded.
 - A key is for one run on one data set. Two runs under one key draw the same noise, and the
-  difference of what they release has none: both together have no finite epsilon. `simulate` refuses
+  difference of their releases has none: together they have no finite epsilon. `simulate` refuses
   the second in one process; across processes it cannot know. Seeded runs, which are not private
   anyway, may share a key to be compared.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
-  read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Keep the file as you keep
-  the data, and delete it when the run is over: whoever has it can subtract the noise.
+  read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Protect the file like the
+  data, and delete it when the run is over: whoever has it can subtract the noise.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 class Purpose(IntEnum):
     """What a stream is for. Two uses of one key must differ in purpose, round or node.
 
-    A run refuses a release with the noise of another: their difference would have none. Numbers
-    from 1 to 2**32 - 1 that are not taken here are free for other uses.
+    A run refuses a release that reuses the noise of another: their difference would have none.
+    Integers from 1 to 2**32 - 1 that are not listed here are free for other uses.
     """
 
     NOISE = 1
@@ -66,17 +66,17 @@ class Purpose(IntEnum):
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:
-    """Return a numpy generator for draws that are no privacy noise: shuffles, splits, graphs.
+    """Return a numpy generator for draws other than privacy noise: shuffles, splits, graphs.
 
     It is seeded with the first 256 bits of the stream of `key` for (`purpose`, `round`, `node`).
-    numpy does not promise that the same seed gives the same draws in all its versions.
+    numpy does not guarantee the same draws from the same seed in all its versions.
 
     Parameters
     ----------
     key
         The key of the run.
     purpose
-        A `Purpose` or another integer from 1 to 2**32 - 1, not that of a stream in use.
+        A `Purpose` or another integer from 1 to 2**32 - 1, other than that of a stream in use.
     round, node
         Integers from 0 to 2**32 - 1.
 
@@ -92,10 +92,10 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
 
 
 def fingerprint(key: Key) -> str:
-    """Return 128 bits that only this key gives; they tell nothing else about it.
+    """Return 128 bits that identify this key; they reveal nothing else about it.
 
-    They are words of the key's own stream, so that whoever does not know the key cannot tell them
-    from random ones. The seed of a seeded key can be guessed and tried.
+    They are words of the key's own stream, so that nobody without the key can tell them from random
+    ones. The seed of a seeded key can be guessed and checked.
     """
     words = np.empty(4, dtype=np.uint32)
     key.stream(Purpose.CHECKPOINT).words(0, words)

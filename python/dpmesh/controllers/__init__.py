@@ -1,4 +1,4 @@
-"""Who decides between a local and a global update: fixed rules, and deep Q-learning."""
+"""What decides between a local and a global update: fixed rules, and deep Q-learning."""
 
 from dpmesh.controllers.base import Actions, AnyController, Controller, Observation
 from dpmesh.controllers.deep_q import DeepQ, DeepQState

@@ -1,8 +1,8 @@
-"""What a controller is: for each node and classifier it decides on a local or a global update.
+"""Controllers: for each node and classifier they decide on a local or a global update.
 
 A node with K one-vs-all classifiers takes K decisions. A controller is a frozen dataclass of its
 public parameters; what it has learned is its state, a frozen record of arrays with one row for each
-network, node by node and in a node classifier by classifier; randomness comes in through `key`.
+network, ordered by node and then by classifier; randomness comes in through `key`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRIVATE_DECISIONS = (
     "the controller decides by private models and losses: who updates the global model when is "
     "seen by all and depends on the data, which no proof covers and which is known to leak"
 )
-"""What a privacy report says of a controller that is not public."""
+"""What a privacy report says about a controller that is not public."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Observation:
         Shape (nodes, classifiers): f(w_t^L, sample_t), on the batch that is about to be used.
     last_losses
         Shape (nodes, classifiers): f(w_t^L, sample_(t-1)), on the batch that the node used when it
-        last acted; of no meaning before that.
+        last acted; undefined before that.
     released_models
         Shape (classifiers, dim): the last global models, which everybody knows.
     public_losses
-        Shape (classifiers,): their losses on data that is public; None if there is no such data.
+        Shape (classifiers,): their losses on public data; None if there is none.
     """
 
     acting: npt.NDArray[np.bool_]
@@ -71,14 +71,15 @@ class Observation:
 
 
 class Controller(Protocol[StateT]):
-    """Decides, and learns from what came of it."""
+    """Decides, and learns from the outcome."""
 
     @property
     def public(self) -> bool:
         """Whether decisions depend on public information and coins only.
 
-        If not, they tell of private data: everybody sees which node updates the global models and
-        when, and no proof of the algorithm's guarantee covers that. The report then says so.
+        If not, they reveal something of private data: everybody sees which node updates the global
+        models and when, and no proof of the algorithm's guarantee covers that. The report then says
+        so.
         """
         ...
 
@@ -96,9 +97,9 @@ class Controller(Protocol[StateT]):
         ...
 
     def learn(self, state: StateT, observation: Observation, round: int, key: Key) -> StateT:
-        """Learn what the last decisions of the acting nodes led to, before they decide again.
+        """Learn from the outcome of the acting nodes' last decisions, before they decide again.
 
-        Only the returned state may be used from then on: it takes over the arrays of the given one.
+        Only the returned state may be used afterwards: it reuses the arrays of the given one.
         """
         ...
 
@@ -113,7 +114,7 @@ AnyController = Controller[Any]
 
 
 def _sized(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
-    """Fail unless the axes have these lengths; a name stands for any from 1 up."""
+    """Fail unless the axes have these lengths; a name stands for any length of at least 1."""
     fits = array.ndim == len(shape) and all(
         size == wanted if isinstance(wanted, int) else size > 0
         for size, wanted in zip(array.shape, shape, strict=True)

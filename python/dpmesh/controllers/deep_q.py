@@ -9,15 +9,15 @@ actions, and a target network Q' that imitates it. In round t, line by line:
     (y_j - Q(s_j, a_j))^2; Q' = Q every C steps                                          line 4
     a_t = a random action with probability p, else argmax_a Q(s_t, a)                    line 5
 
-Here and there we read the paper so:
+Our reading of the paper, where it is unclear:
 
 - Its networks have d + 2 inputs for samples of d features: the weights of a model, its intercept,
   and the loss. Without an intercept there are d + 1.
 - "A gradient descent step on y - Q" is one on the squared error.
-- It gives neither gamma nor C. Its source for what it does not say (Mnih et al. 2015) has 0.99, our
-  default, and C = 10,000, which is longer than its runs of some hundred rounds: ours is 10.
+- It gives neither gamma nor C. Its source (Mnih et al. 2015) has gamma = 0.99, our default, and
+  C = 10,000, which is longer than its runs of some hundred rounds: ours is 10.
 - A mini-batch is drawn without replacement, and the first one as soon as the memory holds so many.
-- A run is one episode: what follows its last round decides nothing, so "if terminates" never holds.
+- A run is one episode: nothing is decided after its last round, so "if terminates" never holds.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.types import Floats
 
 _BEFORE_THE_RUN = 2**32 - 1
-"""The round whose coins set the networks up: the last one that a key knows."""
+"""The round whose coins initialize the networks: the last that a key has."""
 
 
 @dataclass(frozen=True)
 class DeepQState:
-    """What the networks of all nodes and classifiers have learned and remember, one row for each.
+    """What the networks have learned and remember, one row for each node and classifier.
 
     Parameters
     ----------
@@ -51,13 +51,13 @@ class DeepQState:
     targets
         The parameters of the target networks Q'.
     replay
-        The replay memories, each a ring.
+        The replay memories, as ring buffers.
     stored
         Shape (networks,): how many transitions each memory has taken in so far.
     last_states, last_actions
         Shapes (networks, inputs) and (networks,): s_(t-1) and a_(t-1).
     decided
-        Shape (networks,): whether there are such.
+        Shape (networks,): whether these exist yet.
     """
 
     trained: QTrained
@@ -82,7 +82,7 @@ class DeepQ:
         ``"local"``, the paper's: a state is a node's local model and its loss on the coming batch,
         the reward is minus the loss of the updated model. ``"released"``: a state is the last
         global model, its loss on public data, and time (rounds / `anneal_rounds`); the reward is
-        minus that loss. Then decisions tell nothing about private data.
+        minus that loss. Then decisions reveal nothing about private data.
     hidden
         Hidden units of a network, a multiple of 16.
     activation
@@ -103,8 +103,9 @@ class DeepQ:
     Guarantee
     ---------
     With ``sees="released"`` decisions are post-processing of releases and public data. With
-    ``"local"`` there is none: a record moves the decisions of all later rounds, by its loss, its
-    reward, the replay memory and the networks, and decisions show in who releases when.
+    ``"local"`` there is no guarantee: a record affects the decisions of all later rounds, through
+    its loss, its reward, the replay memory and the networks, and decisions are visible in which
+    node releases when.
     """
 
     anneal_rounds: int
@@ -147,7 +148,7 @@ class DeepQ:
         return ("the data on which the controller scores released models is public",)
 
     def may_be_global(self, round: int) -> bool:
-        """Return True: what is learned is not known before, and exploration never stops."""
+        """Return True: decisions are not known beforehand, and exploration never stops."""
         return True
 
     def exploration(self, round: int) -> float:
@@ -280,5 +281,5 @@ def _finite(values: Floats) -> Floats:
 
 
 def _coins(stream: Stream, networks: int, count: int) -> Float32s:
-    """Numbers in [0, 1), the first `count` of each network's; 0 and 1 are for `decide`."""
+    """The first `count` random numbers of each network, in [0, 1); two are for `decide`."""
     return kernels.uniform((networks, count), stream, dtype=np.float32)

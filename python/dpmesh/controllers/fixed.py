@@ -1,4 +1,4 @@
-"""Controllers that learn nothing: their decisions are known before the run, or tossed by coins."""
+"""Controllers that learn nothing: their decisions are known before the run, or random."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class FixedController(ABC):
         """Return the decisions of all nodes, shape (nodes, classifiers)."""
 
     def init(self, shape: tuple[int, int, int], key: Key) -> None:  # noqa: B027
-        """There is nothing to keep."""
+        """Return no state."""
 
     def learn(  # noqa: B027
         self, state: None, observation: Observation, round: int, key: Key
     ) -> None:
-        """There is nothing to learn."""
+        """Learn nothing."""
 
     def decide(
         self,
@@ -59,7 +59,7 @@ class AlwaysGlobal(FixedController):
 
 @dataclass(frozen=True)
 class AlwaysLocal(FixedController):
-    """Every update is local: the nodes never hear of each other."""
+    """Every update is local: the nodes never communicate."""
 
     def may_be_global(self, round: int) -> bool:
         """Return False."""
@@ -72,7 +72,7 @@ class AlwaysLocal(FixedController):
 
 @dataclass(frozen=True)
 class RandomGlobal(FixedController):
-    """Every update is global with probability `rate`, independently of all else.
+    """Every update is global with probability `rate`, independently.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class RandomGlobal(FixedController):
         return self.rate > 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return updates by coin."""
+        """Return random updates."""
         return kernels.bernoulli(shape, self.rate, key.stream(Purpose.CONTROLLER, round))
 
 

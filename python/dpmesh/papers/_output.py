@@ -1,4 +1,4 @@
-"""The files that an experiment writes: a table of numbers, a text and a figure of one name."""
+"""The files that an experiment writes under one name: a table of numbers, a text and a figure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Output:
     Parameters
     ----------
     folder
-        Made if it is not there.
+        Created if missing.
     name
-        Of the experiment.
+        Name of the experiment.
     """
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -21,7 +21,7 @@ def interval(values: npt.NDArray[np.float64]) -> float:
 
 
 def with_spread(mean: float, spread: float, digits: int) -> str:
-    """Return a mean and its spread, if there is one, with so many digits after the point."""
+    """Return a mean and its spread, if there is one, with `digits` decimals."""
     text = f"{mean:.{digits}f}"
     return text if np.isnan(spread) else f"{text} +- {spread:.{digits}f}"
 

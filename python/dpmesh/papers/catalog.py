@@ -99,7 +99,7 @@ def reproduce(
     name
         One of `REPRODUCTIONS`.
     folder
-        Where the files go; made if it is not there.
+        Folder for the files; created if missing.
     seeds
         Number of repetitions; None for the experiment's own.
     tell
@@ -122,6 +122,6 @@ def reproduce(
         if "seeds" not in known:
             fail("seeds", f"none, since {name} has no repetitions", seeds)
         options["seeds"] = seeds
-    import_module("matplotlib")  # rather than after hours of runs
+    import_module("matplotlib")  # fail now rather than after hours of runs
     files: list[Path] = run(writable_folder(folder), **options)
     return files

@@ -54,7 +54,7 @@ TRAINING_RECORDS = 50_000
 ROUNDS = 30
 SAMPLING_RATE = 0.05
 SENSITIVITY: dict[Sampling, int] = {"uniform": 2, "poisson": 1}
-"""Of the sum, in clipping norms: a client is replaced, or added or removed."""
+"""Sensitivity of the sum, in clipping norms: a client is replaced, or added or removed."""
 CLIPPING_NORM = 0.3
 WEIGHT_DECAY = 4e-5
 PIXEL_MEAN, PIXEL_SCALE = 0.1307, 0.3081
@@ -70,14 +70,14 @@ class Cell:
     sampling, epsilon, smoothing
         Which cell. A smoothing of None is `AdaptiveSmoothing`, which the paper does not have.
     noise
-        ``"paper"``: what Theorem 1 or 2 asks for. ``"tight"``: the least that we can prove to
+        ``"paper"``: what Theorem 1 or 2 requires. ``"tight"``: the least that we can prove to
         suffice for the same epsilon.
     delta
         1 / clients ** 1.1.
     noise_std
         Standard deviation nu of the noise on the sum of the clients' moves.
     noise_multiplier
-        That, over the sensitivity.
+        `noise_std` over the sensitivity.
     epsilon_proved
         What this noise costs by our accounting.
     paper
@@ -106,8 +106,8 @@ def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     """Run Table 2: logistic regression on MNIST, DP-Fed against DP-Fed-LS, 32 cells.
 
     Every cell is run at the paper's noise, and at the noise that tight accounting needs for the
-    same epsilon; beside the paper's four smoothings stands the one that is chosen from the
-    releases. Seeded: all cells of a seed have the same data split, cohorts and noise up to scale.
+    same epsilon; the paper's four smoothings are joined by one that is chosen from the releases.
+    Runs are seeded: all cells of a seed have the same data split, cohorts and noise up to scale.
     """
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
     keys = [Key.seeded(seed) for seed in range(seeds)]
@@ -132,7 +132,7 @@ def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
 
 
 def standardized(images: Dataset) -> Dataset:
-    """Return the pixels less their customary mean, over their customary scale."""
+    """Return the pixels, standardized by their customary mean and scale."""
     pixels = empty(images.features.shape, images.features.dtype)
     np.subtract(images.features, np.float32(PIXEL_MEAN), out=pixels)
     pixels /= np.float32(PIXEL_SCALE)
@@ -140,7 +140,7 @@ def standardized(images: Dataset) -> Dataset:
 
 
 def mnist_clients(train: Dataset, test: Dataset, clients: int, key: Key) -> LinearProblem:
-    """Deal 50,000 of the training images out to the clients; the paper validates on the others."""
+    """Partition 50,000 training images among the clients; the paper validates on the others."""
     draw = generator(key, Purpose.SPLIT)
     chosen = train.take(draw.permutation(train.records)[:TRAINING_RECORDS])
     parts = iid(chosen, clients, draw, equal_sizes=True)
@@ -174,7 +174,7 @@ def planned_cells() -> Iterator[Cell]:
 
 
 def noise_multiplier(noise: Noise, sampling: Sampling, epsilon: float, delta: float) -> float:
-    """Return noise over sensitivity: by the paper's theorem, or the least that is proved."""
+    """Return the noise multiplier: by the paper's theorem, or the least that is proved."""
     multiplier = theorem_multiplier if noise == "paper" else tight_multiplier
     return multiplier(sampling, epsilon, delta, ROUNDS)
 
@@ -239,7 +239,7 @@ def final_accuracy(
 def states(
     algorithm: FederatedLearning, problem: ClientProblem, rounds: int, key: Key
 ) -> Iterator[FederatedState]:
-    """Yield the state after each round; every client hears the server."""
+    """Yield the state after each round, with an exchange in which no message is lost."""
     state, exchange = algorithm.init(problem, key), Broadcast()
     for t in range(rounds):
         state, _ = algorithm.step(state, t, problem, exchange, key)

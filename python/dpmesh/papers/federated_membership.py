@@ -73,9 +73,9 @@ def algorithm_of(
 
 
 def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.ndarray]:
-    """Deal half of 4,000 images out to the clients; return the problem, and all in their order.
+    """Partition half of 4,000 images among the clients; return the problem, and all in their order.
 
-    The members are those at clients; the others, as many, are never seen in training.
+    The members are those at clients; the other half is never seen in training.
     """
     draw = generator(key, Purpose.SPLIT)
     members = draw.permutation(images.records)[: CLIENTS * RECORDS_OF_CLIENT]
@@ -142,9 +142,9 @@ def shadows(
 def figure6(folder: Path, *, tell: Tell = print) -> list[Path]:
     """Draw the area under the threshold attack's curve over training, with and without noise.
 
-    The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST, so
-    few that it learns them by heart, 4 at each of 500 clients. Beside it the likelihood-ratio
-    attack in the last round.
+    The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST,
+    few enough to be memorized, 4 at each of 500 clients. The likelihood-ratio attack is made in the
+    last round.
     """
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
 """Tables 4, 5 and 6 of the federated paper: networks; needs the extra ``jax``.
 
 The paper trains a network of 3.4 million parameters on SVHN and an LSTM of 0.8 million, for hours
-on GPUs. Tables 4 and 5 are run in small: a like network on every second pixel of MNIST, fewer
-records and rounds, the same noise multipliers, sampling and clipping. Table 6 is run in full where
-JAX has a GPU, in small on a processor.
+on GPUs. Tables 4 and 5 are scaled down: a similar network on every second pixel of MNIST, fewer
+records and rounds, the same noise multipliers, sampling and clipping. Table 6 is run in full if JAX
+has a GPU, and scaled down on a CPU.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Training:
     section
         6.2 (images) or 6.3 (texts).
     paper_clients, paper_rounds, sampling_rate, clipping_norm, step_size
-        As the paper has them; the first two count for its privacy.
+        The paper's values; the first two determine its privacy.
     clients, rounds, batch_size, local_epochs
-        As we run it; texts have as many clients as there are roles.
+        Our values; texts have as many clients as there are roles.
     """
 
     section: str
@@ -213,7 +213,7 @@ def table6(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
 
 
 def small_images(key: Key) -> JaxProblem:
-    """Deal 20,000 images of MNIST, every second pixel, out to 1,000 clients."""
+    """Partition 20,000 images of MNIST, every second pixel, among 1,000 clients."""
     draw = generator(key, Purpose.SPLIT)
     train, test = (_every_second_pixel(standardized(mnist(part))) for part in ("train", "test"))
     chosen = train.take(draw.permutation(train.records)[: 20 * IMAGES.clients])
@@ -347,7 +347,7 @@ def _drawn(cells: list[Cell], x: str) -> Any:
 
 
 def _curves(cells: list[Cell], x: str) -> Iterator[tuple[str, list[Any], list[float]]]:
-    """Yield name, places and heights of the curves over the methods, or of one for each method."""
+    """Yield name, positions and heights of the curves over the methods, or of one per method."""
     if x == "method":
         methods = [cell.method for cell in cells]
         yield "ours", methods, [cell.accuracy for cell in cells]

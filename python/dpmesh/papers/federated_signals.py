@@ -53,7 +53,7 @@ class Spectrum:
 
 
 def spectrum(vector: npt.ArrayLike) -> Spectrum:
-    """Return the Fourier magnitudes of a vector, its mean left out."""
+    """Return the Fourier magnitudes of a vector, without its mean."""
     magnitude = np.abs(np.fft.rfft(np.asarray(vector, dtype=np.float64)))[1:]
     return Spectrum(np.arange(1, len(magnitude) + 1), magnitude)
 
@@ -107,7 +107,7 @@ def error_reduction(signal: Floats, noise_scale: float, smoothing: float) -> flo
 
 
 def figure_s15(folder: Path) -> list[Path]:
-    """Draw the share of the mean square error that smoothing a noisy sine takes away (Figure S15).
+    """Draw the share of a noisy sine's mean square error that smoothing removes (Figure S15).
 
     Exact, by Proposition 1. The paper does not say how finely it samples sin(x) on [0, 30]; here
     at 301 points, steps of 0.1.

@@ -1,6 +1,6 @@
 """Figures 1 and 2 of the online paper (Li, Zhou, Chen, Jiang).
 
-The figures have no numbers but their axes; what the paper says of them in words is compared.
+The figures show no numbers except axes; we compare what the paper says of them in words.
 """
 
 from __future__ import annotations

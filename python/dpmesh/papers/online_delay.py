@@ -1,4 +1,4 @@
-"""What the online paper leaves for later: messages that arrive late, and nodes that are away."""
+"""Future work of the online paper: messages that arrive late, and nodes that are absent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = 0.8
 
 @dataclass(frozen=True)
 class Failure:
-    """What goes wrong, more or less of it, and how much longer steps are to make up for it."""
+    """A kind of failure, its degrees, and the factor of the steps that compensates for it."""
 
     name: str
     degrees: tuple[float, ...]
@@ -64,7 +64,7 @@ class Outcome:
     failure, degree
         What goes wrong, and how much: rounds, or the share of nodes that are offline.
     epsilon
-        None is without noise.
+        None for no noise.
     regret, interval
         Mean over runs and learners, for each example; half the width of its 95% interval.
     worst_regret
@@ -118,7 +118,7 @@ def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
 
 
 def as_text(outcomes: list[Outcome], source: Source) -> str:
-    """Return all regrets as one table for each failure."""
+    """Return all regrets as one table per failure."""
     text = (
         f"Average regret for each example after {source.at[-1]} rounds, mean of {outcomes[0].runs} "
         f"runs +- 95% interval; {MOST_NODES} nodes, synthetic data, batch size 1. The paper leaves "

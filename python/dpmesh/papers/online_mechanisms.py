@@ -25,7 +25,7 @@ from dpmesh.simulator import RepeatedRuns
 
 DELTA = 1e-5
 L1_NORM = 9.0
-"""Of RCV1's documents four in five have a smaller L1 norm; all have L2 norm 1."""
+"""Four in five of RCV1's documents have a smaller L1 norm; all have L2 norm 1."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def mechanisms(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path
 
 
 def planned(synthetic: Source, rcv1: Source) -> list[Contest]:
-    """Return the contests, with steps that suit noise: shorter ones on RCV1 than without it."""
+    """Return the contests, with steps that suit the noise: on RCV1 shorter than without noise."""
     slow = replace(rcv1, strong_convexity=0.1)
     rounds = 5
     batch_size = rcv1.at[-1] // rounds

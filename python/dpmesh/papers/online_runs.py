@@ -32,7 +32,7 @@ Values = npt.NDArray[np.float64]
 NODES = (1, 4, 64)
 MOST_NODES = max(NODES)
 GRAPHS = 16
-"""The network is a random 4-regular graph (a ring of 4), its places dealt anew: so many in turn."""
+"""The network cycles through this many shufflings of a random 4-regular graph (a ring of 4)."""
 
 OPEN = (
     "The paper leaves open lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
@@ -42,7 +42,7 @@ OPEN = (
 
 @dataclass(frozen=True)
 class Source:
-    """Data, and what the paper leaves open about learning from them.
+    """Data, and the parameters of learning that the paper leaves open.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Source:
     at
         Checkpoints, in examples of each of 64 nodes; the last is the length of the run.
     runs
-        For each seed: more where they are cheap.
+        Runs per seed: more where they are cheap.
     """
 
     name: str
@@ -96,7 +96,7 @@ SOURCES = (
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """The data of all runs, dealt to different numbers of nodes in the same orders.
+    """The data of all runs, partitioned among different numbers of nodes in the same orders.
 
     Parameters
     ----------

@@ -52,17 +52,17 @@ class Cell:
         Exponent of the noise.
     mode
         Where gradients are taken: ``"safe"`` at the state, as in the paper; ``"public_point"`` at
-        the node's own message, with larger samples and stronger clipping.
+        the node's own message, with larger samples and tighter clipping.
     accuracy
         Of the nodes' models on the test set, mean over nodes and seeds.
     released_accuracy
         Of what the nodes receive, which may be published.
     bits
-        Of a parameter in a message, in the last round.
+        Bits of a parameter in a message, in the last round.
     epsilon
-        What is proved for a network, whose smoothness is unknown.
+        The proved epsilon, for a network, whose smoothness is unknown.
     unproved_epsilon
-        What the recursion of Lemma 2 would give, which does not hold for a network, under exact
+        What the recursion of Lemma 2, which does not hold for a network, would give under exact
         Gaussian accounting.
     """
 
@@ -85,7 +85,7 @@ POWERS = Powers(
     consensus_step_size_scale=5.0,
     noise_scale=0.03,
 )
-"""Ours, of Figure 2: the exponents converge, with theta = 0.4."""
+"""Our schedules for Figure 2: the exponents converge, with theta = 0.4."""
 
 QUANTIZER_STEPS = (0.01, 0.2, 0.5)
 NOISE_EXPONENTS = (0.05, 0.2, 0.35)
@@ -252,7 +252,7 @@ class Figure5Point:
     zeta, gamma
         Exponents of the noise and of the sample size.
     paper
-        Epsilon of Theorem 1; infinite where an iteration's is 1 or more, where it proves nothing.
+        Epsilon of Theorem 1; infinite if an iteration's is 1 or more, when it proves nothing.
     exact
         Epsilon of the same sensitivities by exact Gaussian accounting.
     safe

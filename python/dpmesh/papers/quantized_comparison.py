@@ -72,14 +72,14 @@ class ReleasedModels:
 
 @dataclass(frozen=True)
 class GradientPerturbation:
-    """Gossip of models in full whose gradients carry the noise: x <- A x - alpha (g + noise).
+    """Gossip of unquantized models with noise on the gradients: x <- A x - alpha (g + noise).
 
     Parameters
     ----------
     step_size
         alpha.
     sample_size, records
-        Of each node, in a round and all together.
+        Records of each node, in a round and in all.
     noise_multiplier
         Standard deviation of the noise over the sensitivity of a mean gradient; None for no noise.
     clipping_norm
@@ -87,8 +87,8 @@ class GradientPerturbation:
 
     Guarantee
     ---------
-    All models together, for replacing one record: each round is a Gaussian mechanism on a sample
-    without replacement, since models are made of noisy gradients.
+    It covers all models together, for replacing one record: each round is a Gaussian mechanism on a
+    sample without replacement, since models are computed from noisy gradients.
     """
 
     travels: ClassVar[Travel] = "gossip"
@@ -135,7 +135,7 @@ class GradientPerturbation:
         exchange: Exchange,
         key: Key,
     ) -> tuple[ReleasedModels, Info]:
-        """Send the models, mix them, and go along a noisy gradient."""
+        """Send the models, mix them, and step against a noisy gradient."""
         records = problem.records_of(np.arange(problem.nodes))
         batches = without_replacement(records, self.sample_size, key.stream(Purpose.SAMPLE, round))
         gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
@@ -167,11 +167,11 @@ class Point:
     accuracy
         On the test set, of what may be published, mean over the nodes.
     bits
-        That a node sends to one neighbour in the whole run.
+        Bits that a node sends to one neighbour in the whole run.
     samples
         Gradients of records that a node computes.
     paper_epsilon
-        What Theorem 1 says of the same run; NaN for other algorithms, or where it proves nothing.
+        Epsilon of the same run by Theorem 1; NaN for other algorithms, or where it proves nothing.
     """
 
     algorithm: str
@@ -236,7 +236,7 @@ def _of_norm_1(images: Dataset) -> Dataset:
 
 
 def contenders(rounds: int) -> dict[str, tuple[Callable[[float], AnyAlgorithm], int]]:
-    """Return what makes each algorithm for an epsilon, and its samples of a node and round."""
+    """Return each algorithm as a function of epsilon, and its samples per node and round."""
     small = replace(POWERS, sample_size=0.0, sample_size_scale=60.0)
     large = POWERS.schedules(rounds).sample_size(1)
     alpha = POWERS.schedules(rounds).step_size(1)

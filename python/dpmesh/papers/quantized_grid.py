@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[Any]
 
 STEPS = tuple(2.0**power for power in range(-6, 5))
-"""Of the quantizer, in standard deviations of the noise; powers of 2, as grids are."""
+"""Quantizer steps, in standard deviations of the noise; powers of 2, as grids are."""
 
 SHIFT = 1.0
 """Distance of the neighbours, in standard deviations of the noise."""
@@ -40,15 +40,15 @@ class Row:
     step
         Of the quantizer.
     total_variation, delta
-        Of two quantized releases that are `SHIFT` apart in one coordinate, over that of the same
-        releases without quantization: at epsilon 0 and at `EPSILON`. Below 1: privacy that the
-        accounting does not credit.
+        Distance of two quantized releases that are `SHIFT` apart in one coordinate, over that of
+        the same releases without quantization: at epsilon 0 and at `EPSILON`. Below 1 is privacy
+        that the accounting does not credit.
     error
         Mean squared error of a coordinate after Gaussian noise and quantization.
     error_own_grid
-        The same, if discrete noise on the quantizer's own grid gives the accounted privacy.
+        The same, if the accounted privacy comes from discrete noise on the quantizer's own grid.
     error_fine_grid
-        The same, if discrete noise on a fine grid does, and quantization follows.
+        The same, if it comes from discrete noise on a fine grid, before quantization.
     """
 
     step: float
@@ -85,8 +85,8 @@ def measured(step: float) -> Row:
 def quantized_delta(epsilon: float, shift: float, step: float, *, phases: int = 41) -> float:
     """Return the delta of a number with standard Gaussian noise, quantized, at this epsilon.
 
-    It is the largest over where the two neighbours, `shift` apart, lie between the quantizer's
-    levels. Exact up to tails of 10 standard deviations.
+    It is the largest over the positions of the two neighbours, `shift` apart, relative to the
+    quantizer's levels. Exact up to tails of 10 standard deviations.
     """
     codes = np.arange(-int(10 / step) - 2, int((10 + shift) / step) + 3)
     largest = 0.0

@@ -70,8 +70,8 @@ PAPER_TABLE2: Paper = {
 def table1(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     """Run Table I: Covertype, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
 
-    The seven classes come from the sample of 50,000 records; each node holds the 40,000 that are
-    left for training, where the paper draws 60,000 of 464,809. Otherwise as `table2`.
+    The seven classes come from the sample of 50,000 records; each node holds the 40,000 left for
+    training, where the paper draws 60,000 of 464,809. Otherwise it is as `table2`.
     """
     output = Output(folder, "without-replacement-table1")
     return _table(output, "Table I, Covertype", covertype_setting(), PAPER_TABLE1, seeds, tell)
@@ -81,8 +81,8 @@ def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     """Run Table II: MNIST, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
 
     Every node holds all 60,000 images. Every method is run at the paper's noise, and at the noise
-    that keeps a record's budget in all models and nodes that it enters. Seeded: all cells of a seed
-    have the same order of the data.
+    that keeps a record's budget in all models and nodes that it enters. Runs are seeded: all cells
+    of a seed have the same order of the data.
     """
     output = Output(folder, "without-replacement-table2")
     return _table(output, "Table II, MNIST", mnist_setting(), PAPER_TABLE2, seeds, tell)
@@ -253,7 +253,7 @@ def figure_as_text(cells: list[Cell]) -> str:
 
 
 def _caveats(cells: list[Cell]) -> Iterator[str]:
-    """Yield what the reports say that is not proved, by method, for the most nodes."""
+    """Yield what reports name as not proved, by method, for the largest number of nodes."""
     yield ""
     yield "Components or feature norms are fitted to the training data: no epsilon covers that."
     told = {cell.method: cell.not_proved for cell in cells if cell.noise != "none"}

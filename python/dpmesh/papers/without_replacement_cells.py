@@ -35,7 +35,7 @@ WITH_REPLACEMENT = "with replacement"
 
 
 def controllers(rounds: int) -> dict[str, AnyController]:
-    """Return what decides between local and global updates in a run of so many rounds, by name."""
+    """Return the controllers of local and global updates for a run of `rounds` rounds, by name."""
     half = max(1, rounds // 2)
     return {
         COLLABORATIVE: AlwaysGlobal(),
@@ -56,8 +56,8 @@ class Cell:
     case, nodes, method
         Which; see `controllers`.
     noise
-        ``"paper"``: its formula for each single release. ``"proved"``: what keeps the budget of a
-        record in all that it moves. ``"none"``.
+        ``"paper"``: its formula for each single release. ``"proved"``: what keeps a record's budget
+        in all releases that it moves. ``"none"``.
     epsilon
         The budget.
     epsilon_proved
@@ -104,7 +104,7 @@ def measured(
     epsilon: float,
     copies: int,
 ) -> Cell:
-    """Run one method with every key; without a controller it is the one with replacement."""
+    """Run one method with every key; without a controller, the method with replacement."""
     runs = []
     for problem, key in zip(problems, keys, strict=True):
         algorithm = (

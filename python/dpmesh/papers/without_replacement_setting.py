@@ -29,7 +29,7 @@ BATCH_SIZE = 50
 STEP_SIZE = 0.1
 REGULARIZATION = 1e-4
 SMALLEST_CHANCE = 0.05
-"""The paper's a, of which it only says that it is at least half the exploration rate, 0.1."""
+"""The paper's a, which it only says is at least half the exploration rate, 0.1."""
 VISITS = 5
 DELTA = 1 / 60_000**2
 PUBLIC_RECORDS = 1_000
@@ -37,7 +37,7 @@ PUBLIC_RECORDS = 1_000
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A data set as section V has it.
+    """A data set as in section V.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _setting(train: Dataset, test: Dataset, *, classes: int) -> Setting:
 
 
 def everything_for_each(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
-    """Give all training records to each node, in an order of its own: copies, as in section V-B."""
+    """Give each node a copy of all training records, in an order of its own, as in section V-B."""
     draw = generator(key, Purpose.SPLIT)
     records = setting.train.records
     train = setting.train.take(np.concatenate([draw.permutation(records) for _ in range(nodes)]))
@@ -98,7 +98,7 @@ def everything_for_each(setting: Setting, nodes: int, case: Case, key: Key) -> L
 
 
 def dealt_out(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
-    """Deal the training records out to the nodes, as in section V-A."""
+    """Partition the training records among the nodes, as in section V-A."""
     draw = generator(key, Purpose.SPLIT)
     return _problem(setting, iid(setting.train, nodes, draw, equal_sizes=True), case)
 
@@ -132,7 +132,7 @@ def without_replacement(
     *,
     copies: int,
 ) -> WithoutReplacement:
-    """Return Algorithm 1: with the paper's noise, or with what keeps the budget of a record."""
+    """Return Algorithm 1, with the paper's noise or the noise that keeps a record's budget."""
     return WithoutReplacement(
         None if noise == "none" else epsilon,
         DELTA,
@@ -150,7 +150,7 @@ def without_replacement(
 def with_replacement(
     setting: Setting, problem: LinearProblem, noise: Noise, epsilon: float
 ) -> WithReplacement:
-    """Return the baseline: a fifth of the budget for each of five visits, or what is proved."""
+    """Return the baseline, with a fifth of the budget for each of five visits, or proved noise."""
     records = int(problem.records[0])
     turns = VISITS * records // BATCH_SIZE
     if noise == "paper":
