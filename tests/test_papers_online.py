@@ -51,6 +51,22 @@ def read(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.parametrize("run", [online.figure1, online.figure2, online_mechanisms.mechanisms])
+def test_what_is_missing_is_told_before_the_first_run(run, tmp_path, monkeypatch) -> None:
+    """RCV1 comes second: it was looked for when the runs on synthetic data were over."""
+
+    def missing() -> tuple[dm.Dataset, None]:
+        raise FileNotFoundError("rcv1")
+
+    sources = (SMALL[0], replace(SMALL[1], load=missing))
+    monkeypatch.setattr(online, "SOURCES", sources)
+    monkeypatch.setattr(online_mechanisms, "SOURCES", sources)
+    told: list[str] = []
+    with pytest.raises(FileNotFoundError, match="rcv1"):
+        run(tmp_path, seeds=1, tell=told.append)
+    assert not told
+
+
 def test_figure1_has_all_curves(tmp_path) -> None:
     told: list[str] = []
     table, text, figure = online.figure1(tmp_path, seeds=2, tell=told.append)
@@ -66,6 +82,14 @@ def test_figure1_has_all_curves(tmp_path) -> None:
     assert "less regret for larger epsilon" in written
     assert "less regret for fewer nodes" in written
     assert figure.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_verdict_on_one_run_speaks_of_no_interval(seeds, tmp_path) -> None:
+    _, text, _ = online.figure1(tmp_path, seeds=seeds, tell=lambda line: None)
+    verdicts = [line for line in text.read_text().splitlines() if ": less regret for" in line]
+    assert len(verdicts) == 4
+    assert all(("interval" in line) == (seeds > 1) for line in verdicts)
 
 
 def test_figure2_has_both_batch_sizes(tmp_path) -> None:

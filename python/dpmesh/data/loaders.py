@@ -198,14 +198,15 @@ def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 def find_file(data_set: str, folder: StrPath | None, names: list[str], source: str) -> Path:
     """Return the first of the files that exists."""
+    argument = "folder"
     if folder is None:
         root = os.environ.get(FOLDER_VARIABLE)
         if not root:
             wanted = f"the folder that holds {source}; or set {FOLDER_VARIABLE}, whose subfolder "
             fail("folder", f"{wanted}{data_set} is taken", "None")
-        folder = Path(root) / data_set
+        argument, folder = FOLDER_VARIABLE, Path(root) / data_set
     for name in names:
         if (path := Path(folder) / name).is_file():
             return path
     wanted = " or ".join(names)
-    raise FileNotFoundError(f"folder: wanted {wanted} in {os.fspath(folder)}; get {source}")
+    raise FileNotFoundError(f"{argument}: wanted {wanted} in {os.fspath(folder)}; get {source}")

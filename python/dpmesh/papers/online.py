@@ -25,6 +25,7 @@ from dpmesh.papers.online_runs import (
     measure,
     name_of,
     paragraph,
+    read,
 )
 
 EPSILONS = (0.01, 0.1, 1.0, None)
@@ -43,7 +44,7 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     """Regret against epsilon with 64 nodes, and against nodes with epsilon = 0.1."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
-    for source in SOURCES:
+    for source in read(SOURCES):
         copies = Copies.of(source, seeds, NODES)
         settings = [(epsilon, MOST_NODES) for epsilon in EPSILONS]
         settings += [(0.1, nodes) for nodes in NODES if nodes != MOST_NODES]
@@ -74,7 +75,7 @@ def figure2(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
     lines = []
-    for source in SOURCES:
+    for source in read(SOURCES):
         copies = Copies.of(source, seeds)
         for batch_size in (1, 5):
             curves = [
@@ -160,12 +161,13 @@ def _verdicts(panels: Iterable[tuple[str, list[list[Point]]]]) -> list[str]:
         else:
             claim, order = "less regret for fewer nodes", curves
         pairs = list(pairwise(curve[-1] for curve in order))
+        overlap = ", with intervals that overlap" if order[0][-1].runs > 1 else ", of one run each"
         if all(a.regret + a.interval < b.regret - b.interval for a, b in pairs):
             found = "so it is, with intervals apart"
         elif all(a.regret <= b.regret for a, b in pairs):
-            found = "so it is in our means, with intervals that overlap"
+            found = f"so it is in our means{overlap}"
         else:
-            found = "not in our means, with intervals that overlap"
+            found = f"not in our means{overlap}"
             if all(a.regret - a.interval > b.regret + b.interval for a, b in pairs):
                 found = "the other way round, with intervals apart"
         lines.append(f"    {title}: {claim} - {found}")

@@ -19,6 +19,7 @@ from dpmesh.papers.online_runs import (
     label_axes,
     paragraph,
     points_of,
+    read,
 )
 from dpmesh.schedules import at
 from dpmesh.simulator import RepeatedRuns
@@ -52,7 +53,7 @@ def mechanisms(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path
     points: list[Point] = []
     lines: list[str] = []
     output = Output(folder, "online-mechanisms")
-    contests = planned(*SOURCES)
+    contests = planned(*read(SOURCES))
     figure = Figure(figsize=(13, 3.8), layout="constrained")
     for contest, ax in zip(contests, figure.subplots(1, len(contests)), strict=True):
         copies = Copies.of(contest.source, seeds)

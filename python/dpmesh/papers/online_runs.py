@@ -88,6 +88,16 @@ def reuters() -> tuple[Dataset, Dataset]:
     return _single_precision(train), _single_precision(test)
 
 
+def read(sources: Iterable[Source]) -> tuple[Source, ...]:
+    """Return the sources with their data in memory: what is missing is told before any run."""
+
+    def kept(source: Source) -> Source:
+        records = source.load()
+        return replace(source, load=lambda: records)
+
+    return tuple(map(kept, sources))
+
+
 SOURCES = (
     Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560), runs=4),
     Source("rcv1", reuters, 10.0, 0.01, (20, 60, 190)),
