@@ -86,10 +86,26 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     code, output = reproduce("federated-figureS15", "--seeds", "2")
     assert (code, "seeds: wanted none" in output) == (2, True)
     code, output = reproduce("nonsense")
-    assert (code, "name: wanted one of" in output) == (2, True)
+    assert (code, "name: wanted one of" in output, "did you mean" in output) == (2, True, False)
+    assert "did you mean federated-table2?" in reproduce("federated-tabel2")[1]
+    monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
+    code, output = reproduce("online-table1")
+    assert (code, "DPMESH_DATA: wanted rcv1_train.binary.bz2" in output) == (2, True)
     monkeypatch.delenv("DPMESH_DATA", raising=False)
     code, output = reproduce("online-table1")
     assert (code, "--data: wanted a folder whose subfolder rcv1" in output) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["audit", "reproduce", "report", "run"])
+def test_what_a_command_takes_is_said_beside_its_help_of_arguments(command: str) -> None:
+    """Some versions of what parses the command line leave out the help of arguments."""
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    shown = testing.CliRunner().invoke(app, [command, "--help"]).output
+    said = " ".join(shown.partition("Arguments")[0].split())
+    taken = {"audit": "or all", "reproduce": "List", "report": "dpmesh run", "run": "TOML file"}
+    assert taken[command] in said
 
 
 def test_reproduce_names_the_folders_in_which_loaders_look(tmp_path, monkeypatch) -> None:

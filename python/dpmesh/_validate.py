@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import reprlib
 from collections.abc import Collection, Hashable
@@ -103,8 +104,16 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
         return value
     if not isinstance(value, Hashable) or value not in choices:
         listed = ", ".join(map(repr, choices)) or "none at all"
-        fail(argument, f"one of {listed}", reprlib.repr(value))
+        names = [choice for choice in choices if isinstance(choice, str)]
+        hint = nearest(value, names) if isinstance(value, str) else ""
+        fail(argument, f"one of {listed}", f"{reprlib.repr(value)}{hint}")
     return value
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """A hint at the name that was perhaps meant; empty if none is near."""
+    close = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def in_python(value: Any) -> Any:

@@ -70,14 +70,14 @@ CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
 
 def audit(
     algorithm: Annotated[
-        str | None, typer.Argument(help="One of " + ", ".join(CASES) + "; without one, all.")
+        str | None, typer.Argument(help="One of " + ", ".join(CASES) + ".")
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="In each of two neighbouring worlds.")] = 1_000,
     canaries: Annotated[int, typer.Option(min=2, help="In the one run with many.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Make it reproducible.")] = None,
 ) -> None:
-    """Audit an algorithm on the data on which it leaks most; fail if it leaks more than it claims.
+    """Audit an algorithm, or all, on the data on which it leaks most; fail if it exceeds its claim.
 
     Three layers: two runs with the same releases, many short runs, one run with many canaries.
     """

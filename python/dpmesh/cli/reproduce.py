@@ -13,9 +13,7 @@ from dpmesh.papers import catalog
 
 
 def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(help="Such as federated-table2; without a name, all are listed.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Such as federated-table2.")] = None,
     folder: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
         "dpmesh-results"
     ),
@@ -23,9 +21,12 @@ def reproduce(
         Path | None,
         typer.Option(envvar="DPMESH_DATA", help="The folder of all data sets: mnist, rcv1, .."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of repetitions.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of repetitions; by default the experiment's own."),
+    ] = None,
 ) -> None:
-    """Run a paper's table or figure; write it beside the paper's own numbers."""
+    """List the papers' tables and figures, or run one: its numbers stand beside the paper's."""
     if name is None:
         for known, shown in catalog.REPRODUCTIONS.items():
             typer.echo(f"{known:<29}{shown.data:<13}{shown.shows}")

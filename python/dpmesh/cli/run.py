@@ -39,7 +39,7 @@ def run(
         bool, typer.Option("--schema", help="Print the JSON schema of a file, for editors.")
     ] = False,
 ) -> None:
-    """Run an experiment from a file: all cells of its sweep that are not finished yet."""
+    """Run an experiment from a TOML file: all cells of its sweep that are not finished yet."""
     from dpmesh.experiments import read, run_sweep
     from dpmesh.experiments.schema import all_keys, json_schema
     from dpmesh.experiments.sweep import rounds_left

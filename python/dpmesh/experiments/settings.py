@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from dpmesh._validate import nearest
 from dpmesh.experiments.parts import SECTIONS, Entry, Maker, entries, kinds_of, options_of
 
 if sys.version_info >= (3, 11):
@@ -81,10 +81,9 @@ class Settings:
         """Fail at a key of a table that is not one of these names."""
         for name in table:
             if name not in names:
-                close = difflib.get_close_matches(name, names, 1)
-                hint = f"; did you mean {close[0]}?" if close else ""
                 key = f"{path}.{name}" if path else name
-                self.fail(key, f"wanted one of {', '.join(names)}, got {name}{hint}")
+                wanted = f"wanted one of {', '.join(names)}"
+                self.fail(key, f"{wanted}, got {name}{nearest(name, names)}")
 
     def arguments(
         self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry]
