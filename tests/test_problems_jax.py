@@ -287,6 +287,8 @@ def test_bad_input_is_named() -> None:
         JaxProblem(train, parts, *model).accuracy(np.zeros((1, 15)))
     with pytest.raises(ValueError, match="scores: wanted a function to classify by"):
         JaxProblem(train, parts, *model[:2], test=train).accuracy(np.zeros((1, 15)))
+    assert JaxProblem(train, parts, *model, test=train).classifies
+    assert not JaxProblem(train, parts, *model[:2], test=train).classifies
 
 
 def test_patches_and_their_product_are_a_convolution() -> None:

@@ -267,6 +267,18 @@ def test_accuracy_needs_test_records() -> None:
         run(problem).history["accuracy"]
 
 
+def test_accuracy_needs_test_records_of_classes() -> None:
+    """Real targets have none, but may be tested on by a metric of one's own."""
+    problem = make_problem()
+    train, test = (dm.Dataset(d.features, d.features[:, 0]) for d in (problem.train, problem.test))
+    regression = dm.LinearProblem(train, problem.partition, "squared", test=test, label_bound=9.0)
+    assert "accuracy" not in run(regression).history.metrics
+    with pytest.raises(ValueError, match="metrics: wanted what can be measured here"):
+        run(regression, metrics=["accuracy"])
+    signs = replace(problem, loss="squared")
+    assert "accuracy" in run(signs).history.metrics
+
+
 def test_a_server_needs_no_network() -> None:
     problem = make_problem()
     algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)

@@ -92,6 +92,11 @@ class JaxProblem(DenseProblem):
         if self.scores is not None:
             _gives("scores", "a number for each class", 1, self.scores, params, x)
 
+    @property
+    def classifies(self) -> bool:
+        """Whether there are records to test on and scores to classify them by."""
+        return self.test is not None and self.scores is not None
+
     @cached_property
     def blocks(self) -> tuple[int, ...]:
         """Sizes of the model's tensors in their order, for smoothing each on its own."""

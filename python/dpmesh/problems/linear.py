@@ -46,7 +46,8 @@ class LinearProblem:
         ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"`` (real targets), or
         ``"softmax"`` (classes).
     test
-        Records for `accuracy`, with the features and the kind of labels of `train`.
+        Records for `accuracy`, with the features and the kind of labels of `train`. Those with real
+        targets have no accuracy, and are for metrics of your own.
     classes
         Number of classes, for labels 0 to ``classes - 1``: of softmax, or of one-vs-all models with
         another loss. None for one model.
@@ -281,6 +282,13 @@ class LinearProblem:
     def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
         """Loss of each record of the batches, see `kernels.linear_record_losses`."""
         return kernels.linear_record_losses(params, *self._model(batches), classes=self.classes)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether there are test records whose labels are classes, as `accuracy` needs."""
+        if self.test is None:
+            return False
+        return self.classes is not None or bool((np.abs(self.test.labels) == 1).all())
 
     def accuracy(self, params: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Fraction of the test records that each row of parameters classifies correctly.

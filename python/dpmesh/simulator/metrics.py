@@ -265,12 +265,13 @@ def build_metrics(
 ) -> list[Metric]:
     """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
-    Accuracy needs test data; regret a linear problem and an algorithm with a ``radius``, the ball
-    of its comparator; consensus_distance a network; compression an algorithm with a ``compressor``.
+    Accuracy needs test data that the problem `classifies`, if it says so; regret a linear problem
+    and an algorithm with a ``radius``, the ball of its comparator; consensus_distance a network;
+    compression an algorithm with a ``compressor``.
     """
     radius = getattr(algorithm, "radius", None)
     makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
-    if problem.test is not None:
+    if getattr(problem, "classifies", problem.test is not None):
         makers["accuracy"] = lambda: Accuracy(problem)
         makers["node_accuracy"] = lambda: NodeAccuracy(problem)
     if radius and isinstance(problem, LinearProblem):
