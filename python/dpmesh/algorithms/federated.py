@@ -31,6 +31,7 @@ from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, prob
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
+from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.grid import power_of_two
@@ -232,7 +233,7 @@ class FederatedLearning:
         learns(self, problem, "initial", "records_of", "local_training")
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
-        return self.start_from(Released(problem.initial(key)))
+        return self.start_from(Released(np.array(problem.initial(key))))
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""
@@ -297,8 +298,9 @@ class FederatedLearning:
             local_steps=self.local_steps,
         )
         step_size = at(self.local_step_size, t + 1)
+        start = read_only(w.copy())  # training in place would be a release without noise
         moves, losses = problem.local_training(
-            w, walks, step_size=step_size, radius=self.clipping_norm
+            start, walks, step_size=step_size, radius=self.clipping_norm
         )
         # The guarantee must not rely on the problem for one row per client, nor for the ball.
         if moves.shape != (wanted_shape := (len(cohort), w.shape[1])):

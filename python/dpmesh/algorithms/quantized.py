@@ -38,6 +38,7 @@ from dpmesh._validate import (
 )
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import without_replacement
+from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import (
     MODES,
@@ -307,6 +308,8 @@ class QuantizedGossip:
                 less = " - smoothness" if known else ""
                 wanted = f"at most 2 (1 - consensus_step_size) / step_size{less} = {largest:g}"
                 fail("regularization", wanted, problem.regularization)
+        if not isinstance(problem, LinearProblem):
+            point = read_only(point.copy())  # a problem that works in place would move the state
         bound = None if self.mode == "paper" else self.clipping_norm
         g = problem.gradient(point, batches, clipping_norm=bound)
         x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,10 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, unmasked
+from dpmesh.kernels._arrays import FloatArray, read_only, unmasked
 from dpmesh.kernels._memory import empty
 
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,7 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
         dense = np.require(_floats(dense), requirements=["C", "A"])
         _two_axes(dense.shape)
         _finite("features", dense)
-        return _read_only(dense)
+        return read_only(dense)
     _two_axes(value.shape)
     csr = sparse.csr_array(value)
     if not csr.has_canonical_format:
@@ -119,7 +118,7 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
         csr.sum_duplicates()
     values = _floats(csr.data)
     _finite("features", values)
-    parts = (_read_only(values), _read_only(csr.indices), _read_only(csr.indptr))
+    parts = (read_only(values), read_only(csr.indices), read_only(csr.indptr))
     return sparse.csr_array(parts, shape=csr.shape)
 
 
@@ -130,12 +129,12 @@ def _read_only_labels(
     if labels.shape != (records,):
         fail("labels", f"shape ({records},), one label for each record", f"shape {labels.shape}")
     if labels.dtype.kind in "iub":
-        return _read_only(labels.astype(np.int64, copy=False))
+        return read_only(labels.astype(np.int64, copy=False))
     if labels.dtype.kind != "f":
         fail("labels", "integers or real numbers", f"dtype {labels.dtype}")
     labels = labels.astype(np.float64, copy=False)
     _finite("labels", labels)
-    return _read_only(labels)
+    return read_only(labels)
 
 
 def _floats(array: npt.NDArray[Any]) -> FloatArray:
@@ -155,9 +154,3 @@ def _finite(argument: str, values: FloatArray) -> None:
     if values.size and not kernels.all_finite(values):
         position = np.argwhere(~np.isfinite(values))[0].tolist()
         fail(argument, "finite numbers", f"{values[tuple(position)]} at {position}")
-
-
-def _read_only(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-    view: npt.NDArray[Scalar] = array.view()
-    view.flags.writeable = False
-    return view

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from dpmesh.kernels._memory import empty
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
 _CODE_TYPES = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 """An array of float32 or float64."""
@@ -45,6 +47,13 @@ def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):
         fail(argument, "an array without a mask, such as its records that are whole", "a mask")
     return np.asarray(value)
+
+
+def read_only(array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
+    """A view of an array through which it cannot be written to."""
+    view: npt.NDArray[ScalarT] = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

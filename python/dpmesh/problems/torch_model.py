@@ -151,7 +151,7 @@ class TorchProblem(DenseProblem):
         steps = np.diff(walks.steps)
         moves = np.zeros((len(steps), self.dim), np.float32)
         losses = np.full(len(steps), np.nan)
-        common = torch.as_tensor(start[0], dtype=torch.float32, device=self.device)
+        common = torch.tensor(start[0], dtype=torch.float32, device=self.device)
         for first in range(0, len(steps), self.nodes_at_once):
             stack = torch.zeros(len(steps[first : first + self.nodes_at_once]), self.dim)
             stack = stack.to(self.device)

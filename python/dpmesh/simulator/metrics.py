@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm, Info, Losses
 from dpmesh.data import Dataset
+from dpmesh.kernels._arrays import read_only
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
 from dpmesh.simulator.history import Value
@@ -129,8 +130,8 @@ class Accuracy(Stateless):
     def values(self, parameters: Floats, received: Released) -> dict[str, float]:
         """Return both means over the nodes."""
         return {
-            "accuracy": float(self.problem.accuracy(parameters).mean()),
-            "released_accuracy": float(self.problem.accuracy(received).mean()),
+            "accuracy": float(self.problem.accuracy(read_only(parameters)).mean()),
+            "released_accuracy": float(self.problem.accuracy(read_only(received)).mean()),
         }
 
 
@@ -152,7 +153,7 @@ class NodeAccuracy(Stateless):
 
     def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
         """Return one for each node."""
-        return {"node_accuracy": self.problem.accuracy(parameters)}
+        return {"node_accuracy": self.problem.accuracy(read_only(parameters))}
 
 
 @dataclass(frozen=True)
@@ -171,18 +172,11 @@ class UserDefined(Stateless):
             If it is neither one number nor one for each node or row of parameters.
         """
         name, rows = metric_name(self.measure), len(parameters)
-        value = self.measure(self.problem, _to_read(parameters), Released(_to_read(received)))
+        value = self.measure(self.problem, read_only(parameters), Released(read_only(received)))
         shape = np.shape(value)
         if len(shape) == 1 and shape[0] not in (rows, self.problem.nodes):
             fail(name, "a number, or one for each node", f"{shape[0]} numbers")
         return {name: value}
-
-
-def _to_read(values: Floats) -> Floats:
-    """Return a view that cannot be written to: the rounds go on with these arrays."""
-    view: Floats = np.asarray(values).view()
-    view.flags.writeable = False
-    return view
 
 
 @dataclass
