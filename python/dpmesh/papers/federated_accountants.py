@@ -132,6 +132,8 @@ def figure_s9(folder: Path, *, tell: Tell = print) -> list[Path]:
         tell(title)
         ax.set_title(title)
         ax.set_xlabel("epsilon")
+        ax.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
+        ax.set_xticks([], minor=True)  # their labels would overlap
     figure.axes[0].set_ylabel("noise on the sum")
     figure.axes[0].legend(frameon=False)
     lines += [

@@ -134,6 +134,8 @@ def write(
             ax.plot(x, middle, marker="o", markersize=3, label=label)
             ax.fill_between(x, middle - width, middle + width, alpha=0.25)
         label_axes(ax, title, "examples of all nodes together")
+        ax.set_xticks(x, [f"{count:,}" for count in x])
+        ax.set_xticks([], minor=True)  # their labels would overlap
     output.figure(figure)
     return output.files
 
