@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _results(name: str, threads: int) -> Iterator[dict[str, Any]]:
-    """Measure in a process of its own: libraries ask for the number of threads as they load."""
+    """Measure in a process of its own: libraries read the number of threads when they load."""
     limits = {f"{library}_NUM_THREADS": str(threads) for library in ("DPMESH", "OMP", "OPENBLAS")}
     jax = {"JAX_PLATFORMS": "cpu"}
     if threads == 1:

@@ -1,4 +1,4 @@
-"""1,000 distinct rounds: our Rényi curves beside dp-accounting's, and calibration to a budget.
+"""1,000 distinct rounds: our Rényi curves against dp-accounting's, and calibration to a budget.
 
 dp-accounting is timed on 10 of the rounds, with its default orders; its time grows in proportion.
 """

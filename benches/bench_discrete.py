@@ -1,8 +1,8 @@
 """Noise on the integers against OpenDP, numpy's geometric draws (insecure) and plain Python.
 
-numpy has the discrete Laplace law as a difference of two geometric variables, and no discrete
-Gaussian one. The plain Python is the rejection of Canonne, Kamath and Steinke with `random`'s
-floats: not exact, but as short as it can be. OpenDP is exact.
+In numpy a discrete Laplace variable is the difference of two geometric ones; there is no discrete
+Gaussian. The plain Python is the rejection sampler of Canonne, Kamath and Steinke with `random`'s
+floats: not exact, but as short as possible. OpenDP is exact.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A run of federated logistic regression on MNIST against batched NumPy, and pfl-research.
 
 1,000 clients of 50 records, 50 a round, 5 epochs of batches of 10, 30 rounds, each model within a
-ball around the global one, noise, the test set after every round. "direct" steps through the
-parameters, "span" through the Gram matrix of a client's records (what `FederatedLearning` chooses).
-Needs MNIST in the folder DPMESH_DATA names.
+ball around the global one, noise, the test set after every round. "direct" updates the parameters,
+"span" works in the Gram matrix of a client's records (what `FederatedLearning` chooses). Needs
+MNIST in the folder DPMESH_DATA names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Way = Callable[[int], float]
 
 @dataclass(frozen=True, eq=False)
 class OneForm(LinearProblem):
-    """The problem trained in one form, whatever is cheaper."""
+    """The problem trained in one form, whichever is cheaper."""
 
     form: str | None = None
 
@@ -150,5 +150,5 @@ def cases() -> Iterator[Case]:
             values=ROUNDS,
             rounds=3,
         )
-    if THREADS > 1:  # wall time: another process's work is not ours by the processor's clock
+    if THREADS > 1:  # wall time: our processor time does not include other processes
         yield Case("federated, start to finish", start_to_finish, most=2.0, rounds=3)

@@ -1,11 +1,11 @@
 """Gossip logistic regression, a whole run: 64 nodes, 4-regular, batches of 10, noise and mixing.
 
-Every round each node sends its parameters with Gaussian noise, mixes what it receives, and takes a
-step along the mean of 10 clipped gradients. NumPy and JAX (one compiled scan over all rounds) do
-the same with generators that are not secure, and choose records with replacement, which is cheaper.
-gossipy sends one message per node and round instead of four, without noise; decentralizepy, whose
-nodes are processes that talk over TCP, has no noise and clips nothing. The records are MNIST's
-where DPMESH_DATA says where they are, or else random ones of the same shape.
+In every round each node sends its parameters with Gaussian noise, mixes what it receives, and steps
+against the mean of 10 clipped gradients. NumPy and JAX (one compiled scan over all rounds) do the
+same with insecure generators, and choose records with replacement, which is cheaper. gossipy sends
+one message per node and round instead of four, without noise; decentralizepy, whose nodes are
+processes that communicate over TCP, adds no noise and clips nothing. The records are MNIST's if
+DPMESH_DATA is set, else random ones of the same shape.
 """
 
 from __future__ import annotations

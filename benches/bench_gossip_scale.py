@@ -1,8 +1,8 @@
 """Gossip of many nodes in one process: noise, mixing and a step of each node in every round.
 
 Online learning with Laplace noise on a random 4-regular graph, through the whole round loop. NumPy
-and SciPy do the same with a generator that is not secure. The name of a case says how much memory a
-run takes beside the data, in units of the nodes' parameters.
+and SciPy do the same with an insecure generator. The name of a case says how much memory a run
+takes in addition to the data, in units of the nodes' parameters.
 """
 
 from __future__ import annotations

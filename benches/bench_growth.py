@@ -1,7 +1,7 @@
 """How the cost of whole runs grows: linearly in rounds, nodes and dimension.
 
-Each line is the time for one number: of one coordinate, one node and one round. It falls at first,
-while what a round costs whatever its size is shared by more and more numbers.
+Each line is the time per coordinate, node and round. It falls at first, as the fixed cost of a
+round is shared by more and more numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def algorithms(nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
-    records = rounds if kind == "online" else 20  # each is used once, or drawn again
+    records = rounds if kind == "online" else 20  # each is used once, or drawn repeatedly
     rng = np.random.default_rng(0)
     features = rng.standard_normal((nodes * records, dim), dtype=np.float32)
     labels = np.where(features[:, 0] > 0, 1, -1)

@@ -23,7 +23,7 @@ GENERATOR = np.random.Generator(np.random.SFC64(1))
 
 
 def numpy_draw(law: str, x: np.ndarray) -> Way:
-    """The draw alone. numpy has no Laplace in float32: there it is the float64 one."""
+    """The draw alone. numpy lacks float32 Laplace draws: they are float64 ones."""
     if law == "laplace":
         return lambda: GENERATOR.laplace(size=x.shape)
     return lambda: GENERATOR.standard_normal(dtype=x.dtype, out=x)

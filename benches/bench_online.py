@@ -1,9 +1,9 @@
 """Online learning with Laplace noise, whole runs: 64 learners, one fresh example a round each.
 
-Every round each learner sends its parameters with noise, mixes what it receives, and takes one
+In every round each learner sends its parameters with noise, mixes what it receives, takes one
 subgradient step of the hinge loss, and projects onto a ball. NumPy does the same, with its fastest
-generator, which is not secure. Short vectors: many runs side by side against one NumPy run after
-another. Long sparse ones: one run against NumPy that shares the rows among threads.
+generator, which is insecure. Short vectors: many runs side by side against NumPy runs one after
+another. Long sparse ones: one run against NumPy with the rows shared among threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpmesh.simulator import Repeats
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20
-LONG, STORED = 47_236, 75  # of RCV1: features, and how many of them a record has
+LONG, STORED = 47_236, 75  # RCV1's features, and how many of them a record has
 Matrix = np.ndarray | sparse.csr_array
 
 

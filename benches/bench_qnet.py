@@ -1,8 +1,8 @@
 """One deep-Q step of many small networks against batched numpy and torch.
 
-A step of each network: gather 10 of 20 remembered transitions, the target network's values, squared
-temporal-difference error, gradient, Adam. The limit: scaling parameters and moments in place.
-torch is compared if it is installed, with its ordinary and with its fused Adam.
+A step of each network: gather 10 of 20 stored transitions, the target network's values, squared
+temporal-difference error, gradient, Adam. The limit: scaling parameters and moments in place. torch
+is compared if installed, with its ordinary and its fused Adam.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ours(parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.
 
 
 def matrices(parameters: np.ndarray) -> list[np.ndarray]:
-    """Weights as batched matrix products want them: (inputs, hidden) and (hidden, 2)."""
+    """Weights for batched matrix products: (inputs, hidden) and (hidden, 2)."""
     w = kernels.q_weights(parameters, INPUTS)
     return [
         np.swapaxes(w.hidden_weights, 1, 2).copy(),

@@ -1,7 +1,8 @@
 """Quantization of float32 against numpy, alone and after Gaussian noise, and packing into 5 bits.
 
-``numpy`` is its fastest way on this machine: buffers given, random bits of the fastest insecure
-generator; ``plain numpy`` is what one would write. Packing is against ``packbits``.
+``numpy`` is the fastest way on this machine: preallocated buffers, random bits of the fastest
+insecure generator; ``plain numpy`` is what one would naturally write. Packing is compared with
+``packbits``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dpmesh import kernels
 
 SHAPES = [
     (1, 4_096),
-    (1, 7_680),  # 2^9 * 3 * 5, which an FFT likes, too
+    (1, 7_680),  # 2^9 * 3 * 5, which also suits an FFT
     (1, 7_850),
     (1, 8_192),
     (1, 100_000),

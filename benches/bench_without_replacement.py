@@ -32,14 +32,14 @@ def problem() -> dm.LinearProblem:
 
 
 def rounds_of(learned: dm.LinearProblem, controller: AnyController) -> Callable[[], object]:
-    """Return what runs the next round of a run each time, which starts anew at its end."""
+    """Return a function that runs the next round, and starts a run anew at its end."""
     algorithm = dm.WithoutReplacement(models=MODELS, batch_size=BATCH, controller=controller)
     key, exchange = dm.Key.seeded(0), Broadcast()
     state, t = algorithm.init(learned, key), 0
 
     def run() -> None:
         nonlocal state, t
-        if t == ROUNDS:  # the same records again, and what was learned goes on
+        if t == ROUNDS:  # the same records again; what was learned stays
             state, t = replace(state, used=np.zeros_like(state.used)), WARM_UP
         state, _ = algorithm.step(state, t, learned, exchange, key)
         t += 1
@@ -50,7 +50,7 @@ def rounds_of(learned: dm.LinearProblem, controller: AnyController) -> Callable[
 
 
 def loop_of_steps(learned: dm.LinearProblem) -> Callable[[], object]:
-    """Return what takes the local steps of a round, node after node."""
+    """Return a function that takes the local steps of a round, node after node."""
     x, y = learned.train.features, learned.train.labels
     w = np.zeros((NODES, MODELS, DIM), dtype=np.float32)
 

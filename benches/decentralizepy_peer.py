@@ -11,7 +11,7 @@ from benches.worker import running, started
 def decentralizepy(rounds: int) -> Mapping[str, Way]:
     """Return the peer "decentralizepy": rounds of the nodes of `decentralizepy_worker`.
 
-    Nothing where it is not installed, or on one thread, where only our own processor time counts.
+    Nothing if it is not installed, or on one thread, where only our own processor time counts.
     """
     if THREADS == 1 or skipped("decentralizepy", "github.com/sacs-epfl/decentralizepy"):
         return {}

@@ -52,7 +52,7 @@ class Softmax(Model):
 
 
 class WaitingNode(DPSGDNode):
-    """A node that stays when its rounds are over, for more, until the one that started it ends."""
+    """A node that waits for more rounds after its own, until the process that started it ends."""
 
     def __init__(self, starter, **arguments):
         self.starter = starter
@@ -76,7 +76,7 @@ def main() -> None:
             running = set(nodes)
             while running:
                 for node in wait(running):
-                    node.recv()  # or an error where it has ended
+                    node.recv()  # raises if the node has ended
                     running.remove(node)
             print("done", flush=True)
 

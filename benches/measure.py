@@ -1,4 +1,4 @@
-"""Times of several ways to do one thing, taken in turn, so that a noisy machine is fair to all."""
+"""Times of several ways to do one thing, taken in turn, so that noise affects all alike."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 Way = Callable[[], object]
 
-SECONDS = 0.02  # of one sample, about
-REST = 0.1  # seconds before it: threads of some libraries go on spinning after their work
+SECONDS = 0.02  # approximate length of one sample
+REST = 0.1  # seconds before a sample: some libraries' threads keep spinning after their work
 THREADS = int(os.environ.get("DPMESH_NUM_THREADS", "1"))
 
 
@@ -28,17 +28,17 @@ class Case:
     Parameters
     ----------
     name
-        What, on data of which shape and type.
+        What is done, on data of which shape and type.
     ours
         This package's way.
     peers
         Other ways to do the same, by name.
     limits
-        Ways to do the least that any program must do, as to copy the same bytes.
+        Ways to do the least that any program must do, such as copying the same bytes.
     goals
-        At least how many times as fast as a peer we want to be; of a limit, which share of it.
+        The least speedup over a peer, or share of a limit, that we want.
     most
-        At most how many seconds a call should take.
+        The most seconds that a call should take.
     values
         How many numbers one call makes; 1 for a call as a whole.
     part
@@ -83,7 +83,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def as_line(result: Mapping[str, Any]) -> str:
-    """Return a measurement for people to read."""
+    """Return a measurement as a line of text."""
     each = result["seconds"] / result["values"]
     cells = [f"{result['case']:>44} {_with_unit(each):>9}"]
     cells += [f"{name} {ratio:.3g}x" for name, ratio in result["times_as_fast"].items()]
@@ -101,7 +101,7 @@ UNITS = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)]
 
 
 def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
-    """Seconds of one call, by way and round: processor time on one thread, or else wall time."""
+    """Seconds of one call, by way and round: processor time on one thread, else wall time."""
     clock = time.process_time if THREADS == 1 else time.perf_counter
     repeats = {}
     for name, call in ways.items():
@@ -121,7 +121,7 @@ def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
 
 
 def skipped(package: str, source: str = "") -> bool:
-    """Whether a peer is not installed; says so, and where it comes from if not from PyPI."""
+    """Whether a peer is not installed; if so, print that, and its source if not PyPI."""
     if importlib.util.find_spec(package):
         return False
     found_at = f" (see {source})" if source else ""

@@ -1,8 +1,8 @@
-"""How much memory our whole runs add at their peak, beside NumPy's: ``python -m benches.memory``.
+"""How much memory whole runs add at their peak, ours and NumPy's: ``python -m benches.memory``.
 
 Each way runs twice in a process of its own, with data and libraries loaded before. The first run
 also adds the pages of code that are used for the first time: what counts is the peak of the second
-above what was there before it, in tenths, as finely as the system counts. Needs Linux.
+above the memory in use before it, in tenths of a MiB, the system's resolution. Needs Linux.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def both_runs(bench: str, place: int, way: str) -> tuple[float, float]:
 
 def added(run: Way) -> float:
     gc.collect()
-    _memory._kept.clear()  # of the run before, for the next one
-    ctypes.CDLL(None).malloc_trim(0)  # what came free while the data were loaded
+    _memory._kept.clear()  # memory that the last run left for the next
+    ctypes.CDLL(None).malloc_trim(0)  # memory freed while the data were loaded
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
     run()
     return round(resident("VmHWM") - before, 1)
 

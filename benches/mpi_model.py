@@ -1,9 +1,9 @@
-"""What a round of gossip takes on P ranks: a model of five constants, fitted to measurements.
+"""How long a round of gossip takes on P ranks: a model of five constants, fitted to measurements.
 
     seconds = round + coordinate * n d + message * k + byte * (b d size) + agreement * log2 P
 
-for n nodes of d numbers of `size` bytes on a rank, of which b rows go to k other ranks. Alpha and
-beta of the usual model of messages are `message` and `byte`.
+for n nodes of d numbers of `size` bytes on a rank, of which b rows go to k other ranks. `message`
+and `byte` are the alpha and beta of the usual model of messages.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Load:
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """What the model's constants are multiplied by."""
+        """The factors of the model's constants."""
         return (1.0, self.nodes * self.dim, self.neighbours, self.bytes, log2(self.ranks))
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a round, and of its parts by themselves.
+    """Seconds of a round, and of its parts timed alone.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Times:
     travel
         Rows on their way.
     agreement
-        The ranks' word to each other that none has failed.
+        The collective check that no rank has failed.
     """
 
     round: float
@@ -97,7 +97,7 @@ class Model:
 
     @classmethod
     def fit(cls, loads: Sequence[Load], times: Sequence[Times]) -> Model:
-        """Return the constants, none negative, that fit each part with the least relative error."""
+        """Return the non-negative constants that fit each part with the least relative error."""
         terms = np.array([load.terms for load in loads])
         several = [place for place, load in enumerate(loads) if load.ranks > 1]
         agreements = np.array([times[place].agreement for place in several])
@@ -122,7 +122,7 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
 
 
 def predictions(model: Model, sides: tuple[int, int], dim: int) -> list[str]:
-    """Return lines of a table: a torus dealt out to more and more ranks, and one that grows."""
+    """Return lines of a table: a fixed torus on more and more ranks, and one that grows."""
     rows, columns = sides
     lines = [f"{'ranks':>6}{'strong ms':>11}{'of the best':>12}{'weak ms':>9}{'of the best':>12}"]
     alone = model.seconds(Load.of_torus(1, rows, columns, dim))

@@ -1,15 +1,15 @@
-"""Strong and weak scaling of gossip over MPI on this machine, and what that says of more ranks.
+"""Strong and weak scaling of gossip over MPI on this machine, extrapolated to more ranks.
 
     python -m benches.mpi_scaling
     python -m benches.mpi_scaling --latency 2e-6 --bandwidth 1e10
 
-A round is Laplace noise, an agreement, and mixing on a torus, one thread a rank. Strong: the same
-nodes dealt out to more ranks. Weak: as many nodes for each rank. Bytes are those that leave the
-busiest rank in a round, beside what the best cut of the torus into rectangles would send. A time is
-that below which a tenth of the rounds stay: what else runs on the machine disturbs the others. More
-ranks than idle cores say nothing. Then the constants of `mpi_model`, its worst error on what was
-measured, and its prediction for a torus of a million nodes: with the constants of this machine's
-memory or, for a network, with its latency in seconds and bandwidth in bytes a second.
+A round is Laplace noise, an agreement, and mixing on a torus, with one thread per rank. Strong: the
+same nodes on more ranks. Weak: equally many nodes on each rank. Bytes are those that leave the
+busiest rank in a round, next to what the best cut of the torus into rectangles would send. A time
+is the 10th percentile of the rounds, since other work on the machine disturbs the rest. More ranks
+than idle cores tell nothing. Then follow the constants of `mpi_model`, its worst error on the
+measurements, and its prediction for a torus of a million nodes: with the constants of this
+machine's memory or, for a network, with its latency in seconds and bandwidth in bytes a second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SMALL = [(16, 16, 10), (16, 16, 1000), (32, 64, 10), (32, 64, 100), (64, 64, 100
 
 
 def tori(ranks: int) -> list[tuple[int, int, int]]:
-    """Return what is measured on so many ranks: strong, weak, and the small ones."""
+    """Return the tori that are measured on `ranks` ranks: strong, weak, and the small ones."""
     return [(STRONG, STRONG, DIM), (WEAK * ranks, WEAK, DIM), *SMALL]
 
 

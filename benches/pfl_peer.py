@@ -12,7 +12,7 @@ from benches.worker import Worker, running, started
 def pfl(layers: str, *, epochs: int, rounds: int) -> Mapping[str, Way]:
     """Return the peer "pfl": rounds of a model of `pfl_worker`, shared among `THREADS` processes.
 
-    Nothing where it is not installed, or on one thread, where only our own processor time counts.
+    Nothing if it is not installed, or on one thread, where only our own processor time counts.
     """
     if THREADS == 1 or skipped("pfl"):
         return {}

@@ -34,7 +34,7 @@ CLIPPING, COHORT, BATCH, STEP_SIZE, NEVER = 1.0, 50, 10, 0.1, 10**9
 
 
 class Classifier(torch.nn.Sequential):
-    """Layers with what pfl wants of a model."""
+    """Layers with the methods that pfl expects of a model."""
 
     def loss(self, x, y, eval=False):
         self.train(not eval)

@@ -1,4 +1,4 @@
-"""Peers in processes of their own, that wait for rounds to run: their start is no part."""
+"""Peers in processes of their own that wait for rounds to run: their start is not measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Worker = subprocess.Popen[str]
 
 
 def started(module: str, *arguments: object, **place: object) -> Worker:
-    """Start `benches.module` in an environment of `place`, with one thread.
+    """Start `benches.module` with one thread, and with `place` in its environment.
 
     It runs as many rounds as each line of its standard input says, and then prints "done". It ends
     with this process, which closes its standard input.

@@ -1,4 +1,4 @@
-"""Auditing a mechanism of your own: what it claims, and what can be shown of it.
+"""Auditing a mechanism of your own: what it claims, and what an audit can show.
 
 Gaussian noise on a value between 0 and 1, and the same with half the noise that it claims. An audit
 never proves a claim; it refutes a false one. Writes auditing.png.
@@ -17,7 +17,7 @@ MULTIPLIERS = (1.0, 2.0, 4.0)
 
 
 class HalfTheNoise(Gaussian):
-    """Claims one noise and draws another."""
+    """Claims one noise scale and draws another."""
 
     def _add_noise(self, values, scale, source):
         return kernels.add_gaussian(values, scale / 2, source.stream, nodes=source.nodes)

@@ -1,8 +1,7 @@
 """DP-Fed-LS with a JAX model of your own: a small network on handwritten digits.
 
 A hundred clients, a tenth of them in each round, with and without Laplacian smoothing of each
-tensor, at the noise that epsilon 8 asks for. Writes federated_jax_model.png.
-Needs the extra jax.
+tensor, at the noise that epsilon 8 needs. Writes federated_jax_model.png. Needs the extra jax.
 """
 
 from __future__ import annotations

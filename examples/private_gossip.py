@@ -1,6 +1,6 @@
 """Private logistic regression by gossip: how the network matters.
 
-Sixteen nodes hold a few handwritten digits each, and learn to tell small ones from large ones at
+Sixteen nodes hold some handwritten digits each, and learn to tell small digits from large ones at
 epsilon 16, over a ring, a torus and a complete graph. Writes private_gossip.png.
 """
 
@@ -19,7 +19,7 @@ train, test = dm.data.train_test_split(large, 0.25, draw)
 parts = dm.data.iid(train, 16, draw, equal_sizes=True)
 problem = dm.LinearProblem(train, parts, "logistic", test=test)
 
-# Five records a round: each is used once, and divides the noise by five.
+# Each record is used once; batches of five divide the noise by five.
 algorithm = dm.OnlineLearning(
     epsilon=16.0, delta=1e-5, batch_size=5, radius=10.0, step_size=dm.schedules.InverseSqrt(4.0)
 )
