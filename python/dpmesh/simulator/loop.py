@@ -265,7 +265,7 @@ class _Loop:
                         _log.warning("the budget ended a run after %d rounds", t)
                     return BUDGET
                 if signs and signs & Sign.STOP:
-                    raise KeyboardInterrupt
+                    raise KeyboardInterrupt(self._last_checkpoint() or "")
                 if signs and signs & Sign.ENDED and t + 1 < self.run.last:
                     return CALLBACK
         return None
