@@ -1,4 +1,4 @@
-//! Samples a second of each law, type and cipher, in the first-level cache and for many short rows, on one thread.
+//! Samples a second of each law, type and cipher, in the L1 cache and for many short rows, on one thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dpmesh_core::Sample;

@@ -1,4 +1,4 @@
-//! Laplacian smoothing beside the in-place scaling of the same elements: the time for one element.
+//! Laplacian smoothing, compared with the in-place scaling of the same elements.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dpmesh_core::smoothing::{Method, Smooth, smooth_rows_in_place};

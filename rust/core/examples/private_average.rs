@@ -1,9 +1,9 @@
-//! Sixteen nodes on a ring average their vectors in private: in each round a node sends its vector with Gaussian
-//! noise, clipped before, and takes the mean of its own and its two neighbours' messages.
+//! Sixteen nodes on a ring average their vectors privately: in each round a node clips its vector, sends it with
+//! Gaussian noise, and takes the mean of its own and its two neighbours' messages.
 //!
 //! `cargo run --release -p dpmesh-core --example private_average`
 
-#![allow(clippy::print_stdout)] // an example may speak
+#![allow(clippy::print_stdout)] // an example may print
 
 use std::error::Error;
 

@@ -25,7 +25,7 @@ const AT_ONCE: usize = 1 << 20;
 /// `f64`. A node's row begins at the same place of its sequence in every call.
 ///
 /// # Errors
-/// If `out` is no whole number of rows, or the nodes are not distinct or not one for each row.
+/// If `out` is not a whole number of rows, or the nodes are not distinct or not one for each row.
 pub fn uniform_into<T: Sample>(
     stream: &Stream,
     nodes: Option<&[u32]>,

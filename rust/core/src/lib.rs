@@ -3,8 +3,8 @@
 //! # Conventions
 //!
 //! - A stack of vectors, one for each node, is a row-major slice of length `rows * dim` beside its `dim`.
-//! - Every kernel is generic over `f32` and `f64` ([`Real`]), takes any length from 1 up, and returns
-//!   [`KernelError`] for arguments that do not fit; it does not panic.
+//! - A kernel on real vectors is generic over `f32` and `f64` ([`Real`]), but for Q-networks, which are in `f32`. It
+//!   takes any length from 1 up, and returns [`KernelError`] for arguments that do not fit; it does not panic.
 //! - A kernel named `.._in_place` overwrites its argument, one named `.._into` fills a given buffer.
 //! - Threads share work in blocks whose size does not depend on their number, so that a result has the same bits for
 //!   any number of threads.

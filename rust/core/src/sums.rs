@@ -48,7 +48,7 @@ const COLUMNS: usize = 512;
 /// The sum of each column of `x`, whose rows have as many elements as `out`; in `f64`, in the order of the rows.
 ///
 /// # Errors
-/// If `x` is no whole number of rows.
+/// If `x` is not a whole number of rows.
 pub fn column_sums_into<T: Real>(x: &[T], out: &mut [f64]) -> Result<(), KernelError> {
     let dim = out.len();
     rows("x", x.len(), dim)?;

@@ -1,4 +1,4 @@
-//! Noise on the integers has its law, to the count, and keeps its values.
+//! Discrete noise has its exact law, and its values never change.
 
 mod statistics;
 
@@ -16,7 +16,7 @@ fn draw(law: DiscreteLaw, scale: f64, stream: &Stream, nodes: &[u32], dim: usize
     samples
 }
 
-/// Probabilities of -range..=range; what is beyond has less than 1e-15.
+/// Probabilities of -range..=range; the mass beyond is below 1e-15.
 fn probabilities(law: DiscreteLaw, scale: f64, range: i64) -> Vec<f64> {
     let weight = |k: i64| match law {
         DiscreteLaw::Laplace => (-(k.abs() as f64) / scale).exp(),
@@ -191,7 +191,7 @@ fn what_does_not_fit_is_named() {
 #[test]
 fn a_row_is_as_long_as_its_stream_and_no_longer() {
     for law in [DiscreteLaw::Laplace, DiscreteLaw::Gaussian] {
-        // Of no rows: what is refused is the length.
+        // No rows: the length alone is refused.
         let drawn = |dim| discrete_noise_into(law, 1.0, &stream(Cipher::Aes), None, dim, &mut []);
         drawn(1 << 30).unwrap();
         let error = drawn((1 << 30) + 1).unwrap_err();

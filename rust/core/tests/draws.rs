@@ -1,4 +1,4 @@
-//! Uniform, Bernoulli and Rademacher draws have their laws and keep their values.
+//! Uniform, Bernoulli and Rademacher draws have their laws, and their values never change.
 
 mod statistics;
 

@@ -1,4 +1,4 @@
-//! The noise has its law, with tails, and streams do not know of each other.
+//! The noise has its law, tails included, and streams are uncorrelated.
 
 mod statistics;
 

@@ -1,4 +1,4 @@
-//! Which value stands where: the same for any number of threads, any cut of the rows, and every version.
+//! Which value is where: the same for any number of threads, any cut of the rows, and every version.
 
 use dpmesh_core::noise::{
     Law, Noise, add_noise_in_place, add_noise_into, add_noise_up_to, noise_into,
@@ -266,7 +266,7 @@ fn a_row_is_as_long_as_its_stream_and_no_longer() {
             stream: &stream,
             nodes: None,
         };
-        // Of no rows: what is refused is the length.
+        // No rows: the length alone is refused.
         noise_into::<T>(&noise, longest, &mut []).unwrap();
         let error = noise_into::<T>(&noise, longest + 1, &mut []).unwrap_err();
         assert_eq!(error.argument, "dim");

@@ -1,4 +1,4 @@
-//! Messages: exactly back, of the stated length and format, and none but the right ones.
+//! Messages give their codes back exactly and have the stated length and format; no other message is read.
 
 use dpmesh_core::packing::{bits_needed, pack, packed_sizes_into, unpack_into};
 use dpmesh_core::quantize::Code;
@@ -86,7 +86,7 @@ proptest! {
             let place = place.index(message.len());
             let mut changed = message.clone();
             changed[place] ^= flip;
-            // What is read at all is what would have been packed so.
+            // A message that is read is the one that its codes are packed into.
             if let Ok(others) = unpacked::<i64>(&changed, bits, codes.len()) {
                 prop_assert_eq!(pack(&others, bits).unwrap(), changed);
             }

@@ -53,7 +53,7 @@ fn spread<T: Sample>() -> Vec<T> {
         .collect()
 }
 
-/// The z-scores of the mean error, of its correlation with the fraction, and of its square; in steps.
+/// The z-scores of the mean error, of its correlation with the fraction, and of its square; errors are in steps.
 fn scores<T: Sample>(x: &[T], step: f64, codes: &[i32]) -> [f64; 3] {
     let draws: Vec<[f64; 3]> = x
         .iter()
@@ -131,7 +131,7 @@ fn a_number_goes_to_its_two_neighbours_as_computed_by_hand() {
     assert!((variance[0] - 0.06).abs() < 1e-15);
 }
 
-/// P(code = m) = h(a + 1) - 2 h(a) + h(a - 1) with a = x - m, h(u) = u Phi(u/s) + s phi(u/s), evaluated apart.
+/// P(code = m) = h(a + 1) - 2 h(a) + h(a - 1) with a = x - m, h(u) = u Phi(u/s) + s phi(u/s), computed elsewhere.
 #[test]
 fn noisy_codes_have_their_exact_law() {
     let codes = noisy_codes(&vec![0.37_f32; MILLION], MILLION, &[1.3], 1.0);

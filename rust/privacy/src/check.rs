@@ -1,4 +1,4 @@
-//! What the arguments of every accountant must satisfy.
+//! Checks of arguments that all accountants share.
 
 use crate::KernelError;
 

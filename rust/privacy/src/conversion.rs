@@ -3,7 +3,7 @@
 use crate::KernelError;
 use crate::check::{open_probability, positive, require};
 
-/// Which theorem turns a Rényi divergence rho of order alpha into epsilon at delta.
+/// The theorem that turns a Rényi divergence rho of order alpha into epsilon at delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conversion {
     /// `rho + ln(1 - 1/alpha) - ln(delta alpha) / (alpha - 1)` (Balle, Barthe, Gaboardi, Hsu and Sato 2020;
@@ -13,7 +13,7 @@ pub enum Conversion {
     Mironov,
 }
 
-/// A guarantee, and which order gave it.
+/// A guarantee, and the order that gave it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Converted {
     /// Epsilon, or the logarithm of delta.
@@ -22,7 +22,7 @@ pub struct Converted {
     pub index: usize,
 }
 
-/// The smallest epsilon over the orders; 0 where the divergence is so small that delta covers it.
+/// The smallest epsilon over the orders; 0 where the divergence is so small that delta alone covers it.
 ///
 /// # Errors
 /// If `delta` is not inside (0, 1), there is no order, one does not exceed 1, a divergence is negative or NaN,

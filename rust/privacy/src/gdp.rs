@@ -1,4 +1,4 @@
-//! Gaussian differential privacy: what a Gaussian release of known shift costs, exactly.
+//! Gaussian differential privacy: the exact cost of a Gaussian release of known shift.
 //!
 //! A release is `mu`-GDP if telling its two neighbouring data sets apart is as hard as telling N(0, 1) from
 //! N(`mu`, 1): noise of standard deviation `sigma` on a query of L2 sensitivity `Delta` has `mu = Delta / sigma`.
@@ -93,7 +93,7 @@ pub fn noise_multiplier(epsilon: f64, delta: f64) -> Result<f64, KernelError> {
         .ok_or_else(|| KernelError::new("epsilon", "a number that some noise attains", epsilon))
 }
 
-/// ln delta(epsilon), by the formula of the module's head.
+/// ln delta(epsilon), by the formula at the head of this module.
 fn log_profile(mu: f64, epsilon: f64) -> f64 {
     if mu == 0.0 {
         return f64::NEG_INFINITY;

@@ -39,8 +39,8 @@ pub(crate) fn nodes(from: f64, to: f64) -> impl Iterator<Item = (f64, f64)> {
         .map(move |&(x, w)| (from + length * x, length * w))
 }
 
-/// The integral of `f` from `from` to `to`: exact to rounding where `f` changes by no more than `exp(-40)`
-/// and has no nearby singularity.
+/// The integral of `f` from `from` to `to`: exact to rounding where `f` varies by no more than a factor of about
+/// `exp(40)` and has no nearby singularity.
 pub(crate) fn integral(from: f64, to: f64, f: impl Fn(f64) -> f64) -> f64 {
     nodes(from, to).map(|(x, w)| w * f(x)).sum()
 }

@@ -25,10 +25,10 @@ pub enum FixedSizeBound {
 /// Integer orders up to here are summed term by term in the two theorems.
 pub(super) const LARGEST_SUMMED: f64 = 65536.0;
 
-/// So many standard deviations around its peaks an even moment is gathered: 2e-18 of it lies beyond.
+/// An even moment is summed up to this many standard deviations around its peaks: 2e-18 of it lies beyond.
 const REACH: f64 = 9.5;
 
-/// What is below exp(-NEGLIGIBLE) of the rest is left out.
+/// A peak below exp(-NEGLIGIBLE) of the other is left out.
 const NEGLIGIBLE: f64 = 45.0;
 
 /// Theorem 27 improves on Theorem 9 up to this order.
@@ -122,7 +122,7 @@ fn plain_terms(pair: Pair, count: usize) -> Vec<f64> {
         .collect()
 }
 
-/// The same of Theorem 27, where from j = 3 on `4 sqrt(m_a m_b)` may be smaller, with `m_l` the moment
+/// The same for Theorem 27, where from j = 3 on `4 sqrt(m_a m_b)` may be smaller, with `m_l` the moment
 /// `E[(ratio - 1)^l]` of the unsampled Gaussian and `a <= j <= b` the even numbers next to j.
 fn improved_terms(pair: Pair, plain: &[f64]) -> Vec<f64> {
     let count = plain.len().min(IMPROVED_UP_TO - 1);
@@ -137,7 +137,7 @@ fn improved_terms(pair: Pair, plain: &[f64]) -> Vec<f64> {
 /// ln E[(exp((2x - 1) / 2s^2) - 1)^l], x from N(0, s^2), for l = 2, 4, ... : `count` of them.
 ///
 /// As finite differences of `exp(l (l-1) / 2s^2)` they would cancel; as integrals they are positive. Where
-/// `exp(-(l-1) / 2s^2)` is below the rounding, the 1 is, and the moment is that of the ratio itself.
+/// `exp(-(l-1) / 2s^2)` is lost in rounding, so is the 1, and the moment is that of the ratio itself.
 fn log_even_moments(sigma: f64, count: usize) -> Vec<f64> {
     let variance = sigma * sigma;
     let is_plain = |l: f64| l - 1.0 > 2.0 * variance * 80.0;

@@ -13,11 +13,11 @@ use crate::vector::{log_sum_exp, sum_expm1};
 /// A standard normal is followed to this many standard deviations: 2e-18 lies beyond.
 const TAIL: f64 = 8.7;
 
-/// So many standard deviations of the noise the grid covers, as far as the orders reach. What an order has
-/// beyond the grid is gathered around its own peaks.
+/// The grid covers about this many standard deviations of the noise, or fewer if no order reaches so far. What an order
+/// has beyond the grid is gathered around its own peaks.
 const NEAR: f64 = 64.0;
 
-/// Where `(1 + w)^b` exceeds exp(LARGE), the other terms of `h` are nothing beside it.
+/// Where `(1 + w)^b` exceeds exp(LARGE), the other terms of `h` are lost in rounding.
 const LARGE: f64 = 300.0;
 
 /// Parts of the integrand below exp(-NEGLIGIBLE) of a peak, or of the integral, are left out.
@@ -26,7 +26,7 @@ const NEGLIGIBLE: f64 = 42.0;
 /// Terms of the binomial series, for `|w|` up to 1/16 of the inverse order.
 const SERIES_TERMS: usize = 12;
 
-/// A quadrature rule on the half line from `start`: the same nodes in each cell of one length.
+/// A quadrature rule on the half line from `start`: cells of one length, each with the same nodes.
 #[derive(Debug)]
 struct Rule {
     start: f64,
@@ -42,16 +42,17 @@ struct Node {
 }
 
 impl Rule {
-    /// The trapezoidal rule for all `t`. Its error is about exp(-36) of the integral: 2 pi over its step is how
-    /// far the integrand is followed into the complex plane, where the density grows as exp(y^2 / 2) and
-    /// ln(1 + w) has its branch point at y = pi s.
+    /// The trapezoidal rule for all `t`. Its relative error is about exp(y^2 / 2 - 2 pi y / step), where y is how far
+    /// the integrand is followed into the complex plane: the density grows there as exp(y^2 / 2), and ln(1 + w) has
+    /// its branch point at y = pi s. The step makes that error exp(-36).
     fn whole_line(pair: Pair) -> Rule {
         let sigma = pair.sigma.min(2.7);
         let step = 2.0 * PI * PI * sigma / (36.0 + 0.5 * (PI * sigma).powi(2));
         Rule::new(-TAIL, step, [(0.5 * step, step)].into_iter())
     }
 
-    /// Gauss-Legendre rules for the half line where `w > 0`, in cells short beside that branch point.
+    /// Gauss-Legendre rules for the half line where `w > 0`, in cells of at most 2.6 times the distance of that branch
+    /// point.
     fn where_ratio_grows(pair: Pair) -> Rule {
         let length = 8.0 * pair.sigma.min(1.0);
         Rule::new(0.5 / pair.sigma, length, quadrature::nodes(0.0, length))
@@ -183,13 +184,13 @@ impl Grid {
         ln_1p_sum(sum.max(0.0), log_sum_exp(&logs))
     }
 
-    /// So many nodes cover what order `alpha` weighs: its peaks lie below `alpha / s`.
+    /// The number of nodes that cover what order `alpha` weighs: its peaks lie below `alpha / s`.
     fn nodes_for(&self, alpha: f64) -> usize {
         let cells = self.rule.find(alpha / self.pair.sigma + TAIL) + 1;
         cells.min(self.cells) * self.rule.nodes.len()
     }
 
-    /// `E[h]` over the nodes before `end`: the sum, but for parts whose logarithms are pushed to `logs`.
+    /// `E[h]` over the nodes before `end`: the sum, except for large terms, whose logarithms are pushed to `logs`.
     fn excess(&self, b: f64, end: usize, logs: &mut Vec<f64>) -> f64 {
         let small = &self.small;
         let end = end.max(small.end);

@@ -1,10 +1,10 @@
 //! Rényi differential privacy: the divergence of one round at each order, summed over rounds that may all
 //! differ.
 //!
-//! A mechanism is (alpha, rho)-RDP if the Rényi divergence of order alpha between its laws on neighbouring data
-//! sets is at most rho; adaptive composition adds the rho of one order (Mironov 2017). The functions below take
-//! one value for each round, `count` saying how often that round happens, and return the sum at each order.
-//! Rounds with equal parameters are evaluated once.
+//! A mechanism is (alpha, rho)-RDP if the Rényi divergence of order alpha between its laws on neighbouring data sets is
+//! at most rho; adaptive composition adds up the rhos at each order (Mironov 2017). The functions below take one value
+//! for each round, and with `count` how often that round happens, and return the sum at each order. Rounds with equal
+//! parameters are evaluated once.
 
 mod fixed_size;
 mod grid;
@@ -113,7 +113,7 @@ fn sum_sampled(
 }
 
 /// The sum over rounds of `count * divergences(rate, noise)`, each distinct round evaluated once; `rate` may
-/// be empty, for rounds that have none.
+/// be empty, for rounds without sampling.
 fn sum_rounds(
     rate: &[f64],
     noise: &[f64],
@@ -230,7 +230,7 @@ mod tests {
                 let slack = here * 1e-9;
                 prop_assert!(here > 0.0 && here.is_finite());
                 prop_assert!(here <= order / (2.0 * noise * noise) * (1.0 + 1e-9));
-                // where no quadrature reaches, bounds stand in that are no closer than a factor
+                // where quadrature does not reach, bounds stand in, which are right only up to a factor
                 let reached = noise > 0.011 && order < 1e7 * noise;
                 if reached {
                     prop_assert!(curve(rate, noise, order * (1.0 + step)) >= here - slack);

@@ -13,7 +13,7 @@ pub(super) struct Pair {
 
 /// The functions that moments are made of, at one `t`.
 pub(super) struct Point {
-    /// likelihood ratio less 1
+    /// likelihood ratio minus 1
     pub(super) w: f64,
     /// ln(1 + w)
     pub(super) log_ratio: f64,
@@ -84,7 +84,7 @@ impl Pair {
         0.5 * (alpha - 1.0) / (self.sigma * self.sigma)
     }
 
-    /// A bound from below on ln E[h], the second-order term of the moment of order `alpha`.
+    /// A lower bound on ln E[h], the second-order term of the moment of order `alpha`.
     pub(super) fn log_second_order(self, alpha: f64) -> f64 {
         (0.5 * alpha * (alpha - 1.0)).ln()
             + 2.0 * self.rate.ln()

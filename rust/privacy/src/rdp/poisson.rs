@@ -5,7 +5,7 @@ use super::grid::Grid;
 use super::pair::{Pair, ln_exp_m1};
 use crate::vector::{log_sum_exp, sum_exp};
 
-/// An order, with what its sum needs and depends on it alone.
+/// An order, and those parts of its sum that depend on it alone.
 #[derive(Debug)]
 pub(super) struct Order {
     alpha: f64,
@@ -14,7 +14,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Up to order 256 the binomial sum of an integer order is the shorter way; beyond it, quadrature.
+    /// Up to order 256 the binomial sum of an integer order takes less time; beyond it, quadrature does.
     pub(super) fn new(alpha: f64) -> Order {
         let summed = alpha <= 256.0 && alpha.fract() == 0.0;
         Order {
