@@ -257,7 +257,7 @@ fn passes<'v, 'o>(
     let ends = (indptr.first(), indptr.last());
     if ends != (Some(&0), Some(&(values.len() as i64))) || !indptr.is_sorted() {
         let wanted = format!("an indptr that rises from 0 to {}", values.len());
-        return Err(KernelError::new("rows", wanted, "another"));
+        return Err(KernelError::new("rows", wanted, "one that does not"));
     }
     same_len("lengths", lengths.len(), indptr.len() - 1)?;
     let mut tasks = Vec::with_capacity(lengths.len());

@@ -77,7 +77,7 @@ fn walks_that_do_not_fit_their_batches_are_refused() {
         let error = Walks::new(steps, batches).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "walks: wanted steps that rise from 0 to 2, got others"
+            "walks: wanted steps that rise from 0 to 2, got ones that do not"
         );
     }
 }

@@ -63,8 +63,11 @@ fn smallest(
     rdp: &[f64],
     value: impl Fn(f64, f64) -> f64,
 ) -> Result<Converted, KernelError> {
-    if orders.is_empty() || orders.len() != rdp.len() {
-        let wanted = format!("one for each of at least 1 order, not {}", orders.len());
+    if orders.is_empty() {
+        return Err(KernelError::new("orders", "at least 1 order", 0));
+    }
+    if orders.len() != rdp.len() {
+        let wanted = format!("one for each of {} orders", orders.len());
         return Err(KernelError::new("rdp", wanted, rdp.len()));
     }
     let mut best = Converted {
@@ -131,7 +134,7 @@ mod tests {
                 .argument
         };
         assert_eq!(named(&[2.0], &[1.0], 0.0), "delta");
-        assert_eq!(named(&[], &[], 0.5), "rdp");
+        assert_eq!(named(&[], &[], 0.5), "orders");
         assert_eq!(named(&[2.0, 3.0], &[1.0], 0.5), "rdp");
         assert_eq!(named(&[1.0], &[1.0], 0.5), "orders");
         assert_eq!(named(&[2.0], &[-1.0], 0.5), "rdp");

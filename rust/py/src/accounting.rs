@@ -97,7 +97,10 @@ fn rdp_fixed_size_gaussian<'py>(
         "dominating_pair" => FixedSizeBound::DominatingPair,
         "theorem_27" => FixedSizeBound::Theorem27,
         "theorem_9" => FixedSizeBound::Theorem9,
-        other => return Err(unfit("bound", "the name of a bound", format!("'{other}'"))),
+        other => {
+            let wanted = "'dominating_pair', 'theorem_27' or 'theorem_9'";
+            return Err(unfit("bound", wanted, format!("'{other}'")));
+        }
     };
     let arrays = [
         ("rate", rate),

@@ -34,7 +34,7 @@ impl<'a> Batches<'a> {
             })
         } else {
             let wanted = format!("an indptr that rises from 0 to {}", indices.len());
-            Err(KernelError::new("batches", wanted, "another"))
+            Err(KernelError::new("batches", wanted, "one that does not"))
         }
     }
 
@@ -44,8 +44,9 @@ impl<'a> Batches<'a> {
     /// If the indices cannot be divided equally.
     pub fn equal(nodes: usize, indices: &'a [i64]) -> Result<Batches<'a>, KernelError> {
         if nodes == 0 || !indices.len().is_multiple_of(nodes) {
-            let wanted = format!("as many records for each of {nodes} nodes");
-            return Err(KernelError::new("batches", wanted, indices.len()));
+            let wanted = format!("the same number of records for each of {nodes} nodes");
+            let got = format!("{} in all", indices.len());
+            return Err(KernelError::new("batches", wanted, got));
         }
         Ok(Batches {
             starts: Starts::Every(indices.len() / nodes),

@@ -83,7 +83,7 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
             Ok(())
         } else {
             let wanted = format!("rows of rising column indices below {}", self.columns);
-            let got = format!("another row {record}");
+            let got = format!("others in row {record}");
             Err(KernelError::new("features", wanted, got))
         }
     }

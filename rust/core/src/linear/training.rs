@@ -44,7 +44,7 @@ impl<'a> Walks<'a> {
             Ok(Walks { steps, batches })
         } else {
             let wanted = format!("steps that rise from 0 to {}", batches.nodes());
-            Err(KernelError::new("walks", wanted, "others"))
+            Err(KernelError::new("walks", wanted, "ones that do not"))
         }
     }
 

@@ -112,7 +112,7 @@ fn sparse_rows_are_checked_before_they_are_read() {
         let error = sparse(indptr, indices).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "features: wanted rows of rising column indices below 2, got another row 0"
+            "features: wanted rows of rising column indices below 2, got others in row 0"
         );
     }
 }
