@@ -3,18 +3,17 @@
 use dpmesh_privacy::conversion::{self, Conversion};
 use dpmesh_privacy::rdp::{self, FixedSizeBound};
 use dpmesh_privacy::{KernelError, gdp};
-use numpy::{IntoPyArray, PyArray1, PyUntypedArray};
+use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 
-use crate::convert::{read, run_native, unfit};
+use crate::convert::{Array, read, run_native, unfit};
 
-type Input<'py> = Bound<'py, PyUntypedArray>;
 type Output<'py> = Bound<'py, PyArray1<f64>>;
 
 /// Runs `account` on float64 arrays, each given with its name.
 fn on_slices<'py, const N: usize>(
     py: Python<'py>,
-    arrays: [(&str, &Input<'py>); N],
+    arrays: [(&str, &Array<'py>); N],
     account: impl FnOnce([&[f64]; N]) -> Result<Vec<f64>, KernelError> + Send,
 ) -> PyResult<Output<'py>> {
     let mut borrowed = Vec::with_capacity(N);
@@ -29,12 +28,12 @@ fn on_slices<'py, const N: usize>(
 }
 
 #[pyfunction]
-fn gdp_epsilons<'py>(py: Python<'py>, mu: &Input<'py>, delta: f64) -> PyResult<Output<'py>> {
+fn gdp_epsilons<'py>(py: Python<'py>, mu: &Array<'py>, delta: f64) -> PyResult<Output<'py>> {
     on_slices(py, [("mu", mu)], |[mu]| gdp::epsilons(mu, delta))
 }
 
 #[pyfunction]
-fn gdp_log_deltas<'py>(py: Python<'py>, mu: &Input<'py>, epsilon: f64) -> PyResult<Output<'py>> {
+fn gdp_log_deltas<'py>(py: Python<'py>, mu: &Array<'py>, epsilon: f64) -> PyResult<Output<'py>> {
     on_slices(py, [("mu", mu)], |[mu]| gdp::log_deltas(mu, epsilon))
 }
 
@@ -46,9 +45,9 @@ fn gaussian_noise_multiplier(py: Python<'_>, epsilon: f64, delta: f64) -> PyResu
 #[pyfunction]
 fn rdp_gaussian<'py>(
     py: Python<'py>,
-    noise: &Input<'py>,
-    count: &Input<'py>,
-    orders: &Input<'py>,
+    noise: &Array<'py>,
+    count: &Array<'py>,
+    orders: &Array<'py>,
 ) -> PyResult<Output<'py>> {
     let arrays = [("noise", noise), ("count", count), ("orders", orders)];
     on_slices(py, arrays, |[s, n, orders]| rdp::gaussian(s, n, orders))
@@ -57,9 +56,9 @@ fn rdp_gaussian<'py>(
 #[pyfunction]
 fn rdp_laplace<'py>(
     py: Python<'py>,
-    noise: &Input<'py>,
-    count: &Input<'py>,
-    orders: &Input<'py>,
+    noise: &Array<'py>,
+    count: &Array<'py>,
+    orders: &Array<'py>,
 ) -> PyResult<Output<'py>> {
     let arrays = [("noise", noise), ("count", count), ("orders", orders)];
     on_slices(py, arrays, |[s, n, orders]| rdp::laplace(s, n, orders))
@@ -68,10 +67,10 @@ fn rdp_laplace<'py>(
 #[pyfunction]
 fn rdp_poisson_gaussian<'py>(
     py: Python<'py>,
-    rate: &Input<'py>,
-    noise: &Input<'py>,
-    count: &Input<'py>,
-    orders: &Input<'py>,
+    rate: &Array<'py>,
+    noise: &Array<'py>,
+    count: &Array<'py>,
+    orders: &Array<'py>,
 ) -> PyResult<Output<'py>> {
     let arrays = [
         ("rate", rate),
@@ -88,10 +87,10 @@ fn rdp_poisson_gaussian<'py>(
 fn rdp_fixed_size_gaussian<'py>(
     py: Python<'py>,
     bound: &str,
-    rate: &Input<'py>,
-    noise: &Input<'py>,
-    count: &Input<'py>,
-    orders: &Input<'py>,
+    rate: &Array<'py>,
+    noise: &Array<'py>,
+    count: &Array<'py>,
+    orders: &Array<'py>,
 ) -> PyResult<Output<'py>> {
     let bound = match bound {
         "dominating_pair" => FixedSizeBound::DominatingPair,
@@ -116,8 +115,8 @@ fn rdp_fixed_size_gaussian<'py>(
 #[pyfunction]
 fn rdp_to_epsilon<'py>(
     py: Python<'py>,
-    orders: &Input<'py>,
-    rdp: &Input<'py>,
+    orders: &Array<'py>,
+    rdp: &Array<'py>,
     delta: f64,
     conversion: &str,
 ) -> PyResult<(f64, usize)> {
@@ -141,8 +140,8 @@ fn rdp_to_epsilon<'py>(
 #[pyfunction]
 fn rdp_to_log_delta<'py>(
     py: Python<'py>,
-    orders: &Input<'py>,
-    rdp: &Input<'py>,
+    orders: &Array<'py>,
+    rdp: &Array<'py>,
     epsilon: f64,
 ) -> PyResult<(f64, usize)> {
     let (orders, rdp) = (read::<f64>("orders", orders)?, read::<f64>("rdp", rdp)?);

@@ -20,7 +20,6 @@ fn law(name: &str) -> PyResult<DiscreteLaw> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (law, scale, stream, nodes, out))]
 fn discrete_noise<'py>(
     py: Python<'py>,
     law: &str,

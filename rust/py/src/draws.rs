@@ -22,7 +22,6 @@ macro_rules! with_nodes {
 }
 
 #[pyfunction]
-#[pyo3(signature = (stream, nodes, out))]
 fn uniform<'py>(
     py: Python<'py>,
     stream: &Bound<'py, Stream>,
@@ -38,7 +37,6 @@ fn uniform<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (p, stream, nodes, out))]
 fn bernoulli<'py>(
     py: Python<'py>,
     p: f64,
@@ -53,7 +51,6 @@ fn bernoulli<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (p, stream, nodes, out))]
 fn rademacher<'py>(
     py: Python<'py>,
     p: f64,
@@ -68,7 +65,6 @@ fn rademacher<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (counts, stream, nodes, out))]
 fn sample<'py>(
     py: Python<'py>,
     counts: &Bound<'py, PyUntypedArray>,
@@ -83,7 +79,6 @@ fn sample<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (rows, lengths, stream, nodes, out))]
 fn shuffle<'py>(
     py: Python<'py>,
     rows: (Bound<'py, PyUntypedArray>, Bound<'py, PyUntypedArray>),

@@ -90,7 +90,6 @@ fn linear_step_in_place<'py>(
 }
 
 #[pyfunction]
-#[allow(clippy::too_many_arguments)]
 fn linear_training<'py>(
     py: Python<'py>,
     start: &Array<'py>,

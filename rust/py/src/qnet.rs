@@ -1,12 +1,9 @@
 //! Boundary of `dpmesh_core::qnet`.
 
 use dpmesh_core::qnet::{self, Activation, Adam, Replay, Shape, Trained};
-use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::convert::{read, row_len, run_native, unfit, write};
-
-type Array<'py> = Bound<'py, PyUntypedArray>;
+use crate::convert::{Array, read, row_len, run_native, unfit, write};
 
 fn to_activation(name: &str) -> PyResult<Activation> {
     match name {
