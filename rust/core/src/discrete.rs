@@ -2,12 +2,12 @@
 //! Each row comes from the stream of its own node.
 //!
 //! # How
-//! The magnitude of a discrete Laplace variable is at least `k` with probability `2 exp(-k / scale) / (1 + exp(-1 /
-//! scale))`: it is, if a uniform number is below that threshold. So the magnitude is the integer part of that of a
-//! continuous Laplace sample, scaled and shifted. Floating point finds it, except for the few samples within its error
-//! of an integer: for these 64 more random bits are drawn, and the uniform number of 127 bits is compared with the
-//! threshold, which is computed to 100 bits. Gaussian samples are chosen among Laplace ones by rejection (Canonne,
-//! Kamath and Steinke, 2020).
+//! The magnitude of a discrete Laplace variable is at least `k` with probability
+//! `2 exp(-k / scale) / (1 + exp(-1 / scale))`. So it can be the largest `k` for which a uniform number is below that
+//! threshold, which is the integer part of the magnitude of a continuous Laplace sample, scaled and shifted. Floating
+//! point finds it, except for the few samples within its error of an integer: for these 64 more random bits are drawn,
+//! and the uniform number of 127 bits is compared with the threshold, which is computed to 100 bits. Gaussian samples
+//! are chosen among Laplace ones by rejection (Canonne, Kamath and Steinke, 2020).
 //!
 //! # Guarantee
 //! The law of a sample is within 2^-73 of the exact one in total variation: all thresholds together contribute

@@ -24,7 +24,7 @@ const TILE: usize = 1 << 14;
 /// Columns of a task, for few nodes: this many, which are whole panels, or a multiple if that leaves enough tasks.
 const BLOCK: usize = 576;
 
-/// Enough tasks.
+/// About how many tasks to make of wide rows, for few nodes.
 const TASKS: usize = 32;
 
 /// From this many bytes of `X` on, it, `Y` and one more array of this size, as a run has, exceed a shared cache of

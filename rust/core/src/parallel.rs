@@ -57,8 +57,8 @@ pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
 
 /// The value of the expression, compiled for the widest vector instructions of this processor.
 ///
-/// The functions that it calls must be `#[inline(always)]`, or the compiler may not inline them and compile them for
-/// the oldest processor. Nothing may depend on the vector width, so that the bits are the same everywhere.
+/// The functions that it calls must be `#[inline(always)]`: the compiler compiles what it does not inline for the
+/// oldest processor. Nothing may depend on the vector width, so that the bits are the same everywhere.
 macro_rules! vectorized {
     ($work:expr) => {
         $crate::parallel::dispatch(

@@ -133,8 +133,8 @@ fn group_or_last<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
     array::from_fn(|r| records[(first + r).min(records.len() - 1)])
 }
 
-/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over. `fetch(i,
-/// column)` may prefetch what comes after row `i` of `a`.
+/// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over.
+/// `fetch(i, column)` may prefetch what comes after row `i` of `a`.
 #[inline(always)]
 fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
     simd: S,

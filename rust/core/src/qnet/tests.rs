@@ -11,7 +11,7 @@ const ADAM: Adam = Adam {
     epsilon: 1e-8,
 };
 
-/// Numbers that look random, in [-1, 1].
+/// Pseudorandom numbers in [-1, 1].
 fn numbers(seed: usize, len: usize) -> Vec<f32> {
     let at = |i| (i * 37 + seed * 101) as f64;
     (0..len)

@@ -46,7 +46,7 @@ pub enum Method {
 /// NaN and infinity spread within their block, at least as far as the smoothing reaches.
 ///
 /// # Errors
-/// If `smoothing` is not finite or negative, there is no block, a block or the power is 0, or `x` is not a whole number
+/// If `smoothing` is negative or not finite, there is no block, a block or the power is 0, or `x` is not a whole number
 /// of rows.
 pub fn smooth_rows_in_place<T: Smooth>(
     x: &mut [T],

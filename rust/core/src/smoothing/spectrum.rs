@@ -22,7 +22,7 @@ pub struct EffectiveDimensions {
 /// basis; `d` is the length of `out`.
 ///
 /// # Errors
-/// If `out` is empty, `smoothing` is not finite or negative, or `power` is 0.
+/// If `out` is empty, `smoothing` is negative or not finite, or `power` is 0.
 pub fn spectrum_into(smoothing: f64, power: u32, out: &mut [f64]) -> Result<(), KernelError> {
     let spectrum = Spectrum::checked(out.len(), smoothing, power)?;
     for_each_block(
@@ -41,7 +41,7 @@ pub fn spectrum_into(smoothing: f64, power: u32, out: &mut [f64]) -> Result<(), 
 /// The effective dimensions of a cycle of `dim` elements; in closed form for `power` = 1.
 ///
 /// # Errors
-/// If `dim` or `power` is 0, or `smoothing` is not finite or negative.
+/// If `dim` or `power` is 0, or `smoothing` is negative or not finite.
 pub fn effective_dimensions(
     dim: usize,
     smoothing: f64,
