@@ -183,7 +183,7 @@ def test_nodes_of_a_release_draw_their_own_noise() -> None:
         (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
         (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),
         (lambda: total_cost([]), "plans: wanted at least 1 plan, got none"),
-        (lambda: total_cost([plan(), 1.0]), "plans: wanted plans, as of algorithm.plan.*, got 1.0"),
+        (lambda: total_cost([plan(), 1.0]), "plans: wanted plans, .* or run.ledger, got 1.0"),
         (lambda: total_cost([plan(), Plan((), "add_remove", "record")]), "neighboring_relation: "),
         (lambda: total_cost([plan(), Plan((), "replace_one", "user")]), "unit: wanted one of 'rec"),
         (lambda: total_cost([plan()], 1.0), r"delta: wanted a number in \[0, 1\)"),

@@ -182,7 +182,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
     Parameters
     ----------
     plans
-        The plans of the runs, or their ledgers.
+        The plans of the runs, or their ledgers; the plan where a run's own releases ended it early.
     delta
         In [0, 1).
 
@@ -200,7 +200,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         fail("plans", "at least 1 plan", "none")
     first = runs[0]
     for plan in runs:
-        instance("plans", plan, "plans, as of algorithm.plan(rounds)", Plan)
+        instance("plans", plan, "plans, as of algorithm.plan(rounds), or run.ledger", Plan)
         one_of("neighboring_relation", plan.neighboring_relation, (first.neighboring_relation,))
         one_of("unit", plan.unit, (first.unit,))
     parts = [plan.compositions() for plan in runs]
