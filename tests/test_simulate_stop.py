@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from test_checkpoint import ROUNDS, assert_same, online
 from test_simulate import make_problem
 
 import dpmesh as dm
+from dpmesh.algorithms import Info
 
 
 def at(last: int) -> Any:
@@ -50,6 +53,37 @@ def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
     assert ended.privacy.releases == whole.privacy.releases
     assert dm.privacy.report(ended.ledger, 1e-5).epsilon == run(rounds=5).privacy.epsilon
     assert run(rounds=5).privacy.epsilon < 0.8 * whole.privacy.epsilon
+
+
+@dataclass(frozen=True)
+class Falling(dm.GradientDescent):
+    """Falls silent after some rounds, as an algorithm does that finds its releases good enough."""
+
+    silent_after: int = ROUNDS
+
+    def step(self, state: Any, round: int, *others: Any) -> Any:
+        if round < self.silent_after:
+            return super().step(state, round, *others)
+        return state, Info((), 0, np.zeros_like(state.x))
+
+
+def test_planned_releases_that_are_missing_are_told_of() -> None:
+    """What was released may have decided that, too: the run then costs what it had planned."""
+    problem = make_problem()
+    algorithm = Falling(len(problem.partition[0]), 5.0)
+
+    def run(algorithm: Any, **options: Any) -> dm.Run:
+        options = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)} | options
+        return dm.simulate(algorithm, problem, dm.topology.complete(problem.nodes), **options)
+
+    whole, part = run(algorithm), run(replace(algorithm, silent_after=5))
+    assert part.privacy.epsilon < 0.8 * whole.privacy.epsilon
+    silent = f"{ROUNDS - 5} of {ROUNDS - 1} planned releases did not happen"
+    said = f"{silent}, which neither data nor releases decided"
+    assert set(part.privacy.assumptions) - set(whole.privacy.assumptions) == {said}
+    assert part.ledger.assumptions == (said,)
+    without_cost = run(replace(algorithm, silent_after=5), delta=0.0)
+    assert without_cost.ledger.assumptions == ()  # infinite as it is
 
 
 def test_it_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path) -> None:

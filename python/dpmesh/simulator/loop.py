@@ -194,6 +194,7 @@ def simulate(
     why = loop.run_all(progress and ranks.is_root)
 
     end, released = ranks.gather(run.remembered()), ledger.plan
+    released = _telling_gaps(plan, released, end.rounds, delta)
     length, counted = f"{end.rounds} of {rounds}", released
     if why == CALLBACK:
         counted, released = _ended_early(plan, released, end.rounds, length)
@@ -227,6 +228,16 @@ def _ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[
         _assuming(f"{ended} private data", counted),
         _assuming(f"{ended} data or releases", released),
     )
+
+
+def _telling_gaps(plan: Plan, released: Plan, rounds: int, delta: float) -> Plan:
+    """Return a ledger that tells of planned releases without which so many rounds cost less."""
+    planned = plan.with_releases(each for each in plan.touching if each.round < rounds)
+    missing = len(planned.releases) - len(released.touching)
+    if missing <= 0 or released.cost(delta).epsilon >= planned.cost(delta).epsilon:
+        return released
+    silent = f"{missing} of {len(planned.releases)} planned releases did not happen"
+    return _assuming(f"{silent}, which neither data nor releases decided", released)
 
 
 def _assuming(what: str, plan: Plan) -> Plan:
