@@ -158,7 +158,7 @@ X = np.ones((2, 3))
         ),
         (
             lambda: kernels.mix(MixingMatrix(np.eye(2)), X),
-            "matrix: wanted an array or a sparse one, as the weights of a .*, got MixingMatrix",
+            "matrix: wanted an array or a sparse one, such as the weights .*, got MixingMatrix",
         ),
         (lambda: kernels.mix(1j * np.eye(2), X), "matrix: wanted a matrix of real numbers"),
         (lambda: kernels.mix(broken_csr(2, np.int32), X), "indices: wanted columns below 2, got 2"),

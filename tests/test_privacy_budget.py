@@ -360,7 +360,7 @@ def test_examples_of_the_docstrings() -> None:
             "rounds: wanted an integer of at least 1, got 0",
         ),
         (lambda: Budget(1.0).require(1.0, 1), "algorithm: wanted an algorithm, with plan, got 1"),
-        (lambda: Budget(1.0).allows(online(1.0)), "plan: wanted a Plan, as of .*, got OnlineLearn"),
+        (lambda: Budget(1.0).allows(online(1.0)), "plan: wanted a Plan, such as .*, got Online"),
         (lambda: Budget(1.0).affordable_rounds(1.0), "algorithm: wanted an algorithm, with plan"),
         (lambda: Budget(1.0).calibrate(online(1.0), 1), "algorithm: wanted a function that makes"),
         (

@@ -206,7 +206,7 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Plan(Laplace(1.0).planned(0, ONE), "replace_one", "record"), "releases: wanted a"),
         (lambda: Plan((), "replace-one", "record"), "neighboring_relation: wanted one of 'add_rem"),
         (lambda: Plan((), "replace_one", "node"), "unit: wanted one of 'record', 'user', got 'no"),
-        (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, as of .*, got Gaussian"),
+        (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, such as .*, got Gaussian"),
         (lambda: plan().cost(1.0), r"delta: wanted a number in \[0, 1\), got 1"),
     ],
 )

@@ -117,7 +117,7 @@ class OnlineLearning:
         one_of("norm", self.norm, ("l1", "l2"))
         one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
         if self.norm == "l1" and self.projection == "ball":
-            fail("projection", "another one with norm='l1', which the ball expands", "'ball'")
+            fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")
 
     @cached_property
     def mechanism(self) -> Mechanism:

@@ -95,7 +95,7 @@ class WithoutReplacement:
     step_size
         eta_t for t = 1, 2, ..: at most 1 / (2 mu), where mu is the smoothness of the objective.
     controller
-        Who decides. The default looks at nothing but coins; `DeepQ` is Algorithm 2.
+        What decides. The default looks at nothing but coins; `DeepQ` is Algorithm 2.
     calibration
         ``"analytic"``: the least Gaussian noise for the budget. ``"classical"``: by Theorem 1's
         formula. ``"paper"``: by that formula for each single release, as if a record were in one

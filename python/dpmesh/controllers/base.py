@@ -23,8 +23,8 @@ Actions: TypeAlias = npt.NDArray[np.bool_]
 """Shape (nodes, classifiers): whether the update is global; False for nodes that do not act."""
 
 PRIVATE_DECISIONS = (
-    "the controller decides by private models and losses: who updates the global model when is "
-    "seen by all and depends on the data, which no proof covers and which is known to leak"
+    "the controller looks at private models and losses: when each node updates the global model is "
+    "visible to all and depends on the data, which no proof covers and which is known to leak"
 )
 """What a privacy report says about a controller that is not public."""
 

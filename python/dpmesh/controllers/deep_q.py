@@ -16,7 +16,7 @@ Our reading of the paper, where it is unclear:
 - "A gradient descent step on y - Q" is one on the squared error.
 - It gives neither gamma nor C. Its source (Mnih et al. 2015) has gamma = 0.99, our default, and
   C = 10,000, which is longer than its runs of some hundred rounds: ours is 10.
-- A mini-batch is drawn without replacement, and the first one as soon as the memory holds so many.
+- A mini-batch is drawn without replacement, the first one as soon as the memory holds enough.
 - A run is one episode: nothing is decided after its last round, so "if terminates" never holds.
 """
 

@@ -207,7 +207,7 @@ def _enough(dataset: Dataset, nodes: int) -> int:
 
 
 def _random(generator: np.random.Generator) -> None:
-    able("generator", generator, "a numpy generator, as of dpmesh.keys.generator", "permutation")
+    able("generator", generator, "a numpy generator, from dpmesh.keys.generator", "permutation")
 
 
 def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[Indices]:

@@ -192,7 +192,7 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _dearest(runs: Sequence[Result]) -> Report:
-    """Return the report of the most expensive run: chance may decide what a run releases."""
+    """Return the report of the run that cost most: chance may decide what a run releases."""
     return max((run.privacy for run in runs), key=lambda report: report.epsilon)
 
 

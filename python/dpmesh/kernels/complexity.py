@@ -111,7 +111,7 @@ def mean_gap_bound(
     Parameters
     ----------
     complexity
-        R, as of `rademacher_complexity`: at least 0.
+        R, as from `rademacher_complexity`: at least 0.
     sample_size
         s, from 1 to `records` - 1.
     records

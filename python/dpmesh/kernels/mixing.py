@@ -97,7 +97,7 @@ def _compressed_rows(
     if not was_sparse:
         kind, matrix = type(matrix).__name__, unmasked("matrix", matrix)
         if matrix.dtype.hasobject:
-            fail("matrix", "an array or a sparse one, as the weights of a MixingMatrix", kind)
+            fail("matrix", "an array or a sparse one, such as the weights of a MixingMatrix", kind)
     shape = matrix.shape
     if len(shape) != 2 or 0 in shape:
         fail("matrix", "at least 1 row and 1 column", f"shape {shape}")

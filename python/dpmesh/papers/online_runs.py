@@ -125,7 +125,7 @@ class Copies:
 
     @classmethod
     def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
-        """Deal the data out for all runs of so many seeds."""
+        """Partition the data for all runs of `seeds` seeds."""
         train, test = source.load()
         records = np.arange(source.at[-1] * MOST_NODES)
         repeats = {}

@@ -161,7 +161,7 @@ def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, dim: int) ->
 
 
 def mnist_network() -> JaxProblem:
-    """Return MNIST dealt out to five nodes, and a small convolutional network; extra ``jax``."""
+    """Return MNIST partitioned among five nodes, and a small network; needs the extra ``jax``."""
     from dpmesh.problems.jax_model import JaxProblem
     from dpmesh.problems.networks import strided_convolutional
 

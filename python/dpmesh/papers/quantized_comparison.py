@@ -224,7 +224,7 @@ def figure4(
 
 
 def mnist_regression() -> LinearProblem:
-    """Return softmax regression on MNIST's images of norm 1, dealt out to five nodes."""
+    """Return softmax regression on MNIST's images of norm 1, partitioned among five nodes."""
     train, test = (_of_norm_1(mnist(part)) for part in ("train", "test"))
     parts = iid(train, NODES, generator(Key.seeded(0), Purpose.SPLIT), equal_sizes=True)
     return LinearProblem(train, parts, "softmax", test=test, classes=10, feature_norm=1.0)

@@ -85,11 +85,11 @@ class Budget:
         ValueError
             If `plan` is no plan.
         """
-        instance("plan", plan, "a Plan, as of algorithm.plan(rounds)", Plan)
+        instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
         return plan.cost(self.delta).epsilon <= self.epsilon * (1 + ROUNDING)
 
     def require(self, algorithm: Planned, rounds: int) -> Plan:
-        """Return the plan of so many rounds of an algorithm.
+        """Return the plan of `rounds` rounds of an algorithm.
 
         Raises
         ------

@@ -230,7 +230,7 @@ def _composed(
     relation: NeighboringRelation,
     accountant: Accountant,
 ) -> Cost:
-    """Return the cost of Gaussian releases, each kind so many times."""
+    """Return the cost of Gaussian releases, with a count for each kind."""
     used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
     if not used:
         return Cost(0.0, "")
@@ -266,7 +266,7 @@ def _composed(
 def _composed_together(
     kinds: Sequence[_Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
-    """Return the cost of Laplace and Gaussian releases, each kind so many times."""
+    """Return the cost of Laplace and Gaussian releases, with a count for each kind."""
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
     by_law = [
         (law, [kind for kind in count if kind.mechanism == name])

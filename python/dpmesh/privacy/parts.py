@@ -50,7 +50,7 @@ class Parts:
         return np.asarray(total + everywhere[self.owners], dtype=np.float64)
 
     def counts(self, kinds: Indices, number: int) -> Numbers:
-        """Return how often each part is touched by each of so many kinds of releases.
+        """Return how often releases of each of `number` kinds touch each part.
 
         A release of kind -1 counts for none.
         """

@@ -200,7 +200,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         fail("plans", "at least 1 plan", "none")
     first = runs[0]
     for plan in runs:
-        instance("plans", plan, "plans, as of algorithm.plan(rounds), or run.ledger", Plan)
+        instance("plans", plan, "plans, such as algorithm.plan(rounds) or run.ledger", Plan)
         one_of("neighboring_relation", plan.neighboring_relation, (first.neighboring_relation,))
         one_of("unit", plan.unit, (first.unit,))
     parts = [plan.compositions() for plan in runs]

@@ -127,7 +127,7 @@ def report(
     ValueError
         If `plan` is no plan, `delta` is outside [0, 1), or `nodes` is less than that number.
     """
-    instance("plan", plan, "a Plan, as of algorithm.plan(rounds)", Plan)
+    instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     delta = probability("delta", delta, one=False)
     cost, by_node = plan.cost(delta), None
     if plan.tells_nodes_apart:

@@ -376,7 +376,7 @@ class JaxProblem(DenseProblem):
 
 
 def _gives(name: str, wanted: str, axes: int, function: Callable[..., Any], *of: Any) -> None:
-    """Fail unless a model's function of one record returns an array of so many axes."""
+    """Fail unless a model's function of one record returns an array with `axes` axes."""
     shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(function, *of))]
     if [len(shape) for shape in shapes] != [axes]:
         got = " and ".join(f"shape {shape}" for shape in shapes) or "nothing"

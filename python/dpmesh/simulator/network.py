@@ -32,7 +32,7 @@ class Exponential:
         positive("mean", self.mean)
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
-        """Return so many draws."""
+        """Return `count` draws."""
         return source.exponential(self.mean, count)
 
 
@@ -52,7 +52,7 @@ class LogNormal:
         non_negative("sigma", self.sigma)
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
-        """Return so many draws."""
+        """Return `count` draws."""
         return source.lognormal(np.log(self.median), self.sigma, count)
 
 
@@ -70,7 +70,7 @@ class Uniform:
             fail("high", f"at least low = {self.low}", self.high)
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
-        """Return so many draws."""
+        """Return `count` draws."""
         return source.uniform(self.low, self.high, count)
 
 

@@ -36,7 +36,7 @@ class Progress:
     history, ledger, traffic
         As in `Run`.
     metrics, exchange
-        What each metric and the exchange remember, as of `Rounds.remembered`.
+        What each metric and the exchange remember; see `Rounds.remembered`.
     """
 
     state: Any
@@ -71,7 +71,7 @@ def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
         nonlocal travelled
         travelled += 1
         if travelled > releases():
-            wanted = "what Mechanism.release let out, of sensitivity 0 where no data is in it"
+            wanted = "ones from Mechanism.release, with sensitivity 0 if no data is in them"
             fail("messages", wanted, f"{travelled} in round {round}, after {releases()}")
         return exchange(round, messages)
 

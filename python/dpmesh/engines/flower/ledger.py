@@ -25,7 +25,7 @@ STATE = "dpmesh-ledger"
 """Names the record in a client's ``context.state``."""
 
 PATIENCE = 60.0
-"""Seconds to wait for others who write into the file."""
+"""Seconds to wait for other writers of the file."""
 
 Noise = tuple[MechanismName, float]
 """What the cost of a release depends on: its mechanism and its noise multiplier."""

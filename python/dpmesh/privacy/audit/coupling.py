@@ -99,7 +99,7 @@ def couple(
     algorithm
         What is audited.
     problem, neighbor
-        The same but for one unit, chosen to be as different as possible.
+        Two problems that differ in one unit, as much as possible.
     exchange
         How messages travel.
     rounds
