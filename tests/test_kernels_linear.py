@@ -256,7 +256,28 @@ def test_no_record_contributes_more_than_the_clipping_norm(
     epsilon = np.finfo(dtype).eps
     np.testing.assert_allclose(clipped, expected, rtol=1e2 * epsilon, atol=1e2 * epsilon)
     assert kernels.row_norms(clipped, norm=norm).max() <= bound * (1 + 4 * epsilon)
+    moved = kernels.linear_step(
+        params, 1.0, *arguments, classes=classes, clipping_norm=bound, norm=norm
+    )
+    np.testing.assert_allclose(moved, params - clipped, rtol=1e2 * epsilon, atol=1e2 * epsilon)
     assert (lengths > bound).any()
+
+
+@pytest.mark.parametrize("classes", [None, 4])
+def test_a_large_batch_is_the_mean_of_small_ones(classes: int | None) -> None:
+    rng = np.random.default_rng(3)
+    x, records = rng.normal(size=(900, 30)), np.arange(900)[None]
+    y = rng.integers(classes, size=900) if classes else rng.choice([-1, 1], 900)
+    w = rng.normal(size=(1, 30 * (classes or 1)))
+    settings: Any = {"classes": classes, "regularization": 0.3, "clipping_norm": 1.0}
+    gradient = kernels.linear_gradient(w, x, y, records, "logistic", **settings)
+    parts = [
+        kernels.linear_gradient(w, x, y, part, "logistic", **settings)
+        for part in np.split(records, 9, axis=1)
+    ]
+    np.testing.assert_allclose(gradient, np.mean(parts, axis=0), rtol=1e-12, atol=1e-12)
+    moved = kernels.linear_step(w, 0.5, x, y, records, "logistic", **settings)
+    np.testing.assert_allclose(moved, w - 0.5 * gradient, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

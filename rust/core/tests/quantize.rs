@@ -148,6 +148,7 @@ fn levels_stay_where_they_are() {
     let levels: Vec<f32> = (-3000..3000).map(|m| m as f32 * 0.25).collect();
     let expected: Vec<i16> = (-3000..3000).collect();
     assert_eq!(quantized::<f32, i16>(&levels, 0.25), expected);
+    assert_eq!(quantized::<f32, i32>(&[2_f32.powi(30)], 1.0), [1 << 30]);
 }
 
 fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
@@ -233,18 +234,20 @@ fn coin(words: &[u32], i: usize, two: bool) -> f64 {
 
 #[test]
 fn codes_come_from_the_words_of_the_stream() {
-    fn check<T: Sample>(two: bool) {
+    fn check<T: Sample, C: Code + Into<f64>>(two: bool) {
         let x: Vec<T> = spread()[..1000].to_vec();
         let mut words = vec![0; 2000];
         stream(2).words_into(0, 0, &mut words).unwrap();
-        for (i, code) in quantized::<T, i32>(&x, 0.25).into_iter().enumerate() {
+        for (i, code) in quantized::<T, C>(&x, 0.25).into_iter().enumerate() {
             let t = x[i].to_f64() / 0.25;
             let up = coin(&words, i, two) < t - t.floor();
-            assert_eq!(f64::from(code), t.floor() + f64::from(u8::from(up)));
+            assert_eq!(code.into(), t.floor() + f64::from(u8::from(up)));
         }
     }
-    check::<f32>(false);
-    check::<f64>(true);
+    check::<f32, i8>(false);
+    check::<f32, i32>(false);
+    check::<f64, i8>(true);
+    check::<f64, i32>(true);
 }
 
 /// A change of these values breaks the repetition of runs.

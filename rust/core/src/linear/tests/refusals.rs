@@ -87,6 +87,42 @@ fn what_does_not_fit_is_named() {
     );
     assert!(Batches::new(&[0, 2, 1], &[0]).is_err());
     assert!(Batches::new(&[], &[]).is_err());
+    assert!(Batches::equal(2, &[0]).is_err());
+    assert!(Batches::equal(0, &[]).is_err());
+}
+
+#[test]
+fn steps_refuse_what_gradients_refuse_and_settings_of_their_own() {
+    let (loss, labels) = (Loss::Hinge, &[1.0][..]);
+    let dense = Dense::new(&[1.0, 2.0], 2).unwrap();
+    let model = LinearModel::new(dense, Objective::Single { loss, labels }).unwrap();
+    let refused = |sizes: &[f64], radius, regularization, bound, records: &[i64], len| {
+        let averaging = Averaging {
+            regularization,
+            divide_by: None,
+        };
+        let norm = Norm::L2;
+        let clipping = Some(Clipping { norm, bound });
+        let batches = Batches::equal(1, records).unwrap();
+        let (step, params) = (Step { sizes, radius }, [0.0; 2]);
+        let mut out = vec![0.0; len];
+        let stepped = model.step_into(&params, step, batches, averaging, clipping, &mut out);
+        if len != 2 {
+            let found = model.gradient_into(&params, batches, averaging, clipping, &mut out);
+            assert_eq!(found, stepped);
+        } else {
+            let moved = model.step_in_place(&mut out, step, batches, averaging, clipping);
+            assert_eq!(moved, stepped);
+        }
+        stepped.unwrap_err().argument
+    };
+    assert_eq!(refused(&[0.1; 2], None, 0.0, 1.0, &[0], 2), "step_size");
+    assert_eq!(refused(&[-0.1], None, 0.0, 1.0, &[0], 2), "step_size");
+    assert_eq!(refused(&[0.1], Some(0.0), 0.0, 1.0, &[0], 2), "radius");
+    assert_eq!(refused(&[0.1], None, -0.1, 1.0, &[0], 2), "regularization");
+    assert_eq!(refused(&[0.1], None, 0.0, 0.0, &[0], 2), "clipping_norm");
+    assert_eq!(refused(&[0.1], None, 0.0, 1.0, &[1], 2), "batches");
+    assert_eq!(refused(&[0.1], None, 0.0, 1.0, &[0], 3), "out");
 }
 
 #[test]
