@@ -95,6 +95,20 @@ def test_the_cheaper_form_is_one_of_the_two() -> None:
         np.testing.assert_array_equal(moves[None], moves[cheaper])
 
 
+def test_the_span_of_many_sparse_records_is_that_of_dense_ones() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 30)) * (rng.random((20, 30)) < 0.3)
+    y, start = rng.choice([-1.0, 1.0], 20), rng.normal(size=(1, 30))
+    walks = Walks(np.array([0, 2]), (np.array([0, 10, 20]), np.arange(20)))
+    of_sparse, of_dense = (
+        kernels.linear_training(
+            start, features, y, walks, "logistic", step_size=0.5, radius=0.2, form="span"
+        )[0]
+        for features in (sparse.csr_array(x), x)
+    )
+    np.testing.assert_allclose(of_sparse, of_dense, rtol=1e-10, atol=1e-12)
+
+
 def test_what_is_not_finite_is_passed_on() -> None:
     walks = Walks(np.array([0, 1]), (np.array([0, 1]), np.array([0])))
     x, y = np.ones((1, 2)), np.ones(1)

@@ -1,7 +1,7 @@
 //! Local training: the same bits on any number of threads, in either form, and refusals.
 
 use dpmesh_core::linear::{
-    Averaging, Batches, Dense, Form, LinearModel, Objective, Training, Walks,
+    Averaging, Batches, Dense, Form, LinearModel, Loss, Objective, Training, Walks,
 };
 
 const COLUMNS: usize = 40;
@@ -80,4 +80,28 @@ fn walks_that_do_not_fit_their_batches_are_refused() {
             "walks: wanted steps that rise from 0 to 2, got ones that do not"
         );
     }
+}
+
+#[test]
+fn what_does_not_fit_a_training_is_named() {
+    let (loss, labels) = (Loss::Hinge, &[1.0][..]);
+    let dense = Dense::new(&[1.0, 2.0], 2).unwrap();
+    let model = LinearModel::new(dense, Objective::Single { loss, labels }).unwrap();
+    let walks = Walks::new(&[0, 1], Batches::equal(1, &[0]).unwrap()).unwrap();
+    let refused = |step_size, radius, start: &[f64], moves, losses| {
+        let training = Training {
+            step_size,
+            radius,
+            averaging: Averaging::default(),
+            form: None,
+        };
+        let (mut moves, mut losses) = (vec![0.0; moves], vec![0.0; losses]);
+        let result = model.train_into(start, walks, training, &mut moves, &mut losses);
+        result.unwrap_err().argument
+    };
+    assert_eq!(refused(-1.0, 1.0, &[0.0; 2], 2, 1), "step_size");
+    assert_eq!(refused(1.0, 0.0, &[0.0; 2], 2, 1), "radius");
+    assert_eq!(refused(1.0, 1.0, &[0.0; 3], 2, 1), "start");
+    assert_eq!(refused(1.0, 1.0, &[0.0; 2], 3, 1), "moves");
+    assert_eq!(refused(1.0, 1.0, &[0.0; 2], 2, 2), "losses");
 }

@@ -126,6 +126,38 @@ fn steps_refuse_what_gradients_refuse_and_settings_of_their_own() {
 }
 
 #[test]
+fn the_other_kernels_refuse_buffers_of_other_lengths() {
+    let labels = &[0_i64][..];
+    let (classes, loss) = (2, Loss::Hinge);
+    let dense = Dense::new(&[1.0, 2.0], 2).unwrap();
+    let objective = Objective::OneVsAll {
+        loss,
+        classes,
+        labels,
+    };
+    let model = LinearModel::new(dense, objective).unwrap();
+    let (params, plain) = ([0.0; 4], Averaging::default());
+    let batches = Batches::equal(1, &[0]).unwrap();
+    let out = || [0.0; 5];
+    let results = [
+        model.losses_into(&params, batches, plain, &mut out()),
+        model.class_losses_into(&params, batches, plain, &mut out()),
+        model.record_losses_into(&params, batches, &mut out()),
+        model.count_correct_into(&params, &mut [0; 2]),
+        scores_into(&dense, &params, &mut out()),
+    ];
+    for result in results {
+        assert_eq!(result.unwrap_err().argument, "out");
+    }
+    let negative = Averaging {
+        regularization: -1.0,
+        divide_by: None,
+    };
+    let refused = model.losses_into(&params, batches, negative, &mut [0.0]);
+    assert_eq!(refused.unwrap_err().argument, "regularization");
+}
+
+#[test]
 fn sparse_rows_are_checked_before_they_are_read() {
     let sparse = |indptr: &[i64], indices: &[i64]| {
         let values = vec![1.0; indices.len()];
