@@ -97,7 +97,7 @@ def simulate(
         ``"bits_per_node"``), ``"node_accuracy"``, and functions ``metric(problem, parameters,
         received)`` of your own that return a number, or one for each node. By default all named
         ones that the problem and the algorithm allow, without per-node metrics, and regret only up
-        to 256 nodes. ``megabytes``, what was sent so far, is always measured along with them.
+        to 256 nodes. ``megabytes``, the traffic so far, is always measured, too.
     every
         Measure every `every` rounds, and in the last; by default about 25 times in a run.
     progress
@@ -231,7 +231,7 @@ def _ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[
 
 
 def _telling_gaps(plan: Plan, released: Plan, rounds: int, delta: float) -> Plan:
-    """Return a ledger that tells of planned releases without which so many rounds cost less."""
+    """Return the ledger, with a note if planned releases are missing and make it cheaper."""
     planned = plan.with_releases(each for each in plan.touching if each.round < rounds)
     missing = len(planned.releases) - len(released.touching)
     if missing <= 0 or released.cost(delta).epsilon >= planned.cost(delta).epsilon:
