@@ -15,7 +15,7 @@ pickle ever sees the key.
 
 - ``Key.generate(cipher="aes")`` takes the key from the operating system, as a release needs.
 - ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
-  repeat. Whoever knows the seed can subtract the noise: a seeded run is no private release, and
+  repeat. Whoever knows the seed can subtract the noise: a seeded run is not a private release, and
   ``is_seeded`` of the key and of its streams says so.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes: row r of its
   draws is the row of node ``nodes[r]`` (distinct, uint32) of all, and ``nodes`` arguments of its
@@ -83,7 +83,7 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
     Raises
     ------
     ValueError
-        If `key` is no key, or an integer is out of its range.
+        If `key` is not a key, or an integer is out of its range.
     """
     instance("key", key, A_KEY, Key)
     words = np.empty(8, dtype=np.uint32)

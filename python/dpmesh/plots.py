@@ -208,7 +208,7 @@ def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | Non
     Raises
     ------
     ValueError
-        If an edge is no pair of nodes.
+        If an edge is not a pair of nodes.
     """
     import networkx as nx
 

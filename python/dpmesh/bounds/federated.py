@@ -95,7 +95,7 @@ def curvature_left(dim: int, smoothing: float) -> float:
     Raises
     ------
     ValueError
-        If `dim` is no integer of at least 1, or `smoothing` is not finite and at least 0.
+        If `dim` is not an integer of at least 1, or `smoothing` is not finite and at least 0.
     """
     highest = integer("dim", dim, at_least=1) // 2
     return 1 / (1 + 2 * non_negative("smoothing", smoothing) * (1 - cos(2 * pi * highest / dim)))

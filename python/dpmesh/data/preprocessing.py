@@ -65,7 +65,7 @@ def unit_norm(dataset: Dataset) -> Dataset:
     Raises
     ------
     ValueError
-        If `dataset` is no Dataset.
+        If `dataset` is not a Dataset.
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     x = dataset.features

@@ -38,7 +38,7 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     Raises
     ------
     ValueError
-        If `matrix` is no matrix of real numbers with a column for each row of `x`, or another
+        If `matrix` is not a matrix of real numbers with a column for each row of `x`, or another
         argument does not fit. NaN and infinity are passed on, as numpy does.
     """
     array = floats("x", x)

@@ -1,4 +1,4 @@
-"""Figure 4 of the quantized paper: its algorithm against others that share our pieces."""
+"""Figure 4 of the quantized paper: its algorithm against others built from our parts."""
 
 from __future__ import annotations
 

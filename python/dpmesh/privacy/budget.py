@@ -83,7 +83,7 @@ class Budget:
         Raises
         ------
         ValueError
-            If `plan` is no plan.
+            If `plan` is not a plan.
         """
         instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
         return plan.cost(self.delta).epsilon <= self.epsilon * (1 + ROUNDING)
@@ -121,7 +121,7 @@ class Budget:
         Raises
         ------
         ValueError
-            If `algorithm` has no plan, or `at_most` is no integer of at least 1.
+            If `algorithm` has no plan, or `at_most` is not an integer of at least 1.
         """
         able("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
@@ -154,7 +154,7 @@ class Budget:
         Raises
         ------
         ValueError
-            If `algorithm` is no function, `rounds` or `guess` are out of range, or the noises
+            If `algorithm` is not a function, `rounds` or `guess` are out of range, or the noises
             within a factor 1e12 of `guess` all exceed the budget or all keep it: Gaussian noise
             needs a delta, and there is nothing to calibrate in an algorithm that takes an `epsilon`
             of its own.

@@ -119,7 +119,7 @@ class Mechanism(ABC):
         Raises
         ------
         ValueError
-            If `dim` is no integer of at least 1.
+            If `dim` is not an integer of at least 1.
         """
         dim = integer("dim", dim, at_least=1)
         if sensitivity.bound == 0:

@@ -33,7 +33,7 @@ def each_round(rounds: int) -> range:
     Raises
     ------
     ValueError
-        If `rounds` is no integer of at least 1, or there are more than `MOST_ROUNDS`.
+        If `rounds` is not an integer of at least 1, or there are more than `MOST_ROUNDS`.
     """
     if integer("rounds", rounds, at_least=1) > MOST_ROUNDS:
         fail("rounds", f"at most {MOST_ROUNDS}, each of which a plan lists", rounds)

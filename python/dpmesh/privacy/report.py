@@ -125,7 +125,7 @@ def report(
     Raises
     ------
     ValueError
-        If `plan` is no plan, `delta` is outside [0, 1), or `nodes` is less than that number.
+        If `plan` is not a plan, `delta` is outside [0, 1), or `nodes` is less than that number.
     """
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     delta = probability("delta", delta, one=False)

@@ -22,7 +22,7 @@ def rounded_up(value: float, digits: int = 6) -> str:
     Raises
     ------
     ValueError
-        If `value` is no real number, or `digits` no integer from 1 to 17.
+        If `value` is not a real number, or `digits` not an integer from 1 to 17.
     """
     return _rounded(_real(value) * (1 - ROUNDING), digits, ROUND_CEILING)
 

@@ -118,7 +118,7 @@ class JaxProblem(DenseProblem):
         Raises
         ------
         ValueError
-            If the axes of a tensor are no permutation.
+            If the axes of a tensor are not a permutation.
         """
         pieces, first = [], 0
         for leaf in jax.tree.leaves(jax.eval_shape(self.start, jax.random.key(0))):

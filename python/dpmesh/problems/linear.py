@@ -305,7 +305,7 @@ class LinearProblem:
         Raises
         ------
         ValueError
-            If there are no test records, or their labels are no classes.
+            If there are no test records, or their labels are not classes.
         """
         if self.test is None:
             fail("test", "records to measure the accuracy on", None)

@@ -75,7 +75,7 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            If the file is no checkpoint, or one of another run.
+            If the file is not a checkpoint, or one of another run.
         OSError
             If it cannot be read or written.
         """

@@ -56,7 +56,7 @@ class History:
         Raises
         ------
         ValueError
-            If one is neither a number nor one for each node, or the round is no integer.
+            If one is neither a number nor one for each node, or the round is not an integer.
         """
         t = integer("round", round)
         for metric, value in values.items():

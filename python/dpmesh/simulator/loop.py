@@ -84,7 +84,7 @@ def simulate(
         Source of all randomness, for this run alone: two runs under one key have the same noise,
         which cancels in their difference; in one process the second is refused, unless the key is
         seeded. By default a new one from the operating system. A seeded key makes the run
-        reproducible, and its report says that it is no private release.
+        reproducible, and its report says that it is not a private release.
     delta
         Delta of the privacy report, in [0, 1); by default that of the budget, or of the algorithm
         if it has a `delta`, or 0, at which Gaussian noise has no finite epsilon.

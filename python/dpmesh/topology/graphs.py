@@ -56,7 +56,7 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
     Raises
     ------
     ValueError
-        If `nodes` is no integer of at least 1, or `weights` are unknown.
+        If `nodes` is not an integer of at least 1, or `weights` are unknown.
     """
     graph = nx.cycle_graph(integer("nodes", nodes, at_least=1))
     return from_networkx(graph, weights=weights, description="ring")
@@ -68,7 +68,7 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
     Raises
     ------
     ValueError
-        If `nodes` is no integer of at least 1, or `weights` are unknown.
+        If `nodes` is not an integer of at least 1, or `weights` are unknown.
     """
     nodes = integer("nodes", nodes, at_least=1)
     everyone = sparse.csr_array(np.ones((nodes, nodes)))
@@ -81,8 +81,8 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
     Raises
     ------
     ValueError
-        If `nodes` is no integer of at least 1, or `weights` are unknown, or ``"equal"``, which a
-        star of more than 2 nodes cannot have.
+        If `nodes` is not an integer of at least 1, or `weights` are unknown, or ``"equal"``, which
+        a star of more than 2 nodes cannot have.
     """
     graph = nx.star_graph(integer("nodes", nodes, at_least=1) - 1)
     return from_networkx(graph, weights=weights, description="star")
@@ -94,7 +94,7 @@ def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static
     Raises
     ------
     ValueError
-        If a length is no integer of at least 1, or `weights` are unknown.
+        If a length is not an integer of at least 1, or `weights` are unknown.
     """
     rows, columns = integer("rows", rows, at_least=1), integer("columns", columns, at_least=1)
     graph = nx.grid_2d_graph(rows, columns, periodic=True)

@@ -27,7 +27,7 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `nodes` is below 2, or `key` is no key.
+        If `nodes` is below 2, or `key` is not a key.
     """
     nodes = integer("nodes", nodes, at_least=2)
     instance("key", key, A_KEY, Key)
@@ -42,8 +42,8 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `base` is no network, `keep` is not in (0, 1], or `key` is no key; when a round is asked
-        for: if its matrix is not symmetric.
+        If `base` is not a network, `keep` is not in (0, 1], or `key` is not a key; when a round is
+        asked for: if its matrix is not symmetric.
     """
     able("base", base, "a network, such as ring(16)", "matrix")
     keep = probability("keep", keep, zero=False)
@@ -60,7 +60,7 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     Raises
     ------
     ValueError
-        If `base` is no network, or `key` no key.
+        If `base` is not a network, or `key` is not a key.
     """
     able("base", base, "a network, such as ring(16)", "matrix")
     instance("key", key, A_KEY, Key)
@@ -73,7 +73,7 @@ def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
     Raises
     ------
     ValueError
-        If there is none, or they are no mixing matrices, or differ in their nodes.
+        If there is none, or they are not mixing matrices, or differ in their nodes.
     """
     matrices = tuple(matrices)
     for matrix in matrices:

@@ -33,8 +33,8 @@ class Static:
     Raises
     ------
     ValueError
-        If `mixing_matrix` is no mixing matrix, or its graph is not connected: messages would never
-        reach all nodes.
+        If `mixing_matrix` is not a mixing matrix, or its graph is not connected: messages would
+        never reach all nodes.
     """
 
     mixing_matrix: MixingMatrix

@@ -76,9 +76,9 @@ def private_update(
     whoever sees it and whatever the server sent. Where training fails, the answer is noise alone,
     and the client's log says why. Only messages to train, whatever their action, are answered. Not
     covered are the time that an answer takes, which Flower tells the server, a process that is
-    killed, and what the app does outside of the functions that it registers, as in a ``lifespan``.
-    Flower takes the app from the server: if you do not trust the server, admit signed apps only
-    (``flower-supernode --trusted-entities``).
+    killed, and what the app does outside of the functions that it registers, such as in a
+    ``lifespan``. Flower takes the app from the server: if you do not trust the server, admit signed
+    apps only (``flower-supernode --trusted-entities``).
 
     Answers compose, each with new noise. They are recorded before training begins, in one ledger
     for all such mods of an app, and `dpmesh.privacy` checks the budget against all of them. How

@@ -54,7 +54,7 @@ def write_down(release: Release, context: Context, budget: Budget | None) -> Non
     ValueError
         If the file is not named by an absolute path.
     sqlite3.Error
-        If it is no database, cannot be written, or others write for a minute.
+        If it is not a database, cannot be written, or others write for a minute.
     """
     file = context.node_config.get(FILE)
     if file is None:

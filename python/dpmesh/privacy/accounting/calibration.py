@@ -222,7 +222,8 @@ def affordable_rounds(
     Raises
     ------
     ValueError
-        If `target_epsilon` is not finite and positive, or `at_most` is no integer of at least 1.
+        If `target_epsilon` is not finite and positive, or `at_most` is not an integer of at least
+        1.
 
     Examples
     --------

@@ -123,7 +123,7 @@ def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
     Raises
     ------
     ValueError
-        If `dim` is no integer of at least 1.
+        If `dim` is not an integer of at least 1.
     """
     integer("dim", dim, at_least=1)
     # Laplace noise covers an L2 distance least well along the diagonal

@@ -101,6 +101,6 @@ def l1_projection_factor(dim: int) -> float:
     Raises
     ------
     ValueError
-        If `dim` is no integer of at least 1.
+        If `dim` is not an integer of at least 1.
     """
     return (1 + sqrt(integer("dim", dim, at_least=1))) / 2
