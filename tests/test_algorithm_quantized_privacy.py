@@ -237,3 +237,28 @@ def test_only_the_node_of_the_record_moves() -> None:
         said.append(np.linalg.norm(state.x - moved.x, axis=1))
     assert max(norms[1] for norms in said) > 0
     assert not np.delete(said, 1, axis=1).any()
+
+
+@pytest.mark.parametrize("mode", ["safe", "public_point"])
+@pytest.mark.parametrize("regularization", [0.0, 0.5])
+def test_a_problem_that_does_not_clip_is_told_so(mode, regularization) -> None:
+    """Its gradients are longer than any mean of clipped ones."""
+
+    class Deaf(PointProblem):
+        def gradient(self, params, batches, *, clipping_norm=None):
+            slopes = super().gradient(params, batches) * self.nodes
+            return slopes + self.regularization * params
+
+    class Heard(Deaf):
+        def gradient(self, params, batches, *, clipping_norm=None):
+            slopes = PointProblem.gradient(self, params, batches, clipping_norm=clipping_norm)
+            return slopes + self.regularization * params
+
+    def run(kind):
+        problem = kind(np.ones((3, 4, 2)), np.subtract, np.subtract, 10.0, regularization)
+        algorithm = dm.QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode=mode)
+        return dm.simulate(algorithm, problem, topology.complete(3), rounds=3, metrics=[])
+
+    run(Heard)
+    with pytest.raises(ValueError, match=r"problem: wanted gradients clipped to 0\.5 each"):
+        run(Deaf)

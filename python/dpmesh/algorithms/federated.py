@@ -67,6 +67,8 @@ class ClientProblem(Protocol):
 
             w <- start + Clip(w - step_size g(w) - start, radius)
 
+        A client's move must not depend on other clients: the guarantee rests on that alone.
+
         Returns
         -------
         The moves w - start, shape (clients, dim), and each client's objective on its first batch at

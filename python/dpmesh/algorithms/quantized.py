@@ -312,6 +312,8 @@ class QuantizedGossip:
             point = read_only(point.copy())  # a problem that works in place would move the state
         bound = None if self.mode == "paper" else self.clipping_norm
         g = problem.gradient(point, batches, clipping_norm=bound)
+        if bound is not None and not isinstance(problem, LinearProblem):
+            _check_clipped(g, problem.regularization, point, bound)
         x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
         return QuantizedState(Sensitive(x), self.next_sensitivity(state.sensitivity, k))
 
@@ -349,6 +351,14 @@ class QuantizedGossip:
             if self.mode == "paper" and self.clipping_norm < constants.loss_lipschitz:
                 wanted_norm = f"at least the problem's {constants.loss_lipschitz:g} in mode 'paper'"
                 fail("clipping_norm", wanted_norm, self.clipping_norm)
+
+
+def _check_clipped(g: Floats, regularization: float, point: Floats, bound: float) -> None:
+    """Fail if gradients are longer than means of clipped ones, up to rounding."""
+    own = kernels.weighted_sum((1.0, g), (-regularization, point))
+    longest = bound + 1e-4 * (bound + regularization * kernels.row_norms(point))
+    if (kernels.row_norms(own) > longest).any():
+        fail("problem", f"gradients clipped to {bound:g} each", "longer ones")
 
 
 def _sensitivity(delta: float) -> Sensitivity:
