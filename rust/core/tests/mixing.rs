@@ -195,3 +195,23 @@ fn what_does_not_fit_is_named() {
     assert_eq!(wrong(&[1.0; 4], 2, &mut [0.0; 4]).argument, "out");
     assert_eq!(wrong(&[1.0; 4], 0, &mut [0.0; 2]).argument, "dim");
 }
+
+#[test]
+fn noise_while_mixing_refuses_what_mixing_refuses() {
+    let a = MixingMatrix::new(&[0, 1], &[1], &[1.0_f32], 2).unwrap();
+    let key = Key::new(Cipher::Aes, &[7; 32]);
+    let noise = Noise {
+        law: Law::Gaussian,
+        scales: &[1.0],
+        stream: &key.stream(1, 0).unwrap(),
+        nodes: None,
+    };
+    for dim in [2, 200_000] {
+        for (nodes, rows) in [(3, 1), (1, 1), (2, 2), (2, 0)] {
+            let (x, mut out) = (vec![1.0; nodes * dim], vec![0.0; rows * dim]);
+            let refused = mix_noisy_into(&a, &x, dim, &noise, &mut out);
+            assert!(refused.is_err());
+            assert_eq!(refused, mix_into(&a, &x, dim, &mut out));
+        }
+    }
+}
