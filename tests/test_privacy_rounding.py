@@ -51,6 +51,19 @@ def test_a_row_that_is_rounded_by_more_than_the_sensitivity_is_refused(
     assert np.all(np.abs(released(mechanism, short) - short) < 50)
 
 
+@pytest.mark.parametrize(("kind", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)])
+@pytest.mark.parametrize("mechanism", [Gaussian(0.5), Laplace(0.5)])
+def test_noise_too_small_for_the_type_is_refused(mechanism: Any, kind: Any, least: float) -> None:
+    """A scale that became 0 released the values as they were."""
+    row, stream = np.zeros((1, 1), kind), Key.seeded(3).stream(Purpose.NOISE, 0)
+    enough, less = (Sensitivity(factor * least, "l1", "a record") for factor in (2, 1))
+    assert mechanism.release(row, enough, stream, round=0).values[0, 0] != 0
+    wanted = f"sensitivity: wanted one whose noise has a scale of at least {least:g}, for"
+    with pytest.raises(ValueError, match=wanted):
+        mechanism.release(row, less, stream, round=0)
+    assert NoNoise().release(row, less, stream, round=0).values[0, 0] == 0
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_noise_alone_is_never_too_much(kind: Any) -> None:
     row = np.zeros((2, 20_000), kind)

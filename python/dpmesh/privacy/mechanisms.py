@@ -24,7 +24,7 @@ from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
 from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Norm, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
-from dpmesh.privacy.rounding import digits_of, fail_for_length, longest_row
+from dpmesh.privacy.rounding import check_scale, digits_of, fail_for_length, longest_row
 from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -195,9 +195,9 @@ class Mechanism(ABC):
         ValueError
             If an argument has the wrong type, a value is NaN or infinite or would be after its
             compression, a noisy row is so long that its type rounds it by more than the
-            sensitivity, a compressor gets no coins, the noise exceeds 2**25 times the grid, the
-            release is over the run's budget, or a stream is of another round or has served another
-            release of the run.
+            sensitivity, the noise is smaller than the type's normal numbers or exceeds 2**25 times
+            the grid, a compressor gets no coins, the release is over the run's budget, or a stream
+            is of another round or has served another release of the run.
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         inside = _rows(values)
@@ -248,6 +248,8 @@ class Mechanism(ABC):
         dim, digits = values.shape[-1], digits_of(values)
         distance = self._distance(sensitivity, dim)
         scale = self.noise_multiplier * distance
+        if self.law != "none":
+            check_scale(scale, digits)
         longest = longest_row(distance, scale, digits, dim, self.norm)
         source = Source(stream, nodes, longest)
         if self.grid is None:

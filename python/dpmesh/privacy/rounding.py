@@ -1,4 +1,4 @@
-"""How long a row may be for its noise to hide the rounding of its numbers.
+"""How long a row and how small its noise may be, for the noise to hide the rounding of its numbers.
 
 A row that a node computed was rounded to its type: by at most half a digit in each number, which
 for two neighbours together is at most a ``2**-digits`` of its norm. Beyond a norm of ``2**digits``
@@ -20,6 +20,13 @@ from dpmesh.privacy.types import Floats
 def digits_of(values: Floats) -> int:
     """Return the binary digits of this array's numbers after the leading one."""
     return 23 if values.itemsize == 4 else 52
+
+
+def check_scale(scale: float, digits: int) -> None:
+    """Refuse noise that is too small for the type: below its normal numbers it would vanish."""
+    kind, least = ("float32", 2.0**-126) if digits == 23 else ("float64", float_info.min)
+    if scale < least:
+        fail("sensitivity", f"one whose noise has a scale of at least {least:g}, for {kind}", scale)
 
 
 def longest_row(distance: float, scale: float, digits: int, dim: int, norm: Norm) -> float:
