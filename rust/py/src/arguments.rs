@@ -39,26 +39,20 @@ fn is_native(dtype: &Bound<'_, PyArrayDescr>) -> bool {
     dtype.is_native_byteorder() != Some(false)
 }
 
-/// A non-empty C-contiguous array of float32 or float64, with `ndim` axes if given.
-pub fn floats<'py>(
-    argument: &str,
-    value: &Bound<'py, PyAny>,
-    ndim: Option<usize>,
-) -> PyResult<Array<'py>> {
-    let is_right = |array: &&Array<'_>| ndim.is_none_or(|ndim| array.ndim() == ndim);
+/// A non-empty C-contiguous array of float32 or float64.
+pub fn floats<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     if is_float_array(value)
-        && let Some(array) = as_array(value).filter(is_right)
+        && let Some(array) = as_array(value)
     {
         return Ok(array.clone());
     }
-    let arguments = (argument, value, ndim);
-    let array = by_python!(value.py(), "kernels._arrays", "floats", arguments);
+    let array = by_python!(value.py(), "kernels._arrays", "floats", (argument, value));
     Ok(array.cast_into()?)
 }
 
 /// As [`floats`], of shape (dim,) or (rows, dim), and its number of rows.
 pub fn float_rows<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<(Array<'py>, usize)> {
-    let array = floats(argument, value, None)?;
+    let array = floats(argument, value)?;
     let rows = match *array.shape() {
         [_] => 1,
         [rows, _] => rows,

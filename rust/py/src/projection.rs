@@ -19,7 +19,7 @@ fn clip_rows<'py>(
     norm: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
-    let x = &floats("x", x, None)?;
+    let x = &floats("x", x)?;
     let bound = positive("bound", bound)?;
     let norm = self::norm(norm)?;
     let (dim, out) = (row_len(x), buffer(out, x)?);
@@ -32,7 +32,7 @@ fn clip_rows<'py>(
 
 #[pyfunction]
 fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<bool> {
-    let x = &floats("x", x, None)?;
+    let x = &floats("x", x)?;
     with_real!(x, T => {
         let x = read::<T>("x", x)?;
         let x = x.as_slice()?;
@@ -46,7 +46,7 @@ fn row_norms<'py>(
     x: &Bound<'py, PyAny>,
     norm: &Bound<'py, PyAny>,
 ) -> PyResult<Array<'py>> {
-    let x = &floats("x", x, None)?;
+    let x = &floats("x", x)?;
     let norm = self::norm(norm)?;
     let dim = row_len(x);
     let norms = filled(None, &x.shape()[..x.ndim() - 1], &dtype::<f64>(py))?;

@@ -39,7 +39,7 @@ fn smooth<'py>(
     method: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
-    let x = &floats("x", x, None)?;
+    let x = &floats("x", x)?;
     let smoothing = non_negative("smoothing", smoothing)?;
     let method = self::method(power, method)?;
     let lengths: &[usize] = match blocks {
