@@ -195,8 +195,8 @@ def regret(learning: Learning) -> float:
 def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
     """Bound E|w_t^i - mean of w_t|, for t = 0, .., T - 1: Lemma 4, corrected.
 
-    A step moves a learner by |w_(t+1) - b_t|, which is at most not alpha L, as (22) has it, but
-    alpha L plus the distance of b_t from W, out of which the noise of round t leads.
+    A step moves a learner by |w_(t+1) - b_t|: at most by alpha L plus the distance of b_t from W,
+    out of which the noise of round t leads. (22) has alpha L alone.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         _figures(_tradeoffs(results)),
         *_graph(results),
         "<h2>Privacy reports</h2>",
-        '<p class="note">Each row is for one run alone. Publishing several runs on the same '
+        '<p class="note">Each report is for one run alone. Publishing several runs on the same '
         "data costs more: dpmesh.privacy.total_cost.</p>",
         *(
             f"<h3>{escape(label)}</h3><pre>{escape(str(_dearest(runs)))}</pre>"
