@@ -113,9 +113,9 @@ def test_what_travels_without_a_release_is_refused(small_problem: dm.LinearProbl
             releases = (*info.releases, again.release)
             return after, replace(info, releases=releases, received=exchange(round, again.values))
 
-    with pytest.raises(ValueError, match=r"messages: wanted what .* got 1 in round 3, after 0"):
+    with pytest.raises(ValueError, match=r"messages: wanted ones .* got 1 in round 3, after 0"):
         run(Bare(), small_problem)
-    with pytest.raises(ValueError, match=r"messages: wanted what .* got 2 in round 0, after 1"):
+    with pytest.raises(ValueError, match=r"messages: wanted ones .* got 2 in round 0, after 1"):
         run(SendsMore(), small_problem)
     assert run(Further(), small_problem).privacy.epsilon == 1
 

@@ -8,7 +8,7 @@ Each mechanism has two methods that must agree: `release`, with data, and `plann
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import ClassVar, Literal, NamedTuple, NoReturn, final, get_args
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
-from dpmesh.kernels._arrays import floats
+from dpmesh.kernels._arrays import floats, read_only
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
@@ -32,7 +32,8 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 class Emission(NamedTuple):
     """What went through the door: the values, their privacy event, their length on the wire.
 
-    That length is one number, or one for each node where a compressor makes them differ.
+    The values cannot be written to. Their length is one number, or one for each node where a
+    compressor makes them differ.
     """
 
     values: Released
@@ -219,6 +220,8 @@ class Mechanism(ABC):
         out = inside
         if noisy:
             out = self._noisy(out, sensitivity, stream, nodes)
+        # What a node does to its own values, or to these, must not change what was released.
+        out = read_only(out.copy() if np.may_share_memory(out, values) else out)
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
             out, bits_per_node = _compressed(self.compressor, out, coins, round, nodes)
@@ -288,6 +291,7 @@ def _compressed(
     if door.draws is not None:
         door.draws.add("coins", own, noisy.shape)
     compressed = compressor.compress(noisy, own)
+    compressed = replace(compressed, values=read_only(compressed.values))
     if door.carrier is not None:
         door.carrier(compressed)
     if not kernels.all_finite(compressed.values):

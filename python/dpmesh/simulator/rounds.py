@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange, Info
+from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.types import Released
@@ -64,6 +65,7 @@ def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
     """Return the exchange of one round, over which no more messages travel than were released.
 
     `releases` returns the number of releases in this round; a message too many is a ValueError.
+    What it returns cannot be written to: a step in place would make it private.
     """
     travelled = 0
 
@@ -73,7 +75,7 @@ def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
         if travelled > releases():
             wanted = "ones from Mechanism.release, with sensitivity 0 if no data is in them"
             fail("messages", wanted, f"{travelled} in round {round}, after {releases()}")
-        return exchange(round, messages)
+        return Released(read_only(exchange(round, messages)))
 
     return carried
 
