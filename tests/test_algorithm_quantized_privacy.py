@@ -281,3 +281,20 @@ def test_a_linear_problem_with_a_gradient_of_its_own_is_checked_like_any_other(m
         problem = kind(ours.train, ours.partition, ours.loss)
         with pytest.raises(ValueError, match=wanted):
             dm.simulate(algorithm, problem, topology.ring(4), rounds=3, metrics=[])
+
+
+@pytest.mark.parametrize("shared", [[0, 1, 2, 2], [0, 1, 2, 5]])
+def test_a_record_in_two_places_is_refused(shared) -> None:
+    """It moves a state twice as far as planned, or the states of two nodes."""
+
+    class Overlapping(PointProblem):
+        def records_of(self, nodes):
+            starts, records = super().records_of(nodes)
+            return starts, np.concatenate((shared, records[4:]))
+
+    problem = Overlapping(np.ones((3, 4, 2)), np.subtract, np.subtract)
+    algorithm = dm.QuantizedGossip(0.1, 0.5, 2, 1.0)
+    with pytest.raises(
+        ValueError, match=r"problem: wanted each record at one node, .* got record [25] "
+    ):
+        dm.simulate(algorithm, problem, topology.complete(3), rounds=3, metrics=[])

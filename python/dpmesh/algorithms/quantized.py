@@ -75,7 +75,7 @@ class GossipProblem(Protocol):
         ...
 
     def records_of(self, nodes: Indices) -> Ragged:
-        """Return the records of these nodes."""
+        """Return the records of these nodes: each is at one node, once, in all rounds."""
         ...
 
     def gradient(
@@ -334,7 +334,11 @@ class QuantizedGossip:
 
     def _check(self, problem: GossipProblem) -> None:
         """Check what the sensitivity rests on against a problem's public numbers."""
-        indptr, _ = problem.records_of(np.arange(problem.nodes))
+        indptr, records = problem.records_of(np.arange(problem.nodes))
+        numbers, counts = np.unique(records, return_counts=True)
+        if (counts > 1).any():
+            got = f"record {numbers[counts.argmax()]} more than once"
+            fail("problem", "each record at one node, under a number of its own", got)
         fewest, wanted = int(np.diff(indptr).min()), at(self.sample_size, 1)
         if wanted > fewest:
             fail("sample_size", f"at most {fewest}, the records of the poorest node", wanted)
