@@ -245,3 +245,25 @@ def test_a_list_of_releases_that_grows_leaves_its_plan_as_it_was() -> None:
     releases.append(releases[0])
     assert plan.cost(0.0) == before
     assert len(plan.releases) == 1
+
+
+class AsGiven(Laplace):
+    """Computes the noise, and returns what it was given."""
+
+    def _add_noise(self, values, scale, source):
+        super()._add_noise(values, scale, source)
+        return values
+
+
+class InGiven(Laplace):
+    """Adds the noise to the node's own values, from which the next message is made."""
+
+    def _add_noise(self, values, scale, source):
+        values += super()._add_noise(values, scale, source) - values
+        return values[::1]
+
+
+@pytest.mark.parametrize("kind", [AsGiven, InGiven])
+def test_a_mechanism_that_returns_the_values_it_was_given_is_refused(kind) -> None:
+    with pytest.raises(ValueError, match="mechanism: wanted noisy values in an array of their own"):
+        kind(1.0).release(np.zeros((3, 2)), ONE, stream(), round=0)

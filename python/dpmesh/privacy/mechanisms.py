@@ -268,8 +268,11 @@ class Mechanism(ABC):
                 fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
             steps = self._integer_noise(values.shape, scale / self.grid, source)
             noisy = add_on_grid(values, steps, self.grid)
-        is_checked = self._has_kernel or self.law == "none"
-        if not is_checked and (kernels.row_norms(noisy, norm=self.norm) > longest).any():
+        if self._has_kernel or self.law == "none":
+            return noisy
+        if np.may_share_memory(noisy, values):
+            fail("mechanism", "noisy values in an array of their own", "those that it was given")
+        if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
             fail_for_length(distance, digits)
         return noisy
 
