@@ -51,8 +51,8 @@ def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
 
 def read_only(array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
     """A view of an array through which it cannot be written to."""
-    view: npt.NDArray[ScalarT] = np.asarray(array).view()
-    view.flags.writeable = False
+    view: npt.NDArray[ScalarT] = np.asarray(array)[...]
+    view.setflags(write=False)  # in half the time of `flags.writeable`
     return view
 
 

@@ -217,11 +217,9 @@ class Mechanism(ABC):
             inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
         if noisy and self.grid is not None:
             inside = round_to_grid(inside, self.grid)
-        out = inside
-        if noisy:
-            out = self._noisy(out, sensitivity, stream, nodes)
         # What a node does to its own values, or to these, must not change what was released.
-        out = read_only(out.copy() if np.may_share_memory(out, values) else out)
+        out = self._noisy(inside, sensitivity, stream, nodes) if noisy else inside.copy()
+        out = read_only(out)
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
             out, bits_per_node = _compressed(self.compressor, out, coins, round, nodes)
