@@ -264,25 +264,6 @@ def test_a_problem_that_does_not_clip_is_told_so(mode, regularization) -> None:
         run(Deaf)
 
 
-@pytest.mark.parametrize("mode", ["safe", "public_point"])
-def test_a_linear_problem_with_a_gradient_of_its_own_is_checked_like_any_other(mode) -> None:
-    class Longer(dm.LinearProblem):
-        def gradient(self, params, batches, *, clipping_norm=None):
-            return 100.0 * super().gradient(params, batches, clipping_norm=clipping_norm)
-
-    class InPlace(dm.LinearProblem):
-        def gradient(self, params, batches, *, clipping_norm=None):
-            params *= 10.0
-            return super().gradient(params, batches, clipping_norm=clipping_norm)
-
-    algorithm = dm.QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode=mode)
-    ours = make_problem()
-    for kind, wanted in ((Longer, r"gradients clipped to 0\.5 each"), (InPlace, "read-only")):
-        problem = kind(ours.train, ours.partition, ours.loss)
-        with pytest.raises(ValueError, match=wanted):
-            dm.simulate(algorithm, problem, topology.ring(4), rounds=3, metrics=[])
-
-
 @pytest.mark.parametrize("shared", [[0, 1, 2, 2], [0, 1, 2, 5]])
 def test_a_record_in_two_places_is_refused(shared) -> None:
     """It moves a state twice as far as planned, or the states of two nodes."""

@@ -1,4 +1,4 @@
-"""A problem of a user's own that works in place touches nothing that is, or will be, released."""
+"""A problem of a user's own is not relied on: it moves no state in place, and clips as told."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from federated_problem import Clients, make_clients
 from point_problem import PointProblem
+from quantized_problems import make_problem
 
 import dpmesh as dm
-from dpmesh.algorithms import FederatedLearning, QuantizedGossip
+from dpmesh.algorithms import FederatedLearning, GradientDescent, QuantizedGossip
 from dpmesh.privacy.audit import alone
 
 KEY = dm.Key.seeded(1)
@@ -98,3 +99,30 @@ def test_an_accuracy_in_place_moves_no_state() -> None:
     for metric in ("accuracy", "node_accuracy"):
         with pytest.raises(ValueError, match="read-only"):
             dm.simulate(algorithm, problem, dm.topology.complete(3), rounds=3, metrics=[metric])
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        GradientDescent(1, 1.0, clipping_norm=0.5),
+        QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode="safe"),
+        QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode="public_point"),
+    ],
+)
+def test_a_linear_problem_with_a_gradient_of_its_own_is_checked_like_any_other(
+    algorithm: Any,
+) -> None:
+    class Longer(dm.LinearProblem):
+        def gradient(self, params, batches, *, clipping_norm=None):
+            return 100.0 * super().gradient(params, batches, clipping_norm=clipping_norm)
+
+    class InPlace(dm.LinearProblem):
+        def gradient(self, params, batches, *, clipping_norm=None):
+            params *= 10.0
+            return super().gradient(params, batches, clipping_norm=clipping_norm)
+
+    ours = make_problem()
+    for kind, wanted in ((Longer, r"gradients clipped to 0\.5 each"), (InPlace, "read-only")):
+        problem = kind(ours.train, ours.partition, ours.loss)
+        with pytest.raises(ValueError, match=wanted):
+            dm.simulate(algorithm, problem, dm.topology.ring(4), rounds=3, metrics=[])

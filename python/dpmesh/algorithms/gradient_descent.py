@@ -17,6 +17,7 @@ from typing import ClassVar
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
@@ -118,7 +119,7 @@ class GradientDescent:
 
     def absorb(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
         """Step from the mixed point against the mean gradient of all records."""
-        g = problem.gradient(b, problem.everything, clipping_norm=self.clipping_norm)
+        g = gradient_of(problem, b, problem.everything, clipping_norm=self.clipping_norm)
         x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
         return GradientDescentState(Sensitive(x))
 

@@ -50,6 +50,27 @@ class Door(NamedTuple):
     carrier: Carrier | None = None
     draws: Draws | None = None
 
+    def draw(
+        self,
+        argument: str,
+        stream: Stream,
+        round: int,
+        shape: tuple[int, ...],
+        nodes: tuple[int, ...] | None = None,
+    ) -> None:
+        """Let rows of this shape draw from a stream, if it is of this round and has not served.
+
+        Raises
+        ------
+        ValueError
+            If not. The error calls the stream `argument`.
+        """
+        if stream.round != round:
+            wanted = f"one of round {round}, as key.stream(purpose, {round}) gives"
+            fail(argument, wanted, f"one of round {stream.round}")
+        if self.draws is not None:
+            self.draws.add(argument, stream, shape, nodes)
+
 
 _NOBODY = Door()
 DOOR: ContextVar[Door] = ContextVar("door", default=_NOBODY)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Literal, NamedTuple, NoReturn, final, get_args
+from typing import ClassVar, Literal, NamedTuple, final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -207,10 +207,7 @@ class Mechanism(ABC):
             _check_finite(inside)
         if noisy:
             instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
-            if stream.round != round:
-                _fail_for_round("stream", stream, round)
-            if door.draws is not None:
-                door.draws.add("stream", stream, inside.shape, nodes)
+            door.draw("stream", stream, round, inside.shape, nodes)
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
         if self.clipping_norm is not None:
@@ -287,10 +284,7 @@ def _compressed(
     if not isinstance(coins, Stream):
         fail("coins", "a stream for the compressor", repr(coins))
     own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
-    if own.round != round:
-        _fail_for_round("coins", own, round)
-    if door.draws is not None:
-        door.draws.add("coins", own, noisy.shape)
+    door.draw("coins", own, round, noisy.shape)
     compressed = compressor.compress(noisy, own)
     compressed = replace(compressed, values=read_only(compressed.values))
     if door.carrier is not None:
@@ -299,11 +293,6 @@ def _compressed(
         kind = compressed.values.dtype
         fail("values", f"numbers whose compression {kind} can hold", "larger ones")
     return compressed.values, compressed.bits
-
-
-def _fail_for_round(argument: str, stream: Stream, round: int) -> NoReturn:
-    wanted = f"one of round {round}, as key.stream(purpose, {round}) gives"
-    fail(argument, wanted, f"one of round {stream.round}")
 
 
 @dataclass(frozen=True)
