@@ -33,7 +33,7 @@ FLOORS = [
     ["privacy.plan"],
     ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],
-    ["algorithms.base", "algorithms.minibatches"],
+    ["algorithms.base", "algorithms.gradients", "algorithms.minibatches"],
     [
         "algorithms.online",
         "algorithms.federated",
