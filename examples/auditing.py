@@ -20,7 +20,7 @@ class HalfTheNoise(Gaussian):
     """Claims one noise scale and draws another."""
 
     def _add_noise(self, values, scale, source):
-        return kernels.add_gaussian(values, scale / 2, source.stream, nodes=source.nodes)
+        return kernels.add_gaussian(values, scale / 2, source.stream)
 
 
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")

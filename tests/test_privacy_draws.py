@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
+from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Laplace, Plan, Sensitivity
 from dpmesh.privacy.audit import alone, couple
@@ -160,6 +161,24 @@ def test_no_node_draws_twice(node: int) -> None:
             everybody()
             with pytest.raises(ValueError, match=r"stream: .*Purpose\.NOISE in round 0 again"):
                 release(key, nodes)
+
+
+class OwnDraws(Laplace):
+    """Draws the noise itself, and names no nodes."""
+
+    def _add_noise(self, values, scale, source):
+        return kernels.add_laplace(values, scale, source.stream)
+
+
+@pytest.mark.parametrize("kind", [Laplace, OwnDraws])
+def test_nodes_that_release_apart_have_the_noise_that_they_have_together(kind) -> None:
+    """Whoever writes a mechanism need not know of nodes: two would share one noise."""
+    rows, noise = np.zeros((4, 3)), KEY.stream(Purpose.NOISE, 0)
+    together = kind(1.0).release(rows, ONE, noise, round=0).values
+    for some in ((0,), (2, 1), (3,)):
+        apart = kind(1.0).release(rows[list(some)], ONE, noise, round=0, nodes=some).values
+        np.testing.assert_array_equal(apart, together[list(some)])
+    assert len(np.unique(np.abs(together))) == together.size
 
 
 def test_a_vector_draws_as_one_row() -> None:

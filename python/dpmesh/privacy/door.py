@@ -16,8 +16,6 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from dpmesh._validate import fail
 from dpmesh.keys import Purpose, Stream
 from dpmesh.privacy.types import Sensitive
@@ -50,14 +48,7 @@ class Door(NamedTuple):
     carrier: Carrier | None = None
     draws: Draws | None = None
 
-    def draw(
-        self,
-        argument: str,
-        stream: Stream,
-        round: int,
-        shape: tuple[int, ...],
-        nodes: tuple[int, ...] | None = None,
-    ) -> None:
+    def draw(self, argument: str, stream: Stream, round: int, shape: tuple[int, ...]) -> None:
         """Let rows of this shape draw from a stream, if it is of this round and has not served.
 
         Raises
@@ -69,7 +60,7 @@ class Door(NamedTuple):
             wanted = f"one of round {round}, as key.stream(purpose, {round}) gives"
             fail(argument, wanted, f"one of round {stream.round}")
         if self.draws is not None:
-            self.draws.add(argument, stream, shape, nodes)
+            self.draws.add(argument, stream, shape)
 
 
 _NOBODY = Door()
@@ -133,13 +124,7 @@ class Draws:
         self._one_at_a_time = Lock()
         self._drawn: dict[int, _Draw | set[tuple[float, float]]] = {}
 
-    def add(
-        self,
-        argument: str,
-        stream: Stream,
-        shape: tuple[int, ...],
-        nodes: tuple[int, ...] | None = None,
-    ) -> None:
+    def add(self, argument: str, stream: Stream, shape: tuple[int, ...]) -> None:
         """Record that rows of this shape draw from a stream.
 
         Raises
@@ -157,11 +142,11 @@ class Draws:
                 self._drawn.clear()
             before = self._drawn.get(purpose)
             if before is None:  # as a rule: nothing to compare
-                self._drawn[purpose] = stream, shape, nodes
+                self._drawn[purpose] = stream, shape
                 return
             if not isinstance(before, set):
                 before = self._drawn[purpose] = _marks(*before)
-            now = _marks(stream, shape, nodes)
+            now = _marks(stream, shape)
             if not before.isdisjoint(now):
                 wanted = f"one for each release, such as key.stream(1000, {t}) for a second one"
                 name = next((f"Purpose.{own.name}" for own in Purpose if own == purpose), purpose)
@@ -169,12 +154,9 @@ class Draws:
             before |= now
 
 
-_Draw = tuple[Stream, tuple[int, ...], tuple[int, ...] | None]
+_Draw = tuple[Stream, tuple[int, ...]]
 
 
-def _marks(
-    stream: Stream, shape: tuple[int, ...], nodes: tuple[int, ...] | None
-) -> set[tuple[float, float]]:
+def _marks(stream: Stream, shape: tuple[int, ...]) -> set[tuple[float, float]]:
     """Return a mark for each row; equal marks mean equal draws."""
-    own = stream if nodes is None else stream.for_nodes(np.array(nodes, np.uint32))
-    return own.marks(shape[0] if len(shape) > 1 else 1)
+    return stream.marks(shape[0] if len(shape) > 1 else 1)

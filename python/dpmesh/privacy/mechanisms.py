@@ -19,6 +19,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
 from dpmesh.kernels._arrays import floats, read_only
+from dpmesh.kernels._rows import node_ids
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage
@@ -42,10 +43,9 @@ class Emission(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A stream, the nodes whose rows draw from it, and the norm that no noisy row may exceed."""
+    """A stream of the nodes whose rows draw from it, and the norm that no noisy row may exceed."""
 
     stream: Stream
-    nodes: tuple[int, ...] | None
     longest: float
 
 
@@ -207,7 +207,8 @@ class Mechanism(ABC):
             _check_finite(inside)
         if noisy:
             instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
-            door.draw("stream", stream, round, inside.shape, nodes)
+            stream = _of(nodes, stream, inside)
+            door.draw("stream", stream, round, inside.shape)
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
         if self.clipping_norm is not None:
@@ -215,7 +216,7 @@ class Mechanism(ABC):
         if noisy and self.grid is not None:
             inside = round_to_grid(inside, self.grid)
         # What a node does to its own values, or to these, must not change what was released.
-        out = self._noisy(inside, sensitivity, stream, nodes) if noisy else inside.copy()
+        out = self._noisy(inside, sensitivity, stream) if noisy else inside.copy()
         out = read_only(out)
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
@@ -236,20 +237,14 @@ class Mechanism(ABC):
         own = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
         return own and self.grid is None
 
-    def _noisy(
-        self,
-        values: Floats,
-        sensitivity: Sensitivity,
-        stream: Stream,
-        nodes: tuple[int, ...] | None,
-    ) -> Floats:
+    def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         dim, digits = values.shape[-1], digits_of(values)
         distance = self._distance(sensitivity, dim)
         scale = self.noise_multiplier * distance
         if self.law != "none":
             check_scale(scale, digits)
         longest = longest_row(distance, scale, digits, dim, self.norm)
-        source = Source(stream, nodes, longest)
+        source = Source(stream, longest)
         if self.grid is None:
             try:
                 noisy = self._add_noise(values, scale, source)
@@ -283,7 +278,7 @@ def _compressed(
     door = DOOR.get()
     if not isinstance(coins, Stream):
         fail("coins", "a stream for the compressor", repr(coins))
-    own = coins if nodes is None else coins.for_nodes(np.array(nodes, np.uint32))
+    own = _of(nodes, coins, noisy)
     door.draw("coins", own, round, noisy.shape)
     compressed = compressor.compress(noisy, own)
     compressed = replace(compressed, values=read_only(compressed.values))
@@ -318,12 +313,10 @@ class Laplace(Mechanism):
     def _integer_noise(
         self, shape: tuple[int, ...], scale: float, source: Source
     ) -> npt.NDArray[np.int64]:
-        return kernels.discrete_laplace(shape, scale, source.stream, nodes=source.nodes)
+        return kernels.discrete_laplace(shape, scale, source.stream)
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return kernels.add_laplace(
-            values, scale, source.stream, nodes=source.nodes, longest=source.longest
-        )
+        return kernels.add_laplace(values, scale, source.stream, longest=source.longest)
 
 
 @dataclass(frozen=True)
@@ -348,12 +341,10 @@ class Gaussian(Mechanism):
     def _integer_noise(
         self, shape: tuple[int, ...], scale: float, source: Source
     ) -> npt.NDArray[np.int64]:
-        return kernels.discrete_gaussian(shape, scale, source.stream, nodes=source.nodes)
+        return kernels.discrete_gaussian(shape, scale, source.stream)
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return kernels.add_gaussian(
-            values, scale, source.stream, nodes=source.nodes, longest=source.longest
-        )
+        return kernels.add_gaussian(values, scale, source.stream, longest=source.longest)
 
 
 @dataclass(frozen=True)
@@ -390,6 +381,12 @@ def _rows(values: Floats) -> Floats:
         of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
         fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")
     return floats("values", values)
+
+
+def _of(nodes: tuple[int, ...] | None, stream: Stream, values: Floats) -> Stream:
+    """Return the stream whose rows are those of these nodes."""
+    ids = node_ids(nodes, len(values) if values.ndim > 1 else 1)
+    return stream if ids is None else stream.for_nodes(ids)
 
 
 def _check_finite(values: Floats) -> None:
