@@ -85,6 +85,7 @@ def test_quantized_gossip_couples(mode: str, smoothness: float) -> None:
     [
         (MissingFactor2, "moved by 0.1, allowed is 0.05"),
         (NoClipping, "moved by 100000, allowed is 0.1"),
+        (NoNoiseDrawn, "released without its noise"),
         (MissingLipschitzTerm, "all releases together: mu = 2.003, planned is 1"),
         (PastTheDoor, "message 1 sent depends on data that did not pass the door"),
     ],

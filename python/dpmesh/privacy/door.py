@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpmesh._validate import fail
 from dpmesh.keys import Purpose, Stream
-from dpmesh.privacy.types import Sensitive
+from dpmesh.privacy.types import Released, Sensitive
 
 if TYPE_CHECKING:
     from dpmesh.privacy.compression import Compressed
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class Passage(NamedTuple):
-    """One release: the mechanism, the (clipped) values before its noise, what came out."""
+    """One release: the mechanism, (clipped) values before and after its noise, what came out."""
 
     mechanism: Mechanism
     inside: Sensitive
+    noisy: Released
     emission: Emission
 
 

@@ -217,14 +217,16 @@ class Mechanism(ABC):
             inside = round_to_grid(inside, self.grid)
         # What a node does to its own values, or to these, must not change what was released.
         out = self._noisy(inside, sensitivity, stream) if noisy else inside.copy()
-        out = read_only(out)
+        out = before_compression = read_only(out)
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
             out, bits_per_node = _compressed(self.compressor, out, coins, round, nodes)
         emission = Emission(Released(out), record, bits_per_node)
         if door.watcher is None:
             return emission
-        return door.watcher(Passage(self, Sensitive(inside), emission))
+        return door.watcher(
+            Passage(self, Sensitive(inside), Released(before_compression), emission)
+        )
 
     @property
     def _is_checked_by_noise(self) -> bool:

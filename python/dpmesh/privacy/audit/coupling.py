@@ -193,28 +193,28 @@ def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
-    for mechanism, inside, emission in passages:
+    for mechanism, inside, noisy, emission in passages:
         scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
-        if scale > 0 and np.array_equal(inside, emission.values):
+        if scale > 0 and np.array_equal(inside, noisy):
             yield f"round {emission.release.round}: released without its noise"
 
 
 def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
     """Look for noise that several numbers share, up to its sign: their difference has none.
 
-    By chance it is found in fewer than one of 1e9 runs. A compressor hides the noise.
+    By chance it is found in fewer than one of 1e9 runs.
     """
     sizes, near = [np.empty(0)], 0.0
-    for mechanism, inside, emission in passages:
+    for mechanism, inside, noisy, emission in passages:
         scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
-        if scale == 0 or mechanism.compressor is not None:
+        if scale == 0:
             continue
-        noise = np.subtract(emission.values, inside, dtype=np.float64).ravel() / scale
+        noise = np.subtract(noisy, inside, dtype=np.float64).ravel() / scale
         if not noise.any():
             continue  # said by `_without_noise`
         sizes.append(np.abs(noise))
         unit = float(np.finfo(np.result_type(inside, np.float32)).eps)
-        rounding = 4 * unit * float(np.abs(emission.values).max() + np.abs(inside).max())
+        rounding = 4 * unit * float(np.abs(noisy).max() + np.abs(inside).max())
         near = max(near, (rounding + (mechanism.grid or 0.0)) / scale)
     drawn = np.sort(np.concatenate(sizes))
     again = int((np.diff(drawn) <= near).sum())

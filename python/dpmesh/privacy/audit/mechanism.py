@@ -46,9 +46,9 @@ class OneRelease:
         self, state: None, round: int, problem: Floats, exchange: Exchange, key: Key
     ) -> tuple[None, Info]:
         """Release the rows."""
-        noise = key.stream(Purpose.NOISE, round)
+        noise, coins = (key.stream(purpose, round) for purpose in (Purpose.NOISE, Purpose.QUANTIZE))
         values, release, bits = self.mechanism.release(
-            Sensitive(problem), self.sensitivity, noise, round=round
+            Sensitive(problem), self.sensitivity, noise, round=round, coins=coins
         )
         return None, Info((release,), bits, exchange(round, values))
 
@@ -107,11 +107,12 @@ def audit_mechanism(
     claim = claim_of(OneRelease(mechanism, sensitivity).plan(1), delta)
     rows = worst_pair(sensitivity, dim) if pair is None else _pair(*pair)
     scale = mechanism.noise_scale(sensitivity, rows[0].size)
-    streams = (key.stream(Purpose.NOISE, 0) for key in fresh_keys(key))
+    keys = fresh_keys(key)
 
     def scores(world: bool) -> npt.NDArray[np.float64]:
-        values = Sensitive(np.tile(rows[0] if world else rows[1], (runs, 1)))
-        released = mechanism.release(values, sensitivity, next(streams), round=0).values
+        values, own = Sensitive(np.tile(rows[0] if world else rows[1], (runs, 1))), next(keys)
+        noise, coins = (own.stream(purpose, 0) for purpose in (Purpose.NOISE, Purpose.QUANTIZE))
+        released = mechanism.release(values, sensitivity, noise, round=0, coins=coins).values
         return log_likelihood_ratio(released, *rows, mechanism.norm, scale, every_bit=every_bit)
 
     return tell_apart(claim, scores, runs=runs, confidence=confidence, what=f"{mechanism}")

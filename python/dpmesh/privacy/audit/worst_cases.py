@@ -218,7 +218,7 @@ def quantized(
 def _drift(run: Transcript) -> float:
     """Return the sum of a canary's releases, each weighted as if it moved by its sensitivity."""
     total = 0.0
-    for mechanism, _, (values, release, _) in run.passages:
+    for mechanism, _, _, (values, release, _) in run.passages:
         scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
         if scale > 0:
             total += float(values[0].sum()) * release.sensitivity.bound / scale**2
