@@ -269,14 +269,15 @@ class FederatedLearning:
             moves, loss = self.client_updates(state.w, some, t, problem, key)
             moved += kernels.column_sums(moves)
             losses.append(loss)
-        emission = self.mechanism.release(
-            Sensitive(moved[np.newaxis].astype(state.w.dtype)),
-            self.sensitivity,
-            key.stream(Purpose.NOISE, t),
-            round=t,
-            sampling=self.cohorts,
+        total = Sensitive(moved[np.newaxis].astype(state.w.dtype))
+        return self.release(total, t, key), np.concatenate(losses)
+
+    def release(self, total: Sensitive, t: int, key: Key) -> Emission:
+        """Release the sum of a cohort's clipped moves, shape (1, dim), with noise."""
+        noise = key.stream(Purpose.NOISE, t)
+        return self.mechanism.release(
+            total, self.sensitivity, noise, round=t, sampling=self.cohorts
         )
-        return emission, np.concatenate(losses)
 
     def sample(self, t: int, key: Key) -> Indices:
         """Draw the cohort S_t, ascending: secret."""

@@ -19,7 +19,7 @@ from dpmesh._validate import fail, instance, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.engines.flower.arrays import flat, unflat
 from dpmesh.engines.flower.client import client_sensitivity
-from dpmesh.keys import A_KEY, Key, Purpose
+from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.door import drawn_once
 from dpmesh.privacy.events import Release, Sensitivity
@@ -174,10 +174,12 @@ class DPFedLS(Strategy):
         answers = [by_client[client] for client in sorted(by_client)]
         usable = [move for answer in answers if (move := _move(answer, w)) is not None]
         moves = np.vstack([np.empty((0, w.shape[1]), w.dtype), *usable])
+        if self._is_central and len(moves):  # whatever the clients did
+            kernels.clip_rows(moves, self.algorithm.clipping_norm, out=moves)
+        total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(w.dtype)
         if self._is_central:
-            noisy, release = self._noisy_sum(moves, t)
+            noisy, release, _ = self.algorithm.release(Sensitive(total), t, self.key)
         else:
-            total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(w.dtype)
             noisy, release = Released(total), self._planned_by_client(t)
         self._ledger.append(release)
         self._state = self._server.absorb(self._state, noisy, t)
@@ -225,20 +227,6 @@ class DPFedLS(Strategy):
 
     def _planned_by_client(self, t: int) -> Release:
         return self.algorithm.mechanism.planned(t, self._by_client)
-
-    def _noisy_sum(self, moves: Floats, t: int) -> tuple[Released, Release]:
-        """Clip the moves again, whatever the clients did, and release their sum."""
-        if len(moves):
-            kernels.clip_rows(moves, self.algorithm.clipping_norm, out=moves)
-        total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(moves.dtype)
-        noisy, release, _ = self.algorithm.mechanism.release(
-            Sensitive(total),
-            self.algorithm.sensitivity,
-            self.key.stream(Purpose.NOISE, t),
-            round=t,
-            sampling=self.algorithm.cohorts,
-        )
-        return noisy, release
 
     def _connected(self, grid: Grid) -> list[int]:
         """Wait for all clients; return their node ids on the grid, ascending."""
