@@ -111,7 +111,7 @@ def launch(ranks: int, *arguments: object, program: bool = True) -> subprocess.C
 def succeed(ranks: int, *arguments: object, program: bool = True) -> str:
     done = launch(ranks, *arguments, program=program)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stderr
+    return done.stdout + done.stderr
 
 
 def assert_same(folder: Path, alone: dm.Run) -> None:
@@ -321,6 +321,7 @@ def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path
     said = succeed(3, *command, program=False)
     assert f"to go on after an end: mpiexec -n 3 dpmesh run {file} --engine mpi" in said
     assert "MB from a rank to others" in said
+    assert said.count(f"a page of them: dpmesh report {tmp_path / 'ranks'}") == 1
     assert len(re.search(r"processes by rank: (.*)", said)[1].split(", ")) == 3
     here = [sys.executable, *command[:4], "--folder", tmp_path / "alone"]
     subprocess.run(list(map(str, here)), check=True, timeout=600)
@@ -342,3 +343,15 @@ def test_what_cannot_run_on_ranks_is_named_once(tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert ended.stderr.count("partition.nodes") == 1
     assert "wanted at least 3, one for each rank" in ended.stderr
+
+
+def test_a_simulated_network_is_refused_on_ranks_before_anything_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file, folder = tmp_path / "experiment.toml", tmp_path / "ranks"
+    file.write_text(EXPERIMENT + "\n[network]\nloss = 0.1\n")
+    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--folder", folder]
+    ended = launch(2, *command, program=False)
+    assert ended.returncode != 0
+    assert ": network: wanted no such table on MPI" in ended.stderr
+    assert not folder.exists()

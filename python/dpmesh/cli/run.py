@@ -70,7 +70,7 @@ def run(
         typer.echo(f"Error: {first}{more}: {told}", err=True)
     if failed:
         raise typer.Exit(1)
-    typer.echo(f"results in {folder}; a page of them: dpmesh report {folder}")
+    _finished(folder)
 
 
 def _on_ranks(settings: Settings, folder: Path) -> None:
@@ -83,6 +83,8 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
     ranks = MPI.COMM_WORLD
     try:
         run_on_ranks(settings, folder)
+        if ranks.rank == 0:
+            _finished(folder)
         return
     except RankFailed as error:
         if error.__cause__ is not None:  # this is the rank that failed
@@ -101,6 +103,10 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
         typer.echo(message, err=True)
     ranks.Barrier()  # a launcher ends all ranks once one exits with an error
     raise typer.Exit(code)
+
+
+def _finished(folder: Path) -> None:
+    typer.echo(f"results in {folder}; a page of them: dpmesh report {folder}")
 
 
 @contextmanager

@@ -47,6 +47,8 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
             settled.fail("run.seed", "wanted a seed, by which all ranks deal out the same records")
         if experiment.algorithm.travels == "server":
             settled.fail("algorithm", "wanted one of gossip, or WithoutReplacement, on MPI")
+        if experiment.network is not None:
+            settled.fail("network", "wanted no such table on MPI, whose network is a real one")
         if experiment.nodes < ranks.size:
             settled.fail("partition.nodes", f"wanted at least {ranks.size}, one for each rank")
     missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
