@@ -67,6 +67,7 @@ def test_in_place_and_strided_forms_agree(x: np.ndarray, bound: float) -> None:
         (lambda: kernels.clip_rows([[np.nan, 1.0]], 1.0), "x: wanted finite values, got norm NaN"),
         (lambda: kernels.clip_rows([[np.inf, 1.0]], 1.0), "x: wanted finite values, got norm inf"),
         (lambda: kernels.clip_rows([[1.0]], 0.0), "bound: wanted .* greater than 0, got 0"),
+        (lambda: kernels.clip_rows([[3e-170]], 1e-170), "bound: wanted .* got 1e-170"),
         (lambda: kernels.clip_rows([[1.0]], np.nan), "bound: wanted a finite number, got nan"),
         (lambda: kernels.clip_rows([[1.0]], 1.0, norm=np.ones(2)), "norm: wanted one of 'l1',"),
         (lambda: kernels.clip_rows([[1.0]], 1.0, norm="l3"), "norm: wanted one of 'l1', 'l2'"),

@@ -64,7 +64,7 @@ def clip_rows(
     x
         Shape (..., dim), float32 or float64: one vector for each node (or record).
     bound
-        Largest norm, finite and positive.
+        Largest norm, finite and at least 1e-30.
     norm
         ``"l2"`` or ``"l1"``.
     out

@@ -4,7 +4,7 @@
 //! `x * min(1, bound / |x|)` in L2. In L1 they differ: [`clip_rows_in_place`] with [`Norm::L1`] scales the
 //! row (it keeps the direction), which bounds the L1 norm but is not the nearest point of the L1 ball.
 
-use crate::error::{positive, rows, same_len};
+use crate::error::{rows, same_len};
 use crate::parallel::{
     BLOCK, for_each_group, for_each_group_or_within, map_blocks, sum_blocks, vectorized,
 };
@@ -32,6 +32,10 @@ impl Norm {
 
 /// The norm of a row of up to this many elements is inlined: a call would cost more.
 const SHORT: usize = 64;
+
+/// The least norm that rows are clipped to. Far below it the squares of an `f64` row vanish, and the elements of an
+/// `f32` row have too few digits to stay within.
+const SMALLEST_BOUND: f64 = 1e-30;
 
 /// The norm of one row, summed in `f64`; NaN or infinite exactly if an element is, or if the sum overflows.
 pub fn norm<T: Real>(row: &[T], kind: Norm) -> f64 {
@@ -128,8 +132,8 @@ pub fn row_norms_into<T: Real>(
 /// The scaled norm may exceed `bound` by the rounding of `T`, about `1e-7` relative in `f32`.
 ///
 /// # Errors
-/// If `bound` is not finite and positive, `x` is not a whole number of rows, or the norm of a row is not finite; `x` is
-/// then unchanged.
+/// If `bound` is not finite and at least 1e-30, `x` is not a whole number of rows, or the norm of a row is not finite;
+/// `x` is then unchanged.
 pub fn clip_rows_in_place<T: Real>(
     x: &mut [T],
     dim: usize,
@@ -178,7 +182,10 @@ fn finite_norms<T: Real>(
     kind: Norm,
     bound: f64,
 ) -> Result<Vec<f64>, KernelError> {
-    positive("bound", bound)?;
+    if !(bound.is_finite() && bound >= SMALLEST_BOUND) {
+        let wanted = format!("a finite number of at least {SMALLEST_BOUND:e}");
+        return Err(KernelError::new("bound", wanted, format!("{bound:e}")));
+    }
     let mut norms = vec![0.0; rows("x", x.len(), dim)?];
     row_norms_into(x, dim, kind, &mut norms)?;
     match norms.iter().position(|n| !n.is_finite()) {
@@ -288,8 +295,8 @@ mod tests {
                 );
             }
         }
-        check::<f32>(3e38, &[1.0, 1e-3, 1e-6, 4.8e-7, 3e-8, 1e-9, 1e-20]);
-        check::<f64>(1e153, &[1.0, 1e-100, 1e-160]);
+        check::<f32>(3e38, &[1.0, 1e-3, 1e-6, 4.8e-7, 3e-8, 1e-9, 1e-20, 1e-30]);
+        check::<f64>(1e153, &[1.0, 1e-20, 1e-30]);
     }
 
     #[test]
@@ -309,6 +316,11 @@ mod tests {
         );
         let error = clip_rows_in_place(&mut [1.0_f32, 2.0], 2, Norm::L2, -1.0).unwrap_err();
         assert_eq!(error.argument, "bound");
+        let error = clip_rows_in_place(&mut [3e-170, 4e-170], 2, Norm::L2, 1e-170).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "bound: wanted a finite number of at least 1e-30, got 1e-170"
+        );
         let error = clip_rows_in_place(&mut [1.0_f32, 2.0, 3.0], 2, Norm::L2, 1.0).unwrap_err();
         assert_eq!(
             error.to_string(),
