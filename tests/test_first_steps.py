@@ -156,6 +156,7 @@ for needed in (
     lambda: dm.plots.network([[0, 1]], 2),
     lambda: dm.problems.JaxProblem,
     lambda: dm.problems.TorchProblem,
+    lambda: dm.problems.networks,
     lambda: dm.simulator.History().to_pandas(),
     lambda: dm.simulate(algorithm, problem, ring, rounds=1, progress=True),
 ):
@@ -165,7 +166,7 @@ for needed in (
         print(str(error).partition("pip install ")[2])
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    extras = ("data", *2 * ("flower", "mpi"), "plots", "jax", "torch", "pandas", "progress")
+    extras = ("data", *2 * ("flower", "mpi"), "plots", "jax", "torch", "jax", "pandas", "progress")
     assert said.stdout.split() == [f'"dpmesh[{extra}]"' for extra in extras]
 
 

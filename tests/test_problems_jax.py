@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -332,6 +333,30 @@ def test_functions_that_return_another_shape_are_named() -> None:
         replace(problem, loss=lambda params, x, y: (0.0, problem.scores(params, x)))
     with pytest.raises(TypeError):
         replace(problem, loss=lambda params, x: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: networks.convolutional((28, 28)), "image_shape: wanted 3 sizes, got "),
+        (lambda: networks.convolutional((0, 28, 1)), "image_shape: wanted an integer of at least"),
+        (lambda: networks.convolutional((8, 8, 1), channels=(4,)), "channels: wanted 2 sizes"),
+        (lambda: networks.convolutional((8, 8, 1), hidden=8), "hidden: wanted 2 sizes, got 8"),
+        (lambda: networks.convolutional((8, 8, 1), classes=1), "classes: wanted an integer of at"),
+        (
+            lambda: networks.strided_convolutional((12, 28, 1)),
+            "image_shape: wanted a height and a width of at least 13, got ",
+        ),
+        (lambda: networks.strided_convolutional((28, 28, 1), channels=(1, 0)), "channels: wanted"),
+        (lambda: networks.recurrent(1), "characters: wanted an integer of at least 2, got 1"),
+        (lambda: networks.recurrent(5, embedding=0), "embedding: wanted an integer of at least 1"),
+        (lambda: networks.recurrent(5, hidden=2.5), "hidden: wanted an integer of at least 1"),
+        (lambda: networks.recurrent(5, layers=0), "layers: wanted an integer of at least 1, got 0"),
+    ],
+)
+def test_networks_name_the_size_that_does_not_fit(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_an_algorithm_names_the_problem_that_it_cannot_learn() -> None:

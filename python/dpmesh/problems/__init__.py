@@ -1,7 +1,7 @@
 """What is learned: linear models on the kernels, models in JAX and PyTorch, and their constants.
 
-`JaxProblem` and `TorchProblem` are imported when they are first used, since each needs its extra:
-`jax`, `torch`.
+`JaxProblem`, the papers' `networks` for it, and `TorchProblem` are imported when they are first
+used, since each needs its extra: `jax`, `torch`.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ from dpmesh.problems.hindsight import BestPredictor, NotReached, best_fixed_pred
 from dpmesh.problems.linear import LinearProblem
 
 if TYPE_CHECKING:
+    from dpmesh.problems import networks
     from dpmesh.problems.jax_model import JaxProblem
     from dpmesh.problems.torch_model import TorchProblem
 
@@ -25,12 +26,16 @@ __all__ = [
     "TorchProblem",
     "best_fixed_predictor",
     "linear_constants",
+    "networks",
 ]
 
 _HOMES = {"JaxProblem": "jax_model", "TorchProblem": "torch_model"}
 
 
 def __getattr__(name: str) -> object:
+    if name == "networks":
+        with needed_by(name):
+            return import_module(f"dpmesh.problems.{name}")
     if name in _HOMES:
         with needed_by(name):
             return getattr(import_module(f"dpmesh.problems.{_HOMES[name]}"), name)

@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from dpmesh._validate import fail, integer
 
 Params = dict[str, Any]
 
@@ -39,7 +41,16 @@ def convolutional(
         Height, width, channels of an image; (32, 32, 3) gives the paper's 3.4 million parameters.
     classes, channels, hidden
         Widths of the layers.
+
+    Raises
+    ------
+    ValueError
+        If a size is not an integer of at least 1 (of 2 for `classes`).
     """
+    _check_sizes("image_shape", image_shape, 3)
+    _check_sizes("channels", channels, 2)
+    _check_sizes("hidden", hidden, 2)
+    integer("classes", classes, at_least=2)
     height, width, depth = image_shape
     kernels = {
         "conv1": (5, 5, depth, channels[0]),
@@ -85,8 +96,18 @@ def strided_convolutional(
         Height, width, channels of an image, at least 13 by 13.
     classes, channels
         Widths of the layers.
+
+    Raises
+    ------
+    ValueError
+        If an image is too small, or a size is not an integer of at least 1 (of 2 for `classes`).
     """
+    _check_sizes("image_shape", image_shape, 3)
+    _check_sizes("channels", channels, 2)
+    integer("classes", classes, at_least=2)
     height, width, depth = image_shape
+    if min(height, width) < 13:
+        fail("image_shape", "a height and a width of at least 13", image_shape)
     kernels = {"conv1": (5, 5, depth, channels[0]), "conv2": (5, 5, *channels)}
     places = prod(((side - 3) // 2 - 3) // 2 for side in (height, width))
 
@@ -118,7 +139,16 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
         Number of distinct characters; a record is a row of their codes, its label the next code.
     embedding, hidden, layers
         Widths and number of the layers.
+
+    Raises
+    ------
+    ValueError
+        If a size is not an integer of at least 1 (of 2 for `characters`).
     """
+    integer("characters", characters, at_least=2)
+    integer("embedding", embedding, at_least=1)
+    integer("hidden", hidden, at_least=1)
+    integer("layers", layers, at_least=1)
 
     def start(key: Any) -> Params:
         first, last, *keys = jax.random.split(key, layers + 2)
@@ -147,6 +177,14 @@ def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any
         return -jax.nn.log_softmax(scores(params, features))[label]
 
     return loss
+
+
+def _check_sizes(name: str, given: Sequence[int], count: int) -> None:
+    """Fail unless these are `count` integers of at least 1."""
+    if not isinstance(given, Sequence) or len(given) != count:
+        fail(name, f"{count} sizes", given)
+    for size in given:
+        integer(name, size, at_least=1)
 
 
 def _patches(image: Any, *, stride: int = 1) -> Any:
