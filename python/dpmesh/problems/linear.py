@@ -192,14 +192,7 @@ class LinearProblem:
         return self._order.take(places, mode="clip")  # no bounds check, which takes as long again
 
     def gradient(
-        self,
-        params: npt.ArrayLike,
-        batches: Batches,
-        *,
-        clipping_norm: float | None = None,
-        norm: Norm = "l2",
-        divide_by: float | None = None,
-        out: FloatArray | None = None,
+        self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float | None = None
     ) -> FloatArray:
         """Gradient of each node's objective on its batch, see `kernels.linear_gradient`."""
         return kernels.linear_gradient(
@@ -208,9 +201,6 @@ class LinearProblem:
             classes=self.classes,
             regularization=self.regularization,
             clipping_norm=clipping_norm,
-            norm=norm,
-            divide_by=divide_by,
-            out=out,
         )
 
     def step(
@@ -221,7 +211,6 @@ class LinearProblem:
         *,
         clipping_norm: float | None = None,
         norm: Norm = "l2",
-        divide_by: float | None = None,
         radius: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
@@ -234,7 +223,6 @@ class LinearProblem:
             regularization=self.regularization,
             clipping_norm=clipping_norm,
             norm=norm,
-            divide_by=divide_by,
             radius=radius,
             out=out,
         )
@@ -255,16 +243,10 @@ class LinearProblem:
             regularization=self.regularization,
         )
 
-    def objective(
-        self, params: npt.ArrayLike, batches: Batches, *, divide_by: float | None = None
-    ) -> npt.NDArray[np.float64]:
+    def objective(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
         """Each node's objective on its batch, shape (nodes,), see `kernels.linear_loss`."""
         return kernels.linear_loss(
-            params,
-            *self._model(batches),
-            classes=self.classes,
-            regularization=self.regularization,
-            divide_by=divide_by,
+            params, *self._model(batches), classes=self.classes, regularization=self.regularization
         )
 
     def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
