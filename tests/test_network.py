@@ -257,10 +257,28 @@ def test_a_server_sends_again_until_it_arrives() -> None:
     assert failing.parameters.tobytes() == ideal.parameters.tobytes()
     assert failing.ledger == ideal.ledger
     assert failing.traffic.messages > 1.3 * ideal.traffic.messages
-    with pytest.raises(ValueError, match="network: wanted one where everybody is present"):
-        run(Network(offline=0.1), **options)
-    with pytest.raises(ValueError, match="network: wanted one where everybody is present"):
-        run(Network(max_delay=1), **options)
+    for refused, told in (
+        (Network(offline=0.1), "got offline=0.1"),
+        (Network(late_fraction=0.2, max_delay=1), "got late_fraction=0.2, max_delay=1"),
+    ):
+        with pytest.raises(ValueError, match=f"a server waits for everybody, {told}$"):
+            run(refused, **options)
+
+
+@pytest.mark.parametrize("network", [None, Network(latency=0.1)])
+@pytest.mark.parametrize("travels", ["server", "token"])
+def test_messages_that_no_network_counts_must_be_told(travels: str, network: Any) -> None:
+    """A run that did not tell them sent 0 megabytes in 0 seconds."""
+
+    class Untold(dm.FederatedLearning):
+        def step(self, *arguments: Any) -> Any:
+            state, info = super().step(*arguments)
+            return state, replace(info, messages=None)
+
+    Untold.travels = travels
+    algorithm = Untold(4, 0.5, 1.0, 1.0, local_epochs=1)
+    with pytest.raises(ValueError, match="algorithm: wanted one whose Info tells how many messages"):
+        run(network, algorithm=algorithm, topology=None, rounds=1)
 
 
 @given(least=st.integers(0, 3), more=st.integers(0, 3), round=st.integers(0, 20))

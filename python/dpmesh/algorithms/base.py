@@ -52,8 +52,8 @@ class Info:
         before it learned from them; shape (nodes,). None if nobody learned. It may be called until
         the next round in which somebody learns, and what it reads must not change before then.
     messages
-        How many messages were sent, if the algorithm decides that; None if one went over every link
-        of the network.
+        How many messages were sent by server or token, each of `bits_per_node`. None with gossip,
+        where the network decides: one goes over every link.
     records
         Shape (nodes, batch_size): the records used, if each is used only once; regret needs them.
     """

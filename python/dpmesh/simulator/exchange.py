@@ -84,7 +84,7 @@ class Broadcast(Instant):
 
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what the algorithm reports as sent."""
-        sent = info.messages or 0
+        sent = _messages(info)
         return Traffic(sent, sent * int(info.bits_per_node))
 
 
@@ -239,7 +239,7 @@ class TimedServer:
 
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
-        sent = info.messages or 0
+        sent = _messages(info)
         clients = self._conditions.some_nodes(round, (sent + 1) // 2)
         down_and_up = np.concatenate([clients, clients])[:sent]
         tries = self._conditions.attempts(round, sent)
@@ -282,7 +282,7 @@ class TimedToken:
 
     def traffic(self, round: int, info: Info) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
-        sent = info.messages or 0
+        sent = _messages(info)
         holders = self._conditions.some_nodes(round, sent)
         tries = self._conditions.attempts(round, sent)
         times = tries * self._conditions.transfer(round, holders, info.bits_per_node)
@@ -298,10 +298,19 @@ class TimedToken:
 
 
 def _all_present(conditions: Conditions, wanted_by: str) -> None:
-    network = conditions.network
-    if network.has_absences or network.max_delay:
-        got = "nodes that are offline or late, or messages that are"
-        fail("network", f"one where everybody is present, for {wanted_by}", got)
+    """Fail unless nobody is offline or late: a server and a token wait for their messages."""
+    limited = ("offline", "late_fraction", "max_delay")
+    given = ((name, getattr(conditions.network, name)) for name in limited)
+    if got := ", ".join(f"{name}={value}" for name, value in given if value):
+        fail("network", f"{', '.join(limited)} of 0, since {wanted_by} waits for everybody", got)
+
+
+def _messages(info: Info) -> int:
+    """Return how many messages were sent where no network of neighbours decides that."""
+    if info.messages is None:
+        wanted = "one whose Info tells how many messages travelled by server or token"
+        fail("algorithm", wanted, "messages=None")
+    return info.messages
 
 
 def _sent(tries: npt.NDArray[np.int64], info: Info) -> Traffic:

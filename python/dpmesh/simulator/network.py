@@ -157,11 +157,6 @@ class Network:
         integer("max_delay", self.max_delay)
         integer("min_delay", self.min_delay, below=self.max_delay + 1)
 
-    @property
-    def has_absences(self) -> bool:
-        """Whether nodes can be away."""
-        return self.offline > 0 or self.late_fraction > 0
-
 
 class _Use(IntEnum):
     """Purposes of random numbers."""
