@@ -173,7 +173,11 @@ def test_examples_of_the_docstrings() -> None:
         (lambda: accounting.calibrate_noise(lambda s: 1 / s, 1, guess=0), "guess: wanted a finite"),
         (
             lambda: accounting.calibrate_noise(lambda _: 2.0, 1.0),
-            "target_epsilon: wanted an epsilon that noise attains, such as 2.0, got 1.0",
+            r"target_epsilon: wanted at least 2.0, which it costs at any noise .*, got 1.0",
+        ),
+        (
+            lambda: accounting.calibrate_noise(lambda s: 2.0 + 1 / s, 1.0),
+            r"target_epsilon: wanted an epsilon that noise attains, such as 2\.0.*, got 1.0",
         ),
         (
             lambda: accounting.calibrate_noise(lambda _: 0.5, 1.0),

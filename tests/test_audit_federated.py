@@ -5,6 +5,8 @@ Confidence and power are those of test_audit_online.py.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from faulty_federated import HalvedNoise, MissingFactor2, NoNoiseDrawn, PastTheDoor, RealisedBatch
@@ -148,3 +150,19 @@ def test_one_run_with_orthogonal_clients_sees_gross_faults() -> None:
 def test_clients_without_a_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"pulls: wanted .* got pulls \(2, 1\), present \(3,\)"):
         PullingClients(np.ones((2, 1)), np.ones(3, dtype=bool))
+
+
+def test_the_plan_says_whether_the_canary_is_absent() -> None:
+    """Variants of users need no `sampling`."""
+
+    @dataclass(frozen=True)
+    class Variant:
+        clients: int
+        drawn: str
+
+        def plan(self, rounds):
+            return federated(clients=self.clients, sampling=self.drawn).plan(rounds)
+
+    for sampling, missing in (("poisson", 1), ("uniform", 0)):
+        pair, _ = worst_cases.federated(Variant(3, sampling))
+        assert pair.problem.present.sum() - pair.neighbor.present.sum() == missing

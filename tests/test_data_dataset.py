@@ -72,7 +72,7 @@ def test_a_table_of_pandas_may_have_columns_of_several_types() -> None:
     np.testing.assert_array_equal(Dataset(nullable, [1, -1]).features, found)
     assert Dataset(table[["a"]].astype(np.float32), [1, -1]).features.dtype == np.float32
     nullable.loc[1, "a"] = pandas.NA
-    with pytest.raises(ValueError, match=r"features: wanted finite numbers, got nan at \[1, 0\]"):
+    with pytest.raises(ValueError, match=r"finite numbers, got nan at \[1, 0\], in column 'a'$"):
         Dataset(nullable, [1, -1])
     with pytest.raises(
         ValueError, match=r"features: wanted columns of numbers, got 'd' of (str|obj)"

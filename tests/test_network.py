@@ -277,7 +277,7 @@ def test_messages_that_no_network_counts_must_be_told(travels: str, network: Any
 
     Untold.travels = travels
     algorithm = Untold(4, 0.5, 1.0, 1.0, local_epochs=1)
-    with pytest.raises(ValueError, match="algorithm: wanted one whose Info tells how many messages"):
+    with pytest.raises(ValueError, match="algorithm: wanted one whose Info tells how many mes"):
         run(network, algorithm=algorithm, topology=None, rounds=1)
 
 

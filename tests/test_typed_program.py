@@ -25,7 +25,8 @@ def until_good(round: int, values: dict[str, float]) -> None:
 
 def test_the_types_of_a_program() -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))
-    mine = dm.Dataset(x, np.sign(x[:, 0]).astype(int), "mine")
+    mine = dm.Dataset(x, x[:, 0] > 0, "mine").relabelled(lambda label: 2 * label - 1)
+    assert mine.take([0, 1]).records == mine.take(np.array([0, 1])).records == 2
     for parts in [np.arange(20), np.arange(20, 40)], np.array_split(np.arange(40), 2):
         problem = dm.LinearProblem(mine, parts, "logistic", test=mine)
     online = dm.OnlineLearning(epsilon=None)

@@ -18,7 +18,7 @@ from dpmesh.kernels._memory import empty
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Dataset:
     """Labelled records: one row of features and one label each.
 
@@ -32,8 +32,8 @@ class Dataset:
         become float64), a pandas table of numbers, or a scipy sparse matrix, kept
         as a CSR array with sorted, unique column indices and never made dense.
     labels
-        Shape (records,): integers (classes, or -1 and +1), kept as int64, or finite real targets,
-        kept as float64.
+        Shape (records,): integers (classes, or -1 and +1) or booleans, kept as int64, or finite
+        real targets, kept as float64.
     name
         The name in reports and plots.
 
@@ -46,15 +46,19 @@ class Dataset:
 
     features: FloatArray | sparse.csr_array
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float64]
-    name: str = "given data"
+    name: str
 
-    def __post_init__(self) -> None:
-        features = _read_only_features(self.features)
-        labels = _read_only_labels(self.labels, records=features.shape[0])
-        if not isinstance(self.name, str) or not self.name:
-            fail("name", "a text that is not empty", repr(self.name))
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "labels", labels)
+    def __init__(  # takes more types than it keeps
+        self,
+        features: npt.ArrayLike | sparse.sparray | sparse.spmatrix,
+        labels: npt.ArrayLike,
+        name: str = "given data",
+    ) -> None:
+        object.__setattr__(self, "features", _read_only_features(features))
+        object.__setattr__(self, "labels", _read_only_labels(labels, records=self.records))
+        if not isinstance(name, str) or not name:
+            fail("name", "a text that is not empty", repr(name))
+        object.__setattr__(self, "name", name)
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {self.records} records of {self.dim} features)"
@@ -69,7 +73,9 @@ class Dataset:
         """Number of features of one record."""
         return int(self.features.shape[1])
 
-    def take(self, indices: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Dataset:
+    def take(
+        self, indices: npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | list[int]
+    ) -> Dataset:
         """Return the records at these indices, in their order, or those that a mask selects.
 
         Raises
@@ -109,7 +115,7 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
             dense = _numbers_of_table(value)
         dense = np.require(_floats(dense), requirements=["C", "A"])
         _two_axes(dense.shape)
-        _finite("features", dense)
+        _finite("features", dense, columns=getattr(value, "columns", None))
         return read_only(dense)
     _two_axes(value.shape)
     csr = sparse.csr_array(value)
@@ -150,7 +156,8 @@ def _two_axes(shape: tuple[int, ...]) -> None:
         fail("features", "shape (records, dim), both at least 1", f"shape {shape}")
 
 
-def _finite(argument: str, values: FloatArray) -> None:
+def _finite(argument: str, values: FloatArray, columns: Any = None) -> None:
     if values.size and not kernels.all_finite(values):
         position = np.argwhere(~np.isfinite(values))[0].tolist()
-        fail(argument, "finite numbers", f"{values[tuple(position)]} at {position}")
+        where = "" if columns is None else f", in column {columns[position[1]]!r}"
+        fail(argument, "finite numbers", f"{values[tuple(position)]} at {position}{where}")

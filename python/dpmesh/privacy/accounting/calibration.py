@@ -73,14 +73,17 @@ def calibrate_noise(
     """
     target_epsilon = positive("target_epsilon", target_epsilon)
     enough = short = guess = positive("guess", guess)
-    cost = short_cost = epsilon_of(guess)
+    at_guess = cost = short_cost = epsilon_of(guess)
     stride = _stride(cost, target_epsilon)
     while not cost <= target_epsilon:
         short, short_cost = enough, cost
         enough, stride = enough * stride, min(2.0, stride * stride)
         if enough > guess * _RANGE:
             some = f"such as {cost}" if cost < inf else "at a delta above 0 if it is Gaussian"
-            fail("target_epsilon", f"an epsilon that noise attains, {some}", target_epsilon)
+            wanted = f"an epsilon that noise attains, {some}"
+            if cost == at_guess < inf:
+                wanted = f"at least {cost}, which it costs at any noise (is the noise used?)"
+            fail("target_epsilon", wanted, target_epsilon)
         cost = epsilon_of(enough)
     while short_cost <= target_epsilon:
         enough, cost = short, short_cost

@@ -114,9 +114,10 @@ def federated(
     canaries
         Clients of the crowd, and dimensions of its model.
     """
+    absent = algorithm.plan(rounds).neighboring_relation == "add_remove"
 
     def clients(coins: Coins, directions: npt.NDArray[np.float64]) -> PullingClients:
-        if algorithm.sampling == "poisson":
+        if absent:
             return PullingClients(directions, present=coins)
         signs = np.where(coins, 1, -1)[:, np.newaxis]
         return PullingClients(signs * directions, present=np.ones_like(coins))
