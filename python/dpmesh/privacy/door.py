@@ -2,10 +2,10 @@
 
 A keeper is asked before a release gets its noise, and may refuse it. A watcher sees the values
 before and after their noise. A carrier learns how they are packed. The list of draws refuses noise
-that an earlier release of the run has had. Each applies only to the `with` block of its own thread
-or task, so that other runs are unaffected, and to tasks started there, and to threads if Python
-hands the context on to them, as free-threaded CPython does from 3.14 on. So several threads may ask
-a keeper at once.
+that an earlier release of the run has had, and knows which values must not travel without it. Each
+applies only to the `with` block of its own thread or task, so that other runs are unaffected, and
+to tasks started there, and to threads if Python hands the context on to them, as free-threaded
+CPython does from 3.14 on. So several threads may ask a keeper at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dpmesh._validate import fail
 from dpmesh.keys import Purpose, Stream
-from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 
 if TYPE_CHECKING:
     from dpmesh.privacy.compression import Compressed
@@ -88,7 +90,7 @@ def watched_by(watcher: Watcher) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def drawn_once(first_round: int = 0) -> Iterator[None]:
+def drawn_once(first_round: int = 0, *, seeded: bool = True) -> Iterator[None]:
     """Refuse a second release with the same noise within the block, which is one run.
 
     The difference of the two would have none.
@@ -97,9 +99,31 @@ def drawn_once(first_round: int = 0) -> Iterator[None]:
     ----------
     first_round
         Rounds before it are over.
+    seeded
+        Whether noise may come from a seeded key: not if the report is to say that nobody knows it.
     """
-    with _standing(draws=Draws(first_round)):  # a new list each time, also as a decorator
+    with _standing(draws=Draws(first_round, seeded)):  # a new list each time, also as a decorator
         yield
+
+
+def check_released(argument: str, values: Floats) -> None:
+    """Fail if values share memory with those to which a release of this round added its noise.
+
+    Raises
+    ------
+    ValueError
+        Which calls the values `argument`.
+    """
+    draws = DOOR.get().draws
+    if draws is not None and draws.hides(values):
+        fail(argument, "the values that a release returned", "those that it was given")
+
+
+def forget_hidden() -> None:
+    """Let go of what the releases of a round were given."""
+    draws = DOOR.get().draws
+    if draws is not None:
+        draws.hidden.clear()
 
 
 @contextmanager
@@ -118,12 +142,27 @@ class Draws:
     ----------
     first_round
         The first round that is not over.
+    seeded
+        Whether streams may be of a seeded key.
+
+    Attributes
+    ----------
+    hidden
+        By purpose, the last rows to which noise is added in this round.
     """
 
-    def __init__(self, first_round: int) -> None:
-        self._round = first_round
+    def __init__(self, first_round: int, seeded: bool) -> None:
+        self._round, self._seeded = first_round, seeded
         self._one_at_a_time = Lock()
         self._drawn: dict[int, _Draw | set[tuple[float, float]]] = {}
+        self.hidden: dict[int, Floats] = {}
+
+    def hides(self, values: Floats) -> bool:
+        """Whether values share memory with some that are hidden."""
+        for rows in [*self.hidden.values()]:  # any(..) would take twice as long
+            if np.may_share_memory(np.asarray(values), rows):
+                return True
+        return False
 
     def add(self, argument: str, stream: Stream, shape: tuple[int, ...]) -> None:
         """Record that rows of this shape draw from a stream.
@@ -131,16 +170,19 @@ class Draws:
         Raises
         ------
         ValueError
-            If the round is over, or one of the rows has drawn the same before. The error calls the
-            stream `argument`.
+            If the round is over, one of the rows has drawn the same before, or the stream is of a
+            seeded key and the run's is not. The error calls the stream `argument`.
         """
         purpose, t = stream.purpose, stream.round
+        if stream.is_seeded and not self._seeded:
+            fail(argument, "one of the run's key", "one of a seeded key")
         with self._one_at_a_time:
             if t != self._round:
                 if t < self._round:
                     fail(argument, f"one of round {self._round} or later", f"one of round {t}")
                 self._round = t
                 self._drawn.clear()
+                self.hidden.clear()
             before = self._drawn.get(purpose)
             if before is None:  # as a rule: nothing to compare
                 self._drawn[purpose] = stream, shape

@@ -198,7 +198,7 @@ class Mechanism(ABC):
             compression, a noisy row is so long that its type rounds it by more than the
             sensitivity, the noise is smaller than the type's normal numbers or exceeds 2**25 times
             the grid, a compressor gets no coins, the release is over the run's budget, or a stream
-            is of another round or has served another release of the run.
+            is of another round or key than the run's, or has served another release of it.
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         inside = _rows(values)
@@ -209,6 +209,8 @@ class Mechanism(ABC):
             instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
             stream = _of(nodes, stream, inside)
             door.draw("stream", stream, round, inside.shape)
+            if door.draws is not None and self.law != "none":
+                door.draws.hidden[stream.purpose] = inside
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
         if self.clipping_norm is not None:

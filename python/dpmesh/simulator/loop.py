@@ -190,7 +190,7 @@ def simulate(
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
-    loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early)
+    loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early, seeded)
     why = loop.run_all(progress and ranks.is_root)
 
     end, released = ranks.gather(run.remembered()), ledger.plan
@@ -255,6 +255,8 @@ class _Loop:
     rewinds: bool
     ends_early: bool
     """Whether the rounds before one that fails count."""
+    seeded: bool
+    """Whether a key of the run is seeded, which its report says."""
 
     def run_all(self, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
@@ -264,7 +266,7 @@ class _Loop:
         with (
             Interrupt(deferred=self.saved is not None or patient, patient=patient) as interrupt,
             self.ranks.at_door(self.ledger.admit),
-            drawn_once(first_round=ledger[-1].round + 1 if ledger else 0),
+            drawn_once(ledger[-1].round + 1 if ledger else 0, seeded=self.seeded),
         ):
             for t in left:
                 try:

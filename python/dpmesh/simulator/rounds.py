@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange, Info
 from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key
+from dpmesh.privacy.door import check_released, forget_hidden
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.types import Released
 from dpmesh.simulator.exchange import Carrier
@@ -64,8 +67,9 @@ class Step(NamedTuple):
 def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
     """Return the exchange of one round, over which no more messages travel than were released.
 
-    `releases` returns the number of releases in this round; a message too many is a ValueError.
-    What it returns cannot be written to: a step in place would make it private.
+    `releases` returns the number of releases in this round; a message too many is a ValueError, and
+    so is one from before its noise. What it returns cannot be written to: a step in place would
+    make it private.
     """
     travelled = 0
 
@@ -75,6 +79,7 @@ def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
         if travelled > releases():
             wanted = "ones from Mechanism.release, with sensitivity 0 if no data is in them"
             fail("messages", wanted, f"{travelled} in round {round}, after {releases()}")
+        check_released("messages", messages)
         return Released(read_only(exchange(round, messages)))
 
     return carried
@@ -107,14 +112,26 @@ class Rounds:
         Raises
         ------
         ValueError
-            If a message travels without a release.
+            If a message travels without a release, or the round tells as received what was not.
         """
         exchange = only_released(self.exchange, releases)
         told = self.algorithm.step(self.at.state, self.at.rounds, self.problem, exchange, self.key)
         if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Info)):
             wanted = "one whose step returns a state and an Info"
             fail("algorithm", wanted, f"{type(self.algorithm).__name__} with {reprlib.repr(told)}")
+        self._check_received(*told)
+        forget_hidden()
         return Step(*told)
+
+    def _check_received(self, state: Any, info: Info) -> None:
+        """Fail if the messages that may be published are nodes' own values."""
+        received = np.asarray(info.received)
+        if not received.flags.writeable:
+            return  # as what left the door
+        check_released("received", received)
+        travels, own = self.algorithm.travels, self.algorithm.parameters(state)
+        if travels == "gossip" and np.may_share_memory(received, own):
+            fail("received", "what the exchange returned", "the nodes' own parameters")
 
     def accept(self, step: Step, releases: tuple[Release, ...]) -> bool:
         """Record what happened, with the releases of all nodes.

@@ -1,0 +1,115 @@
+"""What algorithms of a user's own send and call received has its noise, which nobody knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh.algorithms import Info, Travel
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy import Gaussian, Plan, Sensitivity
+
+GIVEN = "wanted the values that a release returned, got those that it was given"
+ONE = Sensitivity(1.0, "l2", "a test")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A node releases its state and steps from what it receives."""
+
+    travels: ClassVar[Travel] = "gossip"
+
+    def plan(self, rounds: int) -> Plan:
+        planned = (Gaussian(1.0).planned(t, ONE) for t in range(rounds))
+        return Plan(tuple(planned), "replace_one", "record")
+
+    def init(self, problem: Any, key: Key) -> Any:
+        return problem.zeros()
+
+    def key(self, key: Key) -> Key:
+        return key
+
+    def sent(self, state: Any, released: Any) -> Any:
+        return released
+
+    def told(self, state: Any, received: Any, after: Any) -> Any:
+        return received
+
+    def step(self, state: Any, t: int, problem: Any, exchange: Any, key: Key) -> Any:
+        noise = self.key(key).stream(Purpose.NOISE, t)
+        values, release, bits = Gaussian(1.0).release(state, ONE, noise, round=t)
+        received = exchange(t, self.sent(state, values))
+        after = received + 7.0
+        return after, Info((release,), bits, self.told(state, received, after))
+
+    def parameters(self, state: Any) -> Any:
+        return state
+
+
+class SendsItsState(Steps):
+    def sent(self, state: Any, released: Any) -> Any:
+        return state
+
+
+class SendsPartOfIt(Steps):
+    def sent(self, state: Any, released: Any) -> Any:
+        return state[:, ::2]
+
+
+class SendsSmoothed(Steps):
+    """Whatever is computed from a release is one."""
+
+    def sent(self, state: Any, released: Any) -> Any:
+        return dm.kernels.smooth(released, 1.0)
+
+
+class TellsItsState(Steps):
+    def told(self, state: Any, received: Any, after: Any) -> Any:
+        return state
+
+
+class TellsItsNextState(Steps):
+    def told(self, state: Any, received: Any, after: Any) -> Any:
+        return after
+
+
+class OwnKey(Steps):
+    def key(self, key: Key) -> Key:
+        return Key.seeded(3)
+
+
+def simulate(algorithm: Steps, key: Key) -> dm.Run:
+    rng = np.random.default_rng(0)
+    records = dm.Dataset(rng.normal(size=(4, 3)), np.array([1, -1, 1, -1]))
+    problem = dm.LinearProblem(records, np.split(np.arange(4), 2), "logistic")
+    return dm.simulate(algorithm, problem, dm.topology.complete(2), rounds=2, key=key, metrics=[])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (SendsItsState(), f"messages: {GIVEN}"),
+        (SendsPartOfIt(), f"messages: {GIVEN}"),
+        (TellsItsState(), f"received: {GIVEN}"),
+        (TellsItsNextState(), "received: wanted what the exchange returned, got the nodes' own"),
+    ],
+)
+def test_values_from_before_their_noise_are_refused(algorithm: Steps, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate(algorithm, Key.seeded(1))
+
+
+def test_what_is_computed_from_releases_travels() -> None:
+    assert simulate(SendsSmoothed(), Key.seeded(1)).privacy.releases == 2
+
+
+def test_noise_of_a_seeded_key_is_refused_where_the_report_would_hide_it() -> None:
+    assert any("seed" in said for said in simulate(OwnKey(), Key.seeded(1)).privacy.assumptions)
+    with pytest.raises(
+        ValueError, match="stream: wanted one of the run's key, got one of a seeded"
+    ):
+        simulate(OwnKey(), Key.generate())
