@@ -85,12 +85,17 @@ def sensitivities(
         If an argument is out of its range.
     """
     integer("iterations", iterations, at_least=1)
-    alpha, beta, fresh, spread = _checked(
-        step_size, consensus_step_size, gradient_bound, sample_size, mode, smoothness
-    )
+    alpha = positives("step_size", step_size)
+    beta = positives("consensus_step_size", consensus_step_size)
+    bound = positive("gradient_bound", gradient_bound)
+    sizes = counts("sample_size", sample_size)
+    if np.any(sizes < 1):
+        fail("sample_size", "integers of at least 1", np.min(sizes))
+    fresh, spread = bound / sizes, _spread(mode, smoothness, alpha, beta)
     states = np.zeros((iterations + 1, *np.broadcast_shapes(alpha.shape, beta.shape, fresh.shape)))
-    for k in range(iterations):
-        states[k + 1] = _next(states[k], alpha, beta, fresh, spread, gradient_bound)
+    for k, state in enumerate(states[:-1]):
+        carried = np.where(state > 0, spread * np.where(state > 0, state, 1.0), 0.0)
+        states[k + 1] = np.abs(1 - beta) * state + alpha * np.minimum(fresh + carried, bound)
     return states[1:]
 
 
@@ -118,24 +123,6 @@ def next_sensitivity(
     return abs(1 - beta) * state + alpha * min(fresh + carried, bound)
 
 
-def _checked(
-    step_size: npt.ArrayLike,
-    consensus_step_size: npt.ArrayLike,
-    gradient_bound: float,
-    sample_size: npt.ArrayLike,
-    mode: Mode,
-    smoothness: float,
-) -> tuple[Floats, Floats, Floats, float]:
-    """Return alpha, beta, C / gamma, and the Lipschitz constant that the mode counts."""
-    alpha = positives("step_size", step_size)
-    beta = positives("consensus_step_size", consensus_step_size)
-    gradient_bound = positive("gradient_bound", gradient_bound)
-    sizes = counts("sample_size", sample_size)
-    if np.any(sizes < 1):
-        fail("sample_size", "integers of at least 1", np.min(sizes))
-    return alpha, beta, gradient_bound / sizes, _spread(mode, smoothness, alpha, beta)
-
-
 def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats | float) -> float:
     """Return the Lipschitz constant that the mode counts."""
     one_of("mode", mode, MODES)
@@ -148,14 +135,6 @@ def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats |
             f" {np.max(alpha * smoothness):.4g}"
         )
     return smoothness if mode == "safe" else 0.0
-
-
-def _next(
-    state: Floats, alpha: Floats, beta: Floats, fresh: Floats, spread: float, bound: float
-) -> Floats:
-    carried = np.where(state > 0, spread * np.where(state > 0, state, 1.0), 0.0)
-    moved = np.minimum(fresh + carried, bound)
-    return np.abs(1 - beta) * state + alpha * moved
 
 
 def theorem_1(
