@@ -12,7 +12,7 @@ from faulty_online import MissingFactor2
 
 from dpmesh.algorithms import OnlineLearning
 from dpmesh.keys import Key
-from dpmesh.privacy import Laplace, Sensitivity
+from dpmesh.privacy import Gaussian, Laplace, Mechanism, Sensitivity
 from dpmesh.privacy.audit import (
     alone,
     audit_algorithm,
@@ -60,6 +60,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
 
     code, output = audit()
     assert code == 0, output
+    assert {"gaussian", "laplace"} < set(CASES)
     assert all(f"{name}: " in output for name in CASES)
     assert output.count("consistent, which proves nothing") == 3 * len(CASES)
     monkeypatch.setitem(
@@ -69,9 +70,20 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
     assert (code, "leaks more than it claims: online" in output) == (1, True)
     assert audit("federated")[0] == 0
     code, output = audit("nonsense")
-    assert (code, "algorithm: wanted one of" in output) == (2, True)
+    assert (code, "name: wanted one of" in output) == (2, True)
     code, output = audit("online", "--confidence", "1")
     assert (code, output) == (2, "Error: confidence: wanted a number in (0, 1), got 1.0\n")
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(1.0), Gaussian(1.0, grid=2.0**-20), Laplace(1.0)])
+def test_a_bare_mechanism_claims_something(mechanism: Mechanism) -> None:
+    norm = "l1" if isinstance(mechanism, Laplace) else "l2"
+    case = worst_cases.mechanism(mechanism, Sensitivity(1.0, norm, "a test"), canaries=50)
+    results = list(audit_layers(*case, runs=50, confidence=1 - 1e-3, key=Key.seeded(1)))
+    assert len(results) == 3
+    for result in results:
+        assert not result.violated
+        assert "inf" not in str(result)
 
 
 def test_each_layer_flags_a_missing_factor() -> None:

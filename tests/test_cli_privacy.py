@@ -32,15 +32,15 @@ def number(name: str, output: str) -> float:
 
 
 def test_every_algorithm_is_priced_and_audited() -> None:
-    from dpmesh.cli.audit import CASES
+    from dpmesh.cli.audit import ALGORITHMS
     from dpmesh.cli.privacy import privacy
     from dpmesh.experiments.parts import SECTIONS
 
     priced = {
         command.callback.__name__.replace("_", "-") for command in privacy.registered_commands
     }
-    assert priced == set(CASES)
-    assert len(CASES) == len(SECTIONS["algorithm"])
+    assert priced == set(ALGORITHMS)
+    assert len(ALGORITHMS) == len(SECTIONS["algorithm"])
 
 
 @pytest.mark.parametrize(

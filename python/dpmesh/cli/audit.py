@@ -58,7 +58,19 @@ def _with_replacement(canaries: int) -> tuple[Pair, Crowd]:
     return dm.privacy.audit.worst_cases.with_replacement(algorithm, canaries=canaries)
 
 
-CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
+def _laplace(canaries: int) -> tuple[Pair, Crowd]:
+    sensitivity = dm.privacy.Sensitivity(1.0, "l1", "numbers between 0 and 1")
+    mechanism = dm.privacy.Laplace(1.0)
+    return dm.privacy.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
+
+
+def _gaussian(canaries: int) -> tuple[Pair, Crowd]:
+    sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
+    mechanism = dm.privacy.Gaussian(1.0)
+    return dm.privacy.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
+
+
+ALGORITHMS: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
     "federated": _federated,
     "gradient-descent": _gradient_descent,
     "online": _online,
@@ -66,32 +78,32 @@ CASES: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
     "with-replacement": _with_replacement,
     "without-replacement": _without_replacement,
 }
+CASES = ALGORITHMS | {"gaussian": _gaussian, "laplace": _laplace}
 
 
 def audit(
-    algorithm: Annotated[
-        str | None, typer.Argument(help="One of " + ", ".join(CASES) + ".")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="One of " + ", ".join(CASES) + ".")] = None,
     runs: Annotated[int, typer.Option(min=1, help="In each of two neighbouring worlds.")] = 1_000,
     canaries: Annotated[int, typer.Option(min=2, help="In the one run with many.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Make it reproducible.")] = None,
 ) -> None:
-    """Audit an algorithm, or all, on the data on which it leaks most; fail if it exceeds its claim.
+    """Audit an algorithm, a bare mechanism (gaussian, laplace), or all, where they leak most.
 
+    Fail if one exceeds its claim.
     Three layers: two runs with the same releases, many short runs, one run with many canaries.
     """
     key = None if seed is None else dm.Key.seeded(seed)
     faults = []
     probability("confidence", confidence, zero=False, one=False)
-    for name in CASES if algorithm is None else [one_of("algorithm", algorithm, CASES)]:
-        pair, crowd = CASES[name](canaries)
-        typer.echo(f"{name}: {pair.algorithm}\n")
+    for case in CASES if name is None else [one_of("name", name, CASES)]:
+        pair, crowd = CASES[case](canaries)
+        typer.echo(f"{case}: {pair.algorithm}\n")
         for result in dm.privacy.audit.audit_layers(
             pair, crowd, runs=runs, confidence=confidence, key=key
         ):
             typer.echo(f"{result}\n")
-            faults += [name] if result.violated else []
+            faults += [case] if result.violated else []
     if faults:
         typer.echo("leaks more than it claims: " + ", ".join(sorted(set(faults))))
         raise typer.Exit(1)

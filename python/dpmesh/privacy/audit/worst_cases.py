@@ -43,7 +43,12 @@ CROWD_DELTA = 1e-9
 
 
 def mechanism(
-    mechanism: Mechanism, sensitivity: Sensitivity, *, dim: int = 1, canaries: int = 1_000
+    mechanism: Mechanism,
+    sensitivity: Sensitivity,
+    *,
+    dim: int = 1,
+    delta: float = 1e-5,
+    canaries: int = 1_000,
 ) -> tuple[Pair, Crowd]:
     """Return two rows as far apart as a bare mechanism should cover, and a crowd of such rows.
 
@@ -53,6 +58,8 @@ def mechanism(
         As claimed.
     dim
         Of the rows.
+    delta
+        Of the pair's claim.
     canaries
         Rows of the crowd.
     """
@@ -63,8 +70,8 @@ def mechanism(
         return np.where(coins[:, np.newaxis], one, other)
 
     return (
-        Pair(algorithm, one[np.newaxis], other[np.newaxis], rounds=1),
-        Crowd(algorithm, problem_of, canaries, rounds=1),
+        Pair(algorithm, one[np.newaxis], other[np.newaxis], rounds=1, delta=delta),
+        Crowd(algorithm, problem_of, canaries, rounds=1, delta=CROWD_DELTA),
     )
 
 
