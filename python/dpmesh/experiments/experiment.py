@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 import dpmesh.data as data
+import dpmesh.keys as keys
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, integer, probability
@@ -21,7 +22,7 @@ from dpmesh.controllers import DeepQ
 from dpmesh.data import Dataset
 from dpmesh.experiments.parts import SECTIONS, Maker, entries
 from dpmesh.experiments.settings import Settings
-from dpmesh.keys import Key, Purpose, generator
+from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
@@ -46,8 +47,10 @@ def load(
     test_fraction: float = 0.2,
     public_fraction: float = 0.0,
     unit_norm: bool = True,
-) -> tuple[Dataset, float, float]:
-    """Return the records, the fraction of them for testing, and the public fraction of the others.
+    *,
+    generator: np.random.Generator,
+) -> tuple[Dataset, Dataset, Dataset | None]:
+    """Return the records to train on, those to test on, and public ones, if there are any.
 
     Parameters
     ----------
@@ -72,6 +75,8 @@ def load(
         with sees = "released" scores models on it.
     unit_norm
         Whether each record is divided by its L2 norm.
+    generator
+        Source of the order, from which the fractions are cut.
     """
     dataset = _read(source, folder, file, dim)
     if positive is not None and not np.isin(dataset.labels, positive).any():
@@ -84,7 +89,12 @@ def load(
     if unit_norm:
         dataset = data.unit_norm(dataset)
     probability("test_fraction", test_fraction, zero=False, one=False)
-    return dataset, test_fraction, probability("public_fraction", public_fraction, one=False)
+    probability("public_fraction", public_fraction, one=False)
+    train, test = data.train_test_split(dataset, test_fraction, generator)
+    public = None
+    if public_fraction > 0:
+        train, public = data.train_test_split(train, public_fraction, generator)
+    return train, test, public
 
 
 def _read(source: str, folder: str | None, file: str | None, dim: int | None) -> Dataset:
@@ -203,14 +213,11 @@ class Experiment:
         """Return the algorithm with its public data, and the problem."""
         at = self.settings
         arguments = at.arguments("data", at.table("data"), entries(load))
-        dataset, for_testing, of_public = at.call("data", load, **arguments)
-        source = generator(self.key, Purpose.SPLIT)
-        train, test = data.train_test_split(dataset, for_testing, source)
+        source = keys.generator(self.key, Purpose.SPLIT)
+        train, test, public = at.call("data", load, **arguments, generator=source)
         algorithm = self.algorithm
-        if of_public > 0:
-            train, public = data.train_test_split(train, of_public, source)
-            if isinstance(algorithm, WithoutReplacement):
-                algorithm = replace(algorithm, public_data=public)
+        if public is not None and isinstance(algorithm, WithoutReplacement):
+            algorithm = replace(algorithm, public_data=public)
         kinds = SECTIONS["partition"]
         parts = at.make("partition", at.table("partition"), kinds, dataset=train, generator=source)
         table, kinds = at.table("problem"), SECTIONS["problem"]
