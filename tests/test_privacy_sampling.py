@@ -97,7 +97,7 @@ def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
         for t in range(40)
     ]
     few, many = (plan("add_remove", *distinct[:count]).cost(1e-5) for count in (8 * 40, 9 * 40))
-    assert few.accountant == "privacy loss distribution or Rényi curve of Poisson samples"
+    assert few.accountant == "privacy loss distribution of Poisson samples"
     assert many.accountant == "Rényi curve of Poisson samples"
 
 

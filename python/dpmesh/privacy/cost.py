@@ -18,7 +18,7 @@ from dpmesh.privacy.accounting._arguments import (
     only_replace_one,
     rates,
 )
-from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant
+from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant, accountants
 from dpmesh.privacy.events import MechanismName, Release
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
@@ -37,6 +37,7 @@ SAMPLED = {
     FixedSizeSampling: "samples of fixed size",
 }
 
+PROOFS = {"pld": "privacy loss distribution", "rdp": "Rényi curve"}
 PURE = "pure differential privacy of Laplace noise"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
@@ -251,16 +252,22 @@ def _composed(
     if sampled is None:
         mu = accounting.gdp_mu(multiplier, count=count)
         return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
-    epsilon = compose(
-        delta,
-        rate,
-        multiplier,
-        neighboring_relation=relation,
-        count=count,
-        accountant=accountant,
-    )
-    proof = "Rényi curve" if accountant == "rdp" else "privacy loss distribution or Rényi curve"
-    return Cost(epsilon, f"{proof} of {what}")
+    compared = accountants(delta, rate, multiplier) if accountant == "best" else (accountant,)
+    costs = [
+        Cost(
+            compose(
+                delta,
+                rate,
+                multiplier,
+                neighboring_relation=relation,
+                count=count,
+                accountant=name,
+            ),
+            f"{PROOFS[name]} of {what}",
+        )
+        for name in compared
+    ]
+    return min(costs, key=lambda cost: cost.epsilon)
 
 
 def _composed_together(

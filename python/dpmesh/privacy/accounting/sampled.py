@@ -130,18 +130,30 @@ def _epsilon(
     one_of("accountant", accountant, get_args(Accountant))
     if accountant == "pld" and delta < _loss.SMALLEST_DELTA:
         fail("delta", f"at least {_loss.SMALLEST_DELTA:g} for accountant 'pld'", delta)
-    distinct = len(np.unique(np.column_stack([rate, multiplier])[times > 0], axis=0))
-    if distinct == 0:
+    used = times > 0
+    if not used.any():
         return 0.0
-    by_curve = inf
-    if accountant != "pld":
-        by_curve = best_order(
+    chosen = accountants(delta, rate[used], multiplier[used])
+    if accountant != "best":
+        chosen = (accountant,)
+    epsilon = inf
+    if "rdp" in chosen:
+        epsilon = best_order(
             lambda orders: rdp_epsilon(
                 delta, curve(rate, multiplier, count=times, orders=orders), orders=orders
             )
         ).epsilon
-    applies = delta >= _loss.SMALLEST_DELTA and distinct <= MOST_DISTRIBUTIONS
-    if accountant == "rdp" or (accountant == "best" and not applies):
-        return by_curve
-    releases = _loss.Rounds(_loss.GAUSSIAN, rate, multiplier, times)
-    return min(by_curve, _loss.composed_epsilon(delta, sample, releases))
+    if "pld" in chosen:
+        releases = _loss.Rounds(_loss.GAUSSIAN, rate, multiplier, times)
+        epsilon = min(epsilon, _loss.composed_epsilon(delta, sample, releases))
+    return epsilon
+
+
+def accountants(
+    delta: float, sampling_rate: Floats, noise_multiplier: Floats
+) -> tuple[Accountant, ...]:
+    """Those of which ``"best"`` takes the smaller epsilon for such rounds."""
+    distinct = len(np.unique(np.column_stack([sampling_rate, noise_multiplier]), axis=0))
+    if delta < _loss.SMALLEST_DELTA or distinct > MOST_DISTRIBUTIONS:
+        return ("rdp",)
+    return ("rdp", "pld")
