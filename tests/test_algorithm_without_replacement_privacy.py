@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -202,6 +203,27 @@ def test_decisions_are_one_for_each_model_of_each_node() -> None:
     wanted = r"controller: wanted bools of shape \(2, 1\), got int64 \(2, 1\)"
     with pytest.raises(ValueError, match=wanted):
         dm.simulate(algorithm, make_problem([9, 9], 2), rounds=2)
+
+
+@dataclass(frozen=True)
+class InPlace(RandomGlobal):
+    """Prepares what it looks at in place."""
+
+    looks_at: str = "local_models"
+    public: ClassVar[bool] = False
+
+    def decide(self, state, observation, round, key):
+        seen = getattr(observation, self.looks_at)
+        seen += seen
+        return super().decide(state, observation, round, key)
+
+
+@pytest.mark.parametrize("name", ["local_models", "released_models", "losses", "acting"])
+def test_a_controller_cannot_write_to_what_it_sees(name: str) -> None:
+    """Models that it centres or scales would move releases further than Lemma 4 says."""
+    algorithm = dm.WithoutReplacement(batch_size=1, controller=InPlace(0.5, looks_at=name))
+    with pytest.raises(ValueError, match="read-only"):
+        dm.simulate(algorithm, make_problem([4, 4], dim=2), rounds=2)
 
 
 @dataclass(frozen=True)

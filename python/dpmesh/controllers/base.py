@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail
+from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key
 from dpmesh.privacy.types import Released, Sensitive
 
@@ -31,7 +32,7 @@ PRIVATE_DECISIONS = (
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known when round t begins.
+    """What is known when round t begins, in arrays that cannot be written to.
 
     Parameters
     ----------
@@ -68,6 +69,9 @@ class Observation:
         _sized("released_models", self.released_models, (classifiers, dim))
         if self.public_losses is not None:
             _sized("public_losses", self.public_losses, (classifiers,))
+        for name, array in vars(self).items():
+            if array is not None:  # a controller that works in place would move the models
+                object.__setattr__(self, name, read_only(array))
 
 
 class Controller(Protocol[StateT]):
