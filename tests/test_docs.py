@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dpmesh
+from dpmesh.papers.catalog import REPRODUCTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -38,12 +39,23 @@ def test_the_programs_of_a_page_run(
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=name)
 def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
-    source = " ".join((SOURCES / "algorithms" / f"{page.stem}.py").read_text().split())
-    table = re.findall(r"^\|.*\| `([^`]*)` \|$", page.read_text(), re.M)
+    text = page.read_text()
+    files = re.findall(r"`dpmesh/(\w+/\w+\.py)`", text)
+    assert files[0] == f"algorithms/{page.stem}.py"
+    source = " ".join(" ".join((SOURCES / file).read_text() for file in files).split())
+    table = re.findall(r"^\|.*\| `([^`]*)` \|$", text, re.M)
     assert len(table) >= 5
     for code in table:
         squeezed = code.replace("(", "( ").replace(")", " )")
         assert code in source or squeezed in source, code
+
+
+def test_every_experiment_and_its_data_are_on_the_page() -> None:
+    rows = re.findall(r"^\|.*$", (ROOT / "docs" / "reproduce.md").read_text(), re.M)
+    for experiment, (_, _, data) in REPRODUCTIONS.items():
+        (row,) = (row for row in rows if f"`{experiment}`" in row)
+        assert f"| {data or 'none'} |" in row, experiment
+        assert not data or any(row.startswith(f"| `{data}` |") for row in rows)
 
 
 def test_bounds_are_reached_from_the_packages_own_name() -> None:
