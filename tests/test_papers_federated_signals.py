@@ -7,8 +7,10 @@ import csv
 import numpy as np
 import pytest
 
+from dpmesh import plots
 from dpmesh.keys import Key
 from dpmesh.papers import federated_signals as figures
+from dpmesh.papers.catalog import reproduce
 
 
 def test_a_spectrum_finds_one_frequency_and_a_power_law() -> None:
@@ -41,6 +43,21 @@ def test_figure_s15_files(tmp_path) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 * 25
     assert picture.stat().st_size > 10_000
+
+
+def test_figures_take_colours_that_all_readers_can_tell_apart(tmp_path, monkeypatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    colors = pytest.importorskip("matplotlib.colors")
+    drawn: list[str] = []
+
+    def savefig(self, file, **_) -> None:
+        drawn.extend(colors.to_hex(line.get_color()).upper() for line in self.axes[0].lines)
+
+    monkeypatch.setattr(figure, "savefig", savefig)
+    reproduce("federated-figureS15", tmp_path)
+    assert drawn[:4] == list(plots.COLOURS[:4])
+    figures.figure_s15(tmp_path)  # elsewhere the user's own colours stay
+    assert drawn[5] == "#1F77B4"
 
 
 def test_the_federated_average_is_smooth(real_data, tmp_path) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
+    "COLOURS",
     "MARKS",
     "Curves",
     "bands",
@@ -25,9 +26,10 @@ __all__ = [
     "tradeoff",
 ]
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish; line styles for print.
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
-_STYLES = ("-", "--", "-.", ":")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
+"""Okabe and Ito's, which colour-blind readers can distinguish."""
+
+_STYLES = ("-", "--", "-.", ":")  # for print
 
 MARKS = 8
 """Up to this many different epsilons are written below their axis."""
@@ -175,7 +177,7 @@ def tradeoff(
     last = 10 * eps[finite].max() if finite.any() else 1.0
     area = 30 + 220 * size / max(size.max(), 1e-300)
     at = np.where(finite, eps, last)
-    ax.scatter(at, value, s=area, color=_COLOURS[0], alpha=0.55, edgecolor="white")
+    ax.scatter(at, value, s=area, color=COLOURS[0], alpha=0.55, edgecolor="white")
     ax.set_xscale("log")
     marks = dict.fromkeys(rounded_up(e, 3) for e in np.sort(eps[finite]))
     if len(marks) <= MARKS:
@@ -223,7 +225,7 @@ def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | Non
     for i, j in pairs:
         ax.plot(*places[[i, j]].T, color="0.6", linewidth=0.8, zorder=1)
     x, y = places.T
-    ax.scatter(x, y, s=max(4.0, 160 / np.sqrt(nodes)), color=_COLOURS[0], zorder=2)
+    ax.scatter(x, y, s=max(4.0, 160 / np.sqrt(nodes)), color=COLOURS[0], zorder=2)
     ax.set_title(title, fontsize="small")
     ax.set_aspect("equal")
     ax.set_axis_off()
@@ -241,7 +243,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 def _look(i: int) -> dict[str, Any]:
     """Return colour and line style of the i-th curve."""
-    return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
 
 
 def _finished(ax: Axes, x: str, metric: str, *, legend: bool) -> Axes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpmesh._files import writable_folder
 from dpmesh._validate import fail, one_of
+from dpmesh.plots import COLOURS
 
 if TYPE_CHECKING:
     from dpmesh.papers._output import Tell
@@ -122,6 +123,7 @@ def reproduce(
         if "seeds" not in known:
             fail("seeds", f"none, since {name} has no repetitions", seeds)
         options["seeds"] = seeds
-    import_module("matplotlib")  # fail now rather than after hours of runs
-    files: list[Path] = run(writable_folder(folder), **options)
+    matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
+    with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
+        files: list[Path] = run(writable_folder(folder), **options)
     return files

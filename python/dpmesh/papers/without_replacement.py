@@ -280,7 +280,7 @@ def draw_table(cells: list[Cell]) -> Figure:
             ax.set_title(f"{case}, noise: {noise}")
             ax.set_xlabel("nodes")
             ax.set_xticks(NODES)
-        axes[0].set_ylabel("test accuracy (%); dotted: the paper's")
+        axes[0].set(ylabel="test accuracy (%); dotted: the paper's", ylim=(0, 100))
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside right upper")
     return figure
 
@@ -304,7 +304,7 @@ def draw_figure(cells: list[Cell]) -> Figure:
         ax.set_xlabel("epsilon")
         ax.set_title(f"{cells[0].case}, noise: {noise}")
         ax.grid(alpha=0.3)
-    axes[0].set_ylabel("test accuracy of the released model (%)")
+    axes[0].set(ylabel="test accuracy of the released model (%)", ylim=(0, 100))
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper")
     return figure
 
