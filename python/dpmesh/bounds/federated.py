@@ -116,8 +116,8 @@ def error(
     """Return the error of Theorem 3 up to a constant (and a logarithm, if strongly convex).
 
     It is the expected loss of the averaged model less the optimum, or for ``"nonconvex"`` the
-    squared norm of the gradient, after the number of rounds at which privacy and optimization
-    balance.
+    gradient's squared norm, in the norm of A^-1, after the number of rounds at which privacy and
+    optimization balance.
 
     Parameters
     ----------
