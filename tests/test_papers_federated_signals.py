@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from dpmesh import plots
 from dpmesh.keys import Key
 from dpmesh.papers import federated_signals as figures
 from dpmesh.papers.catalog import reproduce
+
+SINE = np.sin(np.linspace(0, 30, 301))
 
 
 def test_a_spectrum_finds_one_frequency_and_a_power_law() -> None:
@@ -30,18 +33,27 @@ def test_a_spectrum_finds_one_frequency_and_a_power_law() -> None:
 
 def test_smoothing_takes_error_away_where_there_is_noise() -> None:
     """As the paper says of its Figure S15."""
-    signal = np.sin(np.linspace(0, 30, 301))
-    little, much = ([figures.error_reduction(signal, nu, s) for s in (1, 3)] for nu in (1e-3, 1))
+    little, much = ([figures.error_reduction(SINE, nu, s) for s in (1, 3)] for nu in (1e-3, 1))
     assert little[1] < little[0] < 0
     assert 0.5 < much[0] < much[1] < 1
-    assert figures.error_reduction(signal, 0.1, 0.0) == pytest.approx(0)
+    assert figures.error_reduction(SINE, 0.1, 0.0) == pytest.approx(0)
 
 
 def test_figure_s15_files(tmp_path) -> None:
-    table, picture = figures.figure_s15(tmp_path / "new")
+    table, text, picture = figures.figure_s15(tmp_path / "new")
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 * 25
+    found = re.findall(
+        r"smoothing (\S+) +pays from noise (\S+): .* at 0\.1, (\S+)% at 1", text.read_text()
+    )
+    for smoothing, least, share in found:
+        for noise, pays in ((0.99, False), (1.01, True)):
+            reduction = figures.error_reduction(SINE, noise * float(least), float(smoothing))
+            assert (reduction > 0) == pays
+        reduction = figures.error_reduction(SINE, 1.0, float(smoothing))
+        assert float(share) == pytest.approx(100 * reduction, abs=0.5)
+    assert len(found) == 4
     assert picture.stat().st_size > 10_000
 
 
@@ -62,7 +74,7 @@ def test_figures_take_colours_that_all_readers_can_tell_apart(tmp_path, monkeypa
 
 def test_the_federated_average_is_smooth(real_data, tmp_path) -> None:
     """Far more low frequencies than white noise has, and fewer the higher they are."""
-    table, _ = figures.figure1(tmp_path)
+    table, text, _ = figures.figure1(tmp_path)
     rows = np.loadtxt(table, delimiter=",", skiprows=1)
     assert set(rows[:, 0]) == set(figures.SHOWN_ROUNDS)
     for t in figures.SHOWN_ROUNDS:
@@ -70,6 +82,8 @@ def test_the_federated_average_is_smooth(real_data, tmp_path) -> None:
         shown = figures.Spectrum(frequency, magnitude)
         assert shown.energy_below_a_tenth > 0.3
         assert shown.decay < -0.5
+        assert magnitude.min() > 1e-6  # no rounding errors of what is 0
+        assert f"round {t:<2d}  power {shown.decay:.2f}, " in text.read_text()
 
 
 def test_moves_are_those_of_the_algorithm() -> None:
