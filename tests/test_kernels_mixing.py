@@ -180,7 +180,7 @@ X = np.ones((2, 3))
         ),
         (
             lambda: kernels.mix_noisy(np.eye(2), X, "cauchy", 1.0, STREAM),
-            "law: wanted 'gaussian' or 'laplace', got 'cauchy'",
+            "law: wanted one of 'gaussian', 'laplace', got 'cauchy'",
         ),
         (
             lambda: kernels.mix_noisy(np.eye(2), X, "gaussian", -1.0, STREAM),

@@ -6,7 +6,8 @@ use dpmesh_privacy::{KernelError, gdp};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 
-use crate::convert::{Array, read, run_native, unfit};
+use crate::arguments::one_of;
+use crate::convert::{Array, read, run_native};
 
 type Output<'py> = Bound<'py, PyArray1<f64>>;
 
@@ -86,21 +87,18 @@ fn rdp_poisson_gaussian<'py>(
 #[pyfunction]
 fn rdp_fixed_size_gaussian<'py>(
     py: Python<'py>,
-    bound: &str,
+    bound: &Bound<'py, PyAny>,
     rate: &Array<'py>,
     noise: &Array<'py>,
     count: &Array<'py>,
     orders: &Array<'py>,
 ) -> PyResult<Output<'py>> {
-    let bound = match bound {
-        "dominating_pair" => FixedSizeBound::DominatingPair,
-        "theorem_27" => FixedSizeBound::Theorem27,
-        "theorem_9" => FixedSizeBound::Theorem9,
-        other => {
-            let wanted = "'dominating_pair', 'theorem_27' or 'theorem_9'";
-            return Err(unfit("bound", wanted, format!("'{other}'")));
-        }
-    };
+    let bounds = [
+        ("dominating_pair", FixedSizeBound::DominatingPair),
+        ("theorem_27", FixedSizeBound::Theorem27),
+        ("theorem_9", FixedSizeBound::Theorem9),
+    ];
+    let bound = one_of("bound", bound, &bounds)?;
     let arrays = [
         ("rate", rate),
         ("noise", noise),
@@ -118,19 +116,13 @@ fn rdp_to_epsilon<'py>(
     orders: &Array<'py>,
     rdp: &Array<'py>,
     delta: f64,
-    conversion: &str,
+    conversion: &Bound<'py, PyAny>,
 ) -> PyResult<(f64, usize)> {
-    let conversion = match conversion {
-        "optimal" => Conversion::Optimal,
-        "mironov" => Conversion::Mironov,
-        other => {
-            return Err(unfit(
-                "conversion",
-                "'optimal' or 'mironov'",
-                format!("'{other}'"),
-            ));
-        }
-    };
+    let conversions = [
+        ("optimal", Conversion::Optimal),
+        ("mironov", Conversion::Mironov),
+    ];
+    let conversion = one_of("conversion", conversion, &conversions)?;
     let (orders, rdp) = (read::<f64>("orders", orders)?, read::<f64>("rdp", rdp)?);
     let (orders, rdp) = (orders.as_slice()?, rdp.as_slice()?);
     let best = run_native(py, || conversion::epsilon(orders, rdp, delta, conversion))?;

@@ -4,25 +4,22 @@ use dpmesh_core::discrete::{self, DiscreteLaw};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::convert::{read, row_len, run_native, unfit, write};
+use crate::arguments::one_of;
+use crate::convert::{read, row_len, run_native, write};
 use crate::stream::Stream;
 
-fn law(name: &str) -> PyResult<DiscreteLaw> {
-    match name {
-        "laplace" => Ok(DiscreteLaw::Laplace),
-        "gaussian" => Ok(DiscreteLaw::Gaussian),
-        other => Err(unfit(
-            "law",
-            "'laplace' or 'gaussian'",
-            format!("'{other}'"),
-        )),
-    }
+fn law(name: &Bound<'_, PyAny>) -> PyResult<DiscreteLaw> {
+    let laws = [
+        ("laplace", DiscreteLaw::Laplace),
+        ("gaussian", DiscreteLaw::Gaussian),
+    ];
+    one_of("law", name, &laws)
 }
 
 #[pyfunction]
 fn discrete_noise<'py>(
     py: Python<'py>,
-    law: &str,
+    law: &Bound<'py, PyAny>,
     scale: f64,
     stream: &Bound<'py, Stream>,
     nodes: Option<&Bound<'py, PyUntypedArray>>,

@@ -3,15 +3,16 @@
 mod arguments;
 
 use dpmesh_core::linear::{
-    Averaging, Batches, Csr, Dense, LinearModel, Step, Training, Walks, scores_into,
+    Averaging, Batches, Csr, Dense, Form, LinearModel, Step, Training, Walks, scores_into,
 };
 use numpy::PyUntypedArrayMethods;
 use pyo3::prelude::*;
 
 use self::arguments::{
     AveragingArguments, BatchArguments, ClippingArguments, Features, Labels, Model, StepArguments,
-    to_averaging, to_clipping, to_form, with_batches, with_features, with_model,
+    to_averaging, to_clipping, with_batches, with_features, with_model,
 };
+use crate::arguments::one_of;
 use crate::convert::{Array, PerRow, read, refused, row_len, run_native, write};
 use crate::{with_index, with_real};
 
@@ -98,7 +99,7 @@ fn linear_training<'py>(
     step_size: f64,
     radius: f64,
     regularization: f64,
-    form: Option<String>,
+    form: Option<&Bound<'py, PyAny>>,
     moves: &Array<'py>,
     losses: &Array<'py>,
 ) -> PyResult<()> {
@@ -109,7 +110,9 @@ fn linear_training<'py>(
     let indices = indices.as_slice()?;
     let mut losses = write("losses", losses)?;
     let losses = losses.as_slice_mut()?;
-    let (model, form) = (&model, form.as_deref());
+    let forms = [("direct", Form::Direct), ("span", Form::Span)];
+    let form = form.map(|name| one_of("form", name, &forms)).transpose()?;
+    let model = &model;
     with_real!(start, T => {
         let (start, mut moves) = (read::<T>("start", start)?, write::<T>("moves", moves)?);
         let (start, moves) = (start.as_slice()?, moves.as_slice_mut()?);
@@ -118,7 +121,7 @@ fn linear_training<'py>(
                 step_size,
                 radius,
                 averaging: Averaging { regularization, divide_by: None },
-                form: to_form(form)?,
+                form,
             };
             let walks = Walks::new(steps, Batches::new(indptr, indices)?)?;
             m.train_into(start, walks, training, moves, losses)

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::filled;
 use crate::convert::{Array, read, run_native, write};
-use crate::noise::NoiseArguments;
+use crate::noise::{self, NoiseArguments};
 use crate::{with_index, with_real};
 
 /// `indptr`, `indices` and `data` of a CSR matrix.
@@ -26,13 +26,19 @@ fn mix<'py>(
 fn mix_noisy<'py>(
     rows: Rows<'py>,
     x: &Array<'py>,
-    law: &str,
+    law: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
     nodes: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
-    let noise = NoiseArguments::new(law, scale, ("stream", stream), nodes, x.shape()[0])?;
+    let noise = NoiseArguments::new(
+        noise::law(law)?,
+        scale,
+        ("stream", stream),
+        nodes,
+        x.shape()[0],
+    )?;
     mix_rows(&rows, x, Some(&noise.noise()?), out)
 }
 

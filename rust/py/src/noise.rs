@@ -3,21 +3,14 @@
 use dpmesh_core::noise::{self, Law, Noise};
 use pyo3::prelude::*;
 
-use crate::arguments::{Nodes, buffer, float_rows, per_row, positive, stream};
-use crate::convert::{Array, PerRow, row_len, run_native, run_native_into, unfit, write};
+use crate::arguments::{Nodes, buffer, float_rows, one_of, per_row, positive, stream};
+use crate::convert::{Array, PerRow, row_len, run_native, run_native_into, write};
 use crate::stream::Stream;
 use crate::with_real;
 
-fn law(name: &str) -> PyResult<Law> {
-    match name {
-        "gaussian" => Ok(Law::Gaussian),
-        "laplace" => Ok(Law::Laplace),
-        other => Err(unfit(
-            "law",
-            "'gaussian' or 'laplace'",
-            format!("'{other}'"),
-        )),
-    }
+pub fn law(name: &Bound<'_, PyAny>) -> PyResult<Law> {
+    let laws = [("gaussian", Law::Gaussian), ("laplace", Law::Laplace)];
+    one_of("law", name, &laws)
 }
 
 /// The arguments that describe noise.
@@ -31,14 +24,14 @@ pub struct NoiseArguments<'py> {
 impl<'py> NoiseArguments<'py> {
     /// `argument` is the kernel's name for the stream.
     pub fn new(
-        law: &str,
+        law: Law,
         scale: &Bound<'py, PyAny>,
         (argument, stream): (&str, &Bound<'py, PyAny>),
         nodes: Option<&Bound<'py, PyAny>>,
         rows: usize,
     ) -> PyResult<NoiseArguments<'py>> {
         Ok(NoiseArguments {
-            law: self::law(law)?,
+            law,
             scales: per_row("scale", scale, rows)?,
             stream: self::stream(argument, stream)?,
             nodes: Nodes::new(nodes, rows)?,
@@ -57,7 +50,7 @@ impl<'py> NoiseArguments<'py> {
 
 #[pyfunction]
 fn add_noise<'py>(
-    law: &str,
+    law: &Bound<'py, PyAny>,
     x: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
@@ -67,7 +60,7 @@ fn add_noise<'py>(
 ) -> PyResult<Array<'py>> {
     let longest = longest.map_or(Ok(f64::INFINITY), |longest| positive("longest", longest))?;
     let (x, rows) = &float_rows("x", x)?;
-    let noise = NoiseArguments::new(law, scale, ("stream", stream), nodes, *rows)?;
+    let noise = NoiseArguments::new(self::law(law)?, scale, ("stream", stream), nodes, *rows)?;
     let (noise, dim, out) = (noise.noise()?, row_len(x), buffer(out, x)?);
     with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| {
         noise::add_noise_up_to(longest, x, dim, &noise, out)
@@ -79,14 +72,14 @@ fn add_noise<'py>(
 #[pyo3(name = "noise")]
 fn fill<'py>(
     py: Python<'py>,
-    law: &str,
+    law: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
     nodes: Option<&Bound<'py, PyAny>>,
     out: &Array<'py>,
 ) -> PyResult<()> {
     let (_, rows) = float_rows("out", out)?;
-    let noise = NoiseArguments::new(law, scale, ("stream", stream), nodes, rows)?;
+    let noise = NoiseArguments::new(self::law(law)?, scale, ("stream", stream), nodes, rows)?;
     let (noise, dim) = (noise.noise()?, row_len(out));
     with_real!(out, T => {
         let mut out = write::<T>("out", out)?;

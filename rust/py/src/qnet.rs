@@ -3,17 +3,12 @@
 use dpmesh_core::qnet::{self, Activation, Adam, Replay, Shape, Trained};
 use pyo3::prelude::*;
 
-use crate::convert::{Array, read, row_len, run_native, unfit, write};
+use crate::arguments::one_of;
+use crate::convert::{Array, read, row_len, run_native, write};
 
-fn to_activation(name: &str) -> PyResult<Activation> {
-    match name {
-        "linear" => Ok(Activation::Linear),
-        "relu" => Ok(Activation::Relu),
-        other => {
-            let got = format!("'{other}'");
-            Err(unfit("activation", "'linear' or 'relu'", got))
-        }
-    }
+fn activation(name: &Bound<'_, PyAny>) -> PyResult<Activation> {
+    let choices = [("linear", Activation::Linear), ("relu", Activation::Relu)];
+    one_of("activation", name, &choices)
 }
 
 #[pyfunction]
@@ -22,10 +17,10 @@ fn q_values<'py>(
     parameters: &Array<'py>,
     states: &Array<'py>,
     hidden: usize,
-    activation: &str,
+    activation: &Bound<'py, PyAny>,
     values: &Array<'py>,
 ) -> PyResult<()> {
-    let (inputs, activation) = (row_len(states), to_activation(activation)?);
+    let (inputs, activation) = (row_len(states), self::activation(activation)?);
     let (parameters, states) = (read("parameters", parameters)?, read("states", states)?);
     let mut values = write("values", values)?;
     let (parameters, states) = (parameters.as_slice()?, states.as_slice()?);
@@ -54,11 +49,11 @@ fn q_learn<'py>(
     picks: &Array<'py>,
     learns: &Array<'py>,
     hidden: usize,
-    activation: &str,
+    activation: &Bound<'py, PyAny>,
     adam: AdamNumbers,
     losses: &Array<'py>,
 ) -> PyResult<()> {
-    let (inputs, activation) = (row_len(&replay.0), to_activation(activation)?);
+    let (inputs, activation) = (row_len(&replay.0), self::activation(activation)?);
     let mut parameters = write("parameters", &trained.0)?;
     let mut first_moments = write("first_moments", &trained.1)?;
     let mut second_moments = write("second_moments", &trained.2)?;

@@ -1,6 +1,6 @@
 //! Boundary of `dpmesh_core::quantize` and `dpmesh_core::packing`.
 
-use dpmesh_core::noise::Noise;
+use dpmesh_core::noise::{Law, Noise};
 use dpmesh_core::quantize::{
     Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
 };
@@ -44,7 +44,7 @@ fn quantize_noisy<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
     let (x, rows) = float_rows("x", x)?;
-    let noise = NoiseArguments::new("gaussian", scale, ("noise", noise), nodes, rows)?;
+    let noise = NoiseArguments::new(Law::Gaussian, scale, ("noise", noise), nodes, rows)?;
     let coins = self::stream("coins", coins)?;
     let (nodes, noise) = (&noise.nodes, Some(noise.noise()?));
     Ok(quantize_rows(&x, step, &coins, false, noise, dtype, nodes, out)?.0)

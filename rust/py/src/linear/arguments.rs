@@ -1,7 +1,7 @@
 //! Arguments of linear models: features and labels, batches, settings.
 
 use dpmesh_core::KernelError;
-use dpmesh_core::linear::{Averaging, Clipping, Form, Loss, Objective};
+use dpmesh_core::linear::{Averaging, Clipping, Loss, Objective};
 use pyo3::prelude::*;
 
 use crate::convert::Array;
@@ -179,15 +179,3 @@ pub(super) use with_model;
 
 /// The sizes and the radius.
 pub type StepArguments<'py> = (Bound<'py, PyAny>, Option<f64>);
-
-pub fn to_form(name: Option<&str>) -> Result<Option<Form>, KernelError> {
-    match name {
-        None => Ok(None),
-        Some("direct") => Ok(Some(Form::Direct)),
-        Some("span") => Ok(Some(Form::Span)),
-        Some(other) => {
-            let got = format!("'{other}'");
-            Err(KernelError::new("form", "'direct', 'span' or None", got))
-        }
-    }
-}
