@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpmesh._files import writable_folder
 from dpmesh._validate import fail, one_of
-from dpmesh.plots import COLOURS
 
 if TYPE_CHECKING:
     from dpmesh.papers._output import Tell
@@ -115,6 +114,8 @@ def reproduce(
     OSError
         Before it begins, if nothing can be written into the folder.
     """
+    from dpmesh.plots import COLOURS  # loads what the list of experiments does without
+
     module, function = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))].run.split(":")
     run = getattr(import_module(f"dpmesh.papers.{module}"), function)
     known = signature(run).parameters
