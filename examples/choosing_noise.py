@@ -23,6 +23,7 @@ def learning(noise_multiplier: float) -> dm.FederatedLearning:
     )
 
 
+plt.rc("axes", prop_cycle=plt.cycler(color=dm.plots.COLOURS))
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
 for epsilon in (1.0, 2.0, 8.0):
     budget = dm.privacy.Budget(epsilon, delta=1e-5)

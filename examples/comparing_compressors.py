@@ -42,6 +42,7 @@ budget = dm.privacy.Budget(epsilon=2.0, delta=DELTA)
 noise = budget.calibrate(lambda std: replace(plain, noise_std=PowerLaw(std, 0.05)), ROUNDS)
 plain = replace(plain, noise_std=PowerLaw(noise, 0.05))
 
+plt.rc("axes", prop_cycle=plt.cycler(color=dm.plots.COLOURS))
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
 topology = dm.topology.random_regular(NODES, 4, key=key)
 compressors = {
@@ -58,6 +59,8 @@ for i, (name, compressor) in enumerate(compressors.items()):
     print(f"{name:<22} {bits:>7.0f} bits a message, accuracy {accuracy:.3f}, {budget}")
     ax.plot(bits / problem.dim, accuracy, "os^D"[i], label=name, markersize=8)
 ax.set_xscale("log")
+ax.set_xticks([3, 10, 30, 64], ["3", "10", "30", "64"])
+ax.minorticks_off()  # their labels would overlap
 ax.set_xlabel("bits for each parameter")
 ax.set_ylabel(f"test accuracy at epsilon {budget.epsilon:g}")
 ax.legend(frameon=False)
