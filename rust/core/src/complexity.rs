@@ -113,5 +113,7 @@ mod tests {
         assert_eq!(argument(&[1.0; 2], 2, 0.6, 0), "p");
         assert_eq!(argument(&[1.0; 2], 2, f64::NAN, 0), "p");
         assert_eq!(argument(&[1.0; 2], 2, 0.1, u32::MAX), "out");
+        let last = suprema_into(&[1.0; 2], 2, 0.1, &stream(), u32::MAX, &mut [0.0]);
+        assert!(last.is_ok());
     }
 }

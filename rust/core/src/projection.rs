@@ -300,6 +300,22 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_numbers_are_finite_and_none_beyond() {
+        fn check<T: Real>() {
+            for (len, place) in [(1, 0), (31, 30), (32, 5), (100, 40), (100, 99)] {
+                let mut x = vec![T::MAX; len];
+                assert!(all_finite(&x));
+                for beyond in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+                    x[place] = T::from_f64(beyond);
+                    assert!(!all_finite(&x));
+                }
+            }
+        }
+        check::<f32>();
+        check::<f64>();
+    }
+
+    #[test]
     fn the_norm_has_the_same_bits_on_any_number_of_threads() {
         let x: Vec<f32> = (0..200_003).map(|i| (i as f32 * 0.37).sin()).collect();
         let on = |threads| dpmesh_threads::with_threads(threads, || norm(&x, Norm::L2)).to_bits();

@@ -203,8 +203,27 @@ fn orders_are_those_of_the_numbers_on_any_number_of_threads() {
             assert!(order.zip(own).all(|(expected, &found)| expected == found));
         }
     }
-    let error = shuffle_into(rows, &[1 << 40; 8], &stream, None, &mut [0; 2]).unwrap_err();
-    assert_eq!(error.argument, "lengths");
+}
+
+#[test]
+fn orders_that_do_not_fit_are_refused() {
+    let refused = |indptr: &[i64], lengths: &[i64], room: usize| {
+        let values = &[5, 6, 7];
+        let rows = Rows { indptr, values };
+        let mut out = vec![0; room];
+        let error = shuffle_into(rows, lengths, &stream(Cipher::Aes), None, &mut out);
+        error.unwrap_err().argument
+    };
+    for indptr in [&[0, 2, 1, 3][..], &[0, 2, 2], &[1, 2, 3], &[]] {
+        assert_eq!(refused(indptr, &[1; 2], 2), "rows");
+    }
+    let indptr = [0, 3, 3];
+    assert_eq!(refused(&indptr, &[1], 1), "lengths");
+    assert_eq!(refused(&indptr, &[1, 0, 0], 1), "lengths");
+    assert_eq!(refused(&indptr, &[1, 1], 2), "lengths"); // the second row is empty
+    assert_eq!(refused(&indptr, &[-1, 0], 1), "lengths");
+    assert_eq!(refused(&indptr, &[1 << 40, 0], 2), "lengths");
+    assert_eq!(refused(&indptr, &[1, 0], 2), "out");
 }
 
 #[test]

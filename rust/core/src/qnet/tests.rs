@@ -23,6 +23,7 @@ fn numbers(seed: usize, len: usize) -> Vec<f32> {
 #[derive(Clone)]
 struct Case {
     shape: Shape,
+    adam: Adam,
     parameters: Vec<f32>,
     moments: [Vec<f32>; 2],
     steps: Vec<u32>,
@@ -41,6 +42,7 @@ impl Case {
         let (size, places) = (networks * shape.size(), networks * capacity);
         let mut case = Case {
             shape,
+            adam: ADAM,
             parameters: numbers(1, size).iter().map(|w| 0.1 * w).collect(),
             moments: [vec![0.0; size], vec![0.0; size]],
             steps: vec![0; networks],
@@ -89,7 +91,7 @@ impl Case {
         };
         learn_in_place(
             self.shape,
-            ADAM,
+            self.adam,
             trained,
             &self.targets,
             replay,
@@ -340,36 +342,28 @@ fn what_does_not_fit_is_named() {
     named("picks", |case| case.picks[1] = 4);
     named("learns", |case| case.learns.push(true));
     named("losses", |case| case.losses.push(0.0));
+    named("picks", |case| case.picks.clear());
+    named("learning_rate", |case| case.adam.learning_rate = 0.0);
+    named("beta1", |case| case.adam.beta1 = 1.0);
+    named("beta2", |case| case.adam.beta2 = f64::NAN);
+    named("epsilon", |case| case.adam.epsilon = -1.0);
     let shape = |inputs, hidden| Shape::new(inputs, hidden, Activation::Relu);
     assert_eq!(shape(0, 16).unwrap_err().argument, "inputs");
     assert_eq!(
         shape(1, 24).unwrap_err().to_string(),
         "hidden: wanted a positive multiple of 16, got 24"
     );
-    for (argument, adam) in [
-        (
-            "learning_rate",
-            Adam {
-                learning_rate: 0.0,
-                ..ADAM
-            },
-        ),
-        ("beta1", Adam { beta1: 1.0, ..ADAM }),
-        (
-            "beta2",
-            Adam {
-                beta2: f64::NAN,
-                ..ADAM
-            },
-        ),
-        (
-            "epsilon",
-            Adam {
-                epsilon: -1.0,
-                ..ADAM
-            },
-        ),
-    ] {
-        assert_eq!(adam.check().unwrap_err().argument, argument);
-    }
+    let values = |parameters: &[f32], states: &[f32], values: &mut [f32]| {
+        let shape = shape(3, 16).unwrap();
+        let error = values_into(shape, parameters, states, values).unwrap_err();
+        error.argument
+    };
+    let parameters = [0.0; 2 * 7 * LANES];
+    assert_eq!(
+        values(&parameters[1..], &[0.0; 6], &mut [0.0; 4]),
+        "parameters"
+    );
+    assert_eq!(values(&parameters, &[0.0; 5], &mut [0.0; 4]), "states");
+    assert_eq!(values(&parameters, &[], &mut []), "states");
+    assert_eq!(values(&parameters, &[0.0; 6], &mut [0.0; 3]), "values");
 }

@@ -124,3 +124,49 @@ impl Spectrum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effective_dimensions_are_sums_over_the_spectrum() {
+        for dim in [1, 2, 3, 10, 101, 5000] {
+            for smoothing in [0.0, 0.3, 1.0, 1e3, 1e6] {
+                for power in [1, 2] {
+                    let mut spectrum = vec![0.0; dim];
+                    spectrum_into(smoothing, power, &mut spectrum).unwrap();
+                    let linear: f64 = spectrum.iter().sum();
+                    let squared: f64 = spectrum.iter().map(|value| value * value).sum();
+                    let sums = effective_dimensions(dim, smoothing, power).unwrap();
+                    assert!((sums.linear / linear - 1.0).abs() < 1e-12);
+                    assert!((sums.squared / squared - 1.0).abs() < 1e-12);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_mean_is_kept_and_both_halves_of_the_spectrum_are_the_same() {
+        for (dim, smoothing, power) in [(7, 0.3, 1), (1000, 1e6, 1), (1001, 1e3, 2), (10, 1e300, 1)]
+        {
+            let mut spectrum = vec![0.0; dim];
+            spectrum_into(smoothing, power, &mut spectrum).unwrap();
+            assert_eq!(spectrum[0], 1.0);
+            assert!(spectrum[1..].iter().eq(spectrum[1..].iter().rev()));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let named = |smoothing, power, dim| {
+            let error = spectrum_into(smoothing, power, &mut vec![0.0; dim]).unwrap_err();
+            let sums = effective_dimensions(dim, smoothing, power);
+            assert_eq!(sums.unwrap_err(), error);
+            error.argument
+        };
+        assert_eq!(named(-1.0, 1, 3), "smoothing");
+        assert_eq!(named(1.0, 0, 3), "power");
+        assert_eq!(named(1.0, 1, 0), "dim");
+    }
+}

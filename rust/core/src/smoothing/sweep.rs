@@ -359,13 +359,8 @@ mod tests {
     use crate::parallel::with_each_instruction_set;
 
     fn check<T: Real, A: Smooth>(length: usize, smoothing: f64) {
-        let value = |i: usize| {
-            T::from_f64(if i.is_multiple_of(7) {
-                (i as f64).sin()
-            } else {
-                0.0
-            })
-        };
+        // Where only zeros come, both recursions fall to numbers that are as good as 0.
+        let value = |i: usize| T::from_f64(if i % 97 < 7 { (i as f64).sin() } else { 0.0 });
         let stride = length + 3;
         let tiling = Tiling { length, stride };
         let v: Vec<T> = (0..LANES * stride).map(value).collect();
@@ -379,7 +374,7 @@ mod tests {
                 behind: reach.left,
             };
             sweep.backward(&y, &outside, &mut u, tiling);
-            format!("{:?} {:?} {u:?}", reach.right, reach.left)
+            format!("{:?} {:?} {y:?} {u:?}", reach.right, reach.left)
         });
         for result in &results[1..] {
             assert!(*result == results[0], "length {length}, s = {smoothing}");
