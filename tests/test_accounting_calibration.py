@@ -156,6 +156,12 @@ def test_affordable_rounds_are_the_most(target: float, delta: float, noise: floa
     assert epsilon(rounds + 1) > target
 
 
+def test_rounds_that_are_all_affordable_are_soon_known() -> None:
+    asked: list[int] = []
+    assert accounting.affordable_rounds(lambda n: asked.append(n) or 0.0, 1.0, at_most=100_000)
+    assert sum(asked) < 3 * 100_000  # the cost of n rounds takes time that grows with n
+
+
 def test_affordable_rounds_know_their_limit() -> None:
     assert accounting.affordable_rounds(lambda _: 0.0, 1.0, at_most=37) == 37
     assert accounting.affordable_rounds(lambda n: float(n), 36.5, at_most=37) == 36

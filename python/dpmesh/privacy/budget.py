@@ -115,8 +115,9 @@ class Budget:
         algorithm
             Its cost must not fall as rounds are added.
         at_most
-            The most rounds to try, at least 1. This is the answer where further rounds cost
-            nothing, for example if each record is used in one round only.
+            The most rounds to try, at least 1: no more than schedules with a horizon are made for.
+            This is the answer where further rounds cost nothing, for example if each record is used
+            in one round only.
 
         Raises
         ------

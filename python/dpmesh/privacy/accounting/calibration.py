@@ -251,7 +251,10 @@ def affordable_rounds(
     enough, too_many = 0, 1
     while too_many <= at_most and epsilon_of(too_many) <= target_epsilon:
         enough, too_many = too_many, 2 * too_many
-    too_many = min(too_many, at_most + 1)
+    if too_many > at_most:
+        if epsilon_of(at_most) <= target_epsilon:
+            return at_most
+        too_many = at_most
     while too_many - enough > 1:
         middle = (enough + too_many) // 2
         if epsilon_of(middle) <= target_epsilon:
