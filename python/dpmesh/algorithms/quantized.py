@@ -337,9 +337,7 @@ class QuantizedGossip:
         fewest, wanted = int(np.diff(indptr).min()), at(self.sample_size, 1)
         if wanted > fewest:
             fail("sample_size", f"at most {fewest}, the records of the poorest node", wanted)
-        if self.mode == "public_point":
-            return
-        if not isinstance(problem, LinearProblem):
+        if self.mode == "public_point" or not isinstance(problem, LinearProblem):
             return
         if problem.loss == "hinge" and self.smoothness < inf:
             fail("smoothness", "infinity, since the hinge has a kink", self.smoothness)

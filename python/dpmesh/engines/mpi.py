@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -165,11 +165,8 @@ class MpiEngine:
         def named(release: Release, purpose: int) -> None:
             keeper(self._named(release), purpose)
 
-        with kept_by(named), self._packed():
+        with kept_by(named), packed_for(self.exchange.note):
             yield
-
-    def _packed(self) -> AbstractContextManager[None]:
-        return packed_for(self.exchange.note)
 
     @contextmanager
     def together(self, keep: Callable[[], str | None]) -> Iterator[None]:

@@ -86,11 +86,10 @@ class JaxProblem(DenseProblem):
         if not callable(self.start):
             wanted = "a function of a JAX key that returns parameters"
             fail("start", wanted, reprlib.repr(self.start))
-        params = jax.eval_shape(self.start, jax.random.key(0))
         x = np.asarray(self.train.features[:1], np.float32).reshape(self._shape)
-        _gives("loss", "a number", 0, self.loss, params, x, self.train.labels[0])
+        _gives("loss", "a number", 0, self.loss, self._shapes, x, self.train.labels[0])
         if self.scores is not None:
-            _gives("scores", "a number for each class", 1, self.scores, params, x)
+            _gives("scores", "a number for each class", 1, self.scores, self._shapes, x)
 
     @property
     def classifies(self) -> bool:
@@ -100,8 +99,7 @@ class JaxProblem(DenseProblem):
     @cached_property
     def blocks(self) -> tuple[int, ...]:
         """Sizes of the model's tensors in their order, for smoothing each on its own."""
-        shapes = jax.eval_shape(self.start, jax.random.key(0))
-        return tuple(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+        return tuple(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self._shapes))
 
     def flattening(self, axes: Mapping[int, tuple[int, ...]]) -> Indices:
         """Return an order of a row's elements in which each tensor's axes are permuted.
@@ -121,7 +119,7 @@ class JaxProblem(DenseProblem):
             If the axes of a tensor are not a permutation.
         """
         pieces, first = [], 0
-        for leaf in jax.tree.leaves(jax.eval_shape(self.start, jax.random.key(0))):
+        for leaf in jax.tree.leaves(self._shapes):
             chosen = axes.get(len(leaf.shape), tuple(range(len(leaf.shape))))
             if sorted(chosen) != list(range(len(leaf.shape))):
                 fail("axes", f"a permutation of {len(leaf.shape)} axes", chosen)
@@ -255,6 +253,11 @@ class JaxProblem(DenseProblem):
             return float((np.concatenate(guesses) == test.labels).mean())
 
         return np.array([rate(row) for row in params])
+
+    @cached_property
+    def _shapes(self) -> Params:
+        """The model's pytree, with the shapes of its arrays in their place."""
+        return jax.eval_shape(self.start, jax.random.key(0))
 
     @cached_property
     def _on_device(self) -> tuple[Any, Any]:
