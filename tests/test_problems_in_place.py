@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from quantized_problems import make_problem
 
 import dpmesh as dm
 from dpmesh.algorithms import FederatedLearning, GradientDescent, QuantizedGossip
+from dpmesh.controllers import AlwaysGlobal
 from dpmesh.privacy.audit import alone
+from dpmesh.simulator import Repeats
 
 KEY = dm.Key.seeded(1)
 FEDERATED = FederatedLearning(4, 1.0, 0.1, 1.0, local_epochs=2)
@@ -126,3 +129,98 @@ def test_a_linear_problem_with_a_gradient_of_its_own_is_checked_like_any_other(
         problem = kind(ours.train, ours.partition, ours.loss)
         with pytest.raises(ValueError, match=wanted):
             dm.simulate(algorithm, problem, dm.topology.ring(4), rounds=3, metrics=[])
+
+
+def of_kind(kind: type[dm.LinearProblem], seed: int = 0, **options: Any) -> dm.LinearProblem:
+    rng = np.random.default_rng(seed)
+    records = dm.Dataset(rng.normal(size=(24, 3)).astype(np.float32), rng.choice([-1, 1], size=24))
+    return kind(records, np.arange(24).reshape(4, 6), "logistic", **options)
+
+
+def online(problem: dm.LinearProblem, **options: Any) -> Any:
+    algorithm = dm.OnlineLearning(2.0, batch_size=2, **options)
+    return dm.simulate(algorithm, problem, dm.topology.ring(4), rounds=3, key=KEY).released
+
+
+class SameStep(dm.LinearProblem):
+    def step(self, params, step_size, batches, **settings):
+        return super().step(params, step_size, batches, **settings)
+
+
+class LongerStep(dm.LinearProblem):
+    """Does not clip."""
+
+    def step(self, params, step_size, batches, *, clipping_norm, norm, radius):
+        return super().step(params, step_size, batches, radius=radius)
+
+
+class StepInPlace(dm.LinearProblem):
+    def step(self, params, step_size, batches, **settings):
+        params *= 0.5
+        return super().step(params, step_size, batches, **settings)
+
+
+@pytest.mark.parametrize(
+    ("norm", "projection"),
+    [("l2", "ball"), ("l2", "mixture"), ("l2", "box"), ("l2", "none"), ("l1", "none")],
+)
+@pytest.mark.parametrize("regularization", [0.0, 2.0])
+def test_a_step_of_ones_own_is_held_to_its_clipping(
+    norm: Any, projection: Any, regularization: float
+) -> None:
+    """A run without it printed the epsilon of one with it."""
+    settings: Any = {"norm": norm, "projection": projection, "clipping_norm": 0.1, "radius": 9.0}
+    kept, *others = (
+        of_kind(kind, regularization=regularization)
+        for kind in (SameStep, dm.LinearProblem, LongerStep, StepInPlace)
+    )
+    np.testing.assert_array_equal(online(kept, **settings), online(others[0], **settings))
+    with pytest.raises(ValueError, match=r"problem: wanted steps along gradients clipped to 0\.1"):
+        online(others[1], **settings)
+    with pytest.raises(ValueError, match="read-only"):
+        online(others[2], **settings)
+
+
+class Epochs(dm.LinearProblem):
+    """Its records arrive again and again."""
+
+    def rounds(self, size):
+        return 10 * super().rounds(size)
+
+    def batch(self, round, size):
+        return super().batch(round % super().rounds(size), size)
+
+
+def test_batches_of_ones_own_are_refused_where_a_record_is_to_be_in_one_alone() -> None:
+    """Its epsilon would be that of one round, however many it is in."""
+    wanted = "problem: wanted batches in the order of its partition, each record once, got Epochs"
+    with pytest.raises(ValueError, match=wanted):
+        online(of_kind(Epochs))
+    repeats = Repeats.deal(of_kind(Epochs), 2, key=KEY)
+    with pytest.raises(ValueError, match=wanted):
+        repeats.simulate(dm.OnlineLearning(2.0), dm.topology.ring(4), at=[6], key=KEY)
+
+
+class OwnGradient(dm.LinearProblem):
+    def gradient(self, *arguments, **settings):
+        return 100.0 * super().gradient(*arguments, **settings)
+
+
+class OwnConstants(OwnGradient):
+    def model_constants(self, radius=None):
+        ours = dm.problems.linear_constants("logistic", 1.0)
+        return replace(ours, loss_lipschitz=100.0)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        dm.WithoutReplacement(batch_size=2, step_size=1e-4, controller=AlwaysGlobal()),
+        dm.WithReplacement(4, 6, 1.0, batch_size=2),
+    ],
+)
+def test_our_constants_are_not_taken_for_a_gradient_of_ones_own(algorithm: Any) -> None:
+    """Noise is made from the longest gradient that they allow."""
+    with pytest.raises(ValueError, match="problem: wanted model_constants of its own"):
+        dm.simulate(algorithm, of_kind(OwnGradient, feature_norm=9.0), rounds=2)
+    dm.simulate(algorithm, of_kind(OwnConstants), rounds=2)

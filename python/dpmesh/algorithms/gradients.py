@@ -1,4 +1,4 @@
-"""Gradients of problems, those of users' own among them."""
+"""Gradients and steps of problems, those of users' own among them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail
 from dpmesh.kernels._arrays import read_only
+from dpmesh.kernels.linear_model import Batches
+from dpmesh.privacy.events import Norm
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 
@@ -36,3 +38,48 @@ def gradient_of(
         if (kernels.row_norms(of_losses) > longest).any():
             fail("problem", f"gradients clipped to {clipping_norm:g} each", "longer ones")
     return g
+
+
+def step_of(
+    problem: Any,
+    point: Floats,
+    step_size: float,
+    batches: Batches,
+    *,
+    clipping_norm: float,
+    norm: Norm,
+    radius: float | None,
+) -> Floats:
+    """Return the points after one step each, as `problem.step` does; held as by `gradient_of`.
+
+    Raises
+    ------
+    ValueError
+        If losses move a point further than means of clipped gradients do, up to rounding.
+    """
+    settings: Any = {"clipping_norm": clipping_norm, "norm": norm, "radius": radius}
+    if type(problem) is LinearProblem:
+        return problem.step(point, step_size, batches, **settings)
+    point = read_only(point)
+    w: Floats = problem.step(point, step_size, batches, **settings)
+    without = kernels.weighted_sum((1 - step_size * problem.regularization, point))
+    if radius is not None:
+        without = kernels.clip_rows(without, radius)
+    moved = kernels.row_norms(w - without, norm=norm)
+    longest = 1.0001 * step_size * clipping_norm + 1e-6 * kernels.row_norms(without, norm=norm)
+    if (moved > longest).any():
+        fail("problem", f"steps along gradients clipped to {clipping_norm:g} each", "longer ones")
+    return w
+
+
+def check_batches(problem: Any) -> None:
+    """Fail if a problem chooses by itself which records arrive in a round.
+
+    Raises
+    ------
+    ValueError
+        If it does: a record could arrive in several rounds.
+    """
+    if type(problem).batch is not LinearProblem.batch:
+        got = f"{type(problem).__name__}.batch"
+        fail("problem", "batches in the order of its partition, each record once", got)

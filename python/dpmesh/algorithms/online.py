@@ -27,6 +27,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.gradients import check_batches, step_of
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
@@ -191,6 +192,7 @@ class OnlineLearning:
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at 0."""
+        check_batches(problem)
         return OnlineState(Sensitive(problem.zeros()))
 
     def step(
@@ -241,7 +243,7 @@ class OnlineLearning:
     ) -> Floats:
         """Pro[b_t - alpha_(t+1) g_t], the regularizer's gradient being that at b_t."""
         L, norm = self.clipping_norm, self.norm
-        return problem.step(b, alpha, examples, clipping_norm=L, norm=norm, radius=radius)
+        return step_of(problem, b, alpha, examples, clipping_norm=L, norm=norm, radius=radius)
 
     def parameters(self, state: OnlineState) -> Floats:
         """Return w_t, with which the learners predict."""

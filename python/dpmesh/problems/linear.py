@@ -315,8 +315,11 @@ class LinearProblem:
         Raises
         ------
         ValueError
-            If the problem has no `feature_norm`.
+            If the problem has no `feature_norm`, or a subclass has a gradient of its own, to which
+            these constants do not apply.
         """
+        if type(self).gradient is not LinearProblem.gradient:
+            fail("problem", "model_constants of its own for a gradient of its own", "ours")
         return self._constants(self.classes if self.models == 1 else None, radius)
 
     def _constants(self, classes: int | None, radius: float | None) -> Constants:
