@@ -36,7 +36,9 @@ class Steps:
         noise = key.stream(Purpose.NOISE, t)
         sent, release, bits = Gaussian(1.0).release(state, self.sensitivity(t), noise, round=t)
         received = exchange(t, sent)
-        return self.absorb(state, sent, received), Info((release,), bits, received)
+        messages = None if self.travels == "gossip" else problem.nodes
+        info = Info((release,), bits, received, messages=messages)
+        return self.absorb(state, sent, received), info
 
     def absorb(self, state: Any, sent: Any, received: Any) -> Any:
         return received + PRIVATE
