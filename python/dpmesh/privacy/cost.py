@@ -252,7 +252,6 @@ def _composed(
     if sampled is None:
         mu = accounting.gdp_mu(multiplier, count=count)
         return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
-    compared = accountants(delta, rate, multiplier) if accountant == "best" else (accountant,)
     costs = [
         Cost(
             compose(
@@ -265,7 +264,7 @@ def _composed(
             ),
             f"{PROOFS[name]} of {what}",
         )
-        for name in compared
+        for name in accountants(accountant, delta, rate, multiplier)
     ]
     return min(costs, key=lambda cost: cost.epsilon)
 

@@ -28,6 +28,7 @@ from dpmesh.privacy.accounting.renyi import (
 )
 from dpmesh.privacy.accounting.sampled import (
     Accountant,
+    accountants,
     fixed_size_gaussian_epsilon,
     poisson_gaussian_epsilon,
 )
@@ -288,7 +289,8 @@ def _sampled_noise(
         target_epsilon,
         guess,
     )
-    if accountant == "rdp":
+    used = times > 0
+    if accountants(accountant, target_delta, rate[used], relative[used]) == ("rdp",):
         return by_curve
     return calibrate_noise(
         lambda noise: epsilon(

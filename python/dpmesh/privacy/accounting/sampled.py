@@ -133,9 +133,7 @@ def _epsilon(
     used = times > 0
     if not used.any():
         return 0.0
-    chosen = accountants(delta, rate[used], multiplier[used])
-    if accountant != "best":
-        chosen = (accountant,)
+    chosen = accountants(accountant, delta, rate[used], multiplier[used])
     epsilon = inf
     if "rdp" in chosen:
         epsilon = best_order(
@@ -150,9 +148,11 @@ def _epsilon(
 
 
 def accountants(
-    delta: float, sampling_rate: Floats, noise_multiplier: Floats
+    asked: Accountant, delta: float, sampling_rate: Floats, noise_multiplier: Floats
 ) -> tuple[Accountant, ...]:
-    """Those of which ``"best"`` takes the smaller epsilon for such rounds."""
+    """The accountants whose least epsilon is asked for: ``"best"`` has two for some rounds."""
+    if asked != "best":
+        return (asked,)
     distinct = len(np.unique(np.column_stack([sampling_rate, noise_multiplier]), axis=0))
     if delta < _loss.SMALLEST_DELTA or distinct > MOST_DISTRIBUTIONS:
         return ("rdp",)
