@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from test_experiments import TEXT, write
+from test_simulate import make_problem
 
+import dpmesh as dm
 from dpmesh.experiments import page, read, run_sweep
 from dpmesh.experiments.sweep import cells
 
@@ -54,6 +56,21 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
     with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
         page.write_page([run, tmp_path / "nowhere"])
+
+
+def test_runs_of_a_program_have_a_page(tmp_path) -> None:
+    """They were no results: only `dpmesh run` leaves notes on what a run changes."""
+    pytest.importorskip("matplotlib").use("Agg")
+    for epsilon in (1.0, 4.0):
+        algorithm = dm.OnlineLearning(epsilon)
+        run = dm.simulate(algorithm, make_problem(), dm.topology.ring(4), rounds=3)
+        run.save(tmp_path / f"at {epsilon}")
+    text = page.write_page([tmp_path]).read_text()
+    assert "2 runs of 2 settings" in text
+    for epsilon in (1, 4):
+        assert f"<h3>run = at {epsilon}.0</h3><pre>privacy     epsilon = {epsilon}, " in text
+        assert f"OnlineLearning(epsilon={epsilon}.0" in text
+    assert "1 runs of 1 settings" in page.write_page([tmp_path / "at 1.0"]).read_text()
 
 
 def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:

@@ -10,14 +10,14 @@ import typer
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders with results of dpmesh run; several are compared.")
+        list[Path], typer.Argument(help="Folders of dpmesh run or Run.save; several are compared.")
     ],
     output: Annotated[
         Path | None,
         typer.Option(help="The page; by default report.html, in the folder if there is only one."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about finished runs, from folders of dpmesh run."""
+    """Write one self-contained HTML page about finished runs: their curves and privacy reports."""
     from dpmesh.experiments.page import write_page
 
     typer.echo(f"wrote {write_page(folders, output)}")

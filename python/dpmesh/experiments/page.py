@@ -50,8 +50,8 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     Parameters
     ----------
     folders
-        Folders of sweeps or of single runs. The results of several stand side by side, each under
-        the name of its folder.
+        Folders of sweeps, of single runs, or of several that `Run.save` wrote. The results of
+        several folders stand side by side, each under the name of its folder.
     target
         The page; by default ``report.html``, in the folder if there is only one.
 
@@ -97,15 +97,26 @@ def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
 def _finished(folder: Path) -> tuple[list[Result], Any]:
     """Return the results in a folder or one level below, and the settings of the sweep.
 
-    Results are sorted by their changes. Without a sweep the settings are those of the first run.
+    Results are sorted by their changes. Without a sweep there are the settings of each run, told
+    apart by the names of their folders.
     """
     places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
-    results = sorted((Result.load(place) for place in places if is_finished(place)), key=_order)
-    if not results:
-        fail("folder", "one with finished runs of dpmesh run", folder)
     note = folder / "settings.json"
-    settings = json.loads(note.read_text()) if note.exists() else results[0].settings
-    return results, settings
+    if note.exists():
+        finished = (Result.load(place) for place in places if is_finished(place))
+        return _some(sorted(finished, key=_order), folder), json.loads(note.read_text())
+    saved = {p.name: Result.load(p) for p in places if (p / "run.json").exists()}
+    results = _some(list(saved.values()), folder)
+    if len(results) == 1:
+        return results, results[0].settings
+    named = [replace(run, changes=run.changes or {"run": name}) for name, run in saved.items()]
+    return sorted(named, key=_order), {name: run.settings for name, run in saved.items()}
+
+
+def _some(results: list[Result], folder: Path) -> list[Result]:
+    if not results:
+        fail("folder", "one with finished runs of dpmesh run, or of Run.save", folder)
+    return results
 
 
 def page(title: str, results: Sequence[Result], settings: Any) -> str:
