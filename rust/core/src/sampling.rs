@@ -306,8 +306,11 @@ fn from_groups<T, const N: usize>(
     let word = |i: usize, half| {
         u32::from_le_bytes(words[i / LANES * 2 * LANES + half * LANES + i % LANES])
     };
-    let high: [u32; N] = std::array::from_fn(|i| word(i, 0));
-    let low: [u32; N] = std::array::from_fn(|i| word(i, 1));
+    let (mut high, mut low) = ([0; N], [0; N]);
+    // With `from_fn` Laplace noise takes 2.5 times as long in programs that are compiled in several units of code.
+    for i in 0..N {
+        (high[i], low[i]) = (word(i, 0), word(i, 1));
+    }
     for i in 0..N {
         samples[i] = sample([high[i], low[i]]);
     }
