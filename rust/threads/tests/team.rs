@@ -1,11 +1,12 @@
 //! What a team promises: every item once, in order for `map`, panics passed on, no deadlock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dpmesh_threads::{after_fork, before_fork, for_each, map, set_threads, threads, with_threads};
+use dpmesh_threads::{for_each, map, set_threads, threads, with_threads};
 
 fn squares(of: usize) -> Vec<usize> {
     map(0..of, |i| i * i)
@@ -26,7 +27,7 @@ fn every_item_is_worked_on_once_and_stays_in_its_place() {
 #[test]
 fn others_help() {
     with_threads(4, || {
-        let met = std::sync::Barrier::new(4);
+        let met = Barrier::new(4);
         // Each item waits until four threads are here.
         for_each(
             0..4,
@@ -62,10 +63,32 @@ fn a_panic_reaches_the_caller_and_the_team_works_on() {
 }
 
 #[test]
+fn a_caller_sleeps_until_its_slowest_helper_is_done_and_takes_its_panic() {
+    with_threads(2, || {
+        let (met, caller) = (Barrier::new(2), thread::current().id());
+        let work = |(): &mut (), _| {
+            met.wait();
+            if thread::current().id() != caller {
+                thread::sleep(Duration::from_millis(20));
+                panic!("of a helper");
+            }
+        };
+        let panic = catch_unwind(AssertUnwindSafe(|| for_each(0..2, || (), work)));
+        let panic = panic.expect_err("a panic");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"of a helper"));
+        assert_eq!(squares(100)[99], 99 * 99);
+    });
+}
+
+#[test]
 fn work_within_work_stays_on_its_thread() {
     with_threads(4, || {
-        let sums = map(0..64, |i| squares(i + 1).into_iter().sum::<usize>());
-        assert_eq!(sums[3], 1 + 4 + 9);
+        let met = Barrier::new(4);
+        let sums = map(0..4, |i| {
+            met.wait();
+            squares(i + 1).into_iter().sum::<usize>()
+        });
+        assert_eq!(sums, [0, 1, 5, 14]);
     });
 }
 
@@ -111,20 +134,4 @@ fn a_team_of_its_own_ends_with_the_work() {
     });
     let _ = catch_unwind(|| with_threads(9, || panic!("inside")));
     assert_ne!(threads(), 9);
-}
-
-#[test]
-fn nobody_looks_for_the_team_while_the_process_forks_and_the_child_has_one() {
-    for is_child in [false, true] {
-        assert_eq!(squares(100)[99], 99 * 99);
-        before_fork();
-        before_fork(); // as a module loaded twice does
-        let other = thread::spawn(|| squares(100).len());
-        thread::sleep(Duration::from_millis(20));
-        assert!(!other.is_finished());
-        after_fork(is_child);
-        after_fork(is_child);
-        assert_eq!(other.join().expect("no panic"), 100);
-        assert_eq!(squares(100)[99], 99 * 99);
-    }
 }
