@@ -55,3 +55,40 @@ class Antithetic(Gaussian):
     def _add_noise(self, values, scale, stream):
         half = super()._add_noise(np.zeros_like(values), scale, stream)[:, ::2]
         return values + np.concatenate([half, -half], axis=1)
+
+
+class CommonToNodes(Gaussian):
+    """Takes 95% of the variance of its noise from one row, for all nodes."""
+
+    def _add_noise(self, values, scale, source):
+        own = super()._add_noise(np.zeros_like(values), scale, source)
+        common = self._common(own, source.stream.round).normal(scale=scale, size=own.shape)
+        return values + np.sqrt(0.05) * own + np.sqrt(0.95) * self._shared(common)
+
+    def _common(self, own, round):
+        """Return a generator that differs in each call."""
+        return np.random.default_rng(list(own.tobytes()))
+
+    def _shared(self, noise):
+        return noise[:1]
+
+
+class CommonToCoordinates(CommonToNodes):
+    """Takes 95% of the variance of its noise from one column, for all coordinates."""
+
+    def _shared(self, noise):
+        return noise[:, :1]
+
+
+class CommonToRounds(CommonToNodes):
+    """Takes 95% of the variance of its noise from a generator that begins anew in every round."""
+
+    seed = 0
+
+    def _common(self, own, round):
+        if round == 0:
+            CommonToRounds.seed = list(own.tobytes())
+        return np.random.default_rng(CommonToRounds.seed)
+
+    def _shared(self, noise):
+        return noise

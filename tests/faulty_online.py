@@ -22,6 +22,14 @@ class MissingFactor2(OnlineLearning):
         return replace(two, bound=two.bound / 2)
 
 
+class ByCoordinate(OnlineLearning):
+    """Clips each coordinate of a subgradient, in place of its norm."""
+
+    def _stepped(self, state, b, alpha, problem, examples, radius):
+        g = problem.gradient(b, examples).clip(-self.clipping_norm, self.clipping_norm)
+        return b - alpha * g
+
+
 class HalvedNoise(OnlineLearning):
     """Broadcasts with half of the noise."""
 

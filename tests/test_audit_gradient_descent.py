@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from faulty_mechanisms import HalvedGaussian
 
 from dpmesh.algorithms import GradientDescent
+from dpmesh.algorithms.gradient_descent import GradientDescentState
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import (
     GaussianClaim,
@@ -40,6 +42,17 @@ class MissingFactor2(GradientDescent):
         return replace(right, bound=right.bound / 2)
 
 
+class ByCoordinate(GradientDescent):
+    """Clips each coordinate of a gradient, in place of its norm."""
+
+    def absorb(self, b, t, problem):
+        everyone = problem.everything[1].reshape(problem.nodes, -1)
+        indptr = np.arange(problem.nodes + 1)
+        gradients = [problem.gradient(b, (indptr, record)) for record in everyone.T]
+        g = np.clip(gradients, -self.clipping_norm, self.clipping_norm).mean(axis=0)
+        return GradientDescentState(b - self.step_size(t + 1) * g)
+
+
 @pytest.mark.parametrize("dim", [1, 7])
 def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
     algorithm = GradientDescent(records=4, noise_multiplier=2.0)
@@ -56,6 +69,7 @@ def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
         (GradientDescent, (False, False, False)),
         (MissingFactor2, (True, True, True)),
         (HalvedNoise, (False, True, True)),
+        (ByCoordinate, (True, True, False)),
     ],
 )
 def test_layers_tell_right_from_wrong(kind, violated: tuple[bool, ...]) -> None:

@@ -40,11 +40,12 @@ def test_all_layers_in_words() -> None:
     assert [str(result) for result in again] == texts
 
 
-def test_coupling_takes_the_rounds_that_are_meant_for_it() -> None:
+def test_coupling_takes_the_pairs_that_are_meant_for_it() -> None:
     pair, crowd = CASE
-    for rounds, moved in ((None, 3), (2, 2)):
-        coupling = next(audit_layers(replace(pair, coupled_rounds=rounds), crowd))
-        assert len(coupling.movements) == moved
+    short = replace(pair, rounds=2)
+    for pairs, releases in (((), [3]), ((short,), [2]), ((pair, short), [3, 2])):
+        results = list(audit_layers(replace(pair, coupled=pairs), crowd, runs=1))
+        assert [len(coupling.movements) for coupling in results[:-2]] == releases
 
 
 def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from faulty_online import (
+    ByCoordinate,
     HalvedNoise,
     MissingFactor2,
     NoNoiseDrawn,
@@ -30,6 +31,7 @@ from dpmesh.privacy.audit import (
     EpsilonClaim,
     alone,
     audit_algorithm,
+    audit_layers,
     audit_one_run,
     canary_records,
     couple,
@@ -114,6 +116,13 @@ def test_coupling_flags_faults_of_online_learning(kind, message: str | None, dim
     assert (message or "consistent") in str(coupling)
 
 
+def test_coupled_runs_have_several_dimensions() -> None:
+    """In one, clipping by coordinate is clipping by norm."""
+    pair, crowd = worst_cases.online(online(ByCoordinate))
+    faults = next(audit_layers(pair, crowd)).faults
+    assert faults[0].startswith("round 1: moved by 6, allowed is 3.4641 ")  # 1 / sqrt(3) of it
+
+
 # Many runs
 
 
@@ -154,12 +163,10 @@ def test_algorithm_2_as_printed_costs_what_its_plan_says_and_not_what_the_paper_
     assert 1.0 < result.lower_bound <= 2.0
 
 
-def test_a_score_of_ones_own_sees_what_it_is_shown() -> None:
-    """Of a fault that the door does not see: the state goes out as it is."""
-    assert not many_runs(PastTheDoor, rounds=2, runs=100).violated
-    assert many_runs(
-        PastTheDoor, rounds=2, runs=100, score=lambda run: float(run.sent[1].mean())
-    ).violated
+@pytest.mark.parametrize("score", [None, lambda run: float(run.sent[1].mean())])
+def test_what_bypasses_the_door_is_seen(score) -> None:
+    """The likelihood ratio does not see it, a contrast and a score of one's own do."""
+    assert many_runs(PastTheDoor, rounds=2, runs=100, score=score).violated
 
 
 # One run

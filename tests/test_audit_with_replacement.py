@@ -75,8 +75,9 @@ def node(kind=WithReplacement, noise_multiplier: float = 1.0) -> WithReplacement
 )
 def test_a_record_moves_as_far_as_it_may_when_it_is_drawn(kind, fault: str | None) -> None:
     pair, _ = worst_cases.with_replacement(node(kind))
+    (every_turn,) = pair.coupled
     worlds = pair.problem, pair.neighbor, pair.exchange
-    coupling = couple(pair.algorithm, *worlds, rounds=pair.coupled_rounds, key=Key.seeded(1))
+    coupling = couple(pair.algorithm, *worlds, rounds=every_turn.rounds, key=Key.seeded(1))
     assert coupling.violated == (fault is not None), str(coupling)
     assert fault is None or fault in str(coupling)
     moved = [movement.distance for movement in coupling.movements]

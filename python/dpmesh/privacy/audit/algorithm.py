@@ -7,13 +7,13 @@ from itertools import islice
 from typing import Any, SupportsFloat
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._validate import able, integer
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.claims import Claim, claim_of
-from dpmesh.privacy.audit.result import AuditResult, tell_apart
+from dpmesh.privacy.audit.contrast import numbers_for, seen_in
+from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
 from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
 
@@ -57,7 +57,8 @@ def audit_algorithm(
     score
         Large for runs on `problem`, small for runs on `neighbor`; it may use what the run `sent`,
         `released` and `received`, and no more. By default `ReplayedLikelihood`; where units are
-        sampled, better a `projection`.
+        sampled, better a `projection`. A contrast of all three takes its place where pilot runs
+        show a fault that it misses.
     key
         Of all randomness; by default a new one from the operating system.
 
@@ -74,12 +75,14 @@ def audit_algorithm(
         algorithm, problem, neighbor, exchange, rounds, next(keys)
     )
 
-    def scores(world: bool) -> npt.NDArray[np.float64]:
+    def look(world: bool) -> Seen:
         data = problem if world else neighbor
-        transcripts = (
-            record(algorithm, data, exchange, rounds=rounds, key=own) for own in islice(keys, runs)
-        )
-        return np.array([float(measure(run)) for run in transcripts])
+        scores, numbers = [], []
+        for own in islice(keys, runs):
+            run = record(algorithm, data, exchange, rounds=rounds, key=own)
+            scores.append(float(measure(run)))
+            numbers.append(seen_in(run, numbers_for(runs)))
+        return Seen(np.array(scores), np.array(numbers))
 
     what = f"{type(algorithm).__name__}, rounds: {rounds}"
-    return tell_apart(claim, scores, runs=runs, confidence=confidence, what=what)
+    return tell_apart(claim, look, runs=runs, confidence=confidence, what=what)

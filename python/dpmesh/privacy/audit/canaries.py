@@ -19,15 +19,24 @@ from dpmesh.problems import LinearProblem
 _FAR = 1e6  # a pull so strong that it is always clipped
 
 
+def diagonal(dim: int) -> npt.NDArray[np.float64]:
+    """Return a unit vector whose numbers are equal but for the sign of the last of several.
+
+    Clipping by coordinate leaves it sqrt(dim) times as long as clipping by norm, Laplace noise
+    covers it least, and noise that coordinates share cancels in their difference, where it shows.
+    """
+    signs = np.where(np.arange(dim) + 1 < max(dim, 2), 1.0, -1.0)
+    return signs / sqrt(dim)
+
+
 def canary_records(
     coins: npt.ArrayLike, *, records: int, dim: int = 1, position: int = 0
 ) -> LinearProblem:
     """Return a problem with a canary on each node: a record whose coin chooses between two forms.
 
-    Every record has the same features, a unit vector along the diagonal (which Laplace noise covers
-    least), and a label so extreme that its gradient is clipped: canaries whose coin is True pull
-    the model along the diagonal, all other records the opposite way. Problems that differ in one
-    coin are neighbours (replace-one).
+    Every record has the same features, those of `diagonal`, and a label so extreme that its
+    gradient is clipped: canaries whose coin is True pull the model along the diagonal, all other
+    records the opposite way. Problems that differ in one coin are neighbours (replace-one).
 
     Parameters
     ----------
@@ -50,7 +59,7 @@ def canary_records(
         fail("coins", "1 coin or more", 0)
     integer("records", records, at_least=1)
     integer("position", position, below=records)
-    features = np.full((heads.size * records, integer("dim", dim, at_least=1)), 1 / sqrt(dim))
+    features = np.tile(diagonal(integer("dim", dim, at_least=1)), (heads.size * records, 1))
     labels = np.full((heads.size, records), -_FAR)
     labels[heads, position] = _FAR
     parts = tuple(np.arange(labels.size).reshape(labels.shape))

@@ -19,18 +19,18 @@ from dpmesh.privacy.audit.transcript import alone, fresh_keys
 class Pair:
     """An algorithm, and two neighbouring problems that should be hard to distinguish.
 
-    See `couple` and `audit_algorithm` for the fields. `coupled_rounds` is the length of the two
-    coupled runs, by default that of the many short ones.
+    See `couple` and `audit_algorithm` for the fields. `coupled` are the pairs for the coupled runs,
+    by default this one.
     """
 
     algorithm: AnyAlgorithm
     problem: Any
     neighbor: Any
     rounds: int
-    coupled_rounds: int | None = None
     exchange: Exchange = alone
     delta: float = 0.0
     score: Score | None = None
+    coupled: tuple[Pair, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def audit_layers(
     confidence: float = 0.95,
     key: Key | None = None,
 ) -> Iterator[Coupling | AuditResult]:
-    """Couple two runs, distinguish many, and guess the canaries of one; yield each result in turn.
+    """Couple pairs of runs, distinguish many, guess the canaries of one; yield each result in turn.
 
     Parameters
     ----------
@@ -78,10 +78,14 @@ def audit_layers(
         If an argument is out of range, or a plan claims nothing.
     """
     keys = fresh_keys(key)
-    worlds = pair.algorithm, pair.problem, pair.neighbor, pair.exchange
-    yield couple(*worlds, rounds=pair.coupled_rounds or pair.rounds, key=next(keys))
+    for each in pair.coupled or (pair,):
+        worlds = each.algorithm, each.problem, each.neighbor, each.exchange
+        yield couple(*worlds, rounds=each.rounds, key=next(keys))
     yield audit_algorithm(
-        *worlds,
+        pair.algorithm,
+        pair.problem,
+        pair.neighbor,
+        pair.exchange,
         rounds=pair.rounds,
         runs=runs,
         delta=pair.delta,

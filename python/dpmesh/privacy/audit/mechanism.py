@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -12,8 +11,10 @@ import numpy.typing as npt
 from dpmesh._validate import able, fail, instance, integer
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.audit.canaries import diagonal
 from dpmesh.privacy.audit.claims import claim_of
-from dpmesh.privacy.audit.result import AuditResult, tell_apart
+from dpmesh.privacy.audit.contrast import numbers_for
+from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.privacy.audit.scores import log_likelihood_ratio
 from dpmesh.privacy.audit.transcript import fresh_keys
 from dpmesh.privacy.events import Sensitivity
@@ -26,7 +27,8 @@ from dpmesh.privacy.types import Floats, Sensitive
 class OneRelease:
     """A bare mechanism as an algorithm, so that all audits of algorithms apply to it.
 
-    Its problem is the rows that it releases in each round, shape (nodes, dim).
+    Its problem is the rows that it releases in even rounds, shape (nodes, dim); in odd ones it
+    releases their negatives, so that noise which rounds share cancels in the difference.
     """
 
     mechanism: Mechanism
@@ -48,7 +50,11 @@ class OneRelease:
         """Release the rows."""
         noise, coins = (key.stream(purpose, round) for purpose in (Purpose.NOISE, Purpose.QUANTIZE))
         values, release, bits = self.mechanism.release(
-            Sensitive(problem), self.sensitivity, noise, round=round, coins=coins
+            Sensitive(problem if round % 2 == 0 else -problem),
+            self.sensitivity,
+            noise,
+            round=round,
+            coins=coins,
         )
         return None, Info((release,), bits, exchange(round, values))
 
@@ -109,13 +115,15 @@ def audit_mechanism(
     scale = mechanism.noise_scale(sensitivity, rows[0].size)
     keys = fresh_keys(key)
 
-    def scores(world: bool) -> npt.NDArray[np.float64]:
+    def look(world: bool) -> Seen:
         values, own = Sensitive(np.tile(rows[0] if world else rows[1], (runs, 1))), next(keys)
         noise, coins = (own.stream(purpose, 0) for purpose in (Purpose.NOISE, Purpose.QUANTIZE))
         released = mechanism.release(values, sensitivity, noise, round=0, coins=coins).values
-        return log_likelihood_ratio(released, *rows, mechanism.norm, scale, every_bit=every_bit)
+        law = mechanism.norm
+        scores = log_likelihood_ratio(released, *rows, law, scale, every_bit=every_bit)
+        return Seen(scores, np.float64(released[:, : numbers_for(runs)]))
 
-    return tell_apart(claim, scores, runs=runs, confidence=confidence, what=f"{mechanism}")
+    return tell_apart(claim, look, runs=runs, confidence=confidence, what=f"{mechanism}")
 
 
 def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
@@ -127,8 +135,7 @@ def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
         If `dim` is not an integer of at least 1.
     """
     integer("dim", dim, at_least=1)
-    # Laplace noise covers an L2 distance least well along the diagonal
-    direction = np.eye(dim)[0] if sensitivity.norm == "l1" else np.full(dim, 1 / sqrt(dim))
+    direction = np.eye(dim)[0] if sensitivity.norm == "l1" else diagonal(dim)
     half = sensitivity.bound / 2 * direction
     return half, -half
 

@@ -1,6 +1,7 @@
 """For each algorithm the data on which it leaks as much as its plan allows.
 
-Where a pair's canary is on one node there is a second node, whose noise must differ.
+Where a pair's canary is on one node there is a second node, whose noise must differ. Canaries of
+several dimensions lie on the `diagonal`.
 
 `audit_layers` takes what these functions return. They take any variant of the algorithm, such as
 one with a fault.
@@ -9,6 +10,7 @@ one with a fault.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +20,7 @@ from dpmesh._validate import fail
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records
+from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records, diagonal
 from dpmesh.privacy.audit.layers import Crowd, Pair
 from dpmesh.privacy.audit.mechanism import OneRelease, worst_pair
 from dpmesh.privacy.audit.one_run import Coins
@@ -52,6 +54,8 @@ def mechanism(
 ) -> tuple[Pair, Crowd]:
     """Return two rows as far apart as a bare mechanism should cover, and a crowd of such rows.
 
+    The pair has two rounds, and a second node that does not differ.
+
     Parameters
     ----------
     mechanism, sensitivity
@@ -65,12 +69,13 @@ def mechanism(
     """
     algorithm = OneRelease(mechanism, sensitivity)
     one, other = worst_pair(sensitivity, dim)
+    problem, neighbor = (np.array([row, np.zeros(dim)]) for row in (one, other))
 
     def problem_of(coins: Coins) -> Floats:
         return np.where(coins[:, np.newaxis], one, other)
 
     return (
-        Pair(algorithm, one[np.newaxis], other[np.newaxis], rounds=1, delta=delta),
+        Pair(algorithm, problem, neighbor, rounds=2, delta=delta),
         Crowd(algorithm, problem_of, canaries, rounds=1, delta=CROWD_DELTA),
     )
 
@@ -87,18 +92,21 @@ def online(
     rounds
         Rounds of each run, at least 2, since the second round releases the canary.
     dim
-        Dimension of the model; 1 needs the fewest runs.
+        Dimension of the model; 1 needs the fewest runs. Coupled runs have 3 or more.
     canaries
         Learners of the crowd, each with a canary of its own.
     """
 
-    def problem_of(coins: Coins) -> LinearProblem:
+    def of_dim(dim: int, coins: Coins) -> LinearProblem:
         return canary_records(coins, records=rounds * algorithm.batch_size, dim=dim)
 
-    one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
+    def pair(dim: int) -> Pair:
+        one, other = (of_dim(dim, np.array([coin, False])) for coin in (True, False))
+        return Pair(algorithm, one, other, rounds)
+
     return (
-        Pair(algorithm, one, other, rounds),
-        Crowd(algorithm, problem_of, canaries, rounds),
+        replace(pair(dim), coupled=(pair(max(dim, 3)),)),
+        Crowd(algorithm, partial(of_dim, dim), canaries, rounds),
     )
 
 
@@ -131,23 +139,23 @@ def federated(
 
     def one_canary(coin: bool) -> PullingClients:
         coins = np.arange(algorithm.clients) > 0
-        directions = np.where(coins, -1.0, 1.0)[:, np.newaxis]
+        directions = np.where(coins, -1.0, 1.0)[:, np.newaxis] * diagonal(3)
         coins[0] = coin
         return clients(coins, directions)
 
     def orthogonal_canaries(coins: Coins) -> PullingClients:
         return clients(coins, np.eye(canaries))
 
+    pair = Pair(
+        algorithm,
+        one_canary(True),
+        one_canary(False),
+        rounds,
+        delta=delta,
+        score=projection(diagonal(3)),
+    )
     return (
-        Pair(
-            algorithm,
-            one_canary(True),
-            one_canary(False),
-            rounds,
-            coupled_rounds=20,
-            delta=delta,
-            score=projection([1.0]),
-        ),
+        replace(pair, coupled=(replace(pair, rounds=20),)),
         Crowd(
             replace(algorithm, clients=canaries),
             orthogonal_canaries,
@@ -163,7 +171,7 @@ def gradient_descent(
     algorithm: GradientDescent,
     *,
     rounds: int = 3,
-    dim: int = 1,
+    dim: int = 3,
     delta: float = 1e-5,
     canaries: int = 1_000,
 ) -> tuple[Pair, Crowd]:
@@ -258,7 +266,7 @@ def without_replacement(
         """Return batches of records against their first, which pulls up if its coin is True."""
         labels = np.full((len(coins), batch_size), -far)
         labels[coins, 0] = far
-        train = Dataset(np.ones((labels.size, 1)), labels.ravel(), "canaries")
+        train = Dataset(np.tile(diagonal(3), (labels.size, 1)), labels.ravel(), "canaries")
         part = np.arange(labels.size)
         return LinearProblem(train, (part,), "squared", feature_norm=1.0, label_bound=far)
 
@@ -312,19 +320,19 @@ def with_replacement(
     def one_canary(coin: bool) -> LinearProblem:
         coins = np.zeros(algorithm.records, dtype=bool)
         coins[0] = coin
-        return problem_of(coins, np.ones((len(coins), 1)))
+        return problem_of(coins, np.tile(diagonal(3), (len(coins), 1)))
 
     drawn = max(1, canaries * algorithm.batch_size // algorithm.records)
+    pair = Pair(
+        algorithm,
+        one_canary(True),
+        one_canary(False),
+        rounds=1,
+        delta=delta,
+        score=projection(diagonal(3)),
+    )
     return (
-        Pair(
-            algorithm,
-            one_canary(True),
-            one_canary(False),
-            rounds=1,
-            coupled_rounds=algorithm.turns_of_a_node,
-            delta=delta,
-            score=projection([1.0]),
-        ),
+        replace(pair, coupled=(replace(pair, rounds=algorithm.turns_of_a_node),)),
         Crowd(
             replace(algorithm, records=canaries, batch_size=drawn),
             lambda coins: problem_of(coins, np.eye(canaries)),
