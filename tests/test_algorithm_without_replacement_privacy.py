@@ -262,7 +262,11 @@ def test_public_controllers_see_nothing_private_and_others_are_reported() -> Non
     released = replace(public, controller=DeepQ(5, hidden=16, sees="released"))
     with pytest.raises(ValueError, match="public_losses: wanted losses on public data"):
         dm.simulate(released, problem, rounds=10)
-    run = dm.simulate(replace(released, public_data=problem.train), problem, rounds=10, delta=1e-5)
+    wanted = "public_data: wanted public records, which no node holds, got those of the nodes"
+    with pytest.raises(ValueError, match=wanted):
+        dm.simulate(replace(released, public_data=problem.train), problem, rounds=10)
+    public = make_problem([9], 2, 3, seed=1).train
+    run = dm.simulate(replace(released, public_data=public), problem, rounds=10, delta=1e-5)
     assert "on which the controller scores released models is public" in str(run.privacy)
 
 

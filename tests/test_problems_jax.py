@@ -374,3 +374,20 @@ def test_training_that_diverges_is_named() -> None:
     algorithm = FederatedLearning(7, 1.0, 1.0, local_epochs=1, noise_multiplier=1.0)
     with pytest.raises(ValueError, match=r"problem: wanted training .* at a local_step_size of 0"):
         simulate(algorithm, steep, rounds=1)
+
+
+def test_a_record_without_a_gradient_is_seen_at_its_own_node_alone() -> None:
+    """Records are taken several at once; what fills the last of them up is the node's own."""
+    features = np.ones((6, 2), np.float32)
+    features[0] = 0.0  # whose logarithm is infinite
+
+    def loss(params, x, label):
+        return jax.numpy.log(x).sum() * params.sum()
+
+    parts = [np.arange(3), np.arange(3, 6)]
+    train = Dataset(features, np.zeros(6, np.int64))
+    problem = JaxProblem(train, parts, lambda key: jax.numpy.zeros(2), loss, records_at_once=2)
+    params, batches = np.zeros((2, 2), np.float32), problem.records_of(np.arange(2))
+    first, second = problem.gradient(params, batches, clipping_norm=1.0)
+    assert not np.isfinite(first).any()
+    np.testing.assert_array_equal(second, 0.0)

@@ -205,6 +205,8 @@ class WithoutReplacement:
         """Start all models at 0."""
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
+        if self.public_data is problem.train:
+            fail("public_data", "public records, which no node holds", "those of the nodes")
         if self.epsilon is not None:
             self._constants(problem)
         local = problem.zeros().reshape(problem.nodes, self.models, -1)
@@ -375,13 +377,9 @@ class WithoutReplacement:
         if self.epsilon is None:
             return np.ones_like(largest_step)
         constants = self._constants(problem)
+        L, mu = constants.loss_lipschitz, constants.smoothness
         largest = float(largest_step.max())
-        bound = claims.sensitivity(
-            largest,
-            lipschitz=constants.loss_lipschitz,
-            batch_size=self.batch_size,
-            smoothness=constants.smoothness,
-        )
+        bound = claims.sensitivity(largest, lipschitz=L, batch_size=self.batch_size, smoothness=mu)
         return bound * (largest_step / largest)
 
     def _public_losses(self, w_g: Released, problem: LinearProblem) -> Floats | None:

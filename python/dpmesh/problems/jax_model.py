@@ -308,8 +308,9 @@ class JaxProblem(DenseProblem):
                 # A GPU would round both to about 3 digits, and norms could exceed their bound.
                 return total + jnp.matmul(factors, gradients, precision="highest"), None
 
-            missing = -len(indices) % at_once
-            chunks = [jnp.pad(a, (0, missing)).reshape(-1, at_once) for a in (indices, weights)]
+            missing = (0, -len(indices) % at_once)
+            own = jnp.pad(indices, missing, mode="edge"), jnp.pad(weights, missing)
+            chunks = [padded.reshape(-1, at_once) for padded in own]
             total, _ = jax.lax.scan(add, jnp.zeros_like(row), chunks)
             return total / jnp.maximum(weights.sum(), 1) + self.regularization * row
 
