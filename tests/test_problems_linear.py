@@ -143,6 +143,7 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
         ({"partition": 4}, "partition: wanted an array of indices for each node, got 4"),
         ({"partition": ()}, "partition: wanted at least 1 node, got none"),
         ({"partition": ([0], [])}, "partition: wanted integer indices .* for node 1"),
+        ({"partition": np.array(["a", "b"])}, "partition: wanted .* data.by_user .* for node 0"),
         ({"partition": ([0.0],)}, "partition: wanted integer indices .*, got float64"),
         ({"partition": ([0], [20])}, "partition: wanted indices from 0 to 19, got 20"),
         ({"partition": ([0], [-1])}, "partition: wanted indices from 0 to 19, got -1"),

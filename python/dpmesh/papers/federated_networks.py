@@ -259,6 +259,7 @@ def run(
     tell: Tell,
 ) -> list[Cell]:
     """Return the cells with their accuracies; cells of a seed share data, cohorts and noise."""
+    tell(f"{seeds} x {training.rounds} rounds for each cell; the first also compiles the network")
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [make_problem(key) for key in keys]
     finished = []

@@ -37,6 +37,8 @@ def flat_partition(partition: IndexArrays, records: int) -> Ragged:
     for node, part in enumerate(parts):
         if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
             wanted = "integer indices of at least 1 record for each node"
+            if not part.ndim:
+                wanted += ", such as data.by_user makes of a column of owners"
             fail("partition", wanted, f"{part.dtype} of shape {part.shape} for node {node}")
     order = np.concatenate(parts).astype(np.int64)
     outside = order[(order < 0) | (order >= records)]
