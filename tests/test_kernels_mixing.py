@@ -179,8 +179,12 @@ X = np.ones((2, 3))
             r"x: wanted 2 axes, got shape \(3,\)",
         ),
         (
-            lambda: kernels.mix_noisy(np.eye(2), X, "cauchy", 1.0, STREAM),
-            "law: wanted one of 'gaussian', 'laplace', got 'cauchy'",
+            lambda: kernels.mix_noisy(np.eye(2), X, "gausian", 1.0, STREAM),
+            "law: wanted one of 'gaussian', 'laplace', got 'gausian'; did you mean gaussian",
+        ),
+        (
+            lambda: kernels.mix_noisy(np.eye(2), X, 5, 1.0, STREAM),
+            "law: wanted one of 'gaussian', 'laplace', got 5",
         ),
         (
             lambda: kernels.mix_noisy(np.eye(2), X, "gaussian", -1.0, STREAM),

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._core import Stream
-from dpmesh._validate import fail, instance, integer, number, one_of, positive
+from dpmesh._validate import fail, instance, integer, number, positive
 from dpmesh.kernels._arrays import floats, readable
 from dpmesh.kernels.draws import uniform
 
@@ -159,7 +159,6 @@ def q_values(
         wanted = f"shape ({networks}, inputs) or ({networks}, samples, inputs)"
         fail("states", wanted, f"shape {states.shape}")
     hidden = _hidden(parameters, states.shape[-1])
-    activation = one_of("activation", activation, ACTIVATIONS)
     values = np.empty((*states.shape[:-1], 2), dtype=np.float32)
     _core.q_values(parameters, states, hidden, activation, values)
     return values
@@ -232,7 +231,7 @@ def q_learn(
         _places(picks, networks, capacity),
         learns,
         hidden,
-        one_of("activation", activation, ACTIVATIONS),
+        activation,
         (
             positive("learning_rate", learning_rate),
             number("beta1", beta1),

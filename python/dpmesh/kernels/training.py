@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._ragged import Walks
-from dpmesh._validate import fail, non_negative, one_of, positive
+from dpmesh._validate import fail, non_negative, positive
 from dpmesh.kernels._arrays import FloatArray, integers
 from dpmesh.kernels._memory import empty
 from dpmesh.kernels.linear_model import Features, Loss, model_parts
@@ -72,8 +72,6 @@ def linear_training(
         fail("walks", "Walks(steps, batches)", type(walks).__name__)
     steps = integers("walks", walks.steps, ndim=1)
     indptr, indices = (integers("walks", part, ndim=1) for part in walks.batches)
-    if form is not None:
-        one_of("form", form, ("direct", "span"))
     nodes = max(0, len(steps) - 1)
     moves = empty((nodes, start.shape[1]), start.dtype)
     losses = np.empty(nodes)

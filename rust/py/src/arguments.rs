@@ -143,12 +143,9 @@ pub fn one_of<T: Copy>(
     if let Some((_, choice)) = choices.iter().find(|(known, _)| *known == name) {
         return Ok(*choice);
     }
-    let names: Vec<String> = choices
-        .iter()
-        .map(|(name, _)| format!("'{name}'"))
-        .collect();
-    let wanted = format!("one of {}", names.join(", "));
-    Err(unfit(argument, &wanted, value.repr()?))
+    let names = PyTuple::new(value.py(), choices.iter().map(|(known, _)| known))?;
+    by_python!(value.py(), "_validate", "one_of", (argument, value, names));
+    Err(unfit(argument, "a text", value.repr()?))
 }
 
 /// A stream to draw from.

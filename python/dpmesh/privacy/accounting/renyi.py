@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._validate import fail, one_of, positive
+from dpmesh._validate import fail, positive
 from dpmesh.privacy.accounting._arguments import (
     Floats,
     noisy_rounds,
@@ -190,7 +190,6 @@ def rdp_fixed_size_gaussian(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     only_replace_one(neighboring_relation)
-    one_of("bound", bound, ("dominating_pair", "theorem_27", "theorem_9"))
     rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
     order = _orders(orders)
     return _core.rdp_fixed_size_gaussian(bound, rate, multiplier, times, order)
@@ -224,7 +223,6 @@ def rdp_epsilon(
         If an argument is out of its range, or `rdp` and `orders` differ in length.
     """
     delta = open_probability("delta", delta)
-    one_of("conversion", conversion, ("optimal", "mironov"))
     order, curve = _curve(orders, rdp)
     epsilon, index = _core.rdp_to_epsilon(order, curve, delta, conversion)
     return RdpGuarantee(epsilon, delta, float(order[index]))
