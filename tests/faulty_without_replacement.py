@@ -24,6 +24,13 @@ class ExpandingSteps(WithoutReplacement):
         return 2 * largest_step * lipschitz / self.batch_size
 
 
+class NoProjection(WithoutReplacement):
+    """Lets models leave the ball in which gradients are bounded."""
+
+    def _projected(self, w):
+        return w
+
+
 class HalvedNoise(WithoutReplacement):
     """Adds half of the noise."""
 

@@ -5,6 +5,8 @@ Confidence and power are those of test_audit_online.py.
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from faulty_without_replacement import (
@@ -12,6 +14,7 @@ from faulty_without_replacement import (
     HalvedNoise,
     MissingFactor2,
     NoNoiseDrawn,
+    NoProjection,
     PastTheDoor,
     Telltale,
 )
@@ -26,6 +29,7 @@ from dpmesh.privacy.audit import (
     GaussianClaim,
     alone,
     audit_algorithm,
+    audit_layers,
     couple,
     gaussian_curve,
     power,
@@ -95,6 +99,27 @@ def test_coupling_flags_faults_of_without_replacement(fault, controller, message
     coupling = coupled(nodes(fault, controller=controller))
     assert coupling.violated
     assert message in str(coupling)
+
+
+@pytest.mark.parametrize("batch_size", [1, 50])
+@pytest.mark.parametrize(
+    ("kind", "step_size", "violated"),
+    [
+        (WithoutReplacement, Constant(0.001), False),
+        (WithoutReplacement, InverseTime(0.001), False),
+        (NoProjection, Constant(0.001), True),
+        (NoProjection, Constant(0.1), True),
+    ],
+)
+def test_coupling_flags_a_missing_projection(batch_size, kind, step_size, violated: bool) -> None:
+    """The model ends near 1.84 times the labels, where it would be kept at a hundredth of them."""
+    case = worst_cases.without_replacement(nodes(kind, batch_size=batch_size, step_size=step_size))
+    first, beyond = islice(audit_layers(*case, key=Key.seeded(1)), 2)
+    assert not first.violated
+    assert beyond.violated == violated, str(beyond)
+    if violated:
+        (movement,) = beyond.movements
+        assert movement.distance / movement.allowed == pytest.approx((1.84 + 1) / 2.02, rel=0.01)
 
 
 def test_coupling_flags_decisions_that_depend_on_data() -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail
-from dpmesh.controllers import AlwaysGlobal
+from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records, diagonal
@@ -280,8 +281,9 @@ def without_replacement(
         canaries,
         Key.seeded(0),  # the turns of a single node need no coins
     ).ratios
+    pair = Pair(algorithm, one, other, rounds, delta=delta)
     return (
-        Pair(algorithm, one, other, rounds, delta=delta),
+        replace(pair, coupled=(pair, _beyond_the_radius(algorithm))),
         Crowd(
             crowd,
             problem_of,
@@ -291,6 +293,30 @@ def without_replacement(
             scores=lambda run: np.concatenate(list(ratios(run))),
         ),
     )
+
+
+def _beyond_the_radius(algorithm: WithoutReplacement) -> Pair:
+    """Return a node that a projection alone keeps from where gradients exceed their bound.
+
+    Short records pull its local model out in all steps but the last two. Then a long one pulls it
+    back, or is absent. The last step releases. Features are as long as Lemma 4 lets them be.
+    """
+    rounds = 12
+    largest_step = max(at(algorithm.step_size, t + 1) for t in range(rounds))
+    length = sqrt(0.45 / largest_step)  # of a long record; the smoothness is its square
+    pull = 100 * length * float(algorithm.model_radius or 0)
+    sizes, labels = np.zeros((2, rounds, algorithm.batch_size))
+    sizes[:-2], labels[:-2] = length / 2, pull
+
+    def world(present: bool) -> LinearProblem:
+        sizes[-2, 0], labels[-2, 0] = length * present, -pull
+        features = sizes.reshape(-1, 1) * diagonal(3)
+        train = Dataset(features, labels.ravel().copy(), "canaries")
+        part = (np.arange(labels.size),)
+        return LinearProblem(train, part, "squared", feature_norm=length, label_bound=pull)
+
+    seldom = replace(algorithm, controller=Periodic(rounds))
+    return Pair(seldom, world(True), world(False), rounds)
 
 
 def with_replacement(
