@@ -188,13 +188,35 @@ def test_one_client_moves_the_sum_by_its_sensitivity_and_no_further(sampling) ->
 
 
 @pytest.mark.parametrize(
+    "changed", [np.ndarray.tolist, np.asfortranarray, lambda moves: np.broadcast_to(moves, (6, 1))]
+)
+def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> None:
+    """Such as a list, one by columns, or one that cannot be written to, as JAX has."""
+
+    class Changed(Pushing):
+        def local_training(self, start, walks, *, step_size, radius):
+            moves, losses = super().local_training(start, walks, step_size=step_size, radius=radius)
+            return changed(moves), losses.tolist()
+
+    algorithm, key = FederatedLearning(6, 1.0, 0.3, 1.0, local_steps=1), Key.seeded(0)
+    ours = pushing(6, target=1.0)
+    start, cohort = algorithm.init(ours, key).w, np.arange(6)
+    for one, other in zip(
+        algorithm.client_updates(start, cohort, 0, ours, key),
+        algorithm.client_updates(start, cohort, 0, Changed(**vars(ours)), key),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         (
             lambda moves: np.tile(moves, (2, 1)),
             r"problem: wanted moves of shape \(6, 1\), got \(12",
         ),
-        (lambda moves: moves.astype(int), "wanted an array of float64"),
+        (lambda moves: moves.astype(complex), "local_training: wanted an array of float32 or floa"),
         (
             lambda moves: moves * np.inf,
             "problem: wanted training that stays finite at a local_step",

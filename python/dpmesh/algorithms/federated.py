@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, prob
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
-from dpmesh.kernels._arrays import read_only
+from dpmesh.kernels._arrays import floats, read_only
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.grid import power_of_two
@@ -302,12 +302,16 @@ class FederatedLearning:
         )
         step_size = at(self.local_step_size, t + 1)
         start = read_only(w.copy())  # training in place would be a release without noise
-        moves, losses = problem.local_training(
+        told: Any = problem.local_training(
             start, walks, step_size=step_size, radius=self.clipping_norm
         )
+        moves = np.require(floats("local_training", told[0]), requirements="W")
+        losses = floats("local_training", told[1]).astype(np.float64, copy=False)
         # The guarantee must not rely on the problem for one row per client, nor for the ball.
         if moves.shape != (wanted_shape := (len(cohort), w.shape[1])):
             raise ValueError(f"problem: wanted moves of shape {wanted_shape}, got {moves.shape}")
+        if losses.shape != (len(cohort),):
+            raise ValueError(f"problem: wanted losses of {len(cohort)} clients, got {losses.shape}")
         try:
             kernels.clip_rows(moves, self.clipping_norm, out=moves)
         except ValueError as error:
