@@ -17,7 +17,7 @@ def report(
         typer.Option(help="The page; by default report.html, in the folder if there is only one."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page about finished runs: their curves and privacy reports."""
+    """Write one self-contained HTML page about finished runs, of dpmesh run or Run.save."""
     from dpmesh.experiments.page import write_page
 
     typer.echo(f"wrote {write_page(folders, output)}")
