@@ -283,7 +283,7 @@ def as_text(cells: list[Cell]) -> str:
                 paper = "  -  " if one.paper is None else f"{one.paper:.2f}"
                 columns.append(f"{paper}/{one.accuracy:.2f}/{other.accuracy:.2f}")
             lines.append(_row(f"smoothing {name}", columns))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def draw(cells: list[Cell]) -> Figure:

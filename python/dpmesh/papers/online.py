@@ -64,7 +64,7 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
         *_table(panels),
         "",
         "The paper's curves have no numbers. What it says of them, and what we find:",
-        *_verdicts([(title, curves) for title, curves in panels]),
+        *_verdicts(panels),
         paragraph(WHY),
     ]
     return write(folder, "online-figure1", points, text, panels, "interval")

@@ -82,7 +82,7 @@ def measured(step: float) -> Row:
     )
 
 
-def quantized_delta(epsilon: float, shift: float, step: float, *, phases: int = 41) -> float:
+def quantized_delta(epsilon: float, shift: float, step: float) -> float:
     """Return the delta of a number with standard Gaussian noise, quantized, at this epsilon.
 
     It is the largest over the positions of the two neighbours, `shift` apart, relative to the
@@ -90,7 +90,7 @@ def quantized_delta(epsilon: float, shift: float, step: float, *, phases: int = 
     """
     codes = np.arange(-int(10 / step) - 2, int((10 + shift) / step) + 3)
     largest = 0.0
-    for phase in np.linspace(0, step, phases):
+    for phase in np.linspace(0, step, 41):
         law, other = (quantized_law(phase + moved, step, codes) for moved in (0.0, shift))
         largest = max(
             largest,
