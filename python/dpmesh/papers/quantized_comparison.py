@@ -19,6 +19,7 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import Dataset, iid, mnist
+from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.quantized import CHOSEN, DELTA, NODES
@@ -147,7 +148,7 @@ class GradientPerturbation:
             sampling=self.sampling,
         )
         mixed = exchange(round, state.x)
-        x = Released(mixed - self.step_size * noisy)
+        x = Released(read_only(mixed - self.step_size * noisy))  # all of it is released
         losses = partial(problem.objective, state.x, batches)
         return ReleasedModels(x), Info((release,), bits, x, losses)
 
