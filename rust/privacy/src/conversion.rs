@@ -122,6 +122,10 @@ mod tests {
         let found = |rho| epsilon(&[2.0], &[rho], 0.01, Conversion::Optimal).unwrap();
         assert_eq!(found(1.0000e-4).value, 0.0);
         assert!((found(1.0001e-4).value - (1.0001e-4 + 25_f64.ln())).abs() < 1e-14);
+        let found = log_delta(&[2.0], &[1e-6], 1e-3).unwrap();
+        assert!((found.value - 0.5 * (1e-6 - 0.5e-12_f64).ln()).abs() < 1e-12);
+        let found = epsilon(&[2.0, 3.0], &[0.0, 0.0], 0.1, Conversion::Optimal).unwrap();
+        assert_eq!((found.value, found.index), (0.0, 0));
         let found = epsilon(&ORDERS, &[f64::INFINITY; 5], 1e-5, Conversion::Optimal).unwrap();
         assert_eq!(found.value, f64::INFINITY);
     }

@@ -152,6 +152,14 @@ mod tests {
         close(epsilon(1.0, 1e-5).unwrap(), 4.377178096, 1e-9);
         close(epsilon(0.5, 1e-5).unwrap(), 1.993091404, 1e-9);
         close(noise_multiplier(1.0, 1e-5).unwrap(), 3.7306316, 1e-7);
+        // delta near 1, and a shift that leaves one of the two terms
+        for (mu, epsilon, wanted) in [
+            (10.0, 1.0, -9.4082066243329802e-7),
+            (8.0, 30.0, -0.59855370047096896),
+            (20.0, 200.0, -0.73375589709291535),
+        ] {
+            close(log_delta(mu, epsilon).unwrap(), wanted, 1e-13);
+        }
     }
 
     #[test]
@@ -180,11 +188,16 @@ mod tests {
     fn bad_arguments_are_named() {
         let named = |error: KernelError| error.argument;
         assert_eq!(named(epsilon(f64::NAN, 0.1).unwrap_err()), "mu");
+        assert_eq!(
+            epsilon(-1.0, 0.1).unwrap_err().to_string(),
+            "mu: wanted a finite number of at least 0, got -1"
+        );
         assert_eq!(named(epsilon(1.0, 0.0).unwrap_err()), "delta");
         assert_eq!(named(epsilon(1.0, 1.0).unwrap_err()), "delta");
         assert_eq!(named(log_delta(-1.0, 0.1).unwrap_err()), "mu");
         assert_eq!(named(log_delta(1.0, f64::INFINITY).unwrap_err()), "epsilon");
         assert_eq!(named(noise_multiplier(0.0, 0.1).unwrap_err()), "epsilon");
+        assert_eq!(named(noise_multiplier(1.0, 1.0).unwrap_err()), "delta");
         assert_eq!(named(log_deltas(&[1.0, -1.0], 1.0).unwrap_err()), "mu");
         assert_eq!(named(epsilons(&[1.0], 2.0).unwrap_err()), "delta");
     }

@@ -211,6 +211,54 @@ mod tests {
             0.073682219,
             1e-7,
         );
+        assert_eq!(gaussian(&[4.0], &[3.0], &[2.0]).unwrap(), [0.1875]);
+        // By quadrature and sums in 60 to 400 digits.
+        for (rate, noise, order, wanted) in [
+            (0.01, 0.3, 1.5, 0.109_452_481_710_675_9),
+            (1e-6, 0.1, 300.5, 15_011.138_360_859_204),
+            (0.001, 0.3, 20.5, 106.626_889_749_446_13),
+            (0.5, 3.0, 1000.5, 54.889_492_658_845_87),
+            (1e-3, 0.02, 1.5, 1_854.276_734_163_053_6),
+            (0.01, 0.1, 1.1, 9.293_677_539_705_053),
+        ] {
+            close(poisson(rate, noise, order), wanted, 1e-13);
+        }
+        // Orders that weigh what lies beyond the grid.
+        for (rate, noise, order, [add_remove, replace]) in [
+            (0.1, 10.0, 1000.5, [2.698_022_994_634_746; 2]),
+            (1e-4, 10.0, 4000.5, [10.789_856_755_071_747; 2]),
+            (
+                0.001,
+                30.0,
+                3000.5,
+                [1.673_452_048_337_548e-6, 1.712_420_794_421_613e-6],
+            ),
+        ] {
+            close(poisson(rate, noise, order), add_remove, 1e-12);
+            close(dominating(rate, noise, order), replace, 1e-12);
+        }
+        for (rate, noise, order, wanted) in [
+            (0.01, 4.0, 256.0, 3.379_500_574_721_463_8),
+            (0.001, 10.0, 256.0, 5.220_764_012_120_274e-6),
+            (0.3, 2.0, 7.25, 0.317_490_089_378_593_8),
+            (0.05, 0.5, 3.5, 3.292_080_399_641_955_5),
+            (0.01, 5.0, 60.0, 5.205_055_411_824_959e-4),
+            (0.01, 4.0, 257.0, 3.410_809_772_609_634_2),
+        ] {
+            let found = fixed(FixedSizeBound::Theorem27, rate, noise, order);
+            close(found, wanted, 1e-13);
+        }
+        for (noise, order, wanted) in [
+            (0.5, 2.0, 1.595_773_500_587_617_8),
+            (0.5, 1.2, 1.279_666_578_964_539),
+            (1.0 / 0.3, 2.0, 0.079_590_067_169_134_18),
+        ] {
+            close(
+                laplace(&[noise], &[1.0], &[order]).unwrap()[0],
+                wanted,
+                1e-13,
+            );
+        }
     }
 
     proptest! {
@@ -318,6 +366,12 @@ mod tests {
         assert_eq!(named(&[0.5], &[1.0], &[-1.0], &[2.0]), "count");
         assert_eq!(named(&[0.5], &[1.0], &[1.0, 2.0], &[2.0]), "count");
         assert_eq!(named(&[0.5], &[1.0], &[1.0], &[1.0]), "orders");
+        let theorem = |rate, order| {
+            fixed_size_gaussian(FixedSizeBound::Theorem9, &[rate], &[1.0], &[1.0], &[order])
+        };
+        assert!(theorem(0.5, 65536.0).is_ok());
+        assert_eq!(theorem(0.5, 65537.0).unwrap_err().argument, "orders");
+        assert_eq!(theorem(0.0, 2.0).unwrap_err().argument, "rate");
         for unsampled in [gaussian, laplace] {
             let named = |noise, count, order| {
                 let error = unsampled(&[noise], &[count], &[order]).unwrap_err();
@@ -327,7 +381,5 @@ mod tests {
             assert_eq!(named(1.0, -1.0, 2.0), "count");
             assert_eq!(named(1.0, 1.0, 1.0), "orders");
         }
-        let error = fixed_size_gaussian(FixedSizeBound::Theorem9, &[0.5], &[1.0], &[1.0], &[1e6]);
-        assert_eq!(error.unwrap_err().argument, "orders");
     }
 }
