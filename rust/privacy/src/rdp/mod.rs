@@ -223,8 +223,10 @@ mod tests {
         ] {
             close(poisson(rate, noise, order), wanted, 1e-13);
         }
-        // Orders that weigh what lies beyond the grid.
+        // Orders that weigh what lies far out, or beyond the grid.
         for (rate, noise, order, [add_remove, replace]) in [
+            (1e-6, 1.0, 32.5, [1.995_901_826_817_471_8; 2]),
+            (1e-6, 1.0, 100.1, [36.095_079_648_312_57; 2]),
             (0.1, 10.0, 1000.5, [2.698_022_994_634_746; 2]),
             (1e-4, 10.0, 4000.5, [10.789_856_755_071_747; 2]),
             (
