@@ -35,6 +35,9 @@ def reproduce(
         os.environ["DPMESH_DATA"] = str(data)
     wanted = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
     if wanted.data and data is None:
-        fail("--data", f"a folder whose subfolder {wanted.data} holds the data set", "none")
+        from dpmesh.data.loaders import SOURCES
+
+        files = SOURCES[wanted.data]
+        fail("--data", f"a folder whose subfolder {wanted.data} holds {files}", "none")
     for path in catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo):
         typer.echo(f"wrote {path}")

@@ -28,13 +28,15 @@ FOLDER_VARIABLE = "DPMESH_DATA"
 Part = Literal["train", "test"]
 
 LIBSVM_SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
-MNIST_SOURCE = "the four .gz files of Y. LeCun's MNIST database of handwritten digits"
-SVHN_SOURCE = "the cropped digits (format 2) of Netzer's Street View House Numbers"
-RCV1_SOURCE = f"rcv1_train.binary.bz2 and rcv1_test.binary.bz2 of {LIBSVM_SITE}/binary.html"
-COVERTYPE_SOURCE = (
-    f"covtype.libsvm.binary.bz2 of {LIBSVM_SITE}/binary.html for two classes, "
-    "covtype.data.gz of https://archive.ics.uci.edu/dataset/31/covertype for seven"
-)
+SOURCES = {
+    "covtype": f"covtype.libsvm.binary.bz2 of {LIBSVM_SITE}/binary.html for two classes, "
+    "covtype.data.gz of https://archive.ics.uci.edu/dataset/31/covertype for seven",
+    "mnist": "the four .gz files of Y. LeCun's MNIST database of handwritten digits",
+    "rcv1": f"rcv1_train.binary.bz2 and rcv1_test.binary.bz2 of {LIBSVM_SITE}/binary.html",
+    "shakespeare": "t8.shakespeare.txt, Project Gutenberg's complete works of 1994",
+    "svhn": "the cropped digits (format 2) of Netzer's Street View House Numbers",
+}
+"""The publishers' files, by the subfolder in which they are looked for."""
 
 
 def digits() -> Dataset:
@@ -103,9 +105,7 @@ def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     """
     stem = {"train": "train", "test": "t10k"}[one_of("part", part, ("train", "test"))]
     names = [f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"]
-    images, labels = (
-        read_idx(find_file("mnist", folder, [f"{name}.gz", name], MNIST_SOURCE)) for name in names
-    )
+    images, labels = (read_idx(find_file("mnist", folder, [f"{name}.gz", name])) for name in names)
     return Dataset(_shares(images), labels, "mnist")
 
 
@@ -133,7 +133,7 @@ def svhn(
         If the folder has no such file.
     """
     one_of("part", part, ("train", "extra", "test"))
-    path = find_file("svhn", folder, [f"{part}_32x32.mat"], SVHN_SOURCE)
+    path = find_file("svhn", folder, [f"{part}_32x32.mat"])
     images, labels = read_mat(path, "X", "y")
     labels = labels.reshape(-1).astype(np.int64)
     if images.shape != (32, 32, 3, len(labels)) or not ((labels >= 1) & (labels <= 10)).all():
@@ -153,7 +153,7 @@ def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     """
     one_of("part", part, ("train", "test"))
     names = [f"rcv1_{part}.binary.bz2", f"rcv1_subset_{part}.binary.bz2"]
-    return read_libsvm(find_file("rcv1", folder, names, RCV1_SOURCE), dim=47_236)
+    return read_libsvm(find_file("rcv1", folder, names), dim=47_236)
 
 
 def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> Dataset:
@@ -180,9 +180,9 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
     """
     if one_of("classes", classes, (2, 7)) == 7:
         names = ["covtype.data.gz", "covtype.data", "covtype_sample50k.data.gz"]
-        table = read_csv(find_file("covtype", folder, names, COVERTYPE_SOURCE))
+        table = read_csv(find_file("covtype", folder, names))
         return table.relabelled(lambda published: published - 1)
-    path = find_file("covtype", folder, ["covtype.libsvm.binary.bz2"], COVERTYPE_SOURCE)
+    path = find_file("covtype", folder, ["covtype.libsvm.binary.bz2"])
     records = read_libsvm(path, dim=54)
     dense = records.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
     return Dataset(dense, 2 * records.labels - 3, records.name)
@@ -196,9 +196,9 @@ def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     return pixels
 
 
-def find_file(data_set: str, folder: StrPath | None, names: list[str], source: str) -> Path:
+def find_file(data_set: str, folder: StrPath | None, names: list[str]) -> Path:
     """Return the first of the files that exists."""
-    argument = "folder"
+    argument, source = "folder", SOURCES[data_set]
     if folder is None:
         root = os.environ.get(FOLDER_VARIABLE)
         if not root:

@@ -16,7 +16,6 @@ from dpmesh.data.formats import StrPath, read_bytes
 from dpmesh.data.loaders import find_file
 from dpmesh.data.partition import Partition
 
-SOURCE = "t8.shakespeare.txt, Project Gutenberg's complete works of 1994"
 NOT_PLAYS = ("THE SONNETS", "A LOVER'S COMPLAINT")
 FRACTIONS = (0.7, 0.1, 0.2)
 """Shares of a role's text, in its order: training, validation, test, as in the federated paper."""
@@ -146,7 +145,7 @@ def shakespeare(
         If the folder has no such file.
     """
     names = ["t8.shakespeare.txt.gz", "t8.shakespeare.txt"]
-    text = read_bytes(find_file("shakespeare", folder, names, SOURCE)).decode("ascii")
+    text = read_bytes(find_file("shakespeare", folder, names)).decode("ascii")
     return next_characters(
         speeches(text), window=window, stride=stride, least_records=least_records
     )
