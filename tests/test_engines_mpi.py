@@ -334,6 +334,18 @@ def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path
             ).read_bytes()
 
 
+def test_rank_0_says_how_far_a_run_is(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    at_once = "from dpmesh.experiments import ranks; ranks.PAUSE = 0; import runpy; "
+    program = at_once + "runpy.run_module('dpmesh', run_name='__main__')"
+    options = ["--engine", "mpi", "--folder", tmp_path / "ranks"]
+    said = succeed(2, "-c", program, "run", file, *options, program=False)
+    assert re.findall(r": (\d) of 6 rounds", said) == 2 * list("123456")
+
+
 def test_what_cannot_run_on_ranks_is_named_once(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("typer")

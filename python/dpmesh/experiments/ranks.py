@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
@@ -16,6 +19,9 @@ from dpmesh.experiments.sweep import cells, claim
 
 NAMED = 64
 """Up to this many ranks their processes are listed."""
+
+PAUSE = 10.0
+"""Rank 0 says how far a run is at most once in this many seconds."""
 
 
 def run_on_ranks(settings: Settings, folder: Path) -> None:
@@ -57,7 +63,8 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
     for cell in missing:
         experiment = Experiment.of(settings.replaced(cell.changes))
         engine = MpiEngine(experiment.topology or experiment.nodes, ranks)
-        run_into(folder / cell.name, experiment, cell.changes, engine=engine)
+        told = _telling(cell.name, experiment.run.rounds)
+        run_into(folder / cell.name, experiment, cell.changes, told, engine=engine)
         sent = engine.sent()
         if ranks.rank == 0:
             most = max(sent)
@@ -86,6 +93,19 @@ def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
         _say(
             f"{ranks.size} ranks; checkpoints in {folder}; to go on after an end: {command(ranks)}"
         )
+
+
+def _telling(name: str, rounds: int) -> Callable[[int, Any], None]:
+    """Return a callback that says how far a run is: under a launcher there is no bar."""
+    said = time.monotonic()
+
+    def callback(done: int, _: Any) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PAUSE:
+            _say(f"{name}: {done} of {rounds} rounds")
+            said = time.monotonic()
+
+    return callback
 
 
 def command(ranks: MPI.Comm) -> str:
