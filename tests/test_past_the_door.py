@@ -14,6 +14,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Plan, Sensitivity
 
 GIVEN = "wanted the values that a release returned, got those that it was given"
+FOLLOWS = "wanted what the exchange returned, or a copy of what follows from that alone"
 ONE = Sensitivity(1.0, "l2", "a test")
 
 
@@ -77,6 +78,21 @@ class TellsItsNextState(Steps):
         return after
 
 
+class TellsItsStateReadOnly(Steps):
+    """As an array of JAX, which nobody can write to."""
+
+    def told(self, state: Any, received: Any, after: Any) -> Any:
+        state.setflags(write=False)
+        return state
+
+
+class TellsACopy(Steps):
+    """What is computed from messages alone may be told, as a copy."""
+
+    def told(self, state: Any, received: Any, after: Any) -> Any:
+        return after.copy()
+
+
 class OwnKey(Steps):
     def key(self, key: Key) -> Key:
         return Key.seeded(3)
@@ -95,7 +111,8 @@ def simulate(algorithm: Steps, key: Key) -> dm.Run:
         (SendsItsState(), f"messages: {GIVEN}"),
         (SendsPartOfIt(), f"messages: {GIVEN}"),
         (TellsItsState(), f"received: {GIVEN}"),
-        (TellsItsNextState(), "received: wanted what the exchange returned, got the nodes' own"),
+        (TellsItsStateReadOnly(), f"received: {GIVEN}"),
+        (TellsItsNextState(), f"received: {FOLLOWS}, got the nodes' own parameters"),
     ],
 )
 def test_values_from_before_their_noise_are_refused(algorithm: Steps, message: str) -> None:
@@ -103,8 +120,9 @@ def test_values_from_before_their_noise_are_refused(algorithm: Steps, message: s
         simulate(algorithm, Key.seeded(1))
 
 
-def test_what_is_computed_from_releases_travels() -> None:
-    assert simulate(SendsSmoothed(), Key.seeded(1)).privacy.releases == 2
+@pytest.mark.parametrize("algorithm", [SendsSmoothed(), TellsACopy()])
+def test_what_is_computed_from_releases_travels_and_is_told(algorithm: Steps) -> None:
+    assert simulate(algorithm, Key.seeded(1)).privacy.releases == 2
 
 
 def test_noise_of_a_seeded_key_is_refused_where_the_report_would_hide_it() -> None:

@@ -126,12 +126,12 @@ class Rounds:
     def _check_received(self, state: Any, info: Info) -> None:
         """Fail if the messages that may be published are nodes' own values."""
         received = np.asarray(info.received)
-        if not received.flags.writeable:
-            return  # as what left the door
         check_released("received", received)
-        travels, own = self.algorithm.travels, self.algorithm.parameters(state)
-        if travels == "gossip" and np.may_share_memory(received, own):
-            fail("received", "what the exchange returned", "the nodes' own parameters")
+        if self.algorithm.travels != "gossip" or not received.flags.writeable:
+            return  # what left the door cannot be written to
+        if np.may_share_memory(received, self.algorithm.parameters(state)):
+            wanted = "what the exchange returned, or a copy of what follows from that alone"
+            fail("received", wanted, "the nodes' own parameters")
 
     def accept(self, step: Step, releases: tuple[Release, ...]) -> bool:
         """Record what happened, with the releases of all nodes.
