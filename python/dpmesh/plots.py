@@ -38,7 +38,7 @@ _LEGEND_WIDTH = 40
 """Characters in a line of the legend; longer labels are wrapped."""
 
 _LABELS = {
-    "accuracy": "test accuracy, nodes' own models",
+    "accuracy": "test accuracy, nodes' models",
     "released_accuracy": "test accuracy, released models",
     "loss": "mean loss on fresh records",
     "regret": "average regret per record",
