@@ -12,6 +12,7 @@ import dpmesh as dm
 from dpmesh.algorithms import Info, Travel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Plan, Sensitivity
+from dpmesh.privacy.compression import Quantizer
 
 GIVEN = "wanted the values that a release returned, got those that it was given"
 FOLLOWS = "wanted what the exchange returned, or a copy of what follows from that alone"
@@ -98,6 +99,17 @@ class OwnKey(Steps):
         return Key.seeded(3)
 
 
+class PublicCoins(Steps):
+    """What noise protects may be compressed by coins that everybody knows."""
+
+    def step(self, state: Any, t: int, problem: Any, exchange: Any, key: Key) -> Any:
+        noise, coins = key.stream(Purpose.NOISE, t), Key.seeded(3).stream(Purpose.QUANTIZE, t)
+        mechanism = Gaussian(1.0, compressor=Quantizer(0.5))
+        values, release, bits = mechanism.release(state, ONE, noise, round=t, coins=coins)
+        received = exchange(t, values)
+        return received, Info((release,), bits, received)
+
+
 def simulate(algorithm: Steps, key: Key) -> dm.Run:
     rng = np.random.default_rng(0)
     records = dm.Dataset(rng.normal(size=(4, 3)), np.array([1, -1, 1, -1]))
@@ -131,3 +143,4 @@ def test_noise_of_a_seeded_key_is_refused_where_the_report_would_hide_it() -> No
         ValueError, match="stream: wanted one of the run's key, got one of a seeded"
     ):
         simulate(OwnKey(), Key.generate())
+    simulate(PublicCoins(), Key.generate())

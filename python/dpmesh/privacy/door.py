@@ -123,7 +123,7 @@ def forget_hidden() -> None:
     """Let go of what the releases of a round were given."""
     draws = DOOR.get().draws
     if draws is not None:
-        draws.hidden.clear()
+        draws.forget()
 
 
 @contextmanager
@@ -143,26 +143,38 @@ class Draws:
     first_round
         The first round that is not over.
     seeded
-        Whether streams may be of a seeded key.
-
-    Attributes
-    ----------
-    hidden
-        By purpose, the last rows to which noise is added in this round.
+        Whether noise may be of a seeded key.
     """
 
     def __init__(self, first_round: int, seeded: bool) -> None:
         self._round, self._seeded = first_round, seeded
         self._one_at_a_time = Lock()
         self._drawn: dict[int, _Draw | set[tuple[float, float]]] = {}
-        self.hidden: dict[int, Floats] = {}
+        self._hidden: dict[int, Floats] = {}
+        """By purpose, the last rows to which noise is added in this round."""
+
+    def hide(self, stream: Stream, values: Floats) -> None:
+        """Remember that noise from this stream is to hide these values.
+
+        Raises
+        ------
+        ValueError
+            If the stream is of a seeded key and the run's is not.
+        """
+        if stream.is_seeded and not self._seeded:
+            fail("stream", "one of the run's key", "one of a seeded key")
+        self._hidden[stream.purpose] = values
 
     def hides(self, values: Floats) -> bool:
         """Whether values share memory with some that are hidden."""
-        for rows in [*self.hidden.values()]:  # any(..) would take twice as long
+        for rows in [*self._hidden.values()]:  # any(..) would take twice as long
             if np.may_share_memory(np.asarray(values), rows):
                 return True
         return False
+
+    def forget(self) -> None:
+        """Let go of what is hidden."""
+        self._hidden.clear()
 
     def add(self, argument: str, stream: Stream, shape: tuple[int, ...]) -> None:
         """Record that rows of this shape draw from a stream.
@@ -170,19 +182,17 @@ class Draws:
         Raises
         ------
         ValueError
-            If the round is over, one of the rows has drawn the same before, or the stream is of a
-            seeded key and the run's is not. The error calls the stream `argument`.
+            If the round is over, or one of the rows has drawn the same before. The error calls the
+            stream `argument`.
         """
         purpose, t = stream.purpose, stream.round
-        if stream.is_seeded and not self._seeded:
-            fail(argument, "one of the run's key", "one of a seeded key")
         with self._one_at_a_time:
             if t != self._round:
                 if t < self._round:
                     fail(argument, f"one of round {self._round} or later", f"one of round {t}")
                 self._round = t
                 self._drawn.clear()
-                self.hidden.clear()
+                self.forget()
             before = self._drawn.get(purpose)
             if before is None:  # as a rule: nothing to compare
                 self._drawn[purpose] = stream, shape

@@ -197,8 +197,9 @@ class Mechanism(ABC):
             If an argument has the wrong type, a value is NaN or infinite or would be after its
             compression, a noisy row is so long that its type rounds it by more than the
             sensitivity, the noise is smaller than the type's normal numbers or exceeds 2**25 times
-            the grid, a compressor gets no coins, the release is over the run's budget, or a stream
-            is of another round or key than the run's, or has served another release of it.
+            the grid, a compressor gets no coins, the release is over the run's budget, a stream is
+            of another round or has served another release of the run, or the noise is of a seeded
+            key and the run's is not.
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         inside = _rows(values)
@@ -210,7 +211,7 @@ class Mechanism(ABC):
             stream = _of(nodes, stream, inside)
             door.draw("stream", stream, round, inside.shape)
             if door.draws is not None and self.law != "none":
-                door.draws.hidden[stream.purpose] = inside
+                door.draws.hide(stream, inside)
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
         if self.clipping_norm is not None:
