@@ -33,8 +33,8 @@ tenth frequency is left out: as the moves of the ten classes add up to 0, so doe
 the multiples of 280, one period in each row of an image.
 
 The paper: magnitudes fall as a power of the frequency, in all rounds; so smoothing, which takes
-noise from the high frequencies, takes little else. Here, in the upper half of the frequencies (of
-white noise: power 0, 10% of the energy):
+noise from the high frequencies, takes little else. Here, the power in the upper half of the
+frequencies, and the energy in the lowest tenth (of white noise: 0, and 10%):
 """
 
 SINE = """\
