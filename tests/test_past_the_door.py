@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -99,6 +99,28 @@ class OwnKey(Steps):
         return Key.seeded(3)
 
 
+class SendsItsColumns(SendsItsState):
+    """Has them one after another, where a release copies."""
+
+    def step(self, state: Any, *arguments: Any) -> Any:
+        return super().step(np.asfortranarray(state), *arguments)
+
+
+class BesideEachOther(Steps):
+    """Keeps what it received beside its models, in one array."""
+
+    def init(self, problem: Any, key: Key) -> Any:
+        return np.zeros((problem.nodes, 2, problem.dim))
+
+    def step(self, state: Any, t: int, problem: Any, exchange: Any, key: Key) -> Any:
+        after, info = super().step(self.parameters(state), t, problem, exchange, key)
+        both = np.stack([after, info.received], axis=1)
+        return both, replace(info, received=both[:, 1])
+
+    def parameters(self, state: Any) -> Any:
+        return state[:, 0]
+
+
 class PublicCoins(Steps):
     """What noise protects may be compressed by coins that everybody knows."""
 
@@ -122,6 +144,7 @@ def simulate(algorithm: Steps, key: Key) -> dm.Run:
     [
         (SendsItsState(), f"messages: {GIVEN}"),
         (SendsPartOfIt(), f"messages: {GIVEN}"),
+        (SendsItsColumns(), f"messages: {GIVEN}"),
         (TellsItsState(), f"received: {GIVEN}"),
         (TellsItsStateReadOnly(), f"received: {GIVEN}"),
         (TellsItsNextState(), f"received: {FOLLOWS}, got the nodes' own parameters"),
@@ -132,7 +155,7 @@ def test_values_from_before_their_noise_are_refused(algorithm: Steps, message: s
         simulate(algorithm, Key.seeded(1))
 
 
-@pytest.mark.parametrize("algorithm", [SendsSmoothed(), TellsACopy()])
+@pytest.mark.parametrize("algorithm", [SendsSmoothed(), TellsACopy(), BesideEachOther()])
 def test_what_is_computed_from_releases_travels_and_is_told(algorithm: Steps) -> None:
     assert simulate(algorithm, Key.seeded(1)).privacy.releases == 2
 

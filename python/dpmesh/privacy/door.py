@@ -119,6 +119,12 @@ def check_released(argument: str, values: Floats) -> None:
         fail(argument, "the values that a release returned", "those that it was given")
 
 
+def share_memory(some: Floats, others: Floats) -> bool:
+    """Whether arrays have a number in common; columns beside each other have none."""
+    both = np.asarray(some), np.asarray(others)
+    return np.may_share_memory(*both, max_work=1)  # type: ignore[arg-type]  # takes any number
+
+
 def forget_hidden() -> None:
     """Let go of what the releases of a round were given."""
     draws = DOOR.get().draws
@@ -167,10 +173,7 @@ class Draws:
 
     def hides(self, values: Floats) -> bool:
         """Whether values share memory with some that are hidden."""
-        for rows in [*self._hidden.values()]:  # any(..) would take twice as long
-            if np.may_share_memory(np.asarray(values), rows):
-                return True
-        return False
+        return any(share_memory(values, rows) for rows in [*self._hidden.values()])
 
     def forget(self) -> None:
         """Let go of what is hidden."""

@@ -211,7 +211,7 @@ class Mechanism(ABC):
             stream = _of(nodes, stream, inside)
             door.draw("stream", stream, round, inside.shape)
             if door.draws is not None and self.law != "none":
-                door.draws.hide(stream, inside)
+                door.draws.hide(stream, values)
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
         if self.clipping_norm is not None:

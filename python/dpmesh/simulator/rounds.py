@@ -13,7 +13,7 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange, Info
 from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key
-from dpmesh.privacy.door import check_released, forget_hidden
+from dpmesh.privacy.door import check_released, forget_hidden, share_memory
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.types import Released
 from dpmesh.simulator.exchange import Carrier
@@ -129,7 +129,7 @@ class Rounds:
         check_released("received", received)
         if self.algorithm.travels != "gossip" or not received.flags.writeable:
             return  # what left the door cannot be written to
-        if np.may_share_memory(received, self.algorithm.parameters(state)):
+        if share_memory(received, self.algorithm.parameters(state)):
             wanted = "what the exchange returned, or a copy of what follows from that alone"
             fail("received", wanted, "the nodes' own parameters")
 
