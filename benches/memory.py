@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from benches.measure import Way
-from dpmesh.kernels import _memory
+from dpmesh import _memory
 
 RUNS = {
     "federated, direct": ("federated", 0),

@@ -16,8 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpmesh as dm
-from dpmesh import kernels
-from dpmesh.kernels import _memory
+from dpmesh import _memory, kernels
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Budget, Gaussian, Ledger, OverBudget, Plan, Sensitivity
 from dpmesh.privacy.door import Passage, drawn_once, watched_by

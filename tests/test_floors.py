@@ -14,7 +14,8 @@ PACKAGE = Path(dpmesh.__file__).parent
 FLOORS = [
     ["_core"],
     ["_extras", "_files", "_validate"],
-    ["_ragged"],
+    ["_ragged", "_memory"],
+    ["_arrays"],
     ["keys", "kernels"],
     ["privacy.shown", "privacy.types"],
     ["schedules", "topology", "data", "privacy.accounting", "privacy.sampling"],

@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dpmesh import kernels
+from dpmesh import _memory, kernels
 from dpmesh.data import Dataset
-from dpmesh.kernels import _memory
 
 WIDE = _memory.SMALLEST // 4
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import floats
 from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive
-from dpmesh.kernels._arrays import floats
 from dpmesh.privacy.types import Floats, Released
 
 __all__ = [

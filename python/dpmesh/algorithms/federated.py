@@ -26,12 +26,12 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import floats, read_only
 from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
-from dpmesh.kernels._arrays import floats, read_only
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.grid import power_of_two

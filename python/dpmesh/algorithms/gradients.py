@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import read_only
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import read_only
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.privacy.events import Norm
 from dpmesh.privacy.types import Floats

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from dpmesh._arrays import unmasked
 from dpmesh._validate import fail, probability
-from dpmesh.kernels._arrays import unmasked
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import read_only
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key
 from dpmesh.privacy.types import Released, Sensitive
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import FloatArray, read_only, unmasked
+from dpmesh._memory import empty
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, read_only, unmasked
-from dpmesh.kernels._memory import empty
 
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
 

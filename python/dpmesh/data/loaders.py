@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
+from dpmesh._memory import empty
 from dpmesh._validate import fail, one_of
 from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm, read_mat
 from dpmesh.data.preprocessing import scaled
-from dpmesh.kernels._memory import empty
 
 FOLDER_VARIABLE = "DPMESH_DATA"
 """Environment variable: the folder whose subfolders mnist, svhn, rcv1, .. hold the files."""

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import unmasked
 from dpmesh._ragged import Indices
 from dpmesh._validate import able, fail, instance, integer, positive, probability
 from dpmesh.data.dataset import A_DATASET, Dataset
-from dpmesh.kernels._arrays import unmasked
 
 Partition: TypeAlias = tuple[Indices, ...]
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import FloatArray
+from dpmesh._memory import empty
 from dpmesh._validate import fail, instance, integer, number
 from dpmesh.data.dataset import A_DATASET, Dataset
-from dpmesh.kernels._arrays import FloatArray
-from dpmesh.kernels._memory import empty
 
 
 def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import floats, readable, unmasked
 from dpmesh._core import Stream
 from dpmesh._validate import fail, integer
-from dpmesh.kernels._arrays import floats, readable, unmasked
 
 
 def a_stream(stream: Stream, argument: str = "stream") -> Stream:

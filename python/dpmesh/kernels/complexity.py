@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import floats
 from dpmesh._core import Stream
 from dpmesh._validate import fail, integer, non_negative
-from dpmesh.kernels._arrays import floats
 from dpmesh.kernels._rows import a_stream
 
 _PRODUCTS_AT_ONCE = 1 << 28

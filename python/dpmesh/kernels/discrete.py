@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import filled
 from dpmesh._core import Stream
 from dpmesh._validate import non_negative
-from dpmesh.kernels._arrays import filled
 from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray, code_array, filled, float_type, integers, shaped
 from dpmesh._core import Stream
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail, integer, probability
-from dpmesh.kernels._arrays import FloatArray, code_array, filled, float_type, integers, shaped
 from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
 
 

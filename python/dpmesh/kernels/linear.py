@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray, buffer, floats
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, buffer, floats
 from dpmesh.kernels.linear_model import (
     Batches,
     Features,

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from dpmesh._arrays import FloatArray, floats, integers, is_sparse, readable, unmasked
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels._arrays import FloatArray, floats, integers, is_sparse, readable, unmasked
 from dpmesh.kernels.projection import Norm
 
 Loss = Literal["logistic", "hinge", "squared", "softmax"]

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray, floats, is_sparse, unmasked
 from dpmesh._core import Stream
 from dpmesh._validate import fail
-from dpmesh.kernels._arrays import FloatArray, floats, is_sparse, unmasked
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray, filled, float_type
 from dpmesh._core import Stream
-from dpmesh.kernels._arrays import FloatArray, filled, float_type
 from dpmesh.kernels._rows import row_shape
 
 

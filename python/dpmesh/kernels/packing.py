@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import CodeArray, code_array, code_type
+from dpmesh._memory import empty
 from dpmesh._validate import fail, instance, integer
-from dpmesh.kernels._arrays import CodeArray, code_array, code_type
-from dpmesh.kernels._memory import empty
 
 
 @dataclass(frozen=True)

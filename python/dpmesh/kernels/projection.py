@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh.kernels._arrays import FloatArray
+from dpmesh._arrays import FloatArray
 
 Norm = Literal["l1", "l2"]
 

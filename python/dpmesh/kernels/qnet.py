@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import floats, readable
 from dpmesh._core import Stream
 from dpmesh._validate import fail, instance, integer, number, positive
-from dpmesh.kernels._arrays import floats, readable
 from dpmesh.kernels.draws import uniform
 
 Activation = Literal["linear", "relu"]

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, integer, non_negative
-from dpmesh.kernels._arrays import FloatArray
 
 Method = Literal["recursion", "fft"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray, buffer, floats
 from dpmesh._validate import fail, number
-from dpmesh.kernels._arrays import FloatArray, buffer, floats
 
 
 def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = None) -> FloatArray:

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
+from dpmesh._arrays import FloatArray, integers
+from dpmesh._memory import empty
 from dpmesh._ragged import Walks
 from dpmesh._validate import fail, non_negative, positive
-from dpmesh.kernels._arrays import FloatArray, integers
-from dpmesh.kernels._memory import empty
 from dpmesh.kernels.linear_model import Features, Loss, model_parts
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dpmesh._memory import empty
 from dpmesh.algorithms.federated import ClientProblem, FederatedLearning, FederatedState
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
-from dpmesh.kernels._memory import empty
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
 from dpmesh.papers._statistics import over_seeds, with_spread

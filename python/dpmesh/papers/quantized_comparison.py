@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 import dpmesh.topology as topology
+from dpmesh._arrays import read_only
 from dpmesh.algorithms import Exchange, Info, OnlineLearning, QuantizedGossip, Travel
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import Dataset, iid, mnist
-from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.quantized import CHOSEN, DELTA, NODES

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import floats, read_only
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
-from dpmesh.kernels._arrays import floats, read_only
 from dpmesh.kernels._rows import node_ids
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor

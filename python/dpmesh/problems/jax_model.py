@@ -16,10 +16,10 @@ import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, positive
 from dpmesh.data import Dataset
-from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import DenseProblem, IndexArrays
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._arrays import FloatArray
+from dpmesh._memory import empty
 from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
-from dpmesh.kernels._arrays import FloatArray
-from dpmesh.kernels._memory import empty
 from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import FloatArray, unmasked
 from dpmesh._ragged import Indices, Ragged, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
-from dpmesh.kernels._arrays import FloatArray, unmasked
 
 IndexArrays: TypeAlias = Sequence[npt.NDArray[np.integer[Any]]]
 """A partition as users give it: one array of record indices for each node."""

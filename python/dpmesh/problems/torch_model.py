@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import func
 
+from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance
 from dpmesh.data import Dataset
-from dpmesh.kernels._arrays import FloatArray
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.partition import DenseProblem, IndexArrays
 

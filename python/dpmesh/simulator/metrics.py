@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import read_only
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm, Info, Losses
 from dpmesh.data import Dataset
-from dpmesh.kernels._arrays import read_only
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
 from dpmesh.simulator.history import Value

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dpmesh._arrays import read_only
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange, Info
-from dpmesh.kernels._arrays import read_only
 from dpmesh.keys import Key
 from dpmesh.privacy.door import check_released, forget_hidden, share_memory
 from dpmesh.privacy.events import Release

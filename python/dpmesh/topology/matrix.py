@@ -11,8 +11,8 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from dpmesh._arrays import unmasked
 from dpmesh._validate import fail, integer
-from dpmesh.kernels._arrays import unmasked
 from dpmesh.topology.spectrum import largest_eigenvalue, second_smallest_eigenvalue
 
 SUM_TOLERANCE = 1e-9

@@ -46,7 +46,7 @@ pub fn floats<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<Array<
     {
         return Ok(array.clone());
     }
-    let array = by_python!(value.py(), "kernels._arrays", "floats", (argument, value));
+    let array = by_python!(value.py(), "_arrays", "floats", (argument, value));
     Ok(array.cast_into()?)
 }
 
@@ -81,9 +81,9 @@ pub fn filled<'py>(
     }
     let (py, shape) = (dtype.py(), PyTuple::new(dtype.py(), shape)?);
     let array = if out.is_none() {
-        by_python!(py, "kernels._memory", "empty", (shape, dtype))
+        by_python!(py, "_memory", "empty", (shape, dtype))
     } else {
-        by_python!(py, "kernels._arrays", "filled", (out, shape, dtype))
+        by_python!(py, "_arrays", "filled", (out, shape, dtype))
     };
     Ok(array.cast_into()?)
 }
@@ -102,7 +102,7 @@ pub fn filled_with_codes<'py>(
         return Ok(array.clone());
     }
     let py = dtype.py();
-    let dtype = by_python!(py, "kernels._arrays", "code_type", (dtype, out));
+    let dtype = by_python!(py, "_arrays", "code_type", (dtype, out));
     filled(out, shape, dtype.cast()?)
 }
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import unmasked
 from dpmesh._validate import fail, one_of, probability
-from dpmesh.kernels._arrays import unmasked
 from dpmesh.privacy.types import NeighboringRelation
 
 Floats: TypeAlias = npt.NDArray[np.float64]

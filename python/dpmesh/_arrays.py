@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import _core
+from dpmesh._memory import empty
 from dpmesh._validate import fail
-from dpmesh.kernels._memory import empty
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
 _CODE_TYPES = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
