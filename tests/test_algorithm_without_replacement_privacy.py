@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unguarded import unguarded
 from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
@@ -224,6 +225,29 @@ def test_a_controller_cannot_write_to_what_it_sees(name: str) -> None:
     algorithm = dm.WithoutReplacement(batch_size=1, controller=InPlace(0.5, looks_at=name))
     with pytest.raises(ValueError, match="read-only"):
         dm.simulate(algorithm, make_problem([4, 4], dim=2), rounds=2)
+
+
+@dataclass(frozen=True)
+class Unguarded(InPlace):
+    def decide(self, state, observation, round, key):
+        decided = RandomGlobal.decide(self, state, observation, round, key)
+        unguarded(getattr(observation, self.looks_at))[...] = 0
+        return decided
+
+
+@pytest.mark.parametrize("name", ["local_models", "released_models", "acting"])
+def test_a_controller_that_writes_unseen_moves_no_model(name: str) -> None:
+    untouched, written = (
+        dm.simulate(
+            dm.WithoutReplacement(batch_size=1, controller=controller),
+            make_problem([4, 9], dim=2),
+            rounds=6,
+            key=dm.Key.seeded(1),
+        )
+        for controller in (RandomGlobal(0.5), Unguarded(0.5, looks_at=name))
+    )
+    np.testing.assert_array_equal(written.parameters, untouched.parameters)
+    np.testing.assert_array_equal(written.released, untouched.released)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def gradient_of(
 ) -> Floats:
     """Return the mean gradients at `point`, as `problem.gradient` does.
 
-    A problem of a user's own, or with a gradient of its own, cannot write to the point, and the
-    guarantee does not rest on it for the clipping.
+    A problem of a user's own, or with a gradient of its own, gets a copy of the point, to which it
+    cannot write, and the guarantee does not rest on it for the clipping.
 
     Raises
     ------
@@ -29,8 +29,7 @@ def gradient_of(
     """
     if type(problem) is LinearProblem:
         return problem.gradient(point, batches, clipping_norm=clipping_norm)
-    point = read_only(point.copy())
-    g: Floats = problem.gradient(point, batches, clipping_norm=clipping_norm)
+    g: Floats = problem.gradient(read_only(point.copy()), batches, clipping_norm=clipping_norm)
     if clipping_norm is not None:
         decay = problem.regularization
         of_losses = kernels.weighted_sum((1.0, g), (-decay, point))
@@ -60,8 +59,7 @@ def step_of(
     settings: Any = {"clipping_norm": clipping_norm, "norm": norm, "radius": radius}
     if type(problem) is LinearProblem:
         return problem.step(point, step_size, batches, **settings)
-    point = read_only(point)
-    w: Floats = problem.step(point, step_size, batches, **settings)
+    w: Floats = problem.step(read_only(point.copy()), step_size, batches, **settings)
     without = kernels.weighted_sum((1 - step_size * problem.regularization, point))
     if radius is not None:
         without = kernels.clip_rows(without, radius)

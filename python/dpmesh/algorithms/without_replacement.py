@@ -277,18 +277,18 @@ class WithoutReplacement:
         w = state.local
         unseen = np.broadcast_to(w.dtype.type(np.nan), w.shape)
         seen = Observation(
-            acting=acting,
+            acting=acting.copy(),
             local_models=Sensitive(unseen),
             losses=Sensitive(unseen[:, :, 0]),
             last_losses=Sensitive(unseen[:, :, 0]),
-            released_models=state.released,
+            released_models=Released(state.released.copy()),
             public_losses=self._public_losses(state.released, problem),
         )
         if not self.controller.public:
             last = self.batches(problem, state.used - 1, acting & (state.used > 0))
             seen = replace(
                 seen,
-                local_models=w,
+                local_models=Sensitive(w.copy()),
                 losses=Sensitive(losses()),
                 last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
             )
