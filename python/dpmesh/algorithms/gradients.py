@@ -9,7 +9,7 @@ from dpmesh._arrays import read_only
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
-from dpmesh.privacy.events import Norm
+from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 

@@ -28,10 +28,11 @@ import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import Exchange, Info, Travel, learns
 from dpmesh.algorithms.gradients import check_batches, step_of
+from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
-from dpmesh.privacy.events import Norm, Sensitivity
+from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.types import Floats, Released, Sensitive

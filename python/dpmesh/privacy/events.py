@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from dpmesh._validate import fail, instance, integer, non_negative, number, one_of
+from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Norm = Literal["l1", "l2"]
 MechanismName = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian", "none"]
 
 _NAMES = get_args(MechanismName)

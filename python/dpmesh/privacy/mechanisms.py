@@ -20,10 +20,11 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
 from dpmesh.kernels._rows import node_ids
+from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import DOOR, Passage
-from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Norm, Release, Sensitivity
+from dpmesh.privacy.door import DOOR, Passage, share_memory
+from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
 from dpmesh.privacy.rounding import check_scale, digits_of, fail_for_length, longest_row
 from dpmesh.privacy.sampling import Sampling
@@ -265,7 +266,7 @@ class Mechanism(ABC):
             noisy = add_on_grid(values, steps, self.grid)
         if self._has_kernel or self.law == "none":
             return noisy
-        if np.may_share_memory(noisy, values):
+        if share_memory(noisy, values):
             fail("mechanism", "noisy values in an array of their own", "those that it was given")
         if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
             fail_for_length(distance, digits)

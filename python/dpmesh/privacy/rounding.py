@@ -13,7 +13,7 @@ from sys import float_info
 from typing import NoReturn
 
 from dpmesh._validate import fail
-from dpmesh.privacy.events import Norm
+from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 
 

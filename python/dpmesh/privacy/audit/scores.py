@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.transcript import Transcript, record
-from dpmesh.privacy.events import Norm
 from dpmesh.privacy.types import Floats
 
 
