@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from unguarded import unguarded
 
 import dpmesh as dm
 from dpmesh.algorithms import Info, Travel
@@ -87,6 +88,16 @@ class TellsItsStateReadOnly(Steps):
         return state
 
 
+class StepsInWhatItReceived(Steps):
+    """As PyTorch does with an array of numpy, whether or not it may be written to."""
+
+    def step(self, state: Any, *arguments: Any) -> Any:
+        _, info = super().step(state, *arguments)
+        after: Any = unguarded(info.received)
+        after += 7.0
+        return after, info
+
+
 class TellsACopy(Steps):
     """What is computed from messages alone may be told, as a copy."""
 
@@ -148,6 +159,7 @@ def simulate(algorithm: Steps, key: Key) -> dm.Run:
         (TellsItsState(), f"received: {GIVEN}"),
         (TellsItsStateReadOnly(), f"received: {GIVEN}"),
         (TellsItsNextState(), f"received: {FOLLOWS}, got the nodes' own parameters"),
+        (StepsInWhatItReceived(), f"received: {FOLLOWS}, got the nodes' own parameters"),
     ],
 )
 def test_values_from_before_their_noise_are_refused(algorithm: Steps, message: str) -> None:

@@ -127,9 +127,11 @@ class Rounds:
         """Fail if the messages that may be published are nodes' own values."""
         received = np.asarray(info.received)
         check_released("received", received)
-        if self.algorithm.travels != "gossip" or not received.flags.writeable:
-            return  # what left the door cannot be written to
-        if share_memory(received, self.algorithm.parameters(state)):
+        if self.algorithm.travels != "gossip":
+            return
+        own = np.asarray(self.algorithm.parameters(state))
+        # A state may be what left the door, which cannot be written to; PyTorch writes to it.
+        if (received.flags.writeable or own.flags.writeable) and share_memory(received, own):
             wanted = "what the exchange returned, or a copy of what follows from that alone"
             fail("received", wanted, "the nodes' own parameters")
 
