@@ -267,3 +267,14 @@ class InGiven(Laplace):
 def test_a_mechanism_that_returns_the_values_it_was_given_is_refused(kind) -> None:
     with pytest.raises(ValueError, match="mechanism: wanted noisy values in an array of their own"):
         kind(1.0).release(np.zeros((3, 2)), ONE, stream(), round=0)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(1.0), Laplace(1.0, grid=0.5), NoNoise()])
+@pytest.mark.parametrize("sensitivity", [ONE, NOTHING])
+def test_what_was_released_stays_as_it_was(mechanism: Mechanism, sensitivity: Sensitivity) -> None:
+    """Without noise it was the node's own array, which later steps in place changed."""
+    values = np.zeros((3, 2))
+    released = mechanism.release(values, sensitivity, stream(), round=0).values
+    before = released.copy()
+    values += 1
+    np.testing.assert_array_equal(released, before)

@@ -19,6 +19,11 @@ def fail(argument: str, wanted: str, got: object) -> NoReturn:
     raise ValueError(f"{argument}: wanted {wanted}, got {got}")
 
 
+def argument_of(error: ValueError) -> str:
+    """The argument that such an error names."""
+    return str(error).partition(": ")[0]
+
+
 def able(argument: str, value: object, wanted: str, *methods: str) -> None:
     """Fail unless an object that a user may have written has all required methods."""
     missing = [method for method in methods if not callable(getattr(value, method, None))]

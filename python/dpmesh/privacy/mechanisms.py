@@ -18,7 +18,16 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
-from dpmesh._validate import able, fail, instance, integer, keep_numbers, one_of, positive
+from dpmesh._validate import (
+    able,
+    argument_of,
+    fail,
+    instance,
+    integer,
+    keep_numbers,
+    one_of,
+    positive,
+)
 from dpmesh.kernels._rows import node_ids
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
@@ -26,7 +35,7 @@ from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.door import DOOR, Passage, share_memory
 from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
-from dpmesh.privacy.rounding import check_scale, digits_of, fail_for_length, longest_row
+from dpmesh.privacy.rounding import check_scale, fail_for_length, longest_row, precision_of
 from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -54,6 +63,8 @@ _ON_GRID: dict[str, MechanismName] = {
     "laplace": "discrete_laplace",
     "gaussian": "discrete_gaussian",
 }
+_REAL_NOISE = {"laplace": kernels.add_laplace, "gaussian": kernels.add_gaussian}
+_INTEGER_NOISE = {"laplace": kernels.discrete_laplace, "gaussian": kernels.discrete_gaussian}
 
 
 @dataclass(frozen=True)
@@ -101,14 +112,6 @@ class Mechanism(ABC):
     def name(self) -> MechanismName:
         """The distribution of the noise, and whether it is on a grid."""
         return self.law if self.grid is None else _ON_GRID[self.law]
-
-    @abstractmethod
-    def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats: ...
-
-    @abstractmethod
-    def _integer_noise(
-        self, shape: tuple[int, ...], scale: float, source: Source
-    ) -> npt.NDArray[np.int64]: ...
 
     @abstractmethod
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
@@ -204,15 +207,16 @@ class Mechanism(ABC):
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         inside = _rows(values)
-        noisy, door = sensitivity.bound > 0, DOOR.get()
+        depends, door = sensitivity.bound > 0, DOOR.get()
+        noisy = depends and self.law != "none"
         if not (noisy and self._is_checked_by_noise):
             _check_finite(inside)
-        if noisy:
+        if depends:
             instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
             stream = _of(nodes, stream, inside)
             door.draw("stream", stream, round, inside.shape)
-            if door.draws is not None and self.law != "none":
-                door.draws.hide(stream, values)
+        if noisy and door.draws is not None:
+            door.draws.hide(stream, values)
         if door.keeper is not None:
             door.keeper(record, stream.purpose)
         if self.clipping_norm is not None:
@@ -240,37 +244,44 @@ class Mechanism(ABC):
     @cached_property
     def _has_kernel(self) -> bool:
         """Whether a kernel adds the noise; kernels refuse noisy rows that are too long."""
-        own = type(self)._add_noise in (Laplace._add_noise, Gaussian._add_noise)
-        return own and self.grid is None
+        return type(self)._add_noise is Mechanism._add_noise and self.grid is None
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
-        dim, digits = values.shape[-1], digits_of(values)
+        """Return values plus noise, in an array of their own, unless a row is too long."""
+        dim, precision = values.shape[-1], precision_of(values)
         distance = self._distance(sensitivity, dim)
         scale = self.noise_multiplier * distance
-        if self.law != "none":
-            check_scale(scale, digits)
-        longest = longest_row(distance, scale, digits, dim, self.norm)
-        source = Source(stream, longest)
-        if self.grid is None:
+        check_scale(scale, precision)
+        longest = longest_row(distance, scale, precision, dim, self.norm)
+        if self.grid is not None:
+            noisy = self._on_grid(values, scale, self.grid, stream)
+        else:
             try:
-                noisy = self._add_noise(values, scale, source)
+                noisy = self._add_noise(values, scale, Source(stream, longest))
             except ValueError as error:
                 _check_finite(values)
-                if str(error).startswith("x: "):
-                    fail_for_length(distance, digits)
+                if argument_of(error) == "x":
+                    fail_for_length(distance, precision)
                 raise
-        else:
-            if scale / self.grid > MOST_STEPS:
-                fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", self.grid)
-            steps = self._integer_noise(values.shape, scale / self.grid, source)
-            noisy = add_on_grid(values, steps, self.grid)
-        if self._has_kernel or self.law == "none":
+        if self._has_kernel:
             return noisy
         if share_memory(noisy, values):
             fail("mechanism", "noisy values in an array of their own", "those that it was given")
         if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
-            fail_for_length(distance, digits)
+            fail_for_length(distance, precision)
         return noisy
+
+    def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
+        """Return values plus real-valued noise; what a mechanism of one's own replaces."""
+        add = _REAL_NOISE[self.law]
+        return add(values, scale, source.stream, longest=source.longest)
+
+    def _on_grid(self, values: Floats, scale: float, grid: float, stream: Stream) -> Floats:
+        """Return multiples of `grid` plus a random whole number of them."""
+        if scale / grid > MOST_STEPS:
+            fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", grid)
+        draw = _INTEGER_NOISE[self.law]
+        return add_on_grid(values, draw(values.shape, scale / grid, stream), grid)
 
 
 def _compressed(
@@ -316,14 +327,6 @@ class Laplace(Mechanism):
         l1 = sensitivity.bound if sensitivity.norm == "l1" else sensitivity.bound * sqrt(dim)
         return l1 + dim * (self.grid or 0.0)
 
-    def _integer_noise(
-        self, shape: tuple[int, ...], scale: float, source: Source
-    ) -> npt.NDArray[np.int64]:
-        return kernels.discrete_laplace(shape, scale, source.stream)
-
-    def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return kernels.add_laplace(values, scale, source.stream, longest=source.longest)
-
 
 @dataclass(frozen=True)
 class Gaussian(Mechanism):
@@ -344,14 +347,6 @@ class Gaussian(Mechanism):
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound + sqrt(dim) * (self.grid or 0.0)
 
-    def _integer_noise(
-        self, shape: tuple[int, ...], scale: float, source: Source
-    ) -> npt.NDArray[np.int64]:
-        return kernels.discrete_gaussian(shape, scale, source.stream)
-
-    def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return kernels.add_gaussian(values, scale, source.stream, longest=source.longest)
-
 
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
@@ -371,14 +366,6 @@ class NoNoise(Mechanism):
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound
-
-    def _integer_noise(
-        self, shape: tuple[int, ...], scale: float, source: Source
-    ) -> npt.NDArray[np.int64]:
-        return np.zeros(shape, dtype=np.int64)
-
-    def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        return values
 
 
 def _rows(values: Floats) -> Floats:

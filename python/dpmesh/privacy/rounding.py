@@ -10,38 +10,50 @@ from __future__ import annotations
 
 from math import inf, sqrt
 from sys import float_info
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from dpmesh._validate import fail
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 
 
-def digits_of(values: Floats) -> int:
-    """Return the binary digits of this array's numbers after the leading one."""
-    return 23 if values.itemsize == 4 else 52
+class Precision(NamedTuple):
+    """A type of floating-point numbers: its name, digits after the leading one, least normal."""
+
+    name: str
+    digits: int
+    least: float
 
 
-def check_scale(scale: float, digits: int) -> None:
+_SINGLE = Precision("float32", 23, 2.0**-126)
+_DOUBLE = Precision("float64", 52, float_info.min)
+
+
+def precision_of(values: Floats) -> Precision:
+    """Return that of an array's numbers."""
+    return _SINGLE if values.itemsize == 4 else _DOUBLE
+
+
+def check_scale(scale: float, precision: Precision) -> None:
     """Refuse noise that is too small for the type: below its normal numbers it would vanish."""
-    kind, least = ("float32", 2.0**-126) if digits == 23 else ("float64", float_info.min)
-    if scale < least:
-        fail("sensitivity", f"one whose noise has a scale of at least {least:g}, for {kind}", scale)
+    if scale < precision.least:
+        wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
+        fail("sensitivity", f"{wanted} {precision.name}", scale)
 
 
-def longest_row(distance: float, scale: float, digits: int, dim: int, norm: Norm) -> float:
+def longest_row(distance: float, scale: float, precision: Precision, dim: int, norm: Norm) -> float:
     """Return the norm that noisy rows of a sensitivity `distance` must not exceed.
 
     Twice the norm of noise of this scale is added, so that noise alone makes no row too long. As
     the noisy row is measured, a refusal reveals no more than its release would.
     """
     spread = scale * (dim if norm == "l1" else sqrt(dim))
-    longest = 2.0**digits * distance + 2 * spread
+    longest = 2.0**precision.digits * distance + 2 * spread
     return longest if longest < inf else float_info.max
 
 
-def fail_for_length(distance: float, digits: int) -> NoReturn:
+def fail_for_length(distance: float, precision: Precision) -> NoReturn:
     """Refuse a row that is longer."""
-    kind = "float32" if digits == 23 else "float64"
-    wanted = f"rows of norm at most {2**digits * distance:g}: {kind} rounds longer ones by more"
+    longest, name = 2.0**precision.digits * distance, precision.name
+    wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
     fail("values", f"{wanted} than the sensitivity, {distance:g}", "a longer one")
