@@ -55,6 +55,39 @@ def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
     assert run(rounds=5).privacy.epsilon < 0.8 * whole.privacy.epsilon
 
 
+def test_it_costs_its_plan_where_chance_gave_out_the_rounds() -> None:
+    """Coins give turns to the nodes, one of which may have had all that the run did not have."""
+    problem = replace(make_problem(), feature_norm=10.0)
+    algorithm = dm.WithReplacement(problem.nodes, len(problem.partition[0]), 2.0, batch_size=1)
+    options: dict[str, Any] = {"rounds": ROUNDS, "every": 1, "delta": 1e-5}
+    ended = dm.simulate(algorithm, problem, key=dm.Key.seeded(1), callback=at(10), **options)
+    assert len(ended.ledger.releases) == 10
+    assert ended.privacy.epsilon == algorithm.plan(ROUNDS).cost(1e-5).epsilon
+
+
+@dataclass(frozen=True)
+class Spending(dm.GradientDescent):
+    """Releases with less noise than it planned, from some round on."""
+
+    def step(self, state: Any, round: int, *others: Any) -> Any:
+        less = replace(self, noise_multiplier=1.0) if round > 2 else self
+        return dm.GradientDescent.step(less, state, round, *others)
+
+
+def test_what_it_released_in_place_of_its_plan_is_counted() -> None:
+    problem = make_problem()
+    network = dm.topology.complete(problem.nodes)
+    algorithm = Spending(len(problem.partition[0]), 5.0)
+    options: dict[str, Any] = {"rounds": ROUNDS, "every": 1, "delta": 1e-5}
+    ended = dm.simulate(
+        algorithm, problem, network, key=dm.Key.seeded(1), callback=at(5), **options
+    )
+    could = ended.ledger.with_releases(
+        (*ended.ledger.releases, *algorithm.plan(ROUNDS).releases[5:])
+    )
+    assert ended.privacy.epsilon == could.cost(1e-5).epsilon
+
+
 @dataclass(frozen=True)
 class Falling(dm.GradientDescent):
     """Falls silent after some rounds, as an algorithm does that finds its releases good enough."""

@@ -23,6 +23,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import report
 from dpmesh.simulator.arguments import check_kinds, check_pairs, check_records
 from dpmesh.simulator.checkpoint import Checkpoint
+from dpmesh.simulator.counted import ended_early, telling_gaps
 from dpmesh.simulator.engine import Engine, OneProcess, Share, Sign
 from dpmesh.simulator.exchange import (
     Broadcast,
@@ -194,10 +195,10 @@ def simulate(
     why = loop.run_all(progress and ranks.is_root)
 
     end, released = ranks.gather(run.remembered()), ledger.plan
-    released = _telling_gaps(plan, released, end.rounds, delta)
+    released = telling_gaps(plan, released, end.rounds, delta)
     length, counted = f"{end.rounds} of {rounds}", released
     if why == CALLBACK:
-        counted, released = _ended_early(plan, released, end.rounds, length)
+        counted, released = ended_early(plan, released, end.rounds, length)
     if ranks.is_root:
         _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
     return Run(
@@ -214,34 +215,6 @@ def simulate(
         parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
         released=end.received,
     )
-
-
-def _ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[Plan, Plan]:
-    """Return what a report counts of a run that its callback ended, and its ledger.
-
-    The report counts the remaining rounds, too, since releases may have decided when to end.
-    """
-    ended = f"the callback ended the run after {length} rounds without a look at"
-    rest = (release for release in plan.releases if release.round >= rounds)
-    counted = released.with_releases((*released.releases, *rest))
-    return (
-        _assuming(f"{ended} private data", counted),
-        _assuming(f"{ended} data or releases", released),
-    )
-
-
-def _telling_gaps(plan: Plan, released: Plan, rounds: int, delta: float) -> Plan:
-    """Return the ledger, with a note if planned releases are missing and make it cheaper."""
-    planned = plan.with_releases(each for each in plan.touching if each.round < rounds)
-    missing = len(planned.releases) - len(released.touching)
-    if missing <= 0 or released.cost(delta).epsilon >= planned.cost(delta).epsilon:
-        return released
-    silent = f"{missing} of {len(planned.releases)} planned releases did not happen"
-    return _assuming(f"{silent}, which neither data nor releases decided", released)
-
-
-def _assuming(what: str, plan: Plan) -> Plan:
-    return replace(plan, assumptions=(*plan.assumptions, what))
 
 
 @dataclass(frozen=True)
