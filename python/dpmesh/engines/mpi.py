@@ -33,10 +33,10 @@ from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.door import Keeper, kept_by, packed_for
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.engine import Share, Sign
+from dpmesh.simulator.engine import Sign
 from dpmesh.simulator.history import Value
 from dpmesh.simulator.metrics import Metric
-from dpmesh.simulator.rounds import Progress
+from dpmesh.simulator.rounds import Progress, Share
 from dpmesh.simulator.run import Traffic
 from dpmesh.topology import Topology
 

@@ -1,11 +1,11 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
-from dpmesh.simulator.engine import Engine, OneProcess, Share
+from dpmesh.simulator.engine import Engine, OneProcess
 from dpmesh.simulator.history import History, Record
 from dpmesh.simulator.loop import simulate
 from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.simulator.repeats import RepeatedRuns, Repeats
-from dpmesh.simulator.rounds import StopRun
+from dpmesh.simulator.rounds import Share, StopRun
 from dpmesh.simulator.run import Run, Traffic
 
 __all__ = [

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.keys import Key
 from dpmesh.privacy.door import Keeper, kept_by
 from dpmesh.privacy.events import Release
-from dpmesh.simulator.exchange import Carrier
 from dpmesh.simulator.metrics import Metric
-from dpmesh.simulator.rounds import Progress
+from dpmesh.simulator.rounds import Progress, Share
 from dpmesh.simulator.run import Traffic
 
 if TYPE_CHECKING:
@@ -40,19 +37,6 @@ class Sign(IntFlag):
     """Some of them learned; told only in rounds in which those of another process did not."""
     ENDED = 128
     """The callback ends the run; told only in rounds that are measured."""
-
-
-class Share(NamedTuple):
-    """What a process runs: the whole, or its own nodes' part of it."""
-
-    algorithm: AnyAlgorithm
-    problem: Any
-    exchange: Carrier
-    key: Key
-    rewinds: bool = True
-    """Whether a step that fails leaves the state before it as it was."""
-    start: Key | None = None
-    """Key for the state before round 0, if not `key`."""
 
 
 class Engine(Protocol):

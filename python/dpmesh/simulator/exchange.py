@@ -12,9 +12,10 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
-from dpmesh.algorithms.base import Info
+from dpmesh.algorithms.base import AnyAlgorithm, Info
+from dpmesh.keys import Key
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.network import Conditions, Flags
+from dpmesh.simulator.network import Conditions, Flags, Network
 from dpmesh.simulator.run import Traffic
 
 if TYPE_CHECKING:
@@ -295,6 +296,28 @@ class TimedToken:
         if sent:
             self._clock[holders], self._token = left, float(left[-1])
         return _sent(tries, info)
+
+
+def carrier_for(
+    algorithm: AnyAlgorithm,
+    problem: Any,
+    topology: Topology | None,
+    network: Network | None,
+    key: Key,
+) -> Carrier:
+    """Return the exchange by which the algorithm's messages travel."""
+    conditions = None if network is None else Conditions(network, problem.nodes, key)
+    if algorithm.travels != "gossip":
+        if topology is not None:
+            fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
+        if conditions is None:
+            return Broadcast()
+        return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)
+    if topology is None:
+        fail("topology", "a network for messages to travel over", None)
+    if topology.nodes != problem.nodes:
+        fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
+    return Gossip(topology) if conditions is None else FailingGossip(topology, conditions)
 
 
 def _all_present(conditions: Conditions, wanted_by: str) -> None:

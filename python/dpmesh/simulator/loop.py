@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dpmesh._extras import needed_by
-from dpmesh._validate import fail, instance, integer, probability
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh._validate import instance, integer, probability
+from dpmesh.algorithms.base import Algorithm
 from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.budget import Budget, Ledger, OverBudget
 from dpmesh.privacy.door import drawn_once
@@ -24,20 +20,14 @@ from dpmesh.privacy.report import report
 from dpmesh.simulator.arguments import check_kinds, check_pairs, check_records
 from dpmesh.simulator.checkpoint import Checkpoint
 from dpmesh.simulator.counted import ended_early, telling_gaps
-from dpmesh.simulator.engine import Engine, OneProcess, Share, Sign
-from dpmesh.simulator.exchange import (
-    Broadcast,
-    Carrier,
-    FailingGossip,
-    Gossip,
-    TimedServer,
-    TimedToken,
-)
+from dpmesh.simulator.engine import Engine, OneProcess, Sign
+from dpmesh.simulator.exchange import carrier_for
 from dpmesh.simulator.identity import check_unserved, claim, identity, without_addresses
 from dpmesh.simulator.interrupt import Interrupt
 from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
-from dpmesh.simulator.network import Conditions, Network
-from dpmesh.simulator.rounds import Callback, Progress, Rounds, Step
+from dpmesh.simulator.network import Network
+from dpmesh.simulator.progress_bar import shows_bar, with_bar
+from dpmesh.simulator.rounds import Callback, Progress, Rounds, Share, Step
 from dpmesh.simulator.run import Run
 
 if TYPE_CHECKING:
@@ -146,7 +136,7 @@ def simulate(
     delta = probability("delta", delta, one=False)
     check_records(algorithm, problem, rounds)
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
-    progress = _shows_progress(progress)
+    progress = shows_bar(progress)
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
     meters = build_metrics(metrics, algorithm, problem)
@@ -156,29 +146,23 @@ def simulate(
     key = Key.generate() if key is None else key
 
     ranks: Engine = OneProcess() if engine is None else engine
-    whole = Share(algorithm, problem, _exchange(algorithm, problem, topology, network, key), key)
+    exchange = carrier_for(algorithm, problem, topology, network, key)
+    whole = Share(algorithm, problem, exchange, key)
     own = ranks.share(whole, topology)
     seeded = any(ranks.told(key.is_seeded))
     saved = None
     if checkpoint is not None:
         names = None if metrics is None else [metric_name(metric) for metric in metrics]
-        shape: dict[str, Any] = {
-            "rounds": rounds,
-            "nodes": problem.nodes,
-            "every": every,
-            "metrics": names,
-        }
-        keys = ranks.told(fingerprint(key))
-        if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
-            shape["dealt"] = ranks.dealt
-        saved = Checkpoint(checkpoint, {**this, **shape}, keys, checkpoint_every)
+        shape = {"rounds": rounds, "nodes": problem.nodes, "every": every, "metrics": names}
+        saved = _checkpoint(checkpoint, checkpoint_every, this | shape, key, ranks)
+
     with ranks.together(lambda: None):
         if serves_once:
             check_unserved(key, this)
         start = Progress(own.algorithm.init(own.problem, own.start or own.key))
         ranks.agree()
         told = callback if ranks.is_root else None
-        run = Rounds(*own[:4], ranks.meters(meters), every, rounds, told, ranks.total, start)
+        run = Rounds(own, ranks.meters(meters), every, rounds, told, ranks.total, start)
         if saved is not None:
             run.recall(_resumed(saved, plan, run, ranks))
         if serves_once:
@@ -191,12 +175,11 @@ def simulate(
     ledger = Ledger(plan, budget)
     ledger.add(*run.at.ledger)
     ends_early = saved is not None or budget is not None
-    loop = _Loop(ranks, run, ledger, saved, own.rewinds, ends_early, seeded)
-    why = loop.run_all(progress and ranks.is_root)
+    why = _Loop(ranks, run, ledger, saved, ends_early, seeded).run_all(progress and ranks.is_root)
 
-    end, released = ranks.gather(run.remembered()), ledger.plan
-    released = telling_gaps(plan, released, end.rounds, delta)
-    length, counted = f"{end.rounds} of {rounds}", released
+    end = ranks.gather(run.remembered())
+    length = f"{end.rounds} of {rounds}"
+    counted = released = telling_gaps(plan, ledger.plan, end.rounds, delta)
     if why == CALLBACK:
         counted, released = ended_early(plan, released, end.rounds, length)
     if ranks.is_root:
@@ -225,7 +208,6 @@ class _Loop:
     run: Rounds
     ledger: Ledger
     saved: Checkpoint | None
-    rewinds: bool
     ends_early: bool
     """Whether the rounds before one that fails count."""
     seeded: bool
@@ -234,14 +216,14 @@ class _Loop:
     def run_all(self, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
         patient = self.ranks.stops_together
-        left = _with_progress(range(self.run.at.rounds, self.run.last), progress)
+        left = range(self.run.at.rounds, self.run.last)
         ledger = self.run.at.ledger
         with (
             Interrupt(deferred=self.saved is not None or patient, patient=patient) as interrupt,
             self.ranks.at_door(self.ledger.admit),
             drawn_once(ledger[-1].round + 1 if ledger else 0, seeded=self.seeded),
         ):
-            for t in left:
+            for t in with_bar(left) if progress else left:
                 try:
                     signs = self._round(interrupt)
                 except OverBudget:
@@ -265,7 +247,7 @@ class _Loop:
         """Run the next round, and collect the signs of all processes after it."""
         if not self.ends_early:
             self.run.at.received = None  # its memory, as large as the state, serves the round
-        with self.ranks.together(self._save if self.rewinds else self._last_checkpoint):
+        with self.ranks.together(self._save if self.run.own.rewinds else self._last_checkpoint):
             step = self.run.attempt(lambda: self.ledger.admitted)
             return step, self.ranks.agree(self._signs(step, interrupt))
 
@@ -321,51 +303,17 @@ class _Loop:
         return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
 
 
+def _checkpoint(
+    path: str | Path, every: int | None, run: Mapping[str, Any], key: Key, ranks: Engine
+) -> Checkpoint:
+    """Return the file in which this run, on these ranks, keeps its progress."""
+    keys = ranks.told(fingerprint(key))
+    if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
+        run = {**run, "dealt": ranks.dealt}
+    return Checkpoint(path, run, keys, every)
+
+
 def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progress:
     """Return this process's part of the progress in the file, which is created if missing."""
     start = ranks.gather(run.remembered())
     return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
-
-
-def _exchange(
-    algorithm: AnyAlgorithm,
-    problem: Testable,
-    topology: Topology | None,
-    network: Network | None,
-    key: Key,
-) -> Carrier:
-    """Return the exchange by which the algorithm's messages travel."""
-    conditions = None if network is None else Conditions(network, problem.nodes, key)
-    if algorithm.travels != "gossip":
-        if topology is not None:
-            fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
-        if conditions is None:
-            return Broadcast()
-        return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)
-    if topology is None:
-        fail("topology", "a network for messages to travel over", None)
-    if topology.nodes != problem.nodes:
-        fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
-    return Gossip(topology) if conditions is None else FailingGossip(topology, conditions)
-
-
-def _shows_progress(wanted: bool | None) -> bool:
-    """Whether to show a bar: by default if there are a terminal and the library."""
-    if wanted is None:
-        return sys.stderr.isatty() and find_spec("tqdm") is not None
-    if wanted:
-        with needed_by("progress=True"):
-            import_module("tqdm")
-    return wanted
-
-
-def _with_progress(rounds: range, show: bool) -> Iterable[int]:
-    """Wrap the rounds in a progress bar, if one is to be shown."""
-    if not show:
-        return rounds
-    from tqdm.auto import tqdm
-
-    bar: Iterator[int] = tqdm(
-        rounds, unit="round", leave=False, initial=rounds.start, total=rounds.stop
-    )
-    return bar

@@ -53,6 +53,19 @@ class Progress:
     exchange: Any = None
 
 
+class Share(NamedTuple):
+    """What a process runs: the whole, or its own nodes' part of it."""
+
+    algorithm: AnyAlgorithm
+    problem: Any
+    exchange: Carrier
+    key: Key
+    rewinds: bool = True
+    """Whether a step that fails leaves the state before it as it was."""
+    start: Key | None = None
+    """Key for the state before round 0, if not `key`."""
+
+
 class StopRun(Exception):  # noqa: N818
     """What a callback raises to end its run, after the round that it was called with."""
 
@@ -89,10 +102,7 @@ def only_released(exchange: Exchange, releases: Callable[[], int]) -> Exchange:
 class Rounds:
     """One round after another, measured every `every` rounds and in the last."""
 
-    algorithm: AnyAlgorithm
-    problem: Any
-    exchange: Carrier
-    key: Key
+    own: Share
     meters: list[Metric]
     every: int
     last: int
@@ -114,11 +124,12 @@ class Rounds:
         ValueError
             If a message travels without a release, or the round tells as received what was not.
         """
-        exchange = only_released(self.exchange, releases)
-        told = self.algorithm.step(self.at.state, self.at.rounds, self.problem, exchange, self.key)
+        own, at = self.own, self.at
+        exchange = only_released(own.exchange, releases)
+        told = own.algorithm.step(at.state, at.rounds, own.problem, exchange, own.key)
         if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], Info)):
             wanted = "one whose step returns a state and an Info"
-            fail("algorithm", wanted, f"{type(self.algorithm).__name__} with {reprlib.repr(told)}")
+            fail("algorithm", wanted, f"{type(own.algorithm).__name__} with {reprlib.repr(told)}")
         self._check_received(*told)
         forget_hidden()
         return Step(*told)
@@ -127,9 +138,9 @@ class Rounds:
         """Fail if the messages that may be published are nodes' own values."""
         received = np.asarray(info.received)
         check_released("received", received)
-        if self.algorithm.travels != "gossip":
+        if self.own.algorithm.travels != "gossip":
             return
-        own = np.asarray(self.algorithm.parameters(state))
+        own = np.asarray(self.own.algorithm.parameters(state))
         # A state may be what left the door, which cannot be written to; PyTorch writes to it.
         if (received.flags.writeable or own.flags.writeable) and share_memory(received, own):
             wanted = "what the exchange returned, or a copy of what follows from that alone"
@@ -143,10 +154,10 @@ class Rounds:
         Whether the callback ends the run.
         """
         at, info, t = self.at, step.info, self.at.rounds
-        before = self.algorithm.parameters(at.state)
+        before = self.own.algorithm.parameters(at.state)
         at.state, at.received = step.state, info.received
         at.ledger += releases
-        at.traffic += self.exchange.traffic(t, info)
+        at.traffic += self.own.exchange.traffic(t, info)
         at.rounds = t + 1
         for meter in self.meters:
             meter.observe(before, info)
@@ -158,12 +169,12 @@ class Rounds:
         return self.at.rounds % self.every == 0 or self.at.rounds == self.last
 
     def _measure(self) -> bool:
-        after = self.algorithm.parameters(self.at.state)
+        after = self.own.algorithm.parameters(self.at.state)
         values: dict[str, Value] = {}
         for meter in self.meters:
             values |= meter.values(after, self.at.received)
-        if self.exchange.seconds is not None:
-            values["seconds"] = self.exchange.seconds
+        if self.own.exchange.seconds is not None:
+            values["seconds"] = self.own.exchange.seconds
         sent = self.total(self.at.traffic)
         if sent is not None:
             values["megabytes"] = sent.megabytes
@@ -178,11 +189,11 @@ class Rounds:
     def remembered(self) -> Progress:
         """Return all that a later process needs to resume from here."""
         metrics = [meter.memory for meter in self.meters]
-        return replace(self.at, metrics=metrics, exchange=self.exchange.memory)
+        return replace(self.at, metrics=metrics, exchange=self.own.exchange.memory)
 
     def recall(self, progress: Progress) -> None:
         """Go on from there."""
         self.at = progress
         for meter, memory in zip(self.meters, progress.metrics, strict=True):
             meter.recall(memory)
-        self.exchange.recall(progress.exchange)
+        self.own.exchange.recall(progress.exchange)

@@ -1,0 +1,36 @@
+"""The progress bar of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+
+from dpmesh._extras import needed_by
+
+
+def shows_bar(wanted: bool | None) -> bool:
+    """Whether to show a bar: by default if there are a terminal and the library.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If one is wanted and the library is missing.
+    """
+    if wanted is None:
+        return sys.stderr.isatty() and find_spec("tqdm") is not None
+    if wanted:
+        with needed_by("progress=True"):
+            import_module("tqdm")
+    return wanted
+
+
+def with_bar(rounds: range) -> Iterable[int]:
+    """Return the rounds, which move a bar as they are taken."""
+    from tqdm.auto import tqdm
+
+    bar: Iterator[int] = tqdm(
+        rounds, unit="round", leave=False, initial=rounds.start, total=rounds.stop
+    )
+    return bar
