@@ -61,7 +61,7 @@ def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, mo
     assert figure.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("name", ["figure3", "figure4"])
+@pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "figure4"])
 def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(without_replacement, "EPSILONS", (0.5, 4.0))
     monkeypatch.setattr(without_replacement, "NODES_OF_FIGURES", 3)
@@ -73,6 +73,10 @@ def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch
             proved = float(cell["epsilon_proved"])
             released = float(cell["releases"]) > 0
             assert proved == pytest.approx(released * float(cell["epsilon"]), rel=1e-3)
+    data, case = ("Covertype" if name in ("figure1", "figure2") else "MNIST"), cells[0]["case"]
+    assert case == ("convex" if name in ("figure1", "figure3") else "strongly convex")
+    assert f"{data}, {case}: " in text.read_text()
+    assert f"share {small.train.records:,} records" in text.read_text()
     assert "with replacement, noise proved" in text.read_text()
     assert "are fitted to the training data" in text.read_text()
     assert figure.stat().st_size > 10_000

@@ -73,6 +73,12 @@ REPRODUCTIONS = {
     ),
     "quantized-figure5": Reproduction("quantized:figure5", "the budget over the exponents"),
     "quantized-grid": Reproduction("quantized_grid:grid", "noise on a grid, and its price"),
+    "without-replacement-figure1": Reproduction(
+        "without_replacement:figure1", "accuracy over epsilon, convex", "covtype"
+    ),
+    "without-replacement-figure2": Reproduction(
+        "without_replacement:figure2", "accuracy over epsilon, strongly convex", "covtype"
+    ),
     "without-replacement-figure3": Reproduction(
         "without_replacement:figure3", "accuracy over epsilon, convex", "mnist"
     ),
