@@ -224,8 +224,13 @@ def test_without_replacement_sensitivity_is_that_of_the_largest_step() -> None:
     arguments = {"lipschitz": 1.0, "batch_size": 50}
     found = without_replacement.sensitivity([0.2, 0.1], smoothness=2.5, **arguments)
     assert found == pytest.approx(2 * 0.2 / 50)
-    with pytest.raises(NotProved, match=r"1 / \(2 smoothness\) = 0\.1667, got 0\.2"):
+    with pytest.raises(NotProved, match=r"1 / \(2 smoothness\) = 0\.1666, got 0\.2"):
         without_replacement.sensitivity([0.2, 0.1], smoothness=3.0, **arguments)
+    rounded = np.sqrt(2) ** 2 / 4  # the logistic loss on records of norm 1 with a constant: 1 / 2
+    assert rounded > 0.5
+    assert without_replacement.sensitivity(1.0, smoothness=rounded, **arguments) == 2 / 50
+    with pytest.raises(NotProved, match=r"= 1, got 1\.001"):
+        without_replacement.sensitivity(1 + 1e-9, smoothness=rounded, **arguments)
 
 
 def test_without_replacement_noise_of_the_paper() -> None:

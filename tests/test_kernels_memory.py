@@ -95,3 +95,14 @@ def test_arrays_between_the_places_of_numbers_are_copied():
     expected = kernels.linear_loss(params, features, labels, batch.reshape(1, 2), "hinge")
     np.testing.assert_array_equal(found, expected)
     assert Dataset(between.reshape(2, 3), labels).features.flags.aligned
+
+
+def test_an_array_may_outlive_the_names_of_its_module(monkeypatch):
+    failed = []
+    monkeypatch.setattr("sys.unraisablehook", failed.append)
+    arrays = [_memory.empty((size,), np.dtype(np.int8)) for size in (2**17, 2**25)]
+    with monkeypatch.context() as at_the_end_of_python:
+        for name in {*vars(_memory)} - {"__builtins__"}:
+            at_the_end_of_python.setitem(vars(_memory), name, None)
+        arrays.clear()
+    assert not failed

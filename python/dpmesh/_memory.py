@@ -40,7 +40,8 @@ class _Loan:
     """The object that an array and its views reference as long as they use the memory."""
 
     def __init__(self, memory: _Memory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._memory, self._give_back = memory, _give_back
+        self._memory = memory
+        self._kept = _kept if memory.size <= LARGEST else None  # a module's names end before arrays
         self.__array_interface__ = {
             "version": 3,
             "shape": shape,
@@ -49,7 +50,8 @@ class _Loan:
         }
 
     def __del__(self) -> None:
-        self._give_back(self._memory)
+        if self._kept is not None:
+            self._kept.append(self._memory)
 
 
 _kept: deque[_Memory] = deque(maxlen=MOST)
@@ -79,8 +81,3 @@ def _take(size: int) -> _Memory:
                 continue
             return memory
     return _Memory(size)
-
-
-def _give_back(memory: _Memory) -> None:
-    if memory.size <= LARGEST:
-        _kept.append(memory)

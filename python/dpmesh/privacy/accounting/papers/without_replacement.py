@@ -17,7 +17,7 @@ from dpmesh._validate import fail, integer, number, positive, probability
 from dpmesh.privacy.accounting._arguments import open_probability, positives
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_delta
 from dpmesh.privacy.accounting.papers.refusal import NotProved
-from dpmesh.privacy.shown import rounded_up
+from dpmesh.privacy.shown import ROUNDING, rounded_down, rounded_up
 
 
 def sensitivity(
@@ -43,7 +43,7 @@ def sensitivity(
     Raises
     ------
     NotProved
-        If a step exceeds ``1 / (2 smoothness)``.
+        If a step exceeds ``1 / (2 smoothness)``, but for rounding.
     ValueError
         If an argument is out of its range.
     """
@@ -52,11 +52,11 @@ def sensitivity(
     smoothness = positive("smoothness", smoothness)
     if steps.size == 0:
         fail("step_size", "at least 1 step", "none")
-    largest = float(np.max(steps))
-    if largest > 1 / (2 * smoothness):
+    largest, limit = float(np.max(steps)), 1 / (2 * smoothness)
+    if largest > limit * (1 + ROUNDING):
         raise NotProved(
-            f"step_size: Lemma 4 wants at most 1 / (2 smoothness) = {1 / (2 * smoothness):.4g},"
-            f" got {largest:.4g}: the gradient map may expand"
+            f"step_size: Lemma 4 wants at most 1 / (2 smoothness) = {rounded_down(limit, 4)},"
+            f" got {rounded_up(largest, 4)}: the gradient map may expand"
         )
     return 2 * largest * L / b
 
