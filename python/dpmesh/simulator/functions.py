@@ -8,7 +8,7 @@ count by their names; PyTorch modules by what they hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType
@@ -84,48 +84,54 @@ def attributes(value: Any) -> dict[str, Any]:
 
 def _in_words(value: Any, home: str, seen: set[int]) -> str:
     """Return a text of what a function of the module `home` reads, except what is in `seen`."""
-
-    def words(*parts: Any) -> str:
-        return f"({', '.join(_in_words(part, home, seen) for part in parts)})"
-
     value = as_numpys(value)
     if isinstance(value, _PLAIN):
         return repr(value)
-    if isinstance(value, (tuple, list)):
-        return words(*value)
-    if isinstance(value, dict):
-        return words(*value.items())
     if isinstance(value, (set, frozenset)):
-        return str(sorted(map(words, value)))
+        return str(sorted(_in_words((part,), home, seen) for part in value))
     if isinstance(value, (np.ndarray, np.generic)):
-        held = words(value.tolist()) if value.dtype.hasobject else crc32(value.tobytes())
+        whole = not value.dtype.hasobject
+        held = crc32(value.tobytes()) if whole else _in_words((value.tolist(),), home, seen)
         return f"{value.dtype}{value.shape}{held}"
+    parts = _parts(value, home, seen)
+    if parts is None:
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return f"({', '.join(_in_words(part, home, seen) for part in parts)})"
+
+
+def _parts(value: Any, home: str, seen: set[int]) -> Iterable[Any] | None:
+    """Return what a value is made of; None if it counts by its name."""
+    match value:
+        case tuple() | list():
+            return value
+        case dict():
+            return value.items()
+        case CodeType():
+            return value.co_code, value.co_names, value.co_consts
+        case MethodType():
+            return value.__func__, value.__self__
+        case property():
+            return (value.fget,)
+        case cached_property():
+            return (value.func,)
+        case partial():
+            return value.func, value.args, value.keywords
     if sparse.issparse(value):
         rows = sparse.csr_array(value)
-        return words(rows.shape, rows.data, rows.indices, rows.indptr)
+        return rows.shape, rows.data, rows.indices, rows.indptr
     if is_dataclass(value) and not isinstance(value, type):
-        return words(type(value), *(getattr(value, field.name, None) for field in fields(value)))
-    if isinstance(value, CodeType):
-        return words(value.co_code, value.co_names, value.co_consts)
-    if isinstance(value, MethodType):
-        return words(value.__func__, value.__self__)
-    if isinstance(value, property):
-        return words(value.fget)
-    if isinstance(value, cached_property):
-        return words(value.func)
-    if isinstance(value, partial):
-        return words(value.func, value.args, value.keywords)
+        return type(value), *(getattr(value, field.name, None) for field in fields(value))
     if isinstance(value, FunctionType) and value.__module__ == home and id(value) not in seen:
         seen.add(id(value))
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
         read = {name: value.__globals__.get(name) for name in _names(value.__code__)}
-        return words(value.__code__, value.__defaults__, value.__kwdefaults__, cells, read)
+        return value.__code__, value.__defaults__, value.__kwdefaults__, cells, read
     if hasattr(value, "__wrapped__"):
-        return words(value.__wrapped__)
+        return (value.__wrapped__,)
     if type(value).__module__ == home and id(value) not in seen:
         seen.add(id(value))
-        return words(type(value), attributes(value))
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
+        return type(value), attributes(value)
+    return None
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -143,17 +143,17 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
         return words(value.items())
     if isinstance(value, (set, frozenset)):  # their order differs between processes
         return f"{{{', '.join(sorted(_in_words(part, depth=depth + 1) for part in value))}}}"
+    if (code := code_checksum(value)) is not None:
+        return f"{getattr(value, '__name__', 'function')} {code:08x}"
+    if isinstance(value, partial):
+        return words((value.func, value.args, value.keywords))
     if is_dataclass(value):
         held = {f.name: getattr(value, f.name, None) for f in fields(value)}
-    elif (code := code_checksum(value)) is not None:
-        return f"{getattr(value, '__name__', 'function')} {code:08x}"
-    elif isinstance(value, partial):
-        return words((value.func, value.args, value.keywords))
-    elif depth == 0 or isinstance(value, SimpleNamespace) or _has_no_words(value):
-        held = attributes(value)
     else:
-        arrays = [item for item in attributes(value).items() if _is_of_arrays(item[1])]
-        return without_addresses(repr(value)) + (words(arrays) if arrays else "")
+        held = attributes(value)
+        if depth > 0 and _has_words(value):
+            arrays = [item for item in held.items() if _is_of_arrays(item[1])]
+            return without_addresses(repr(value)) + (words(arrays) if arrays else "")
     told = (
         f"{name}={_in_words(part, depth=depth + 1)}"
         for name, part in held.items()
@@ -162,8 +162,9 @@ def _in_words(value: Any, leave_out: Set[str] = frozenset(), depth: int = 0) -> 
     return f"{type(value).__name__}({', '.join(told)}){_code(type(value))}"
 
 
-def _has_no_words(value: object) -> bool:
-    return repr(value) == object.__repr__(value)
+def _has_words(value: object) -> bool:
+    """Whether a value has a repr of its own, which is no list of what it holds."""
+    return not isinstance(value, SimpleNamespace) and repr(value) != object.__repr__(value)
 
 
 def _is_of_arrays(value: Any, depth: int = 0) -> bool:
