@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import UserDict, deque
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -157,6 +159,29 @@ def test_a_key_for_some_nodes_serves_no_run() -> None:
     with pytest.raises(ValueError, match="key: wanted one for all nodes"):
         claim(some, {"strategy": "of Flower"})
     online(key=new)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")
+@pytest.mark.parametrize("whose", ["its parent's", "its own", "a seeded"])
+def test_a_forked_process_takes_no_key_that_others_have(whose: str) -> None:
+    """Each knows its own runs only, and two workers' releases would have the same noise."""
+    before = dm.Key.seeded(1) if whose == "a seeded" else dm.Key.generate()
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            online(key=dm.Key.generate() if whose == "its own" else before)
+        except ValueError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as told:
+        refused = "key: wanted one made in this process, got one from before its fork, .*"
+        assert re.fullmatch(refused if whose == "its parent's" else "", told.read())
+    online(key=before)
 
 
 class Records:

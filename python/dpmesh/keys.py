@@ -22,7 +22,8 @@ pickle ever sees the key.
   draws index into this list. A run needs the whole key (``is_whole``), unless it is seeded.
 - A key is for one run on one data set. Two runs under one key draw the same noise, and the
   difference of their releases has none: together they have no finite epsilon. `simulate` refuses
-  the second in one process; across processes it cannot know. Seeded runs, which are not private
+  the second in one process, and in a forked process every key from before the fork
+  (``is_inherited``); across other processes it cannot know. Seeded runs, which are not private
   anyway, may share a key to be compared.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
   read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Protect the file like the

@@ -68,7 +68,8 @@ def claim(key: Key, run: Identity) -> None:
     ------
     ValueError
         If it has served another run, since the difference of the two runs' releases has no noise;
-        or if it is for some nodes only, whose noise another run may have given to others.
+        or may have in another process, which has it since a fork; or if it is for some nodes only,
+        whose noise another run may have given to others.
     """
     check_unserved(key, run)
     _same(_served.setdefault(fingerprint(key), run), run)
@@ -78,6 +79,9 @@ def check_unserved(key: Key, run: Identity) -> None:
     """Fail as `claim` does, without claiming the key."""
     if not key.is_whole:
         fail("key", "one for all nodes", "one that for_nodes made for some")
+    if key.is_inherited:
+        others = "one from before its fork, which other processes have"
+        fail("key", "one made in this process", others)
     _same(_served.get(fingerprint(key), run), run)
 
 

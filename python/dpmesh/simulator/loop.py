@@ -122,7 +122,8 @@ def simulate(
         If an argument is invalid, or the plan is over the budget (the error says how many rounds
         are affordable), or the topology and the problem differ in their nodes, or a topology is
         missing or superfluous, or the checkpoint is that of another run, key or data, or a key from
-        the operating system has served another run or is for some nodes only.
+        the operating system has served another run, is from before a fork, or is for some nodes
+        only.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::Arc;
 
 use dpmesh_core::draws;
@@ -41,6 +42,19 @@ struct Key {
     secret: stream::Key,
     is_seeded: bool,
     nodes: Option<Arc<[u32]>>,
+    /// The process that made it
+    process: u32,
+}
+
+impl Key {
+    fn of_all_nodes(secret: stream::Key, is_seeded: bool) -> Key {
+        Key {
+            secret,
+            is_seeded,
+            nodes: None,
+            process: process::id(),
+        }
+    }
 }
 
 #[pymethods]
@@ -58,32 +72,23 @@ impl Key {
     #[pyo3(signature = (cipher = "aes"))]
     fn generate(cipher: &str) -> PyResult<Key> {
         let key = stream::Key::generate(self::cipher(cipher)?);
-        Ok(Key {
-            secret: key.map_err(|error| PyOSError::new_err(error.to_string()))?,
-            is_seeded: false,
-            nodes: None,
-        })
+        let secret = key.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Key::of_all_nodes(secret, false))
     }
 
     /// The key made from an integer of at least 0 and below 2**256. Anyone who knows the seed can subtract the noise.
     #[staticmethod]
     #[pyo3(signature = (seed, cipher = "aes"))]
     fn seeded(seed: &Bound<'_, PyAny>, cipher: &str) -> PyResult<Key> {
-        Ok(Key {
-            secret: stream::Key::new(self::cipher(cipher)?, &*seed_bytes(seed)?),
-            is_seeded: true,
-            nodes: None,
-        })
+        let secret = stream::Key::new(self::cipher(cipher)?, &*seed_bytes(seed)?);
+        Ok(Key::of_all_nodes(secret, true))
     }
 
     /// The key that `save` wrote into a file.
     #[staticmethod]
     fn load(path: PathBuf) -> PyResult<Key> {
-        Ok(Key {
-            secret: stream::Key::load(&path).map_err(|error| unusable(&path, error))?,
-            is_seeded: false,
-            nodes: None,
-        })
+        let secret = stream::Key::load(&path).map_err(|error| unusable(&path, error))?;
+        Ok(Key::of_all_nodes(secret, false))
     }
 
     /// Writes the key into a new file that only its owner can read. A seeded key is refused: keep its seed.
@@ -115,6 +120,12 @@ impl Key {
         self.nodes.is_none()
     }
 
+    /// Whether the key was made before this process was forked off: its other copies are in other processes.
+    #[getter]
+    fn is_inherited(&self) -> bool {
+        self.process != process::id()
+    }
+
     /// The stream for a purpose (1 to 2**32 - 1) in a round (0 to 2**32 - 1).
     #[pyo3(signature = (purpose, round = 0))]
     fn stream(
@@ -140,6 +151,7 @@ impl Key {
             secret: self.secret.clone(),
             is_seeded: self.is_seeded,
             nodes: Some(some_of(self.nodes.as_deref(), nodes)?),
+            process: self.process,
         })
     }
 
