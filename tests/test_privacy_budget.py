@@ -126,6 +126,44 @@ def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
         goal.require(Repeated(4.0, Gaussian), 1)
 
 
+def test_what_earlier_runs_spent_counts() -> None:
+    """Ten rounds at 0.1 are the budget of 1; four of them were spent before."""
+    earlier = Repeated(10.0, Laplace).plan(3), Repeated(10.0, Laplace).plan(1)
+    goal = Budget(1.0, spent=[*earlier])
+    assert goal.cost(Repeated(10.0, Laplace).plan(2)).epsilon == pytest.approx(0.6)
+    assert goal.affordable_rounds(Repeated(10.0, Laplace)) == 6
+    assert goal.calibrate(lambda noise: Repeated(noise, Laplace), 3) == pytest.approx(5.0)
+    assert goal.allows(Repeated(10.0, Laplace).plan(6))
+    with pytest.raises(OverBudget, match=r"at most 6, which epsilon = 1 .* after 2 earlier runs"):
+        goal.require(Repeated(10.0, Laplace), 7)
+    ledger = Ledger(Plan((), "replace_one", "record"), goal)
+    for release in Repeated(10.0, Laplace).plan(6).releases:
+        ledger.admit(release)
+    with pytest.raises(OverBudget, match=r"got 1\.1 with it"):
+        ledger.admit(Laplace(10.0).planned(6, ONE))
+    nothing_left = replace(goal, spent=(Repeated(1.0, Laplace).plan(1),))
+    assert nothing_left.affordable_rounds(Repeated(10.0, Laplace)) == 0
+    assert hash(goal) == hash(Budget(1.0, spent=earlier))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_two_runs_together_cost_no_more_than_the_budget(name: str) -> None:
+    first = ALGORITHMS[name](4.0).plan(20)
+    whole = Budget(1.5 * first.cost(1e-5).epsilon, 1e-5)
+    rest = replace(whole, spent=(first,))
+    second = ALGORITHMS[name](rest.calibrate(ALGORITHMS[name], 10)).plan(10)
+    together = total_cost([first, second], 1e-5).epsilon
+    assert whole.epsilon * (1 - 1e-5) <= together <= whole.epsilon
+    assert rest.cost(second).epsilon == together
+
+
+def test_a_run_without_releases_spends_nothing() -> None:
+    nothing = Plan((), "replace_one", "record")
+    plan = Repeated(4.0, Laplace).plan(3)
+    assert Budget(1.0, spent=(nothing,)).cost(plan).epsilon == plan.cost().epsilon
+    assert Budget(1.0, spent=(plan,)).cost(nothing).epsilon == plan.cost().epsilon
+
+
 def test_no_more_rounds_are_tried_than_asked_for() -> None:
     """A schedule of two steps is for three rounds, and has no fourth."""
     algorithm = replace(quantized(5.0), step_size=HorizonPower(1.0, -0.5, 2))
@@ -370,6 +408,18 @@ def test_examples_of_the_docstrings() -> None:
         (lambda: total_cost(online(1.0).plan(1)), "plans: wanted a list of plans, got Plan"),
         (lambda: Budget(1.0).calibrate(online, 1, guess=0), "guess: wanted a finite number"),
         (lambda: Budget(1.0).calibrate(Repeated, 1), "epsilon: wanted an epsilon that noise"),
+        (lambda: Budget(1.0, spent=Plan((), "replace_one", "user")), "spent: wanted a tuple of"),
+        (lambda: Budget(1.0, spent=[online(1.0)]), "spent: wanted plans, such as .*, got Online"),
+        (
+            lambda: Budget(1.0, spent=[federated("poisson").plan(1)]).cost(online(1.0).plan(1)),
+            "neighboring_relation: wanted one of 'add_remove', got 'replace_one'",
+        ),
+        (
+            lambda: Budget(0.4, spent=[Repeated(2.0, Laplace).plan(1)]).calibrate(
+                lambda noise: Repeated(noise, Laplace), 1
+            ),
+            "spent: wanted plans that cost less than epsilon = 0.4 .*, got 0.5",
+        ),
         (
             lambda: Budget(1.0).affordable_rounds(Repeated(1.0), at_most=0),
             "at_most: wanted an integer of at least 1, got 0",

@@ -17,9 +17,10 @@ from typing import Protocol
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, positive, probability
 from dpmesh.keys import Purpose
 from dpmesh.privacy import accounting
+from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.foreseen import Foreseen, strangers
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
 
 
@@ -45,11 +46,14 @@ class Budget:
         The most that a whole run may cost: finite and positive.
     delta
         The delta at which epsilon is computed, in [0, 1); Gaussian noise needs a positive one.
+    spent
+        The ledgers or plans of earlier runs on the same data, as for `total_cost`: what they cost
+        counts, too.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or `spent` holds anything but plans.
 
     Examples
     --------
@@ -68,14 +72,32 @@ class Budget:
 
     epsilon: float
     delta: float = 0.0
+    spent: tuple[Plan, ...] = ()
 
     def __post_init__(self) -> None:
         keep_numbers(self)
         positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)
+        instance("spent", self.spent, "a tuple of plans", tuple, list)
+        object.__setattr__(self, "spent", tuple(self.spent))
+        for plan in self.spent:
+            instance("spent", plan, "plans, such as run.ledger or algorithm.plan(rounds)", Plan)
 
     def __str__(self) -> str:
-        return f"epsilon = {as_given(self.epsilon)} at delta = {as_given(self.delta)}"
+        most = f"epsilon = {as_given(self.epsilon)} at delta = {as_given(self.delta)}"
+        runs = len(self.spent)
+        return f"{most} after {runs} earlier run{'s' * (runs > 1)}" if runs else most
+
+    def cost(self, plan: Plan) -> Cost:
+        """Return what a plan costs together with what was spent, at the budget's delta.
+
+        Raises
+        ------
+        ValueError
+            If `plan` is not a plan, or has another neighbouring relation or unit than those spent.
+        """
+        instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
+        return total_cost((*self.spent, plan), self.delta) if self.spent else plan.cost(self.delta)
 
     def allows(self, plan: Plan) -> bool:
         """Whether a plan costs no more, up to rounding in the last digits of epsilon.
@@ -83,10 +105,9 @@ class Budget:
         Raises
         ------
         ValueError
-            If `plan` is not a plan.
+            As `cost`.
         """
-        instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
-        return plan.cost(self.delta).epsilon <= self.epsilon * (1 + ROUNDING)
+        return self.cost(plan).epsilon <= self.epsilon * (1 + ROUNDING)
 
     def require(self, algorithm: Planned, rounds: int) -> Plan:
         """Return the plan of `rounds` rounds of an algorithm.
@@ -104,7 +125,7 @@ class Budget:
         affordable = (
             f"at most {most}, which {self} affords" if most else f"none: {self} is too little"
         )
-        cost = plan.cost(self.delta)
+        cost = self.cost(plan)
         raise OverBudget(f"rounds: wanted {affordable}, got {rounds}, which cost {cost}")
 
     def affordable_rounds(self, algorithm: Planned, *, at_most: int = 100_000) -> int:
@@ -126,7 +147,7 @@ class Budget:
         """
         able("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
-            lambda rounds: algorithm.plan(rounds).cost(self.delta).epsilon,
+            lambda rounds: self.cost(algorithm.plan(rounds)).epsilon,
             self.epsilon * (1 + ROUNDING),
             at_most=at_most,
         )
@@ -155,10 +176,10 @@ class Budget:
         Raises
         ------
         ValueError
-            If `algorithm` is not a function, `rounds` or `guess` are out of range, or the noises
-            within a factor 1e12 of `guess` all exceed the budget or all keep it: Gaussian noise
-            needs a delta, and there is nothing to calibrate in an algorithm that takes an `epsilon`
-            of its own.
+            If `algorithm` is not a function, `rounds` or `guess` are out of range, nothing is left
+            of the budget, or the noises within a factor 1e12 of `guess` all exceed it or all keep
+            it: Gaussian noise needs a delta, and there is nothing to calibrate in an algorithm that
+            takes an `epsilon` of its own.
         """
         if not callable(algorithm):
             fail("algorithm", "a function that makes one for a noise", reprlib.repr(algorithm))
@@ -167,8 +188,10 @@ class Budget:
         def epsilon(noise: float) -> float:
             made = algorithm(noise)
             able("algorithm", made, "a function that makes an algorithm", "plan")
-            return made.plan(rounds).cost(self.delta).epsilon
+            return self.cost(made.plan(rounds)).epsilon
 
+        if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:
+            fail("spent", f"plans that cost less than {self}", rounded_up(gone))
         return accounting.calibrate_noise(epsilon, self.epsilon, guess=guess)
 
 
@@ -258,7 +281,7 @@ class Ledger:
                 self.admitted += 1
                 return
             if self._budget is not None and not self.allows(release):
-                cost = self._with((release,)).cost(self._budget.delta).epsilon
+                cost = self._budget.cost(self._with((release,))).epsilon
                 raise OverBudget(
                     f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
                 )
