@@ -83,10 +83,13 @@ def test_a_certain_model_keeps_scores_finite() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: scored([], [1.0]), "members: wanted one axis and at least 1 number"),
+        (lambda: scored([], [1.0]), "members: wanted at least 1 element"),
         (lambda: scored([1.0], [np.nan]), "others: wanted numbers, got NaN"),
         (lambda: threshold_attack([np.nan], [1.0]), "member_losses: wanted numbers, got NaN"),
-        (lambda: threshold_attack([1.0], [[1.0]]), "other_losses: wanted one axis"),
+        (lambda: scored([1j], [1.0]), "members: wanted an array of float32 or float64, .*complex"),
+        (lambda: scored([1.0], ["x"]), "others: wanted an array of float32 or float64"),
+        (lambda: scored([1.0], [[1.0], [1.0, 2.0]]), "others: wanted an array, got"),
+        (lambda: threshold_attack([1.0], [[1.0]]), "other_losses: wanted 1 axes"),
         (lambda: scored([1.0], [2.0]).tpr_at(1.5), r"fpr: wanted a number in \[0, 1\]"),
         (
             lambda: likelihood_ratio_attack([-1.0], [True], [[1.0]], [[True]]),
@@ -105,6 +108,10 @@ def test_a_certain_model_keeps_scores_finite() -> None:
         (
             lambda: likelihood_ratio_attack([1.0], [True], [[1.0, 2.0]], [[True, False]]),
             r"shadow_losses: wanted shape \(models, 1\)",
+        ),
+        (
+            lambda: likelihood_ratio_attack([1.0], [True], [[1.0]], [[True]], least_spread=np.nan),
+            "least_spread: wanted a finite number, got nan",
         ),
         (
             lambda: likelihood_ratio_attack([1.0], [True], [[1.0]], [[True]]),

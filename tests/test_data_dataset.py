@@ -52,6 +52,18 @@ def test_integers_and_real_labels_keep_their_kind() -> None:
         ([["a"]], [0], "x", "features: wanted numbers"),
         (X * np.nan, Y, "x", r"features: wanted finite numbers, got nan at \[0, 0\]"),
         (sparse.csr_array(X + np.inf), Y, "x", "features: wanted finite numbers, got inf"),
+        (
+            sparse.csr_array((np.ones(3), [1, 1, 2], [0, 1, 2, 3]), shape=(3, 2)),
+            Y,
+            "x",
+            "features: wanted a sparse matrix whose arrays fit together, .* indices must be < 2",
+        ),
+        (
+            sparse.csc_array((np.ones(2), [-1, 1], [0, 1, 2]), shape=(3, 2)),
+            Y,
+            "x",
+            "features: wanted a sparse matrix whose arrays fit together, .* indices must be >= 0",
+        ),
         (X, Y[:2], "x", r"labels: wanted shape \(3,\), one label .*, got shape \(2,\)"),
         (X, ["a", "b", "c"], "x", "labels: wanted integers or real numbers"),
         (X, [0.0, np.inf, 1.0], "x", r"labels: wanted finite numbers, got inf at \[1\]"),

@@ -112,6 +112,8 @@ X = np.zeros((2, 3))
         ((np.zeros((1, 2, 3)), 1.0), r"x: wanted shape \(dim,\) or \(rows, dim\), got shape"),
         ((np.zeros((0, 3)), 1.0), "x: wanted at least 1 element"),
         ((["a"], 1.0), "x: wanted an array of float32 or float64"),
+        (([[1.0], [1.0, 2.0]], 1.0), r"x: wanted an array, got \[\[1.0\], \[1.0, 2.0\]\]: "),
+        ((X, [[1.0], [1.0, 2.0]]), "scale: wanted an array, got"),
     ],
 )
 def test_bad_input_is_named(

@@ -154,9 +154,17 @@ def test_a_minimizer_at_a_kink_is_found(margins: list[float], radius: float) -> 
     assert best_fixed_predictor(p, radius=radius).value == pytest.approx(smallest, abs=1e-5)
 
 
+@pytest.mark.parametrize("radius", [1e155, 1e308])
+def test_a_ball_without_end_changes_nothing(radius: float) -> None:
+    p = problem("logistic", None, 0.1)
+    without = best_fixed_predictor(p, tolerance=1e-6).value
+    assert best_fixed_predictor(p, radius=radius).value == pytest.approx(without, abs=2e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda p: best_fixed_predictor(p, radius=1e-310), "radius: wanted .* at least 1e-30"),
         (lambda p: best_fixed_predictor(p), "radius: wanted a radius, since there is no regular"),
         (lambda p: best_fixed_predictor(p, radius=0), "radius: wanted a finite number greater"),
         (lambda p: best_fixed_predictor(p, radius=1, tolerance=0), "tolerance: wanted a finite"),

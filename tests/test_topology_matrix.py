@@ -190,6 +190,10 @@ def test_the_matrix_is_a_canonical_read_only_copy() -> None:
         (lambda: MixingMatrix(np.eye(2) * 1j), "weights: wanted real numbers, got dtype complex"),
         (lambda: MixingMatrix(sparse.eye_array(2) * 1j), "weights: wanted real numbers"),
         (
+            lambda: MixingMatrix(sparse.csr_array(([1, 1], [1, 2], [0, 1, 2]), shape=(2, 2))),
+            "weights: wanted a sparse matrix whose arrays fit together, .* indices must be < 2",
+        ),
+        (
             lambda: MixingMatrix([[1, 0], [np.nan, 1]]),
             r"weights: wanted numbers that are finite, got nan at \[1, 0\]",
         ),

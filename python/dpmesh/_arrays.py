@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from copy import copy
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -43,10 +44,16 @@ def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> Floa
 
 
 def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
-    """`value` as a plain numpy array; a masked one is refused, since the mask would be lost."""
+    """`value` as a plain numpy array; a masked one is refused, since the mask would be lost.
+
+    What numpy makes no array of is refused by name.
+    """
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):
         fail(argument, "an array without a mask, such as its records that are whole", "a mask")
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # such as rows of different lengths
+        fail(argument, "an array", f"{reprlib.repr(value)}: {error}")
 
 
 def read_only(array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
@@ -77,6 +84,18 @@ def is_sparse(value: Any) -> bool:
     # The usual ones are found by their class: `issparse` asks an abstract one, which takes longer.
     kind = type(value)
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
+
+
+def whole(argument: str, value: Any) -> None:
+    """Fail unless the arrays of a sparse matrix fit together.
+
+    scipy looks at the shape alone: an index out of range makes it read and write past the end.
+    """
+    if hasattr(value, "check_format"):
+        try:
+            copy(value).check_format(full_check=True)  # of a copy, since it trims the arrays
+        except ValueError as error:
+            fail(argument, "a sparse matrix whose arrays fit together", f"one where {error}")
 
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:

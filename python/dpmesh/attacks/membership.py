@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from dpmesh._arrays import unmasked
-from dpmesh._validate import fail, probability
+from dpmesh._arrays import floats, unmasked
+from dpmesh._validate import fail, positive, probability
 
 Floats = npt.NDArray[np.float64]
 
@@ -111,7 +111,7 @@ def likelihood_ratio_attack(
         Whether each shadow model was trained on each record, shape (models, records); every record
         needs models of both kinds.
     least_spread
-        Lower bound on the fitted standard deviations.
+        Lower bound on the fitted standard deviations, greater than 0.
 
     Raises
     ------
@@ -123,6 +123,7 @@ def likelihood_ratio_attack(
     shadows = _log_odds("shadow_losses", shadow_losses, ndim=2)
     truth = _flags("is_member", is_member, seen.shape)
     had = _flags("shadow_members", shadow_members, shadows.shape)
+    least_spread = positive("least_spread", least_spread)
     if shadows.shape[1:] != seen.shape:
         fail("shadow_losses", f"shape (models, {len(seen)})", f"shape {shadows.shape}")
     if not had.any(axis=0).all() or had.all(axis=0).any():
@@ -137,9 +138,7 @@ def likelihood_ratio_attack(
 
 
 def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
-    array = unmasked(argument, losses).astype(np.float64)
-    if array.ndim != ndim or not array.size:
-        fail(argument, f"{ndim} axes and at least 1 loss", f"shape {array.shape}")
+    array = floats(argument, losses, ndim).astype(np.float64)
     if not ((array >= 0) & np.isfinite(array)).all():
         fail(argument, "finite cross-entropies of at least 0", "a negative number, infinity or NaN")
     # log(p / (1 - p)) at p = exp(-loss), kept finite where a model is certain
@@ -147,9 +146,7 @@ def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
 
 
 def _scores(argument: str, values: npt.ArrayLike) -> Floats:
-    scores = unmasked(argument, values).astype(np.float64)
-    if scores.ndim != 1 or not len(scores):
-        fail(argument, "one axis and at least 1 number", f"shape {scores.shape}")
+    scores = floats(argument, values, ndim=1).astype(np.float64)
     if np.isnan(scores).any():
         fail(argument, "numbers", "NaN")
     return scores

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray, read_only, unmasked
+from dpmesh._arrays import FloatArray, read_only, unmasked, whole
 from dpmesh._memory import empty
 from dpmesh._validate import fail
 
@@ -118,6 +118,7 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
         _finite("features", dense, columns=getattr(value, "columns", None))
         return read_only(dense)
     _two_axes(value.shape)
+    whole("features", value)
     csr = sparse.csr_array(value)
     if not csr.has_canonical_format:
         csr = csr.copy()  # sum_duplicates works in place, and the arrays are the caller's

@@ -37,7 +37,8 @@ def per_row(argument: str, value: npt.ArrayLike, rows: int) -> float | npt.NDArr
     """`value`, a number or one for each row: as it is, or a float64 array of length 1 or `rows`."""
     if isinstance(value, float):
         return value
-    values = np.ascontiguousarray(floats(argument, np.atleast_1d(value)), dtype=np.float64)
+    given = np.atleast_1d(unmasked(argument, value))
+    values = np.ascontiguousarray(floats(argument, given), dtype=np.float64)
     if values.shape not in ((1,), (rows,)):
         fail(argument, f"a number or one for each of {rows} rows", f"shape {values.shape}")
     return values

@@ -135,6 +135,8 @@ class _Goal:
         self.strength = problem.regularization  # lambda
         if radius is not None:
             self.radius = positive("radius", radius)
+            if self.radius < 1e-30:  # below, nothing is projected
+                fail("radius", "a finite number of at least 1e-30", radius)
         elif self.strength > 0:
             at_zero = self.value(np.zeros(problem.dim))
             self.radius = math.sqrt(2 * at_zero / self.strength) or 1.0
@@ -167,7 +169,7 @@ class _Goal:
         c = gradient - self.strength * w
         length = float(np.linalg.norm(c))
         best = min(self.radius, length / self.strength if self.strength else math.inf)
-        gain = length * best - self.strength / 2 * best**2
+        gain = length * best - self.strength / 2 * best * best
         return value - float(c @ w) - self.strength / 2 * float(w @ w) - gain
 
 
@@ -186,7 +188,7 @@ class _Search:
     def advance(self, width: float) -> None:
         """Search with the given smooth function from where the last one ended."""
         inside = outside = None  # multipliers with w_mu in the ball and beyond it
-        least = math.log(self.tolerance / (10 * self.goal.radius**2))
+        least = math.log(self.tolerance) - math.log(10) - 2 * math.log(self.goal.radius)
         for _ in range(60):
             if self._solved(width):
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from os import PathLike
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args
@@ -63,6 +64,7 @@ def check_pairs(
     """Fail if an argument that another needs is missing, or two are given that clash."""
     if checkpoint is None and checkpoint_every is not None:
         fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
+    instance("checkpoint", checkpoint, "the path of a file, or None", str, PathLike, NoneType)
     if checkpoint is not None and key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     if engine is not None and network is not None:

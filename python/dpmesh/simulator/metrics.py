@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Protocol, TypeAlias
@@ -277,7 +277,7 @@ def build_metrics(
     if chosen is None:
         unasked = {"node_accuracy"} | ({"regret"} if problem.nodes > REGRET_NODES else set())
         chosen = [name for name in makers if name not in unasked]
-    if isinstance(chosen, str):
+    if isinstance(chosen, str) or not isinstance(chosen, Collection):
         fail("metrics", "a list of names and functions", repr(chosen))
     names = [metric_name(one) for one in chosen]
     if len({*names}) < len(names):  # one would be written over the other

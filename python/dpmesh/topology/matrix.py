@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dpmesh._arrays import unmasked
+from dpmesh._arrays import unmasked, whole
 from dpmesh._validate import fail, integer
 from dpmesh.topology.spectrum import largest_eigenvalue, second_smallest_eigenvalue
 
@@ -220,6 +220,7 @@ def _laplacian(matrix: sparse.csr_array) -> sparse.csr_array:
 def _canonical(value: Any) -> sparse.csr_array:
     if not sparse.issparse(value):
         value = unmasked("weights", value)
+    whole("weights", value)
     if value.dtype.kind not in "fiub":
         fail("weights", "real numbers", f"dtype {value.dtype}")
     if value.ndim != 2 or value.shape[0] != value.shape[1] or value.shape[0] == 0:

@@ -63,11 +63,22 @@ class Static:
 
 @dataclass(frozen=True)
 class Varying:
-    """A new graph in every round, drawn by a function of the round alone."""
+    """A new graph in every round, drawn by a function of the round alone.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is not a number of nodes, or `draw` no function.
+    """
 
     nodes: int
     draw: Callable[[int], MixingMatrix] = field(repr=False)
     description: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", integer("nodes", self.nodes, at_least=1))
+        if not callable(self.draw):
+            fail("draw", "a function of the round", repr(self.draw))
 
     def matrix(self, round: int) -> MixingMatrix:
         """Return the mixing matrix of a round."""
