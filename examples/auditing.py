@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from dpmesh import kernels
+from dpmesh import kernels, plots
 from dpmesh.privacy import Gaussian, Sensitivity
 from dpmesh.privacy.audit import audit_mechanism
 
@@ -23,6 +23,7 @@ class HalfTheNoise(Gaussian):
         return kernels.add_gaussian(values, scale / 2, source.stream)
 
 
+plt.rc("axes", prop_cycle=plt.cycler(color=plots.COLOURS))
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
 for mechanism in (Gaussian, HalfTheNoise):
     results = [

@@ -11,7 +11,7 @@ import pytest
 from dpmesh.data import digits, train_test_split
 from dpmesh.keys import Key
 from dpmesh.papers import without_replacement, without_replacement_setting
-from dpmesh.papers.without_replacement_cells import measured
+from dpmesh.papers.without_replacement_cells import Situation, measured
 from dpmesh.papers.without_replacement_setting import Accuracy, Setting, everything_for_each
 
 
@@ -106,7 +106,6 @@ def test_cells_of_table_2_on_mnist(real_data) -> None:
     for nodes, noise, paper, within in ((1, "none", 77.74, 2.0), (3, "paper", 71.48, 4.0)):
         problem = everything_for_each(setting, nodes, "convex", key)
         controller = without_replacement.AlwaysGlobal()
-        cell = measured(
-            setting, [problem], [key], "convex", nodes, "fully", controller, noise, 1.0, nodes
-        )
+        situation = Situation(setting, "convex", nodes, nodes, [problem], [key])
+        cell = measured(situation, "fully", controller, noise, 1.0)
         assert abs(cell.released - paper) < within

@@ -19,6 +19,7 @@ from dpmesh.papers.without_replacement_cells import (
     NOISELESS,
     WITH_REPLACEMENT,
     Cell,
+    Situation,
     controllers,
     in_words,
     measured,
@@ -26,7 +27,6 @@ from dpmesh.papers.without_replacement_cells import (
 from dpmesh.papers.without_replacement_setting import (
     BATCH_SIZE,
     CASES,
-    Accuracy,
     Case,
     Noise,
     Setting,
@@ -36,7 +36,6 @@ from dpmesh.papers.without_replacement_setting import (
     mnist_setting,
 )
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.problems import LinearProblem
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +128,7 @@ def _table(
         for case in CASES:
             keys = [Key.seeded(seed) for seed in range(seeds)]
             problems = [everything_for_each(setting, nodes, case, key) for key in keys]
-            for cell in _cells(setting, problems, keys, case, nodes):
+            for cell in _cells(Situation(setting, case, nodes, nodes, problems, keys)):
                 known = paper.get((case, cell.method, cell.noise), (None,) * len(NODES))
                 cells.append(replace(cell, paper=known[NODES.index(nodes)]))
                 tell(in_words(cells[-1]))
@@ -139,15 +138,14 @@ def _table(
     return output.files
 
 
-def _cells(
-    setting: Setting, problems: list[LinearProblem], keys: list[Key], case: Case, nodes: int
-) -> Iterator[Cell]:
+def _cells(situation: Situation) -> Iterator[Cell]:
     """Yield all methods for one number of nodes."""
-    rounds = problems[0].rounds(BATCH_SIZE)
+    rounds = situation.problems[0].rounds(BATCH_SIZE)
     alone = [
-        replace(problem, partition=(np.concatenate(problem.partition),)) for problem in problems
+        replace(problem, partition=(np.concatenate(problem.partition),))
+        for problem in situation.problems
     ]
-    yield measured(setting, alone, keys, case, nodes, NOISELESS, AlwaysGlobal(), "none", 1.0, nodes)
+    yield measured(replace(situation, problems=alone), NOISELESS, AlwaysGlobal(), "none", 1.0)
     for method, controller in controllers(rounds).items():
         noises: tuple[Noise, ...] = ("paper", "proved")
         if method == COLLABORATIVE:
@@ -155,9 +153,7 @@ def _cells(
         if isinstance(controller, AlwaysLocal):
             noises = ("none",)
         for noise in noises:
-            yield measured(
-                setting, problems, keys, case, nodes, method, controller, noise, 1.0, nodes
-            )
+            yield measured(situation, method, controller, noise, 1.0)
 
 
 def _figure(
@@ -165,24 +161,12 @@ def _figure(
 ) -> list[Path]:
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
+    situation = Situation(setting, case, NODES_OF_FIGURES, 1, problems, keys)
     chosen = controllers(problems[0].rounds(BATCH_SIZE))
     cells = []
 
     def add(method: str, controller: AnyController | None, noise: Noise, epsilon: float) -> None:
-        cells.append(
-            measured(
-                setting,
-                problems,
-                keys,
-                case,
-                NODES_OF_FIGURES,
-                method,
-                controller,
-                noise,
-                epsilon,
-                1,
-            )
-        )
+        cells.append(measured(situation, method, controller, noise, epsilon))
         tell(in_words(cells[-1]))
 
     add(COLLABORATIVE, AlwaysGlobal(), "none", EPSILONS[-1])
@@ -227,10 +211,10 @@ def table_as_text(cells: list[Cell], source: str) -> str:
                 known = ["" if cell.paper is None else f"{cell.paper:.2f}" for cell in row]
                 lines.append(_row(f"{name}: paper", known))
             if method != LOCAL:
-                values = [str(Accuracy(c.released, c.released_interval)) for c in row]
+                values = [str(c.of_released) for c in row]
                 lines.append(_row(f"{name}: global", values))
             if method != NOISELESS:
-                values = [str(Accuracy(c.local, c.local_interval)) for c in row]
+                values = [str(c.of_local) for c in row]
                 lines.append(_row(f"{name}: local", values))
             if noise != "none" and method == COLLABORATIVE:
                 values = [rounded_up(c.epsilon_proved, 3) for c in row]
@@ -257,16 +241,8 @@ def figure_as_text(cells: list[Cell], data: str, setting: Setting) -> str:
         mine = [cell for cell in cells if cell.noise == noise]
         for method in dict.fromkeys(cell.method for cell in mine):
             row = [cell for cell in mine if cell.method == method]
-            local = method == LOCAL
-            values = [
-                str(
-                    Accuracy(c.local, c.local_interval)
-                    if local
-                    else Accuracy(c.released, c.released_interval)
-                )
-                for c in row
-            ]
-            lines.append(_row(f"{method}, noise {noise}" + (": local" if local else ""), values))
+            local = ": local" if method == LOCAL else ""
+            lines.append(_row(f"{method}, noise {noise}{local}", [str(c.of_shown) for c in row]))
             if method in (COLLABORATIVE, WITH_REPLACEMENT) and noise != "none":
                 lines.append(
                     _row("  epsilon of a record", [rounded_up(c.epsilon_proved, 3) for c in row])
@@ -319,8 +295,7 @@ def draw_figure(cells: list[Cell], data: str) -> Figure:
             row = [cell for cell in mine if cell.method == method]
             _line(ax, [cell.epsilon for cell in row], row, f"C{number}")
         for number, cell in enumerate(cell for cell in cells if cell.noise == "none"):
-            height = cell.local if cell.method == LOCAL else cell.released
-            style = ("--", ":")[number]
+            height, style = cell.of_shown.mean, ("--", ":")[number]
             ax.axhline(height, color="black", linestyle=style, label=f"{cell.method}, noiseless")
         ax.set_xscale("log")
         ax.set_xlabel("epsilon")
@@ -332,9 +307,8 @@ def draw_figure(cells: list[Cell], data: str) -> Figure:
 
 
 def _line(ax: Axes, x: list[float], row: list[Cell], color: str) -> None:
-    local = row[0].method == LOCAL
-    heights = [cell.local if local else cell.released for cell in row]
-    intervals = [cell.local_interval if local else cell.released_interval for cell in row]
+    heights = [cell.of_shown.mean for cell in row]
+    intervals = [cell.of_shown.interval for cell in row]
     ax.errorbar(x, heights, intervals, color=color, capsize=3, label=row[0].method)
     papers = [np.nan if cell.paper is None else cell.paper for cell in row]
     ax.plot(x, papers, ":", color=color, marker="o", markersize=3)

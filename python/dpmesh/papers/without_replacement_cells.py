@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
@@ -45,6 +46,30 @@ def controllers(rounds: int) -> dict[str, AnyController]:
         "every 20th round": Periodic(20),
         LOCAL: AlwaysLocal(),
     }
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """What the methods that are compared have in common.
+
+    Parameters
+    ----------
+    setting, case
+        The data, and the losses.
+    nodes
+        Their number.
+    copies
+        How many nodes hold the same record.
+    problems, keys
+        One of each for every run.
+    """
+
+    setting: Setting
+    case: Case
+    nodes: int
+    copies: int
+    problems: list[LinearProblem]
+    keys: list[Key]
 
 
 @dataclass(frozen=True)
@@ -91,35 +116,47 @@ class Cell:
     releases: float
     seeds: int
 
+    @property
+    def of_released(self) -> Accuracy:
+        """Of the global model."""
+        return Accuracy(self.released, self.released_interval)
+
+    @property
+    def of_local(self) -> Accuracy:
+        """Of the nodes' own models."""
+        return Accuracy(self.local, self.local_interval)
+
+    @property
+    def of_shown(self) -> Accuracy:
+        """Of the global model, unless the method has none."""
+        return self.of_local if self.method == LOCAL else self.of_released
+
 
 def measured(
-    setting: Setting,
-    problems: list[LinearProblem],
-    keys: list[Key],
-    case: Case,
-    nodes: int,
+    situation: Situation,
     method: str,
     controller: AnyController | None,
     noise: Noise,
     epsilon: float,
-    copies: int,
 ) -> Cell:
     """Run one method with every key; without a controller, the method with replacement."""
+    setting, case, copies = situation.setting, situation.case, situation.copies
     runs = []
-    for problem, key in zip(problems, keys, strict=True):
-        algorithm = (
-            with_replacement(setting, problem, noise, epsilon)
-            if controller is None
-            else without_replacement(
+    for problem, key in zip(situation.problems, situation.keys, strict=True):
+        algorithm: AnyAlgorithm
+        if controller is None:
+            algorithm = with_replacement(setting, problem, noise, epsilon)
+        else:
+            algorithm = without_replacement(
                 setting, problem, case, controller, noise, epsilon, copies=copies
             )
-        )
         runs.append(run(algorithm, problem, key))
     released = Accuracy.of([each.history.last("released_accuracy") for each in runs])
     local = Accuracy.of([each.history.last("accuracy") for each in runs])
+    messages = float(np.mean([each.traffic.messages for each in runs]))
     return Cell(
         case,
-        nodes,
+        situation.nodes,
         method,
         noise,
         epsilon,
@@ -130,7 +167,7 @@ def measured(
         released.interval,
         local.mean,
         local.interval,
-        float(np.mean([each.traffic.messages for each in runs])) / nodes / setting.classes,
+        messages / situation.nodes / setting.classes,
         len(runs),
     )
 
@@ -141,6 +178,6 @@ def in_words(cell: Cell) -> str:
     return (
         f"{cell.case:<15} {cell.nodes:>2} nodes  epsilon {cell.epsilon:<4g} {cell.noise:<6} noise "
         f"(proved {rounded_up(cell.epsilon_proved, 3)})  {cell.method:<20} "
-        f"global {Accuracy(cell.released, cell.released_interval)}  "
-        f"local {Accuracy(cell.local, cell.local_interval)}{paper}"
+        f"global {cell.of_released}  "
+        f"local {cell.of_local}{paper}"
     )
