@@ -32,6 +32,9 @@ ALGORITHMS = {
     "federated, uniform": dm.FederatedLearning(
         NODES, 0.5, 1.0, 1.0, sampling="uniform", local_steps=2
     ),
+    "federated, clients drop out": dm.FederatedLearning(
+        NODES, 0.5, 1.0, 1.0, local_epochs=1, arrival_rate=0.7
+    ),
     "gradient descent": dm.GradientDescent(RECORDS, 2.0),
     "without replacement": dm.WithoutReplacement(
         delta=DELTA, batch_size=2, controller=dm.controllers.Periodic(2)

@@ -45,6 +45,7 @@ def run(algorithm, problem, rounds, key):
     output_weights=st.sampled_from([None, Constant(1.0), PowerLaw(1.0, 1.0)]),
     weight_decay=st.sampled_from([0.0, 0.2]),
     clients_at_once=st.sampled_from([1, 3, 1024]),
+    arrival_rate=st.sampled_from([1.0, 0.6]),
     seed=st.integers(0, 2**32),
 )
 def test_equals_its_twin(
@@ -61,6 +62,7 @@ def test_equals_its_twin(
     output_weights,
     weight_decay,
     clients_at_once,
+    arrival_rate,
     seed,
 ) -> None:
     assume(sum(sizes) > 0)
@@ -80,6 +82,7 @@ def test_equals_its_twin(
         estimator=LaplacianSmoothing(smoothing),
         output_weights=output_weights,
         clients_at_once=clients_at_once,
+        arrival_rate=arrival_rate,
     )
     state, _ = run(algorithm, problem, rounds, key)
 
@@ -87,9 +90,12 @@ def test_equals_its_twin(
 
     def cohort(t):
         stream = key.stream(Purpose.SAMPLE, t)
+        coins = kernels.uniform((1, N), stream, nodes=[1])[0]
         if sampling == "poisson":
-            return np.flatnonzero(kernels.bernoulli(N, sampling_rate, stream))
-        return np.argsort(kernels.uniform(N, stream))[:size]
+            asked = np.flatnonzero(kernels.bernoulli(N, sampling_rate, stream))
+        else:
+            asked = np.argsort(kernels.uniform(N, stream))[:size]
+        return [j for j in asked if coins[j] < arrival_rate]
 
     def orders(j, t):
         records = list(range(problem.indptr[j], problem.indptr[j + 1]))
@@ -106,6 +112,7 @@ def test_equals_its_twin(
         noise=lambda t: kernels.gaussian(dim, 1.0, key.stream(Purpose.NOISE, t)),
         N=N,
         tau=sampling_rate if sampling == "poisson" else size / N,
+        arrival_rate=arrival_rate,
         T=rounds,
         n=dim,
         L=0.4,
@@ -180,6 +187,44 @@ def test_cohorts_are_drawn_with_the_stated_probability(sampling) -> None:
         assert set(sizes) == {10}
     else:
         assert np.var(sizes) == pytest.approx(clients * rate * (1 - rate), rel=6 * np.sqrt(2 / T))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_clients_drop_out_at_their_rate_and_independently(sampling) -> None:
+    """Binomial counts over T rounds; 6 standard errors: false alarm 1e-6 in all."""
+    clients, rate, T = 40, 0.7, 4000
+    algorithm = FederatedLearning(
+        clients, 0.5, 1.0, 1.0, sampling, local_epochs=1, arrival_rate=rate
+    )
+    key = Key.seeded(12)
+    asked, arrived, pairs = np.zeros(clients), np.zeros(clients), 0
+    for t in range(T):
+        cohort = algorithm.sample(t, key)
+        some = algorithm.returning(cohort, t, key)
+        assert set(some) <= set(cohort)
+        assert (np.diff(some) > 0).all()
+        asked[cohort] += 1
+        arrived[some] += 1
+        pairs += {0, 1} <= set(some)
+    error = np.sqrt(rate * (1 - rate) / asked)
+    assert (np.abs(arrived / asked - rate) < 6 * error).all()
+    assert (np.abs(arrived / asked - 0.6) > 6 * error).all()  # the test can tell
+    both = rate**2 * (0.25 if sampling == "poisson" else 20 * 19 / (40 * 39))
+    assert abs(pairs / T - both) < 6 * np.sqrt(both * (1 - both) / T)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_who_drops_out_changes_the_divisor_and_no_cost(sampling) -> None:
+    usual = FederatedLearning(20, 0.5, 0.3, 1.0, sampling, local_epochs=1)
+    failing = replace(usual, arrival_rate=0.25)
+    assert failing.plan(4) == usual.plan(4)
+    assert failing.expected_size == usual.expected_size / 4
+    problem = make_clients([3] * 20, 4)
+    _, (info,) = run(failing, problem, 1, Key.seeded(3))
+    assert info.messages == 10 + 3  # ten models go out; 2.5 moves come back on average
+    _, (info,) = run(replace(usual, arrival_rate=1e-12), problem, 1, Key.seeded(3))
+    assert info.releases == usual.plan(1).releases
+    assert info.losses is None  # nobody returned
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
@@ -303,6 +348,7 @@ GOOD = {
         ({"clipping_norm": np.ones(999)}, r"clipping_norm: .*, got array\(.{,40}$"),
         ({"batch_size": np.ones(999)}, r"batch_size: .*, got array\(.{,40}$"),
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
+        ({"arrival_rate": 0.0}, r"arrival_rate: wanted a number in \(0, 1\], got 0"),
         ({"grid": 0.3}, "grid: wanted a power of 2"),
     ],
 )

@@ -39,7 +39,9 @@ SURE = 1 - 1e-3
 DELTA = 0.03  # of what samples hide: the larger, the fewer runs
 
 
-def federated(kind=FederatedLearning, *, clients=12, sampling="poisson", rate=0.5, z=1.0):
+def federated(
+    kind=FederatedLearning, *, clients=12, sampling="poisson", rate=0.5, z=1.0, arrival_rate=1.0
+):
     return kind(
         clients=clients,
         sampling_rate=rate,
@@ -47,6 +49,7 @@ def federated(kind=FederatedLearning, *, clients=12, sampling="poisson", rate=0.
         noise_multiplier=z,
         sampling=sampling,
         local_steps=1,
+        arrival_rate=arrival_rate,
     )
 
 
@@ -72,9 +75,10 @@ def many_runs(algorithm, *, runs: int, score=None) -> AuditResult:
     )
 
 
+@pytest.mark.parametrize("arrival_rate", [1.0, 0.5])
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
-def test_federated_learning_couples(sampling: str) -> None:
-    coupling = coupled(federated(sampling=sampling))
+def test_federated_learning_couples(sampling: str, arrival_rate: float) -> None:
+    coupling = coupled(federated(sampling=sampling, arrival_rate=arrival_rate))
     assert not coupling.violated, str(coupling)
     moved = [m.distance / m.allowed for m in coupling.movements]
     assert max(moved) == pytest.approx(1.0)  # where the client takes part

@@ -62,12 +62,13 @@ def client_update(
 
 def federated_learning(
     *,
-    cohort: Callable[[int], Sequence[int]],  # round t -> clients
+    cohort: Callable[[int], Sequence[int]],  # round t -> clients that did not drop out
     orders: Callable[[int, int], list[list[int]]],  # (client j, round t) -> record orders
     example: Callable[[int], tuple[Vector, float]],
     noise: Callable[[int], Vector],  # round t -> standard normal vector
     N: int,
     tau: float,
+    arrival_rate: float,
     T: int,
     n: int,
     L: float,
@@ -83,7 +84,7 @@ def federated_learning(
 ) -> Vector:
     """Return the output after T rounds."""
     w = [np.zeros(n)]
-    S = round(tau * N) if replace_one else tau * N
+    S = arrival_rate * (round(tau * N) if replace_one else tau * N)
     for t in range(T):
         total = np.zeros(n)
         for j in cohort(t):

@@ -10,9 +10,9 @@ Gaussian noise, smooths the result, and moves the global model. The symbols are 
     Delta     = eta_g / S  A_sigma^-1 (sum_j Delta_j + N(0, nu^2))      (*)
     w^(t+1)   = w^t + Delta
 
-One thing differs: S is the public expected size of a cohort, tau N, and not its realised size.
-Division by the realised size would move the result by up to 2 L / S when a client is added, twice
-what the paper's noise covers, and would reveal the size.
+One thing differs: S is a public number, how many moves arrive on average (tau N unless clients drop
+out), and not their realised number. Division by that would move the result by up to 2 L / S when a
+client is added, twice what the paper's noise covers, and would reveal the number.
 """
 
 from __future__ import annotations
@@ -137,14 +137,18 @@ class FederatedLearning:
         If given, a power of 2: the sum is rounded to multiples of it, and the noise is discrete
         Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
         the rounding. None for real-valued noise.
+    arrival_rate
+        Probability in (0, 1] that a client of a cohort returns its move, by coins that look at no
+        data; the others drop out, and are missing from the sum.
 
     Guarantee
     ---------
     Epsilon and delta of `plan` hold for the models of all rounds together, for adding or removing
     one client (``"poisson"``) or replacing one (``"uniform"``), with everything that it holds. Each
     client's move has a norm of at most L whatever its data, the sum is divided by public numbers
-    alone, and all that follows the noise is post-processing. The server is trusted: it sees the
-    moves and the cohort.
+    alone, and all that follows the noise is post-processing. Clients that drop out change nothing,
+    even if it is known who did: a missing move is 0. The plan counts all as if they had returned.
+    The server is trusted: it sees the moves and the cohort.
     """
 
     travels: ClassVar[Travel] = "server"
@@ -163,6 +167,7 @@ class FederatedLearning:
     output_weights: float | Schedule | None = None
     clients_at_once: int = 1024
     grid: float | None = None
+    arrival_rate: float = 1.0
 
     def __post_init__(self) -> None:
         keep_numbers(self)
@@ -188,6 +193,7 @@ class FederatedLearning:
         integer("clients_at_once", self.clients_at_once, at_least=1)
         if self.grid is not None:
             power_of_two("grid", self.grid)
+        probability("arrival_rate", self.arrival_rate, zero=False)
 
     @cached_property
     def cohorts(self) -> PoissonSampling | FixedSizeSampling:
@@ -199,8 +205,8 @@ class FederatedLearning:
 
     @cached_property
     def expected_size(self) -> float:
-        """The public number S that the sum over a cohort is divided by."""
-        return self.cohorts.rate * self.clients
+        """The public number S that the sum over a cohort is divided by: of moves that arrive."""
+        return self.arrival_rate * self.cohorts.rate * self.clients
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -253,7 +259,8 @@ class FederatedLearning:
         """Run round t of Algorithm 1."""
         (noisy, release, bits), losses = self.emit(state, round, problem, key)
         state = self.absorb(state, exchange(round, noisy), round)
-        messages = 2 * ceil(self.expected_size)  # the model goes out, a move comes back
+        out, back = self.cohorts.rate * self.clients, self.expected_size  # models, moves
+        messages = ceil(out) + ceil(back)
         told = (lambda: losses) if len(losses) else None
         return state, Info((release,), bits, state.w, told, messages)
 
@@ -261,7 +268,7 @@ class FederatedLearning:
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key
     ) -> tuple[Emission, npt.NDArray[np.float64]]:
         """Release the noisy sum of a cohort's moves; also return its losses before training."""
-        cohort = self.sample(t, key)
+        cohort = self.returning(self.sample(t, key), t, key)
         moved = np.zeros(state.w.shape[1])
         losses = [np.empty(0)]
         for first in range(0, len(cohort), self.clients_at_once):
@@ -287,6 +294,15 @@ class FederatedLearning:
                 return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
             case FixedSizeSampling(size, population):
                 return kernels.sample([population], size, coins).ravel()
+
+    def returning(self, cohort: Indices, t: int, key: Key) -> Indices:
+        """Draw who of a cohort returns its move; the others drop out."""
+        if self.arrival_rate == 1:
+            return cohort
+        coins = key.stream(Purpose.SAMPLE, t)  # `sample` has those of node 0
+        arrives = kernels.bernoulli((1, self.clients), self.arrival_rate, coins, nodes=[1])
+        some: Indices = cohort[arrives[0, cohort]]
+        return some
 
     def client_updates(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
