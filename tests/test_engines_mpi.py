@@ -166,6 +166,15 @@ def test_ranks_with_keys_of_their_own_go_on_with_their_own_nodes_alone(tmp_path:
     assert "dealt: wanted to 2 ranks, " in refused.stderr
 
 
+def test_what_other_ranks_released_beside_the_plan_is_counted(tmp_path: Path) -> None:
+    """Also where no release names its nodes, so that all ranks should have the same."""
+    succeed(2, "ring", tmp_path, "less noise elsewhere")
+    run = json.loads((tmp_path / "less noise elsewhere" / "run.json").read_text())
+    released = dm.GradientDescent(mpi_program.ROUNDS, 1.0).plan(mpi_program.ROUNDS)
+    assert run["privacy"]["epsilon"] >= released.cost(1e-5).epsilon
+    assert "which are not in the algorithm's plan" in str(run["privacy"]["assumptions"])
+
+
 def test_ranks_that_tell_different_things_fail_instead_of_waiting(tmp_path: Path) -> None:
     refused = launch(4, "ring", tmp_path, "some tell records")
     assert refused.returncode != 0

@@ -1,4 +1,4 @@
-"""Releases that name their nodes, assembled from what each rank recorded of its own."""
+"""The releases of a round, assembled from what each rank recorded of its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def assembled(
     Parameters
     ----------
     of_ranks
-        What each rank released, with the nodes' indices in the whole network. A release that names
-        no nodes is on every rank.
+        What each rank released, with the nodes' indices in the whole network. A planned release
+        that names no nodes is on every rank.
     planned
         The releases that are planned for the round, in their order.
     """

@@ -29,8 +29,8 @@ class Sign(IntFlag):
     OVER_BUDGET = 2
     STOP = 4
     SAVE = 8
-    NAMED = 16
-    """A release names its nodes."""
+    APART = 16
+    """Releases name their nodes or are not those planned, so that processes may have others."""
     RESTED = 32
     """None of the process's nodes learned."""
     LEARNED = 64

@@ -256,7 +256,7 @@ class _Loop:
         """Record the round, and save it if that is due; return the signs that hold now."""
         with self.ranks.together(self._last_checkpoint):
             releases = step.info.releases
-            if signs and signs & Sign.NAMED:  # testing a flag takes a microsecond
+            if signs and signs & Sign.APART:  # testing a flag takes a microsecond
                 releases = self.ranks.releases(releases, self.ledger.planned(self.run.at.rounds))
             if signs and signs & Sign.RESTED:
                 step = self._beside_others(step)
@@ -276,9 +276,13 @@ class _Loop:
         signs = Sign.STOP if interrupt.requested else Sign.NONE
         if self.saved is not None and self.saved.is_due(self.run.at.rounds + 1, self.run.last):
             signs |= Sign.SAVE
-        for release in step.info.releases:
+        releases = step.info.releases
+        for release in releases:
             if release.nodes is not None:
-                signs |= Sign.NAMED
+                signs |= Sign.APART
+        several = self.ranks.stops_together
+        if several and [*releases] != self.ledger.planned(self.run.at.rounds):
+            signs |= Sign.APART
         if step.info.losses is None:
             signs |= Sign.RESTED
         return signs
