@@ -292,9 +292,10 @@ def draw(cells: list[Cell]) -> Figure:
 
     figure = Figure(figsize=(9, 7), layout="constrained")
     for axes, sampling in zip(figure.subplots(2, 2, sharey=True), CLIENTS, strict=True):
+        mine = [cell for cell in cells if cell.sampling == sampling]
         for ax, noise in zip(axes, ("paper", "tight"), strict=True):
             for number, smoothing in enumerate((*SMOOTHINGS, None)):
-                line = [_one(cells, noise, e, smoothing, sampling) for e in EPSILONS]
+                line = [_one(mine, noise, e, smoothing) for e in EPSILONS]
                 style = {"color": f"C{number}", "capsize": 3}
                 name = "chosen" if smoothing is None else f"{smoothing:g}"
                 heights, spreads = [c.accuracy for c in line], [c.spread for c in line]
@@ -310,19 +311,10 @@ def draw(cells: list[Cell]) -> Figure:
     return figure
 
 
-def _one(
-    cells: list[Cell],
-    noise: str,
-    epsilon: int,
-    smoothing: float | None,
-    sampling: str | None = None,
-) -> Cell:
-    (found,) = (
-        cell
-        for cell in cells
-        if (cell.noise, cell.epsilon, cell.smoothing) == (noise, epsilon, smoothing)
-        and sampling in (None, cell.sampling)
-    )
+def _one(cells: list[Cell], noise: str, epsilon: int, smoothing: float | None) -> Cell:
+    """Return the cell of one sampling that has these."""
+    wanted = noise, epsilon, smoothing
+    (found,) = (cell for cell in cells if (cell.noise, cell.epsilon, cell.smoothing) == wanted)
     return found
 
 

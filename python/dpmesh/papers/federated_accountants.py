@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from dpmesh.papers._output import Output, Tell
 from dpmesh.papers.federated import SAMPLING_RATE, SENSITIVITY, theorem_multiplier, tight_multiplier
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import federated as claims
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EPSILONS = np.geomspace(4, 32, 13)
 KINDS = ("theorem", "moments", "tight")
@@ -31,12 +34,20 @@ class Setting(NamedTuple):
     rounds: int
     clients: int
 
+    @property
+    def title(self) -> str:
+        """The panel's."""
+        return f"{self.sampling}, T = {self.rounds}, N = {self.clients}"
+
 
 SETTINGS = tuple(
     Setting(sampling, rounds, clients)
     for sampling in ("uniform", "poisson")
     for rounds, clients in ((30, 500), (200, 2000), (1000, 2000))
 )
+
+Noises: TypeAlias = dict[Setting, dict[str, list[float]]]
+"""For each panel and kind, the noise at each of `EPSILONS`."""
 
 
 @dataclass(frozen=True)
@@ -102,40 +113,43 @@ def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
 
 def figure_s9(folder: Path, *, tell: Tell = print) -> list[Path]:
     """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones."""
-    from matplotlib.figure import Figure
+    noises: Noises = {}
+    for setting in SETTINGS:
+        noises[setting] = {kind: [noise_std(kind, setting, e) for e in EPSILONS] for kind in KINDS}
+        tell(setting.title)
+    output = Output(folder, "federated-figureS9")
+    output.records(
+        [
+            Point(*setting, kind, float(epsilon), value)
+            for setting, by_kind in noises.items()
+            for kind, values in by_kind.items()
+            for epsilon, value in zip(EPSILONS, values, strict=True)
+        ]
+    )
+    output.text(as_text(noises))
+    output.figure(draw(noises))
+    return output.files
 
+
+def as_text(noises: Noises) -> str:
+    """Return the lines fitted to the noises, beside the paper's."""
     lines = [
         "Figure S9: noise nu on the sum (clipping norm 1) over epsilon; log nu = slope log epsilon",
         "+ intercept by least squares, over the epsilons at which the theorem holds.",
     ]
-    points: list[Point] = []
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    for setting, ax in zip(SETTINGS, figure.subplots(2, 3).flat, strict=True):
-        noises = {kind: [noise_std(kind, setting, e) for e in EPSILONS] for kind in KINDS}
-        proved = ~np.isnan(noises["theorem"])
-        title = f"{setting.sampling}, T = {setting.rounds}, N = {setting.clients}"
-        lines += ["", title]
-        for kind, values in noises.items():
-            points += [
-                Point(*setting, kind, float(e), v) for e, v in zip(EPSILONS, values, strict=True)
-            ]
+    for setting, by_kind in noises.items():
+        lines += ["", setting.title]
+        proved = ~np.isnan(by_kind["theorem"])
+        for kind, values in by_kind.items():
             slope, intercept = fit(EPSILONS[proved], np.array(values)[proved])
             paper = PAPER_FITS.get((setting.sampling, setting.rounds, kind))
             beside = "" if paper is None else f"; paper {paper[0]:.2f}, {paper[1]:.2f}"
             lines.append(f"  {kind:<8} slope {slope:.2f}, intercept {intercept:.2f}{beside}")
-            ax.loglog(EPSILONS, values, marker=".", label=kind)
-        ratio = np.array(noises["theorem"]) / np.array(noises["tight"])
+        ratio = np.array(by_kind["theorem"]) / np.array(by_kind["tight"])
         lines.append(
             f"  the theorem holds from epsilon {EPSILONS[proved][0]:.1f}; its noise is "
             f"{np.nanmin(ratio):.1f} to {np.nanmax(ratio):.1f} times the tight one"
         )
-        tell(title)
-        ax.set_title(title)
-        ax.set_xlabel("epsilon")
-        ax.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
-        ax.set_xticks([], minor=True)  # their labels would overlap
-    figure.axes[0].set_ylabel("noise on the sum")
-    figure.axes[0].legend(frameon=False)
     lines += [
         "",
         "The paper does not say over which epsilons it fits. At T = 1000 the theorem's line is the",
@@ -143,8 +157,21 @@ def figure_s9(folder: Path, *, tell: Tell = print) -> list[Path]:
         "log 2: the paper's curve is perhaps in units of L, while replacing a client moves the sum",
         "by 2 L. Measured alike, theorem and accountant differ by less than the caption says.",
     ]
-    output = Output(folder, "federated-figureS9")
-    output.records(points)
-    output.text("\n".join(lines))
-    output.figure(figure)
-    return output.files
+    return "\n".join(lines)
+
+
+def draw(noises: Noises) -> Figure:
+    """Draw noise over epsilon, a panel for each setting; needs the extra ``plots``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    for (setting, by_kind), ax in zip(noises.items(), figure.subplots(2, 3).flat, strict=True):
+        for kind, values in by_kind.items():
+            ax.loglog(EPSILONS, values, marker=".", label=kind)
+        ax.set_title(setting.title)
+        ax.set_xlabel("epsilon")
+        ax.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
+        ax.set_xticks([], minor=True)  # their labels would overlap
+    figure.axes[0].set_ylabel("noise on the sum")
+    figure.axes[0].legend(frameon=False)
+    return figure

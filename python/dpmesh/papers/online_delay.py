@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +23,13 @@ from dpmesh.papers.online_runs import (
 from dpmesh.schedules import InverseTime
 from dpmesh.simulator import Network
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 EPSILONS = (1.0, None)
 DELAYS = (0, 1, 2, 4, 8, 16, 32, 64)
 OFFLINE = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 OUTAGE_ROUNDS = 20
-
 
 OTHERS = 0.8
 """The weight that a node gives its neighbours together, in the 4-regular graph: 1 - a_ii."""
@@ -101,6 +104,12 @@ def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     output = Output(folder, "online-delay")
     output.records(outcomes)
     output.text(as_text(outcomes, copies.source))
+    output.figure(draw(outcomes))
+    return output.files
+
+
+def draw(outcomes: list[Outcome]) -> Figure:
+    """Draw regret over the degree of each failure; needs the extra ``plots``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7), layout="constrained")
@@ -113,8 +122,7 @@ def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
             ax.fill_between(x, y - width, y + width, alpha=0.25)
         label_axes(ax, failure.name, "share" if "share" in failure.name else "rounds")
         ax.set(xscale="linear", yscale="log")
-    output.figure(figure)
-    return output.files
+    return figure
 
 
 def as_text(outcomes: list[Outcome], source: Source) -> str:

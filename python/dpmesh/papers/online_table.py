@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpmesh.papers._output import Output, Tell
 from dpmesh.papers._statistics import CONFIDENCE, interval, with_spread
 from dpmesh.papers.online_runs import NODES, OPEN, SOURCES, Copies, accuracies, name_of, paragraph
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAPER_ACCURACY = {
     None: (82.51, 74.64, 65.72),
@@ -68,11 +72,20 @@ def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
                 Cell(epsilon, nodes, paper, own.mean(), interval(own), released.mean(), seeds)
             )
             tell(f"epsilon {name_of(epsilon):<4} {nodes:>2} nodes  {own.mean():.2f}, paper {paper}")
-    text = [
+    output = Output(folder, "online-table1")
+    output.records(cells)
+    output.text(as_text(cells))
+    output.figure(draw(cells))
+    return output.files
+
+
+def as_text(cells: list[Cell]) -> str:
+    """Return the table as the paper prints it, three numbers in each cell."""
+    lines = [
         paragraph(
             "Table 1: test accuracy (%) of a linear support vector machine on RCV1: the paper's / "
-            f"ours (learners' own models, mean of {seeds} runs +- {CONFIDENCE:.0%} interval; in "
-            f"brackets the last broadcasts, which may be published). {OPEN}"
+            f"ours (learners' own models, mean of {cells[0].runs} runs +- {CONFIDENCE:.0%} "
+            f"interval; in brackets the last broadcasts, which may be published). {OPEN}"
         ),
         "",
         f"{'':<14}" + "".join(f"{f'{nodes} node(s)':>32}" for nodes in NODES),
@@ -83,11 +96,12 @@ def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
             f"{c.paper:.2f} / {with_spread(c.accuracy, c.interval, 2)} ({c.released_accuracy:.2f})"
             for c in row
         ]
-        text.append(f"epsilon {name_of(epsilon):<6}" + "".join(f"{text:>32}" for text in columns))
-    text += ["", paragraph(WHY)]
-    output = Output(folder, "online-table1")
-    output.records(cells)
-    output.text("\n".join(text))
+        lines.append(f"epsilon {name_of(epsilon):<6}" + "".join(f"{c:>32}" for c in columns))
+    return "\n".join([*lines, "", paragraph(WHY)])
+
+
+def draw(cells: list[Cell]) -> Figure:
+    """Draw accuracy over epsilon, a line for each number of nodes; needs the extra ``plots``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -102,5 +116,4 @@ def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     ax.set(xlabel="epsilon", ylabel="test accuracy (%); dotted: the paper's")
     ax.grid(alpha=0.3)
     ax.legend(frameon=False)
-    output.figure(figure)
-    return output.files
+    return figure
