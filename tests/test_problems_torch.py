@@ -145,7 +145,8 @@ def test_what_does_not_fit_is_named() -> None:
             {"make_module": lambda: torch.nn.Sequential(linear(), torch.nn.Flatten(0))},
             r"make_module: wanted .* row of scores for each record, got shape \(2,\) for one",
         ),
-        ({"loss": "mse"}, "loss: wanted a function of scores and labels, got 'mse'"),
+        ({"loss": "mse"}, "loss: wanted a function of scores, labels and reduction, .* got 'mse'"),
+        ({"loss": torch.nn.CrossEntropyLoss()}, "loss: wanted .* got CrossEntropyLoss"),
         (
             {"loss": lambda scores, labels, reduction: scores.sum()},
             r"loss: wanted .* the loss of each record, got shape \(\) for one",

@@ -75,6 +75,21 @@ def test_erdos_renyi_has_the_expected_number_of_edges() -> None:
     assert abs(edges - p * pairs) < SIGMAS * math.sqrt(p * (1 - p) * pairs)
 
 
+def test_nodes_of_a_networkx_graph_come_in_the_order_asked_for() -> None:
+    graph = nx.Graph([("north", "west"), ("south", "west")])
+    network = topology.from_networkx(graph, nodelist=sorted(graph))
+    np.testing.assert_array_equal(network.matrix(0).neighbours(2), [0, 1])
+    backwards = topology.from_networkx(nx.path_graph(3), nodelist=np.array([2, 0, 1]))
+    np.testing.assert_array_equal(backwards.matrix(0).neighbours(0), [2])
+
+
+@pytest.mark.parametrize("nodelist", [[0, 1], [0, 1, 2, 2], [0, 1, 3], [0, 1, 2, 3], [[], 1, 2]])
+def test_an_order_names_each_node_once(nodelist: list[int]) -> None:
+    wanted = "nodelist: wanted each of the 3 nodes of the graph once, got"
+    with pytest.raises(ValueError, match=wanted):
+        topology.from_networkx(nx.path_graph(3), nodelist=nodelist)
+
+
 def test_a_networkx_graph_keeps_its_order_of_nodes() -> None:
     graph = nx.Graph([("c", "a"), ("a", "b")])
     graph.add_edge("a", "a", weight=9)

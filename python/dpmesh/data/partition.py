@@ -180,7 +180,9 @@ def by_user(users: npt.ArrayLike) -> Partition:
     Parameters
     ----------
     users
-        Shape (records,): the user of each record, as integers or texts; also a pandas column.
+        Shape (records,): the user of each record, as integers or texts; also a pandas column. In
+        the order of the dataset, which is no longer that of a file once `train_test_split` has
+        shuffled it: split the rows of both by hand.
 
     Raises
     ------

@@ -47,8 +47,9 @@ class TorchProblem(DenseProblem):
     test
         Records for `accuracy`.
     loss
-        ``loss(scores, labels)``, the mean over a batch with ``reduction="none"``: the loss of each
-        record; cross-entropy by default.
+        ``loss(scores, labels, reduction="none")``: the loss of each record, as by the functions of
+        ``torch.nn.functional``. Cross-entropy by default; with weights for the classes it is
+        ``functools.partial(cross_entropy, weight=weights)``.
     record_shape
         Shape of a record's features for the module, such as (1, 28, 28); a vector by default.
     regularization
@@ -81,8 +82,9 @@ class TorchProblem(DenseProblem):
         super().__post_init__()
         if isinstance(self.make_module, torch.nn.Module) or not callable(self.make_module):
             fail("make_module", "a function that returns a module", reprlib.repr(self.make_module))
-        if not callable(self.loss):
-            fail("loss", "a function of scores and labels", repr(self.loss))
+        if not callable(self.loss) or isinstance(self.loss, torch.nn.modules.loss._Loss):
+            wanted = "a function of scores, labels and reduction, such as F.cross_entropy"
+            fail("loss", wanted, repr(self.loss))
         for part in self._module.modules():
             if part.training and isinstance(part, _UNFIT):
                 wanted = "a module without batch norm and dropout, or with them in eval()"

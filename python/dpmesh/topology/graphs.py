@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import reprlib
+from collections.abc import Callable, Hashable, Iterable
 
 import networkx as nx
 import numpy as np
@@ -20,15 +21,22 @@ ATTEMPTS = 100
 
 
 def from_networkx(
-    graph: nx.Graph, *, weights: Weights = "metropolis", description: str = "given graph"
+    graph: nx.Graph,
+    *,
+    nodelist: Iterable[Hashable] | None = None,
+    weights: Weights = "metropolis",
+    description: str = "given graph",
 ) -> Static:
     """Return the topology of any connected undirected graph.
 
     Parameters
     ----------
     graph
-        Node i of the topology is the i-th of ``graph.nodes``. Self-loops, parallel edges and
-        attributes are ignored.
+        Self-loops, parallel edges and attributes are ignored.
+    nodelist
+        The graph's nodes in the order of the topology's: ``sorted(graph)`` for nodes named like the
+        users of `data.by_user`. By default as in ``graph.nodes``, where a graph read from a file
+        has them in the order of the file.
     weights
         ``"metropolis"``, ``"max_degree"`` or ``"equal"``, see `dpmesh.topology.Weights`.
     description
@@ -37,14 +45,18 @@ def from_networkx(
     Raises
     ------
     ValueError
-        If the graph is empty, directed or not connected, or `weights` is ``"equal"`` and the graph
-        is not regular.
+        If the graph is empty, directed or not connected, `nodelist` is not an order of its nodes,
+        or `weights` is ``"equal"`` and the graph is not regular.
     """
     if not isinstance(graph, nx.Graph) or graph.is_directed():
         fail("graph", "an undirected networkx graph", type(graph).__name__)
     if not len(graph):
         fail("graph", "at least 1 node", "none")
-    links = _links(graph)
+    order = [*(graph if nodelist is None else nodelist)]
+    found = {node for node in order if node in graph}
+    if not len(found) == len(order) == len(graph):
+        fail("nodelist", f"each of the {len(graph)} nodes of the graph once", reprlib.repr(order))
+    links = _links(graph, order)
     if not _is_connected(links):
         fail("graph", "a connected one", f"{graph} in several parts")
     return Static(weigh(links, weights), description)
@@ -168,5 +180,5 @@ def _is_connected(links: sparse.csr_array) -> bool:
     return bool(connected_components(links, directed=False, return_labels=False) == 1)
 
 
-def _links(graph: nx.Graph) -> sparse.csr_array:
-    return nx.to_scipy_sparse_array(graph, weight=None)
+def _links(graph: nx.Graph, order: list[Hashable] | None = None) -> sparse.csr_array:
+    return nx.to_scipy_sparse_array(graph, order, weight=None)
