@@ -37,6 +37,15 @@ def test_theta_and_conditions_of_the_specification() -> None:
     assert "2 beta - alpha > 2 max(zeta, 0)" in replace(P1, noise=0.3).violations()[0]
 
 
+def test_conditions_on_their_borders_are_not_decided_by_rounding() -> None:
+    """In floats 2 (0.7 - 0.5 + 0.3) is below 1, and 2 * 0.4 - 0.6 above 2 * 0.1."""
+    assert Powers(0.7, 0.5, 0.3, 0.0).violations() == ()
+    (only,) = Powers(0.6, 0.4, 0.9, 0.1).violations()
+    assert only.startswith("2 beta - alpha > 2 max(zeta, 0)")
+    (only,) = Powers(0.9, 0.7, 0.7, 0.1).violations("paper")  # 0.9 > 0.9
+    assert only == "alpha - beta + gamma > 0.9 for a finite budget: got 0.9"
+
+
 @given(st.floats(0.05, 0.95), st.floats(0, 0.4))
 def test_the_best_beta_is_the_stated_one(alpha: float, zeta: float) -> None:
     def theta(beta: float) -> float:
@@ -176,6 +185,32 @@ def test_a_nonconvex_sum_arrives_at_its_global_minimum() -> None:
     assert run.privacy.is_private
 
 
+SLOW = Powers(0.3, 0.2, 0.8, -0.2, step_size_scale=0.1, noise_scale=0.002)
+"""Schedules that bring the bound on `FLAT` down within some thousand rounds."""
+
+
+def test_a_single_run_keeps_to_the_mean_over_its_probability_of_failure() -> None:
+    schedules = SLOW.schedules(3000)
+    mean = FLAT.gap(schedules, 3000)
+    assert FLAT.gap(schedules, 3000, failure=0.05) == pytest.approx(20 * mean, rel=1e-12)
+    assert FLAT.gap(schedules, 3000, failure=1.0) == mean
+
+
+@pytest.mark.parametrize("goal", [3.0, 0.5, 0.2])
+def test_oracle_complexity_is_the_shortest_horizon_whose_bound_suffices(goal: float) -> None:
+    rounds, samples = FLAT.oracle_complexity(SLOW, goal)
+    assert FLAT.gap(SLOW.schedules(rounds), rounds) <= goal
+    assert FLAT.gap(SLOW.schedules(rounds - 1), rounds - 1) > goal
+    assert samples == rounds * SLOW.schedules(rounds).sample_size(1)
+
+
+def test_oracle_complexity_grows_with_the_exponent_of_theorem_4() -> None:
+    """Of a gap that is the rate itself, N = phi^(-1 / theta) and N^(1 + gamma) samples."""
+    assert P1.complexity_exponent == pytest.approx(1.85 / 0.4)
+    assert replace(P1, noise=0.25).complexity_exponent == np.inf  # theta = 0
+    assert replace(P1, consensus_step_size=0.3).complexity_exponent == np.inf
+
+
 def test_advice_meets_the_budget_with_all_of_it() -> None:
     advice = advise(1.0, 1e-5, rounds=2000, records=12_000, landscape=FLAT, clipping_norm=0.5)
     assert advice.powers.violations() == ()
@@ -245,6 +280,15 @@ def test_where_nothing_fits_the_reason_is_named(changes, message: str) -> None:
             lambda: FLAT.gap(replace(P1, step_size_scale=900.0).schedules(1000), 1000),
             "schedules: wanted alpha_K L <= 1/4, got 1.7",
         ),
+        (
+            lambda: FLAT.gap(SLOW.schedules(10), 10, failure=0.0),
+            r"failure: wanted a number in \(0, 1\], got 0",
+        ),
+        (
+            lambda: FLAT.oracle_complexity(SLOW, 1e-9, most_rounds=100),
+            "gap: wanted one that the bound reaches within 100 rounds, got 1e-09",
+        ),
+        (lambda: FLAT.oracle_complexity(SLOW, 0.0), "gap: wanted .* greater than 0, got 0"),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:

@@ -13,7 +13,12 @@ import pytest
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.data import iid
-from dpmesh.papers import quantized, quantized_comparison, quantized_grid
+from dpmesh.papers import (
+    quantized,
+    quantized_comparison,
+    quantized_grid,
+    quantized_horizon,
+)
 from dpmesh.papers.quantized_comparison import GradientPerturbation, contenders
 from dpmesh.privacy.accounting import gdp_delta
 from dpmesh.privacy.audit import couple
@@ -41,6 +46,35 @@ def test_figure_5_falls_in_both_exponents(tmp_path: Path) -> None:
     assert all(float(row["exact"]) < float(row["safe"]) < float(row["paper"]) for row in rows)
     assert "does not always fall" not in text.read_text()
     assert "cannot" in text.read_text()  # be compared: the paper's numbers are unknown
+
+
+def test_figure_4c_stays_finite_only_for_growing_samples(tmp_path: Path) -> None:
+    table, text, picture = quantized_horizon.figure4c(tmp_path)
+    rows = rows_of(table)
+    assert len(rows) == 4 * len(quantized_horizon.HORIZONS)
+    by_name = {(row["run"], int(row["horizon"])): row for row in rows}
+    known = by_name["growing samples", 1000]  # of the specification, as the next
+    assert int(known["sample_size"]) == 355
+    assert float(known["paper"]) == pytest.approx(3.1242, abs=1e-4)
+    assert float(known["exact"]) == pytest.approx(0.041963, abs=1e-6)
+    assert float(by_name["growing samples, nonconvex", 1000]["exact"]) == pytest.approx(
+        0.055085, abs=1e-6
+    )
+    for name in quantized_horizon.RUNS:
+        paper, exact = (
+            np.array([float(by_name[name, k][how]) for k in quantized_horizon.HORIZONS])
+            for how in ("paper", "exact")
+        )
+        assert (exact < paper).all()
+        if name.startswith("growing"):
+            assert paper.max() < 5
+            assert (np.diff(exact) < 0).all()
+        else:
+            assert (np.diff(paper) > 0).all()
+            assert (np.diff(exact) > 0).all()
+    assert "growing samples, exact                   falls by a factor of 71" in text.read_text()
+    assert "is not proved" not in text.read_text()
+    assert picture.stat().st_size > 10_000
 
 
 def five_nodes(records: int = 60) -> LinearProblem:
@@ -151,4 +185,5 @@ def test_figure_2_on_real_digits(
     assert proved == pytest.approx(unproved)
     assert float(rows[0]["epsilon"]) >= float(rows[0]["unproved_epsilon"])
     assert coarse < fine < 32
+    assert all(0 < float(row["training_accuracy"]) < 0.5 for row in rows)  # after two rounds
     assert picture.stat().st_size > 10_000

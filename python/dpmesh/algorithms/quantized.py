@@ -5,14 +5,15 @@ result quantized; then it moves its state a little towards what its neighbours s
 mean gradient of records that it samples without replacement. The symbols are the paper's, whose k
 counts from 0, as our rounds do, to K, the last of them:
 
-    y_k^i     = x_k^i + n_k^i,   n_k^i ~ N(0, sigma_k^2)                     line 1
-    z_k^i     = Q(y_k^i), sent to the neighbours                             line 2
-    g_k^i     = mean gradient at x_k^i of gamma_K records                    lines 3 and 4, (5)
-    x_(k+1)^i = (1 - beta_K) x_k^i + beta_K sum_j a_ij z_k^j - alpha_K g_k^i    line 5, (6)
+    y_k^i     = x_k^i + n_k^i,   n_k^i ~ N(0, sigma_k^2)                     step 1
+    z_k^i     = Q(y_k^i), sent to the neighbours                             step 2, Q is (3)
+    g_k^i     = mean gradient at x_k^i of gamma_K records                    steps 3 and 4, (5)
+    x_(k+1)^i = (1 - beta_K) x_k^i + beta_K sum_j a_ij z_k^j - alpha_K g_k^i    step 5, (6)
 
-The equations are missing from the text that we have; they are reconstructed from its words and
-proofs. One thing differs: x_0 depends on no data and is sent without noise. A node's own term in
-the sum, if it has one, is the z that it sent.
+The equations and the lines of Algorithm 1 are missing from the text that we have; they are
+reconstructed from its words and proofs, and the steps are numbered by us. One thing differs: x_0
+depends on no data and is sent without noise. A node's own term in the sum, if it has one, is the z
+that it sent.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class QuantizedGossip:
         return state, Info((release,), bits, received, losses)
 
     def emit(self, state: QuantizedState, k: int, key: Key) -> Emission:
-        """Send z_k = Q(x_k + n_k) (lines 1 and 2)."""
+        """Send z_k = Q(x_k + n_k) (steps 1 and 2)."""
         return self.mechanism(k, state.sensitivity).release(
             state.x,
             _sensitivity(state.sensitivity),
@@ -281,7 +282,7 @@ class QuantizedGossip:
         )
 
     def sample(self, k: int, problem: GossipProblem, key: Key) -> Ragged:
-        """Draw gamma_K records of each node without replacement (line 3): secret."""
+        """Draw gamma_K records of each node without replacement (step 3): secret."""
         records = problem.records_of(np.arange(problem.nodes))
         gamma = at(self.sample_size, k + 1)
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
@@ -295,7 +296,7 @@ class QuantizedGossip:
         problem: GossipProblem,
         batches: Ragged,
     ) -> QuantizedState:
-        """Move towards what was received, and against the gradient (lines 4 and 5)."""
+        """Move towards what was received, and against the gradient (steps 4 and 5)."""
         alpha, beta = at(self.step_size, k + 1), at(self.consensus_step_size, k + 1)
         if self.mode == "public_point":
             point: Floats = z

@@ -21,115 +21,33 @@ under the Polyak-Lojasiewicz condition |grad F|^2 >= 2 mu (F - F*) and the step 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf, log
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, keep_numbers, non_negative, number, one_of, positive
+from dpmesh._validate import (
+    fail,
+    integer,
+    keep_numbers,
+    non_negative,
+    positive,
+    probability,
+)
+from dpmesh.bounds._powers import Powers, Schedules, unmet
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
-from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 from dpmesh.topology import MixingMatrix
 
+__all__ = ["Advice", "Complexity", "Landscape", "Powers", "Schedules", "advise"]
+
 Floats = npt.NDArray[np.float64]
-Accountant = Literal["paper", "tight"]
-
-
-class Schedules(NamedTuple):
-    """The first arguments of `QuantizedGossip`, in their order."""
-
-    step_size: HorizonPower
-    consensus_step_size: HorizonPower
-    sample_size: SampleSize
-    noise_std: PowerLaw
-
-
-@dataclass(frozen=True)
-class Powers:
-    """The paper's power laws, which give the schedules of any horizon.
-
-    Parameters
-    ----------
-    step_size
-        The exponent alpha of alpha_K = a1 / (K + 1)^alpha.
-    consensus_step_size
-        The exponent beta of beta_K = a2 / (K + 1)^beta.
-    sample_size
-        The exponent gamma of gamma_K = floor(a3 (K + 1)^gamma), at least 0.
-    noise
-        The exponent zeta of sigma_k = s (k + 1)^zeta.
-    step_size_scale, consensus_step_size_scale, sample_size_scale, noise_scale
-        a1, a2, a3 and s, positive.
-    """
-
-    step_size: float
-    consensus_step_size: float
-    sample_size: float
-    noise: float
-    step_size_scale: float = 1.0
-    consensus_step_size_scale: float = 1.0
-    sample_size_scale: float = 1.0
-    noise_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        keep_numbers(self)
-        for name in ("step_size", "consensus_step_size", "noise"):
-            number(name, getattr(self, name))
-        non_negative("sample_size", self.sample_size)
-        for name in ("step_size", "consensus_step_size", "sample_size", "noise"):
-            positive(f"{name}_scale", getattr(self, f"{name}_scale"))
-
-    def schedules(self, rounds: int) -> Schedules:
-        """Return the schedules of a run of `rounds` = K + 1 rounds."""
-        return Schedules(
-            HorizonPower(self.step_size_scale, -self.step_size, rounds),
-            HorizonPower(self.consensus_step_size_scale, -self.consensus_step_size, rounds),
-            SampleSize(self.sample_size_scale, self.sample_size, rounds),
-            PowerLaw(self.noise_scale, self.noise),
-        )
-
-    @property
-    def theta(self) -> float:
-        """The rate: the gap of every node shrinks as (K + 1)^-theta, if theta is positive.
-
-        min(2 (alpha - beta), 2 beta - alpha - 2 max(zeta, 0)). Both are sharp. The best beta is
-        (3 alpha + 2 zeta) / 4, with theta = alpha / 2 - zeta (zeta >= 0).
-        """
-        bias = 2 * (self.step_size - self.consensus_step_size)
-        return min(bias, 2 * self.consensus_step_size - self.step_size - 2 * max(self.noise, 0.0))
-
-    def violations(self, accountant: Accountant = "tight") -> tuple[str, ...]:
-        """Return which conditions fail for the family of all horizons: none if it converges.
-
-        Parameters
-        ----------
-        accountant
-            The accounting by which the budget must stay finite as the horizon grows: Gaussian
-            differential privacy (``"tight"``), or Theorem 1 (``"paper"``), which requires far more.
-        """
-        one_of("accountant", accountant, ("paper", "tight"))
-        alpha, beta, zeta = self.step_size, self.consensus_step_size, self.noise
-        decay = alpha - beta + self.sample_size
-        if accountant == "paper":
-            name, left, right, strict = "alpha - beta + gamma", decay, 1 - zeta, True
-        else:
-            name, left, right = "2 (alpha - beta + gamma)", 2 * decay, 1 - 2 * zeta
-            strict = right == 0
-        right = max(0.0, right)
-        finite = left > right or (left == right and not strict)
-        noise = 2 * max(zeta, 0.0)
-        budget = f"{name} {'>' if strict else '>='} {right:g} for a finite budget"
-        return _failed(
-            (0 < beta < alpha < 1, "0 < beta < alpha < 1", f"{beta:g}, {alpha:g}"),
-            (2 * beta - alpha > noise, "2 beta - alpha > 2 max(zeta, 0)", f"{2 * beta - alpha:g}"),
-            (finite, budget, f"{left:g}"),
-        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +59,7 @@ class Landscape:
     dim
         d, the number of parameters.
     smoothness
-        L: Lipschitz constant of every node's gradient.
+        L: Lipschitz constant of every node's gradient; for `advise`, of every record's.
     polyak_lojasiewicz
         mu: half the squared norm of the gradient of F = sum_i f_i is at least mu (F - F*).
     gradient_variance
@@ -181,25 +99,68 @@ class Landscape:
         alpha, beta = schedules.step_size(1), schedules.consensus_step_size(1)
         rho, largest = self._spectrum
         spread, steep = beta * (largest + rho), alpha * self.smoothness
-        return _failed(
+        return unmet(
             (beta <= 1, "beta_K <= 1", f"{beta:g}"),
             (spread <= 2, "beta_K (l_n + rho_L) <= 2", f"{spread:g}"),
             (beta * rho <= 1, "beta_K rho_L <= 1", f"{beta * rho:g}"),
             (steep <= 0.25, "alpha_K L <= 1/4", f"{steep:g}"),
         )
 
-    def gap(self, schedules: Schedules, rounds: int) -> float:
-        """Return the bound on E F(x_i) - F* after `rounds` rounds, for every node i.
+    def gap(self, schedules: Schedules, rounds: int, *, failure: float | None = None) -> float:
+        """Return the bound on F(x_i) - F* after `rounds` rounds, for every node i.
+
+        Parameters
+        ----------
+        schedules, rounds
+            The run.
+        failure
+            None bounds the mean over runs (Theorem 2). A number in (0, 1] bounds a single run, but
+            for this probability: the mean's bound over it (Theorem 3, by Markov's inequality).
 
         Raises
         ------
         ValueError
-            If the step sizes are too large for the inequalities.
+            If an argument is out of its range, or the step sizes are too large for the
+            inequalities.
         """
+        share = 1.0 if failure is None else probability("failure", failure, zero=False)
         wrong = self.step_sizes_too_large(schedules)
         if wrong:
             fail("schedules", *wrong[0].split(": got "))
-        return float(self._gaps([schedules], integer("rounds", rounds, at_least=1))[0])
+        return float(self._gaps([schedules], integer("rounds", rounds, at_least=1))[0]) / share
+
+    def oracle_complexity(
+        self, powers: Powers, gap: float, *, most_rounds: int = 10_000
+    ) -> Complexity:
+        """Return what it takes until `gap` bounds the mean gap (Definition 5, Theorem 4).
+
+        Parameters
+        ----------
+        powers
+            The schedules of all horizons; their samples may be larger than the data.
+        gap
+            phi, positive.
+        most_rounds
+            Longest horizon to try.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range, or the bound does not reach `gap`.
+        """
+        goal, most = positive("gap", gap), integer("most_rounds", most_rounds, at_least=1)
+
+        def reached(rounds: int) -> bool:
+            schedules = powers.schedules(rounds)
+            return not self.step_sizes_too_large(schedules) and self.gap(schedules, rounds) <= goal
+
+        tried = [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
+        enough = next((rounds for rounds in tried if reached(rounds)), None)
+        if enough is None:
+            return fail("gap", f"one that the bound reaches within {most} rounds", goal)
+        shorter = range(enough // 2 + 1, enough)  # the last one tried was too short
+        rounds = enough // 2 + 1 + bisect_left(shorter, True, key=reached)
+        return Complexity(rounds, rounds * powers.schedules(rounds).sample_size(1))
 
     def _gaps(self, many: Sequence[Schedules], rounds: int) -> Floats:
         """Return the bounds of many schedules at once."""
@@ -228,6 +189,21 @@ class Landscape:
     def _spectrum(self) -> tuple[float, float]:
         matrix = self.mixing_matrix
         return matrix.algebraic_connectivity, matrix.largest_laplacian_eigenvalue
+
+
+class Complexity(NamedTuple):
+    """What a gap takes.
+
+    Attributes
+    ----------
+    rounds
+        K + 1 of the shortest horizon that suffices, provided that longer ones do, too.
+    samples
+        Gradients of records that each node computes in all rounds.
+    """
+
+    rounds: int
+    samples: int
 
 
 class Advice(NamedTuple):
@@ -340,8 +316,3 @@ def _variances(many: Sequence[Schedules], rounds: int) -> Iterator[Floats]:
     exponent = np.array([schedules.noise_std.exponent for schedules in many])
     for k in range(1, rounds):
         yield (scale * (k + 1.0) ** exponent) ** 2
-
-
-def _failed(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
-    """Return the conditions that do not hold, each with the actual value."""
-    return tuple(f"{wanted}: got {got}" for holds, wanted, got in conditions if not holds)

@@ -71,6 +71,9 @@ REPRODUCTIONS = {
     "quantized-figure4": Reproduction(
         "quantized_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist"
     ),
+    "quantized-figure4c": Reproduction(
+        "quantized_horizon:figure4c", "the budget over the length of a run"
+    ),
     "quantized-figure5": Reproduction("quantized:figure5", "the budget over the exponents"),
     "quantized-grid": Reproduction("quantized_grid:grid", "noise on a grid, and its price"),
     "without-replacement-figure1": Reproduction(

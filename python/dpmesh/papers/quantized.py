@@ -1,4 +1,4 @@
-"""Figures 2 and 5 of the quantized paper (Chen, Wang, Zhang)."""
+"""Figures 2, 3 and 5 of the quantized paper (Chen, Wang, Zhang)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ our own, so that shapes can be compared and values cannot."""
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of Figure 2.
+    """One run of Figures 2 and 3.
 
     Parameters
     ----------
@@ -55,8 +55,10 @@ class Cell:
         the node's own message, with larger samples and tighter clipping.
     accuracy
         Of the nodes' models on the test set, mean over nodes and seeds.
+    training_accuracy
+        The same on all training records.
     released_accuracy
-        Of what the nodes receive, which may be published.
+        Of what the nodes receive, which may be published, on the test set.
     bits
         Bits of a parameter in a message, in the last round.
     epsilon
@@ -70,6 +72,7 @@ class Cell:
     zeta: float
     mode: Mode
     accuracy: float
+    training_accuracy: float
     released_accuracy: float
     bits: float
     epsilon: float
@@ -85,7 +88,7 @@ POWERS = Powers(
     consensus_step_size_scale=5.0,
     noise_scale=0.03,
 )
-"""Our schedules for Figure 2: the exponents converge, with theta = 0.4."""
+"""Our schedules for Figures 2 and 3: the exponents converge, with theta = 0.4."""
 
 QUANTIZER_STEPS = (0.01, 0.2, 0.5)
 NOISE_EXPONENTS = (0.05, 0.2, 0.35)
@@ -103,6 +106,7 @@ def figure2(
     ``rounds`` is K + 1. The paper's 2,000 take hours on a laptop, as samples grow with the horizon.
     """
     problem = mnist_network()
+    training = replace(problem, test=problem.train)
     cells, curves = [], {}
     for algorithm in _algorithms(rounds):
         runs = [
@@ -118,7 +122,7 @@ def figure2(
             )
             for seed in range(seeds)
         ]
-        cell = _cell(algorithm, runs, rounds, problem.dim)
+        cell = _cell(algorithm, runs, rounds, training)
         cells.append(cell)
         shown = runs[0].history.rounds("accuracy").astype(float)
         mean = np.mean([run.history["accuracy"] for run in runs], axis=0)
@@ -142,7 +146,7 @@ def _algorithms(rounds: int) -> Iterator[QuantizedGossip]:
     yield QuantizedGossip(*schedules, finest, clipping_norm=0.5, mode="public_point")
 
 
-def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, dim: int) -> Cell:
+def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, training: JaxProblem) -> Cell:
     def last(name: str) -> float:
         return float(np.mean([run.history.last(name) for run in runs]))
 
@@ -153,8 +157,9 @@ def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, dim: int) ->
         algorithm.noise_std.exponent,
         algorithm.mode,
         last("accuracy"),
+        float(np.mean([training.accuracy(run.parameters) for run in runs])),
         last("released_accuracy"),
-        last("bits_per_node") / dim,
+        last("bits_per_node") / training.dim,
         runs[0].privacy.epsilon,
         replace(algorithm, mode="public_point").plan(rounds).cost(DELTA).epsilon,
     )
@@ -181,7 +186,8 @@ def mnist_network() -> JaxProblem:
 def _in_words(cell: Cell) -> str:
     return (
         f"step {cell.step:<5g} zeta {cell.zeta:<5g} {cell.mode:<13} accuracy {cell.accuracy:.3f} "
-        f"(released {cell.released_accuracy:.3f}), {cell.bits:.2f} bits a parameter"
+        f"(training {cell.training_accuracy:.3f}, released {cell.released_accuracy:.3f}), "
+        f"{cell.bits:.2f} bits a parameter"
     )
 
 
@@ -199,7 +205,8 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
     costs = cells[0].epsilon, cells[0].unproved_epsilon, proved.epsilon
     first, unproved, last = (rounded_up(epsilon, 4) for epsilon in costs)
     lines = [
-        "Figure 2: accuracy of a network on MNIST for several quantizer steps and noise exponents.",
+        "Figures 2 and 3: test and training accuracy of a network on MNIST for several quantizer",
+        "steps and noise exponents.",
         "",
         CHOSEN,
         "",
@@ -211,7 +218,8 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
         "",
         *map(_in_words, cells),
         "",
-        "The paper: the smaller step and noise exponent, the better the accuracy. Averages here:",
+        "The paper: the smaller step and noise exponent, the better the accuracy. Averages of test",
+        "accuracy here:",
         "step      " + ", ".join(f"{step:g}: {mean:.3f}" for step, mean in by_step.items()),
         "exponent  " + ", ".join(f"{zeta:g}: {mean:.3f}" for zeta, mean in by_zeta.items()),
         "",

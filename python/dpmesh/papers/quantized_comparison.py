@@ -1,4 +1,4 @@
-"""Figure 4 of the quantized paper: its algorithm against others built from our parts."""
+"""Figures 4a and 4b of the quantized paper: its algorithm against others built from our parts."""
 
 from __future__ import annotations
 
@@ -321,7 +321,8 @@ def _text(points: list[Point], rounds: int, seeds: int) -> str:
         "The paper compares with seven other papers' algorithms on a network. Here are those that",
         "share our pieces, on a convex problem, for which all of them are proved: the online",
         "paper's algorithm, which is [24] of the paper, with Gaussian noise; noise on gradients in",
-        "place of states, unquantized, as in [28] and [29]; constant samples.",
+        "place of states, unquantized, as in [29] and [30]; constant samples. Figure 4c, the",
+        "budget over the length of a run, is quantized-figure4c.",
         "",
         f"Chosen: {rounds} rounds, {seeds} seed(s), a ring with weights 1/3, images of norm 1,",
         f"{POWERS},",

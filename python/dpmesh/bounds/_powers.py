@@ -1,0 +1,117 @@
+"""The power laws of the quantized paper's schedules, and which of them converge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+from dpmesh._validate import keep_numbers, non_negative, number, one_of, positive
+from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+
+Accountant = Literal["paper", "tight"]
+
+ROUNDING = 1e-12
+"""Sums of exponents are compared up to this: 0.7 - 0.5 + 0.3 is a little less than 0.5."""
+
+
+class Schedules(NamedTuple):
+    """The first arguments of `QuantizedGossip`, in their order."""
+
+    step_size: HorizonPower
+    consensus_step_size: HorizonPower
+    sample_size: SampleSize
+    noise_std: PowerLaw
+
+
+@dataclass(frozen=True)
+class Powers:
+    """The paper's power laws, which give the schedules of any horizon.
+
+    Parameters
+    ----------
+    step_size
+        The exponent alpha of alpha_K = a1 / (K + 1)^alpha.
+    consensus_step_size
+        The exponent beta of beta_K = a2 / (K + 1)^beta.
+    sample_size
+        The exponent gamma of gamma_K = floor(a3 (K + 1)^gamma), at least 0.
+    noise
+        The exponent zeta of sigma_k = s (k + 1)^zeta.
+    step_size_scale, consensus_step_size_scale, sample_size_scale, noise_scale
+        a1, a2, a3 and s, positive.
+    """
+
+    step_size: float
+    consensus_step_size: float
+    sample_size: float
+    noise: float
+    step_size_scale: float = 1.0
+    consensus_step_size_scale: float = 1.0
+    sample_size_scale: float = 1.0
+    noise_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        keep_numbers(self)
+        for name in ("step_size", "consensus_step_size", "noise"):
+            number(name, getattr(self, name))
+        non_negative("sample_size", self.sample_size)
+        for name in ("step_size", "consensus_step_size", "sample_size", "noise"):
+            positive(f"{name}_scale", getattr(self, f"{name}_scale"))
+
+    def schedules(self, rounds: int) -> Schedules:
+        """Return the schedules of a run of `rounds` = K + 1 rounds."""
+        return Schedules(
+            HorizonPower(self.step_size_scale, -self.step_size, rounds),
+            HorizonPower(self.consensus_step_size_scale, -self.consensus_step_size, rounds),
+            SampleSize(self.sample_size_scale, self.sample_size, rounds),
+            PowerLaw(self.noise_scale, self.noise),
+        )
+
+    @property
+    def theta(self) -> float:
+        """The rate: the gap of every node shrinks as (K + 1)^-theta, if theta is positive.
+
+        min(2 (alpha - beta), 2 beta - alpha - 2 max(zeta, 0)). Both are sharp. The best beta is
+        (3 alpha + 2 zeta) / 4, with theta = alpha / 2 - zeta (zeta >= 0).
+        """
+        bias = 2 * (self.step_size - self.consensus_step_size)
+        return min(bias, 2 * self.consensus_step_size - self.step_size - 2 * max(self.noise, 0.0))
+
+    @property
+    def complexity_exponent(self) -> float:
+        """(1 + gamma) / theta: a gap of phi takes O(phi^-this) gradients of records (Theorem 4)."""
+        return (1 + self.sample_size) / self.theta if self.theta > ROUNDING else inf
+
+    def violations(self, accountant: Accountant = "tight") -> tuple[str, ...]:
+        """Return which conditions fail for the family of all horizons: none if it converges.
+
+        Parameters
+        ----------
+        accountant
+            The accounting by which the budget must stay finite as the horizon grows: Gaussian
+            differential privacy (``"tight"``), or Theorem 1 (``"paper"``), which requires far more.
+        """
+        one_of("accountant", accountant, ("paper", "tight"))
+        alpha, beta, zeta = self.step_size, self.consensus_step_size, self.noise
+        decay = alpha - beta + self.sample_size
+        if accountant == "paper":
+            name, left, right, strict = "alpha - beta + gamma", decay, 1 - zeta, True
+        else:
+            name, left, right = "2 (alpha - beta + gamma)", 2 * decay, 1 - 2 * zeta
+            strict = abs(right) < ROUNDING
+        right = max(0.0, right)
+        finite = left - right > (ROUNDING if strict else -ROUNDING)
+        noise = 2 * max(zeta, 0.0)
+        budget = f"{name} {'>' if strict else '>='} {right:g} for a finite budget"
+        vanishing = 2 * beta - alpha
+        return unmet(
+            (0 < beta < alpha < 1, "0 < beta < alpha < 1", f"{beta:g}, {alpha:g}"),
+            (vanishing - noise > ROUNDING, "2 beta - alpha > 2 max(zeta, 0)", f"{vanishing:g}"),
+            (finite, budget, f"{left:g}"),
+        )
+
+
+def unmet(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
+    """Return the conditions that do not hold, each with the actual value."""
+    return tuple(f"{wanted}: got {got}" for holds, wanted, got in conditions if not holds)
