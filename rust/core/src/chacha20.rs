@@ -266,7 +266,7 @@ fn add_xor_rotate<S: Simd, const SETS: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::instruction_sets;
+    use crate::instructions::instruction_sets;
     use ::chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
     use proptest::prelude::*;
 

@@ -3,7 +3,8 @@
 
 use crate::draws::rademacher_into;
 use crate::error::rows;
-use crate::parallel::{is_serial, map, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{is_serial, map};
 use crate::stream::Stream;
 use crate::{KernelError, Real};
 

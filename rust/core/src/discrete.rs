@@ -23,7 +23,8 @@ use laplace::Laplace;
 
 use crate::KernelError;
 use crate::error::rows;
-use crate::parallel::{for_each_block, for_each_part, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{for_each_block, for_each_part};
 use crate::sampling::Nodes;
 use crate::stream::{BLOCK_BYTES, Stream};
 
@@ -252,7 +253,7 @@ impl DiscreteNoise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::with_each_instruction_set;
+    use crate::instructions::with_each_instruction_set;
     use crate::stream::{Cipher, Key};
 
     fn stream() -> Stream {

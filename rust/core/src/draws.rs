@@ -3,7 +3,8 @@
 //! A draw takes 64 bits of the stream; its probabilities are exact to 2^-63.
 
 use crate::error::{rows, same_len};
-use crate::parallel::{for_each, for_each_row_with, is_serial, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{for_each, for_each_row_with, is_serial};
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::{BLOCK_BYTES, Stream};
 use crate::{KernelError, Sample};

@@ -57,7 +57,7 @@ pub(crate) fn exp_of_negative(x: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::double_double::DoubleDouble;
-    use crate::parallel::{vectorized, with_each_instruction_set};
+    use crate::instructions::{vectorized, with_each_instruction_set};
     use proptest::prelude::*;
 
     proptest! {

@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod cache;
 mod chacha20;
 mod double_double;
 mod error;
 mod exponential;
 mod index;
+mod instructions;
 mod parallel;
 #[cfg(test)]
 mod portability;

@@ -3,9 +3,11 @@
 //! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
 //! whatever the number of threads and the width of the vector registers.
 
+use crate::cache::{LINE, prefetch_all};
 use crate::error::{self, same_len};
+use crate::instructions::vectorized;
 use crate::noise::{Bounds, Noise, Onto};
-use crate::parallel::{LINE, fetch_all, for_each, for_each_tile, is_serial, vectorized};
+use crate::parallel::{for_each, for_each_tile, is_serial};
 use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
 use dpmesh_store::past_cache;
@@ -248,9 +250,9 @@ pub fn mix_noisy_into<T: Sample>(
             let len = rows[0].len();
             for (row, sent) in sent.chunks_exact_mut(apart).enumerate() {
                 // Prefetch what the next row reads and where the result goes while this row is drawn.
-                fetch_all(x, (row + 1) * dim + column, len);
+                prefetch_all(x, (row + 1) * dim + column, len);
                 if let Some(out) = rows.get(row) {
-                    fetch_all(out, 0, len);
+                    prefetch_all(out, 0, len);
                 }
                 source.draw_tile(chunk, &mut sent[..len], len, Place { row, column });
             }

@@ -12,8 +12,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::cache::prefetch_all;
 use crate::error::{rows, same_len};
-use crate::parallel::{fetch_all, vectorized};
+use crate::instructions::vectorized;
 use crate::projection::{Norm, all_finite, is_within, row_norms_into};
 use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
@@ -274,9 +275,9 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
         self.scales.len() == 1
     }
 
-    fn fetch(&self, Place { row, column }: Place, len: usize) {
+    fn prefetch(&self, Place { row, column }: Place, len: usize) {
         if let Onto::Rows(rows, dim) = self.onto {
-            fetch_all(rows, row * dim + column, len);
+            prefetch_all(rows, row * dim + column, len);
         }
     }
 
@@ -328,7 +329,7 @@ fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::{dispatch_on, instruction_sets};
+    use crate::instructions::{dispatch_on, instruction_sets};
 
     #[test]
     fn the_bits_do_not_depend_on_the_processor() {

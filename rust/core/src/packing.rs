@@ -9,7 +9,8 @@
 
 use crate::KernelError;
 use crate::error::{rows, same_len};
-use crate::parallel::{for_each_row, is_serial, map, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{for_each_row, is_serial, map};
 use crate::quantize::Code;
 
 /// A number of symbols that fill whole 32-bit words, whatever their bits.

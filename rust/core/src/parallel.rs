@@ -1,10 +1,11 @@
 //! Sharing work among threads so that their number does not affect the result: work is cut into blocks of a size that
 //! depends on the data alone, and partial results are combined in the order of the blocks.
+//!
+//! A matrix is shared by whole rows ([`for_each_row`]) or, where a row is so short that the set-up counts, by groups of
+//! rows ([`for_each_group`]); by blocks of so many elements, wherever its rows begin ([`for_each_block`]); by whole
+//! short rows and parts of long ones ([`for_each_part`]); and by tiles of about so many elements ([`for_each_tile`]).
 
 use dpmesh_threads::threads;
-use pulp::{Arch, NullaryFnOnce};
-
-use crate::Real;
 
 /// Elements in a block: small enough for the L1 cache, large enough to hide the dispatch.
 pub(crate) const BLOCK: usize = 4096;
@@ -52,125 +53,6 @@ pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
         items.map(value).collect()
     } else {
         dpmesh_threads::map(items, value)
-    }
-}
-
-/// The value of the expression, compiled for the widest vector instructions of this processor.
-///
-/// The functions that it calls must be `#[inline(always)]`: the compiler compiles what it does not inline for the
-/// oldest processor. Nothing may depend on the vector width, so that the bits are the same everywhere.
-macro_rules! vectorized {
-    ($work:expr) => {
-        $crate::parallel::dispatch(
-            #[inline(always)]
-            || $work,
-        )
-    };
-}
-pub(crate) use vectorized;
-
-/// What [`vectorized!`] expands to.
-#[inline]
-pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
-    dispatch_on(instruction_set(), work)
-}
-
-/// The widest vector instructions of this processor.
-#[cfg(not(test))]
-#[inline]
-pub(crate) fn instruction_set() -> Arch {
-    Arch::new()
-}
-
-#[cfg(test)]
-thread_local! {
-    static CHOSEN: std::cell::Cell<Option<Arch>> = const { std::cell::Cell::new(None) };
-}
-
-#[cfg(test)]
-pub(crate) fn instruction_set() -> Arch {
-    CHOSEN.get().unwrap_or_default()
-}
-
-/// The result of `work` with each of the [`instruction_sets`], the portable one first; on the calling thread only.
-#[cfg(test)]
-pub(crate) fn with_each_instruction_set<R>(work: impl Fn() -> R) -> Vec<R> {
-    let with = |set| {
-        CHOSEN.set(Some(set));
-        let result = work();
-        CHOSEN.set(None);
-        result
-    };
-    instruction_sets().into_iter().map(with).collect()
-}
-
-#[inline]
-pub(crate) fn dispatch_on<R>(arch: Arch, work: impl FnMut() -> R) -> R {
-    // A closure called through `FnOnce` would run behind a shim that carries no `#[inline(always)]`.
-    struct Inlined<F>(F);
-    impl<R, F: FnMut() -> R> NullaryFnOnce for Inlined<F> {
-        type Output = R;
-        #[inline(always)]
-        fn call(mut self) -> R {
-            (self.0)()
-        }
-    }
-    arch.dispatch(Inlined(work))
-}
-
-/// The instruction sets that [`vectorized!`] can choose on this processor, the portable one first.
-#[cfg(test)]
-pub(crate) fn instruction_sets() -> Vec<Arch> {
-    #[allow(unused_mut)]
-    let mut sets = vec![Arch::Scalar, Arch::new()];
-    #[cfg(target_arch = "x86_64")]
-    sets.extend(pulp::x86::V3::try_new().map(Arch::V3));
-    sets
-}
-
-/// Bytes of a cache line, and of the widest vector register.
-pub(crate) const LINE: usize = 64;
-
-/// `len` elements of `room`, with any content, that begin at a cache line.
-pub(crate) fn at_line<T: Real>(room: &mut Vec<T>, len: usize) -> &mut [T] {
-    let line = LINE / size_of::<T>();
-    room.resize(len + line, T::ZERO);
-    let start = room.as_ptr().align_offset(LINE).min(line);
-    &mut room[start..][..len]
-}
-
-/// Prefetches the cache line of an element, inside the slice or not: a hint, without effect on results.
-#[inline(always)]
-pub(crate) fn fetch<T>(slice: &[T], index: usize) {
-    prefetch::<T, 1>(slice.as_ptr().wrapping_add(index));
-}
-
-/// Prefetches the cache line of a place into the L2 cache only: for data needed later than that of [`fetch`].
-#[inline(always)]
-pub(crate) fn fetch_early<T>(place: *const T) {
-    prefetch::<T, 2>(place);
-}
-
-#[inline(always)]
-fn prefetch<T, const LEVEL: u8>(place: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(sse) = pulp::core_arch::x86::Sse::try_new() {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1};
-        match LEVEL {
-            1 => sse._mm_prefetch::<_MM_HINT_T0>(place.cast()),
-            _ => sse._mm_prefetch::<_MM_HINT_T1>(place.cast()),
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
-
-/// As [`fetch`], for `len` elements from `first` on.
-#[inline(always)]
-pub(crate) fn fetch_all<T>(slice: &[T], first: usize, len: usize) {
-    let line = LINE / size_of::<T>();
-    for number in 0..len.div_ceil(line) {
-        fetch(slice, first + number * line);
     }
 }
 

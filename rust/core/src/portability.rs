@@ -3,13 +3,13 @@
 
 use std::fmt::Debug;
 
+use crate::instructions::with_each_instruction_set;
 use crate::linear::{
     Averaging, Batches, Clipping, Dense, Form, LinearModel, Loss, Objective, Training, Walks,
 };
 use crate::mixing::{MixingMatrix, mix_into};
 use crate::noise::{Law, Noise, add_noise_in_place};
 use crate::packing::{pack, unpack_into};
-use crate::parallel::with_each_instruction_set;
 use crate::projection::{Norm, clip_rows_in_place, row_norms_into};
 use crate::quantize::{Overflow, Quantizer, quantize_noisy_into};
 use crate::smoothing::{Method, Smooth, smooth_rows_in_place};

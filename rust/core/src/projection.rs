@@ -5,9 +5,8 @@
 //! row (it keeps the direction), which bounds the L1 norm but is not the nearest point of the L1 ball.
 
 use crate::error::{rows, same_len};
-use crate::parallel::{
-    BLOCK, for_each_group, for_each_group_or_within, map_blocks, sum_blocks, vectorized,
-};
+use crate::instructions::vectorized;
+use crate::parallel::{BLOCK, for_each_group, for_each_group_or_within, map_blocks, sum_blocks};
 use crate::{KernelError, Real};
 
 /// The norm of a row.

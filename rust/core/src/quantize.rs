@@ -16,8 +16,9 @@ use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{rows, same_len};
+use crate::instructions::vectorized;
 use crate::noise::{Noise, Onto};
-use crate::parallel::{BLOCK, for_each_tile, is_serial, vectorized};
+use crate::parallel::{BLOCK, for_each_tile, is_serial};
 use crate::quantize::coin::{Coin, Compared, Counted, code};
 use crate::sampling::{Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;

@@ -2,7 +2,9 @@
 //! begins at a fixed place of the stream, so that any thread can draw any of them.
 
 use crate::KernelError;
-use crate::parallel::{fetch_all, for_each_group, for_each_part, vectorized};
+use crate::cache::prefetch_all;
+use crate::instructions::vectorized;
+use crate::parallel::{for_each_group, for_each_part};
 use crate::stream::{BLOCK_BYTES, Stream};
 
 /// Samples in a chunk.
@@ -44,7 +46,7 @@ pub(crate) trait Sampler: Sync {
     }
 
     /// Prefetches what [`store`](Self::store) will read to fill a part of `len` elements.
-    fn fetch(&self, _first: Place, _len: usize) {}
+    fn prefetch(&self, _first: Place, _len: usize) {}
 
     /// Stores samples into the part that begins at `first`, of as many elements; `#[inline(always)]`.
     fn store(&self, first: Place, samples: &[Self::Sample], part: &mut [Self::Stored]);
@@ -55,7 +57,7 @@ pub(crate) trait Sampler: Sync {
 
 /// Bytes of a chunk to prefetch, 32 cache lines: the processor prefetches what follows by itself, and more at a time
 /// would stall it.
-const FETCHED: usize = 2048;
+const PREFETCHED: usize = 2048;
 
 /// Which node each row belongs to.
 #[derive(Debug, Clone, Copy)]
@@ -244,11 +246,11 @@ impl<'a, S: Sampler> Source<'a, S> {
             let first = first.after(0, i * CHUNK);
             // Prefetch this chunk's output while its random bits are drawn, and the next chunk's input while they
             // become samples. Both at once would stall the processor.
-            let len = x.len().min(FETCHED / size_of::<S::Stored>());
-            fetch_all(x, 0, len);
+            let len = x.len().min(PREFETCHED / size_of::<S::Stored>());
+            prefetch_all(x, 0, len);
             let block = self.block(first.column);
             self.stream.fill(self.nodes.of(first.row), block, bytes);
-            self.sampler.fetch(first.after(0, CHUNK), len);
+            self.sampler.prefetch(first.after(0, CHUNK), len);
             vectorized!({
                 let drawn = chunk.draw(&self.sampler, words * units, samples * units);
                 self.sampler.store(first, &drawn[..x.len()], x);

@@ -19,7 +19,7 @@ use cipher::array::Array;
 use cipher::{BlockCipherEncrypt, KeyInit};
 use zeroize::Zeroizing;
 
-use crate::parallel::vectorized;
+use crate::instructions::vectorized;
 use crate::{KernelError, chacha20};
 
 /// Bytes of the blocks in which a stream is addressed: one of `ChaCha20`, four of AES.

@@ -1,7 +1,8 @@
 //! Sums of arrays, element by element.
 
 use crate::error::{rows, same_len};
-use crate::parallel::{BLOCK, for_each, for_each_block, is_serial, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{BLOCK, for_each, for_each_block, is_serial};
 use crate::{KernelError, Real};
 
 /// `out = sum_k weights[k] * terms[k]`, each element summed in the order of the terms.

@@ -5,7 +5,7 @@ use pulp::Arch;
 use pulp::{Scalar, Scalar512b, Simd, WithSimd};
 
 use crate::Real;
-use crate::parallel::instruction_set;
+use crate::instructions::instruction_set;
 
 /// A floating-point type that kernels compute with in vectors.
 pub trait Wide: Real {

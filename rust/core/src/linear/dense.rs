@@ -5,7 +5,7 @@ use super::tiles::{Scores, Sums};
 use super::vectors::scale_in_place;
 use crate::KernelError;
 use crate::error::rows;
-use crate::parallel::vectorized;
+use crate::instructions::vectorized;
 use crate::projection::{Norm, sum_of_powers};
 use crate::wide::{Wide, in_wide_vectors};
 

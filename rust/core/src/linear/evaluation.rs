@@ -5,7 +5,8 @@ use super::scratch::on_lines;
 use super::{Averaging, Batches, Features, LinearModel, Objective};
 use crate::KernelError;
 use crate::error::{rows, same_len};
-use crate::parallel::{for_each, for_each_row_with, is_serial, map, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{for_each, for_each_row_with, is_serial, map};
 use crate::projection::{Norm, norm};
 
 /// Records that one task scores: their features stay in the L2 cache from the first outputs to the last.

@@ -5,7 +5,8 @@ use super::scratch::Scratch;
 use super::vectors::{add_all, scale_into};
 use super::{Averaging, Batches, Clipping, Features, Objective};
 use crate::error::{rows, same_len};
-use crate::parallel::{BLOCK, for_each_group_or_within, is_serial, map, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{BLOCK, for_each_group_or_within, is_serial, map};
 use crate::projection::inlined_norm;
 use crate::{KernelError, Real};
 

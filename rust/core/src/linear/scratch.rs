@@ -1,7 +1,7 @@
 //! Memory that a thread keeps from one node to the next.
 
 use crate::Real;
-use crate::parallel::{LINE, at_line};
+use crate::cache::{LINE, at_line};
 
 /// The parameters, or a copy in `room` if they do not begin at a cache line: a vector that straddles two lines costs
 /// two reads.

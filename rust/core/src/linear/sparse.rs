@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Features;
 use super::vectors::scale_in_place;
 use crate::error::same_len;
-use crate::parallel::vectorized;
+use crate::instructions::vectorized;
 use crate::projection::{Norm, sum_of_powers};
 use crate::wide::Wide;
 use crate::{Index, KernelError, Real};

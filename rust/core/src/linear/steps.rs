@@ -9,7 +9,8 @@ use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
-use crate::parallel::{BLOCK, for_each_group_or_within, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{BLOCK, for_each_group_or_within};
 use crate::projection::{Norm, inlined_norm, sum_of_powers};
 use crate::{KernelError, Real};
 

@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 
 use super::Dense;
 use super::model::RECORDS_AT_ONCE;
-use crate::parallel::{LINE, fetch, fetch_early};
+use crate::cache::{LINE, prefetch, prefetch_to_l2};
 use crate::wide::Wide;
 
 /// Rows of a tile, and its records if there are enough registers.
@@ -104,11 +104,11 @@ impl<T: Wide> Tiles for Scores<'_, T> {
             if K == MANY_ROWS {
                 let later = self.x.rows(group_or_last::<R>(self.records, first + 3 * R));
                 products(simd, x, rows, |r, c| {
-                    fetch(next[r], c);
-                    fetch_early(later[r].as_ptr().wrapping_add(c));
+                    prefetch(next[r], c);
+                    prefetch_to_l2(later[r].as_ptr().wrapping_add(c));
                 })
             } else {
-                products(simd, x, rows, |r, c| fetch(next[r], c))
+                products(simd, x, rows, |r, c| prefetch(next[r], c))
             }
         } else {
             products(simd, x, rows, |_, _| ())
@@ -134,19 +134,19 @@ fn group_or_last<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
 }
 
 /// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over.
-/// `fetch(i, column)` may prefetch what comes after row `i` of `a`.
+/// `prefetch(i, column)` may prefetch what comes after row `i` of `a`.
 #[inline(always)]
 fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
     simd: S,
     a: [&[T]; A],
     b: [&[T]; B],
-    fetch: impl Fn(usize, usize),
+    prefetch: impl Fn(usize, usize),
 ) -> [[T; B]; A] {
     let (a, b) = (split::<T, S, A>(a), split::<T, S, B>(b));
     let mut lanes = [[T::splat(simd, T::ZERO); B]; A];
     for c in 0..a[0].whole.len().min(b[0].whole.len()) {
         for i in 0..A {
-            fetch(i, c * (LINE / size_of::<T>()));
+            prefetch(i, c * (LINE / size_of::<T>()));
             for j in 0..B {
                 lanes[i][j] = T::multiply_add(simd, a[i].whole[c], b[j].whole[c], lanes[i][j]);
             }
@@ -290,8 +290,8 @@ fn add_products<T: Wide, S: Simd, const R: usize, const K: usize, const DECAYS: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::instructions::with_each_instruction_set;
     use crate::linear::Features;
-    use crate::parallel::with_each_instruction_set;
 
     #[test]
     fn scores_do_not_depend_on_the_tile_or_the_instruction_set() {

@@ -13,7 +13,8 @@ use super::scratch::{Scratch, on_lines};
 use super::vectors::{distance, scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, positive, same_len};
-use crate::parallel::{BLOCK, for_each, is_serial, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{BLOCK, for_each, is_serial};
 use crate::projection::{Norm, norm};
 use crate::{KernelError, Real};
 

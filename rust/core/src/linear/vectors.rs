@@ -3,7 +3,8 @@
 use pulp::{Simd, WithSimd};
 
 use crate::Real;
-use crate::parallel::{BLOCK, for_each_block, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{BLOCK, for_each_block};
 use crate::wide::{Wide, in_wide_vectors};
 
 /// `out = factor * x`; exactly 0 for the factor 0.

@@ -2,7 +2,8 @@
 
 use super::MixingMatrix;
 use super::rows::Columns;
-use crate::parallel::{LINE, fetch, vectorized};
+use crate::cache::{LINE, prefetch};
+use crate::instructions::vectorized;
 use crate::{Index, Real};
 
 /// Vectors of a row's sums that are held in registers if rows are in a cache.
@@ -109,11 +110,11 @@ fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
     let mut entries = a.entries.as_slice();
     for (i, (out, &count)) in rows.iter_mut().zip(&a.counts).enumerate() {
         if ahead != Ahead::Nothing && i < a.columns {
-            fetch_panel::<T, LANES, VECTORS>(x, i * dim + AHEAD * line);
+            prefetch_panel::<T, LANES, VECTORS>(x, i * dim + AHEAD * line);
         }
         let out = &mut out[from..][..width];
         if ahead == Ahead::PanelAndSums {
-            fetch_panel::<T, LANES, VECTORS>(out, AHEAD * line);
+            prefetch_panel::<T, LANES, VECTORS>(out, AHEAD * line);
         }
         let row;
         (row, entries) = entries.split_at(count);
@@ -130,8 +131,8 @@ fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
 }
 
 #[inline(always)]
-fn fetch_panel<T, const LANES: usize, const VECTORS: usize>(slice: &[T], first: usize) {
+fn prefetch_panel<T, const LANES: usize, const VECTORS: usize>(slice: &[T], first: usize) {
     for vector in 0..VECTORS {
-        fetch(slice, first + vector * LANES);
+        prefetch(slice, first + vector * LANES);
     }
 }

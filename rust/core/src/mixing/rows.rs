@@ -5,7 +5,8 @@ use std::array::from_fn;
 use dpmesh_store::Writer;
 
 use super::MixingMatrix;
-use crate::parallel::{LINE, fetch, fetch_all, vectorized};
+use crate::cache::{LINE, prefetch, prefetch_all};
+use crate::instructions::vectorized;
 use crate::{Index, Real};
 
 /// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
@@ -113,7 +114,7 @@ pub fn mix_past_cache<'o, T: Real>(
         for (i, row) in (first..).zip(&mut *rows) {
             if i + ROWS_AHEAD < a.rows() {
                 for j in a.row(i + ROWS_AHEAD).0 {
-                    fetch_all(x.x, j.position() * x.dim + column, len);
+                    prefetch_all(x.x, j.position() * x.dim + column, len);
                 }
             }
             mix_long::<T, AT_ONCE>(a, i, x.part(column, len), sums);
@@ -200,7 +201,7 @@ fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const FETCHES: b
         for ((j, &weight), later) in entries {
             if FETCHES {
                 for vector in 0..=WHOLE {
-                    fetch(x, later.position() * dim + vector * LANES);
+                    prefetch(x, later.position() * dim + vector * LANES);
                 }
             }
             let x = &x[j.position() * dim..][..len];

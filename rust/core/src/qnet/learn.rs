@@ -5,8 +5,9 @@ use pulp::Arch;
 use super::step::{Rule, Step, Workspace};
 use super::{ACTIONS, Shape, each};
 use crate::KernelError;
+use crate::cache::prefetch_all;
 use crate::error::{positive, same_len};
-use crate::parallel::{fetch_all, for_each};
+use crate::parallel::for_each;
 
 /// The optimizer of Kingma and Ba (2015), Algorithm 1, in their notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,9 +106,9 @@ impl<'a> Replay<'a> {
     }
 
     /// Prefetches the picked states.
-    fn fetch(self, picks: &[u32], inputs: usize) {
+    fn prefetch(self, picks: &[u32], inputs: usize) {
         for pair in self.picked(picks, inputs) {
-            fetch_all(pair, 0, pair.len());
+            prefetch_all(pair, 0, pair.len());
         }
     }
 }
@@ -181,7 +182,7 @@ pub fn learn_in_place(
                 let (memory, picks) = (memory_of(i), picks_of(i));
                 space.enter(memory, picks, shape.inputs);
                 if i + 1 < networks {
-                    memory_of(i + 1).fetch(picks_of(i + 1), shape.inputs);
+                    memory_of(i + 1).prefetch(picks_of(i + 1), shape.inputs);
                 }
                 *loss = Arch::new().dispatch(Step {
                     shape,

@@ -8,7 +8,7 @@ use pulp::{Simd, WithSimd};
 
 use super::pass::{Pass, registers_of_a_row};
 use super::{ACTIONS, Adam, LANES, Replay, Shape};
-use crate::parallel::{LINE, fetch};
+use crate::cache::{LINE, prefetch};
 
 /// Samples that share each read of the weights: their sums nearly fill the registers of AVX2, and are enough to
 /// hide the latency of an addition.
@@ -231,7 +231,7 @@ impl<S: Simd> Descent<'_, S> {
     /// Adam's step for register `i`, whose gradient is `g`.
     #[inline(always)]
     fn register(&mut self, i: usize, g: S::f32s) {
-        self.fetch_next(i);
+        self.prefetch_next(i);
         let (simd, rule) = (self.simd, self.rule);
         let m = simd.mul_f32s(rule.beta1, self.first_moments[i]);
         let m = simd.mul_add_f32s(rule.rest1, g, m);
@@ -247,16 +247,16 @@ impl<S: Simd> Descent<'_, S> {
     /// Prefetches what corresponds to register `i` in the next network, half of it when `i` begins a cache line
     /// and half later, which spreads the load.
     #[inline(always)]
-    fn fetch_next(&self, i: usize) {
+    fn prefetch_next(&self, i: usize) {
         let line = const { LINE / size_of::<S::f32s>() };
         let next = self.parameters.len() + i;
         if i.is_multiple_of(line) {
-            fetch(self.parameters, next);
-            fetch(self.target, next);
+            prefetch(self.parameters, next);
+            prefetch(self.target, next);
         }
         if i % line == line / 2 {
-            fetch(self.first_moments, next);
-            fetch(self.second_moments, next);
+            prefetch(self.first_moments, next);
+            prefetch(self.second_moments, next);
         }
     }
 }

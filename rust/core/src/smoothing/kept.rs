@@ -9,7 +9,7 @@ use pulp::bytemuck::cast_slice_mut;
 
 use super::Smooth;
 use super::sweep::{LANES, Lanes, Tiling};
-use crate::parallel::at_line;
+use crate::cache::at_line;
 
 thread_local! {
     static SCRATCH: Cell<Vec<f64>> = const { Cell::new(Vec::new()) };

@@ -25,7 +25,8 @@ use super::decay::{Decay, STRIDE};
 use super::kept::{Scratch, last_or_new};
 use super::sweep::{LANES, Lanes, Outside, Reach, Sweep, Tiling};
 use crate::Real;
-use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks, vectorized};
+use crate::instructions::vectorized;
+use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks};
 
 /// Up to this smoothing `f32` data are smoothed in `f32`; beyond, `1 - r` is so small that digits would be lost.
 const NARROW_UP_TO: f64 = 100.0;

@@ -14,7 +14,7 @@ use super::decay::Decay;
 #[cfg(target_arch = "x86_64")]
 use super::vectors::Pass;
 use crate::Real;
-use crate::parallel::{dispatch_on, instruction_set};
+use crate::instructions::{dispatch_on, instruction_set};
 
 /// Tiles side by side.
 pub(super) const LANES: usize = 16;
@@ -356,7 +356,7 @@ impl<A: Smooth> Sweep<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parallel::with_each_instruction_set;
+    use crate::instructions::with_each_instruction_set;
 
     fn check<T: Real, A: Smooth>(length: usize, smoothing: f64) {
         // Where only zeros come, both recursions fall to numbers that are as good as 0.

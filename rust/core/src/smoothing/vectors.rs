@@ -11,7 +11,7 @@ use pulp::x86::{V3, V4};
 
 use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Steps, StepsMut, Sweep, Tiling};
 use crate::Real;
-use crate::parallel::{LINE, fetch_early};
+use crate::cache::{LINE, prefetch_to_l2};
 
 /// The elements of one step in each lane; of these, only as many as a vector has are used.
 type Rows<A> = [[A; STEP]; LANES];
@@ -91,7 +91,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
             v,
             #[inline(always)]
             |from, steps, i| {
-                self.fetch_next(start, from);
+                self.prefetch_next(start, from);
                 let y = &mut y[from..from + STEP];
                 self.forward_one(steps, i, from, y, 0, &mut right[0], &mut left[0]);
                 if A::WIDTH <= LANES / 2 {
@@ -136,7 +136,7 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
             u,
             #[inline(always)]
             |from, steps, i| {
-                self.fetch_next(start, from);
+                self.prefetch_next(start, from);
                 let y = &y[from..from + STEP];
                 self.backward_one(y, from, before[0], &mut behind[0], steps, i, 0);
                 if A::WIDTH <= LANES / 2 {
@@ -225,11 +225,11 @@ impl<'a, S: Copy, A: InVectors<S>> Pass<'a, S, A> {
     /// Prefetches what follows these tiles in main memory, which the processor does not do by itself. Both sweeps need
     /// it: they may be over two arrays.
     #[inline(always)]
-    fn fetch_next<T>(&self, start: *const T, from: usize) {
+    fn prefetch_next<T>(&self, start: *const T, from: usize) {
         if self.ahead > 0 {
             let next = start.wrapping_add(self.ahead + LANES * from);
             for line in (0..LANES * STEP).step_by(LINE / size_of::<T>()) {
-                fetch_early(next.wrapping_add(line));
+                prefetch_to_l2(next.wrapping_add(line));
             }
         }
     }
