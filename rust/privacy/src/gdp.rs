@@ -231,6 +231,18 @@ mod tests {
         }
 
         #[test]
+        fn epsilon_is_the_first_at_which_delta_is_just_kept(
+            log_mu in -14.0_f64..3.0,
+            t in -5.0_f64..37.0,
+        ) {
+            let mu = log_mu.exp();
+            let delta = log_profile(mu, (mu * (t + 0.5 * mu)).max(0.0)).exp();
+            let found = epsilon(mu, delta).unwrap();
+            prop_assert!(log_profile(mu, found) <= delta.ln());
+            prop_assert!(found == 0.0 || log_profile(mu, found.next_down()) > delta.ln());
+        }
+
+        #[test]
         fn the_noise_keeps_its_promise(log_target in -700.0_f64..-0.01, log_epsilon in -14.0_f64..7.0) {
             let (delta, target) = (log_target.exp(), log_epsilon.exp());
             let sigma = noise_multiplier(target, delta).unwrap();

@@ -176,3 +176,31 @@ fn log_even_moments(sigma: f64, count: usize) -> Vec<f64> {
     };
     orders().map(log_moment).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The oracle sums over all nodes, close to each other, and looks for no peak.
+        #[test]
+        fn even_moments_are_integrals(log_noise in -2.0_f64..7.0, count in 1_usize..129) {
+            let (sigma, l) = (log_noise.exp(), 2.0 * count as f64);
+            let found = log_even_moments(sigma, count)[count - 1];
+            let (start, step) = (-l.sqrt() - 10.0, 0.1);
+            let nodes = ((l / sigma - 2.0 * start) / step) as usize;
+            let log = |i: usize| {
+                let t = start + (i as f64 + 0.5) * step;
+                let exponent = (t - 0.5 / sigma) / sigma;
+                let log_ratio = if exponent > 40.0 { exponent } else { exponent.exp_m1().abs().ln() };
+                l * log_ratio - 0.5 * t * t
+            };
+            let logs: Vec<f64> = (0..nodes).map(log).collect();
+            let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = logs.iter().map(|log| (log - top).exp()).sum();
+            let slow = top + (sum * step / std::f64::consts::TAU.sqrt()).ln();
+            prop_assert!((found - slow).abs() < 1e-11 * slow.abs().max(1.0), "{found}, slowly {slow}");
+        }
+    }
+}

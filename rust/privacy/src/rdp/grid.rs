@@ -275,3 +275,90 @@ pub(super) fn ln_1p_sum(sum: f64, log: f64) -> f64 {
         log + ((1.0 + sum) * (-log).exp()).ln_1p()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::pair::Point;
+    use super::super::{FixedSizeBound, fixed_size_gaussian, poisson_gaussian};
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The logarithm of the moment by the trapezoidal rule up to beyond the last peak, with nodes so close that nothing need be
+    /// known of where the integrand lies.
+    fn slow_log_moment(pair: Pair, alpha: f64) -> f64 {
+        let step = 0.2 * pair.sigma.min(1.0);
+        let nodes = ((alpha / pair.sigma + 2.0 * TAIL) / step) as usize;
+        let (mut sum, mut logs) = (0.0, Vec::new());
+        for i in 0..nodes {
+            let Point {
+                w,
+                log_ratio,
+                log_density,
+            } = pair.at(i as f64 * step - TAIL);
+            let log_mass = log_density + step.ln();
+            if alpha * log_ratio > 40.0 {
+                logs.push(log_mass + alpha * log_ratio);
+            } else if (alpha * w).abs() > 1e-3 {
+                sum += log_mass.exp() * ((alpha * log_ratio).exp_m1() - alpha * w);
+            } else {
+                let series = [5.0, 4.0, 3.0]
+                    .into_iter()
+                    .fold(1.0, |rest, k| 1.0 + (alpha - k + 1.0) / k * w * rest);
+                sum += log_mass.exp() * 0.5 * alpha * (alpha - 1.0) * w * w * series;
+            }
+        }
+        let top = logs.iter().copied().fold(0.0, f64::max);
+        let scaled: f64 = logs.iter().map(|log| (log - top).exp()).sum();
+        if top > 0.0 {
+            top + (scaled + (1.0 + sum) * (-top).exp()).ln()
+        } else {
+            (sum + scaled).ln_1p()
+        }
+    }
+
+    /// Large moments lie where the ratio grows: there the dominating pair has the same.
+    fn check(pair: Pair, alpha: f64) -> Result<(), TestCaseError> {
+        let slow = slow_log_moment(pair, alpha);
+        let Pair { rate, sigma } = pair;
+        let poisson = poisson_gaussian(&[rate], &[sigma], &[1.0], &[alpha]).unwrap();
+        let pair = FixedSizeBound::DominatingPair;
+        let fixed = fixed_size_gaussian(pair, &[rate], &[sigma], &[1.0], &[alpha]).unwrap();
+        for divergence in if slow > 50.0 {
+            vec![poisson[0], fixed[0]]
+        } else {
+            poisson
+        } {
+            let found = (alpha - 1.0) * divergence;
+            let close = (found / slow - 1.0).abs() < 1e-10;
+            prop_assert!(close, "{rate} {sigma} {alpha}: {found}, slowly {slow}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// `excess` is ln of the unsampled Gaussian's moment times `q^alpha`: the far peak is a large or a small part.
+        #[test]
+        fn what_lies_beyond_the_grid_is_gathered(
+            log_noise in -2.0_f64..3.0,
+            reach in 64.1_f64..90.0,
+            excess in -60.0_f64..60.0,
+        ) {
+            let sigma = log_noise.exp();
+            let alpha = reach * sigma;
+            let log_rate = excess / alpha - 0.5 * (alpha - 1.0) / (sigma * sigma);
+            check(Pair { rate: log_rate.exp(), sigma }, alpha)?;
+        }
+
+        #[test]
+        fn peaks_far_beyond_the_grid_are_found(
+            log_rate in -20.0_f64..-0.001,
+            log_noise in -2.0_f64..16.0,
+            log_reach in 4.2_f64..9.0,
+        ) {
+            let pair = Pair { rate: log_rate.exp(), sigma: log_noise.exp() };
+            check(pair, log_reach.exp() * pair.sigma)?;
+        }
+    }
+}
