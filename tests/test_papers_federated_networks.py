@@ -1,4 +1,4 @@
-"""Tables 4, 5 and 6 of the federated paper: what they run, and their files, with tiny networks."""
+"""Tables 3 to 6 of the federated paper: what they run, and their files, with tiny networks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def tiny(key) -> JaxProblem:
     return JaxProblem(train, iid(train, 10, rng), *model, test=train, record_shape=(4, 4, 1))
 
 
-@pytest.mark.parametrize(("name", "cells"), [("table4", 32), ("table5", 26), ("table6", 16)])
+@pytest.mark.parametrize(
+    ("name", "cells"), [("table3", 32), ("table4", 32), ("table5", 26), ("table6", 16)]
+)
 def test_files(name, cells, tmp_path, monkeypatch) -> None:
     short = replace(tables.IMAGES, rounds=1)
     monkeypatch.setattr(tables, "IMAGES", short)

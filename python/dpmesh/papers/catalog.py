@@ -49,6 +49,9 @@ REPRODUCTIONS = {
     "federated-table2": Reproduction(
         "federated:table2", "logistic regression, with and without smoothing", "mnist"
     ),
+    "federated-table3": Reproduction(
+        "federated_networks:table3", "a network with and without smoothing", "mnist"
+    ),
     "federated-table4": Reproduction(
         "federated_networks:table4", "smoothing or shrinking", "mnist"
     ),
