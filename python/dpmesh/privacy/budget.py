@@ -231,7 +231,9 @@ class Ledger:
     def plan(self) -> Plan:
         """The releases so far, as a plan that can say what they cost.
 
-        Unplanned ones are assumed to be no more sensitive than they declare.
+        Unplanned ones are assumed to be no more sensitive than they declare. If earlier releases
+        decided on them, as where noise adapts to results, a run could have cost more than this one
+        did: its epsilon is that of the budget.
         """
         so_far = self._with(())
         unplanned = strangers(self._plan, so_far.releases)
@@ -240,7 +242,8 @@ class Ledger:
         some = (
             f"{unplanned} of {len(so_far.releases)} releases, which are not in the algorithm's plan"
         )
-        assumed = f"{some}, are no more sensitive than they say"
+        undecided = "neither data nor releases decided on them"
+        assumed = f"{some}, are no more sensitive than they say, and {undecided}"
         return replace(so_far, assumptions=(*so_far.assumptions, assumed))
 
     def planned(self, round: int) -> list[Release]:
