@@ -71,6 +71,12 @@ DOOR: ContextVar[Door] = ContextVar("door", default=_NOBODY)
 """The door of this thread or task."""
 
 
+def door_of(round: int) -> Door:
+    """Return the door of this thread or task; outside of a run, one for a single release."""
+    door = DOOR.get()
+    return door if door.draws is not None else door._replace(draws=Draws(round, seeded=True))
+
+
 def kept_by(keeper: Keeper) -> AbstractContextManager[None]:
     """Ask `keeper` before every release within the block; its exception prevents the release."""
     return _standing(keeper=keeper)

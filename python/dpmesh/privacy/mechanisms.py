@@ -32,7 +32,7 @@ from dpmesh.kernels._rows import node_ids
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import DOOR, Passage, share_memory
+from dpmesh.privacy.door import Door, Passage, door_of, share_memory
 from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
 from dpmesh.privacy.rounding import check_scale, fail_for_length, longest_row, precision_of
@@ -207,7 +207,7 @@ class Mechanism(ABC):
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         inside = _rows(values)
-        depends, door = sensitivity.bound > 0, DOOR.get()
+        depends, door = sensitivity.bound > 0, door_of(round)
         noisy = depends and self.law != "none"
         if not (noisy and self._is_checked_by_noise):
             _check_finite(inside)
@@ -228,7 +228,7 @@ class Mechanism(ABC):
         out = before_compression = read_only(out)
         bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
         if self.compressor is not None:
-            out, bits_per_node = _compressed(self.compressor, out, coins, round, nodes)
+            out, bits_per_node = _compressed(self.compressor, out, coins, door, record)
         emission = Emission(Released(out), record, bits_per_node)
         if door.watcher is None:
             return emission
@@ -288,15 +288,14 @@ def _compressed(
     compressor: Compressor,
     noisy: Floats,
     coins: Stream | None,
-    round: int,
-    nodes: tuple[int, ...] | None,
+    door: Door,
+    record: Release,
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Return what the receivers decode, and the length of each node's message in bits."""
-    door = DOOR.get()
     if not isinstance(coins, Stream):
         fail("coins", "a stream for the compressor", repr(coins))
-    own = _of(nodes, coins, noisy)
-    door.draw("coins", own, round, noisy.shape)
+    own = _of(record.nodes, coins, noisy)
+    door.draw("coins", own, record.round, noisy.shape)
     compressed = compressor.compress(noisy, own)
     compressed = replace(compressed, values=read_only(compressed.values))
     if door.carrier is not None:
