@@ -335,6 +335,10 @@ QUANTIZED = {
         (lambda: quantized.theorem_1(1e-5, [1.0], [1.0, 2.0]), "noise_stds: wanted one for each"),
         (lambda: quantized.theorem_1(1e-5, [1.0], [9.0], decay=1), "decay: wanted a number great"),
         (
+            lambda: quantized.theorem_1(1e-5, [1.0], [9.0], decay=2000),
+            "decay: wanted a number whose",
+        ),
+        (
             lambda: federated.closed_form_rdp(0.1, 1.0, 1.0, sampling="poisson"),
             "order: wanted a number greater than 1, got 1",
         ),

@@ -350,6 +350,10 @@ GOOD = {
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
         ({"arrival_rate": 0.0}, r"arrival_rate: wanted a number in \(0, 1\], got 0"),
         ({"grid": 0.3}, "grid: wanted a power of 2"),
+        (
+            {"output_weights": lambda t: t - 1},
+            "output_weights: wanted a first weight greater than 0",
+        ),
     ],
 )
 def test_bad_parameters_are_named(bad, message) -> None:

@@ -178,7 +178,8 @@ CROWD |= {"rounds": 2, "canaries": 4}
         (_records, {"records": 0}, "records: wanted an integer of at least 1, got 0"),
         (_records, {"dim": 0}, "dim: wanted an integer of at least 1, got 0"),
         (_records, {"position": 2}, "position: wanted .* at least 0 and below 2, got 2"),
-        (_records, {"coins": []}, "coins: wanted 1 coin or more, got 0"),
+        (_records, {"coins": []}, "coins: wanted at least 1 element"),
+        (_records, {"coins": [np.nan]}, r"coins: wanted truth values, got \[nan\]"),
     ],
 )
 def test_bad_input_is_named(audit, arguments: dict, message: str) -> None:

@@ -155,6 +155,10 @@ def test_the_door_is_watched_only_within_the_block() -> None:
             r"pair: wanted two rows of one length, got shapes \(1,\) and \(2,\)",
         ),
         (
+            lambda: audit_mechanism(Laplace(1.0), ONE, pair=(["1"], [1j])),
+            "pair: wanted an array of float32 or float64, got dtype <U1",
+        ),
+        (
             lambda: audit_mechanism(Laplace(1.0), ONE, confidence=1.0),
             r"confidence: wanted a number in \(0, 1\), got 1",
         ),

@@ -250,6 +250,17 @@ def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
             "runs: wanted an integer of at least 1, got 0",
         ),
         (
+            lambda: sample_size.power(1.0, sample_size.gaussian_curve(1.0), 9),
+            "claim: wanted a claim, such as EpsilonClaim",
+        ),
+        (lambda: sample_size.power(GaussianClaim(1.0), 2.0, 9), "truth: wanted a Curve, such as"),
+        (
+            lambda: sample_size.runs_needed(
+                GaussianClaim(1.0), sample_size.gaussian_curve(2.0), at_most=np.nan
+            ),
+            "at_most: wanted an integer of at least 2, got nan",
+        ),
+        (
             lambda: sample_size.runs_needed(
                 GaussianClaim(1.0), sample_size.gaussian_curve(1.0), at_most=1000
             ),

@@ -230,6 +230,10 @@ def test_every_cell_is_run_once_and_missing_ones_again(tmp_path) -> None:
     assert rounds_left(settings, folder) == 6
     assert run_sweep(settings, folder, processes=1) == []
     assert first.exists()
+    left = first.with_name("checkpoint")  # as by a run that was killed once it was finished
+    left.write_text("private")
+    assert run_sweep(settings, folder, processes=1) == []
+    assert not left.exists()
     assert [path.stat().st_mtime_ns for path in others] == times
     files = {path.name for path in (folder / names[0]).iterdir()}
     assert files == {"history.csv", "released.npy", "result.json", "run.json"}

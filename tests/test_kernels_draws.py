@@ -178,6 +178,7 @@ def test_batches_end_with_their_pass() -> None:
         (lambda: shuffled([0, 1, 2], [1, 1], nodes=[3, 3]), "nodes: wanted distinct nodes"),
         (lambda: kernels.batch_ends([2], [[1]], 1), "batches: wanted integers with 1 axes"),
         (lambda: kernels.batch_ends([2.0], [1], 1), "sizes: wanted integers with 1 axes"),
+        (lambda: kernels.shuffle(3, [1], stream()), r"rows: wanted \(indptr, indices\), got int"),
         (lambda: kernels.batch_ends([2, 2], [1], 1), "batches: wanted 2 elements, got 1"),
         (lambda: kernels.batch_ends([2, 2], [0, -1], 1), "batches: wanted as many .* got -1"),
         (lambda: kernels.batch_ends([2, 0], [1, 1], 1), "batches: .* none of an empty row, got 1"),

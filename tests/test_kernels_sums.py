@@ -46,6 +46,7 @@ def test_bits_do_not_depend_on_threads():
         (lambda x: kernels.weighted_sum((1.0, x), (1.0, x[:2])), r"terms: .* shape \(3,\), as the"),
         (lambda x: kernels.weighted_sum((1.0, x), (1.0, np.float32(x))), "terms: .* got float32"),
         (lambda x: kernels.weighted_sum((1.0, x.astype(str))), "terms: wanted an array of float32"),
+        (lambda x: kernels.weighted_sum(1.0, x), "terms: wanted pairs of a weight .*, got 1.0"),
         (lambda x: kernels.weighted_sum((np.nan, x)), "weights: wanted a finite number, got nan"),
         (lambda x: kernels.weighted_sum((1.0, x), out=x[:2]), "out: wanted an array of float64"),
         (

@@ -31,6 +31,7 @@ def released(values: np.ndarray) -> None:
     [
         ("features", lambda: dm.Dataset(hidden(X), Y)),
         ("labels", lambda: dm.Dataset(X, hidden(Y))),
+        ("indices", lambda: DATA.take(hidden(np.arange(4)))),
         ("rule", lambda: DATA.relabelled(hidden)),
         ("users", lambda: dm.data.by_user(hidden(Y))),
         ("partition", lambda: dm.LinearProblem(DATA, (hidden(np.arange(4)),), "logistic")),

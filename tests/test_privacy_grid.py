@@ -123,6 +123,16 @@ def test_integers_have_noise_in_steps_of_the_grid_too() -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_grid_of_whole_numbers_is_that_of_floats(mechanism) -> None:
+    values, far = np.array([[3e19, -1e25, 0.0]]), Sensitivity(2.0**50, mechanism.norm, "a test")
+    one, other = (
+        mechanism(2.0, grid=grid).release(values, far, stream(), round=0).values
+        for grid in (2.0**40, 2**40)
+    )
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_release_names_its_law(mechanism) -> None:
     for power in (-100, 100):
         assert mechanism(2.0, grid=2.0**power).grid == 2.0**power

@@ -35,6 +35,12 @@ def test_sizes_and_records() -> None:
         np.testing.assert_array_equal(indices[indptr[node] : indptr[node + 1]], part)
 
 
+@pytest.mark.parametrize("nodes", [[3], [-1], [], [0.5]])
+def test_the_problem_of_nodes_that_do_not_exist_is_refused(nodes: list[int]) -> None:
+    with pytest.raises(ValueError, match="nodes: wanted"):
+        problem().for_nodes(nodes)
+
+
 def test_batches_follow_the_stream_and_use_each_record_once() -> None:
     p = problem()
     assert p.rounds(1) == 3

@@ -105,6 +105,8 @@ def test_bad_input_is_named() -> None:
         repeats.simulate(dm.OnlineLearning(), topology.ring(3), at=[1], key=key)
     with pytest.raises(ValueError, match=r"topology: wanted a network of .*, got None"):
         repeats.simulate(dm.OnlineLearning(), None, at=[1], key=key)
+    with pytest.raises(ValueError, match=r"network: wanted a dpmesh\.Network or None, got 0"):
+        repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=key, network=0.1)
     with pytest.raises(ValueError, match=r"key: wanted a Key, such as .*, got 3"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=3)
     gossip = dm.QuantizedGossip(0.1, 0.5, sample_size=1, noise_std=1.0)

@@ -107,6 +107,14 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
     return readable(array, np.int64)
 
 
+def ragged(argument: str, value: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`value` as rows of different lengths: ``(indptr, indices)``, integers with one axis each."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        got = f"{len(value)} arrays" if isinstance(value, (tuple, list)) else type(value).__name__
+        fail(argument, "(indptr, indices)", got)
+    return integers(argument, value[0], ndim=1), integers(argument, value[1], ndim=1)
+
+
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     """`value` as a non-empty C-contiguous array of signed integers; a strided one is copied."""
     array = unmasked(argument, value)

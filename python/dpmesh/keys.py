@@ -98,6 +98,7 @@ def fingerprint(key: Key) -> str:
     They are words of the key's own stream, so that nobody without the key can tell them from random
     ones. The seed of a seeded key can be guessed and checked.
     """
+    instance("key", key, A_KEY, Key)
     words = np.empty(4, dtype=np.uint32)
     key.stream(Purpose.CHECKPOINT).words(0, words)
     return f"{key.cipher}-{words.astype('<u4').tobytes().hex()}"

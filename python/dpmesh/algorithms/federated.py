@@ -188,6 +188,8 @@ class FederatedLearning:
         positive("global_step_size", self.global_step_size)
         if self.output_weights is not None:
             keep_schedules(self, "output_weights")
+            if at(self.output_weights, 1) == 0:
+                fail("output_weights", "a first weight greater than 0", 0)
         if isinstance(self.estimator, type) or not callable(self.estimator):
             fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
         integer("clients_at_once", self.clients_at_once, at_least=1)

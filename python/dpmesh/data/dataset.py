@@ -83,6 +83,7 @@ class Dataset:
         IndexError
             If an index is out of range, or the mask has another length than the data.
         """
+        unmasked("indices", indices)
         indices = np.arange(self.records)[indices]  # refuses what is out of range
         labels = self.labels[indices]
         if sparse.issparse(self.features):

@@ -31,6 +31,9 @@ from dpmesh.simulator.engine import Engine
 from dpmesh.simulator.run import Traffic, in_words
 from dpmesh.topology import Topology
 
+CHECKPOINT = "checkpoint"
+"""In the folder of a run that is not finished: its file of private state."""
+
 EDGES_SHOWN = 2000
 """A graph with more links is not drawn in a report."""
 
@@ -347,7 +350,7 @@ def run_into(
     On an engine only the root saves.
     """
     writable_folder(folder)
-    checkpoint = folder / "checkpoint"
+    checkpoint = folder / CHECKPOINT
     run = experiment.simulate(checkpoint, callback, progress, engine)
     if engine is not None and not engine.is_root:
         return

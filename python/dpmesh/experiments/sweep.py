@@ -22,7 +22,7 @@ from typing import Any
 
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
-from dpmesh.experiments.experiment import Experiment, Result, is_finished, run_into
+from dpmesh.experiments.experiment import CHECKPOINT, Experiment, Result, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
 from dpmesh.simulator.interrupt import Interrupt
@@ -224,6 +224,8 @@ def claim(folder: Path, settings: Settings) -> None:
             saved = json.dumps(Result.load(folder / cell.name).changes)
             if saved != json.dumps(cell.changes):
                 fail("folder", _OF_THESE, f"{folder}, whose {cell.name} is of {saved}")
+            # it is still there if the run was killed between its result and this
+            (folder / cell.name / CHECKPOINT).unlink(missing_ok=True)
     replace_text(note, text)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, code_array, filled, float_type, integers, shaped
+from dpmesh._arrays import FloatArray, code_array, filled, float_type, integers, ragged, shaped
 from dpmesh._core import Stream
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail, integer, probability
@@ -162,7 +162,7 @@ def shuffle(
     ValueError
         If an argument does not fit.
     """
-    indptr, values = (integers("rows", part, ndim=1) for part in rows)
+    indptr, values = ragged("rows", rows)
     numbers = integers("lengths", lengths, ndim=1)
     out = np.empty(max(0, int(numbers.sum())), np.int64)
     _core.shuffle((indptr, values), numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh._arrays import FloatArray, floats, integers, is_sparse, readable, unmasked
+from dpmesh._arrays import FloatArray, floats, integers, is_sparse, ragged, readable, unmasked
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels.projection import Norm
 
@@ -81,9 +81,7 @@ def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDA
 def batch_parts(batches: Batches, *, nodes: int) -> Batches:
     """The batches as the extension module takes them, one for each node."""
     if isinstance(batches, tuple):
-        if len(batches) != 2:
-            fail("batches", "(indptr, indices)", f"{len(batches)} arrays")
-        indptr, indices = (integers("batches", array, ndim=1) for array in batches)
+        indptr, indices = ragged("batches", batches)
         if len(indptr) != nodes + 1:
             fail("batches", f"an indptr of {nodes + 1} elements, nodes + 1", len(indptr))
         return indptr, indices

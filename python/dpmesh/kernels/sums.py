@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +37,9 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     """
     if not terms:
         fail("terms", "at least 1", 0)
+    for term in terms:
+        if not isinstance(term, (tuple, list)) or len(term) != 2:
+            fail("terms", "pairs of a weight and an array", reprlib.repr(term))
     arrays = [(number("weights", weight), floats("terms", x)) for weight, x in terms]
     like = arrays[0][1]
     for _, array in arrays:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, integers
+from dpmesh._arrays import FloatArray, integers, ragged
 from dpmesh._memory import empty
 from dpmesh._ragged import Walks
 from dpmesh._validate import fail, non_negative, positive
@@ -71,7 +71,7 @@ def linear_training(
     if not isinstance(walks, Walks):
         fail("walks", "Walks(steps, batches)", type(walks).__name__)
     steps = integers("walks", walks.steps, ndim=1)
-    indptr, indices = (integers("walks", part, ndim=1) for part in walks.batches)
+    indptr, indices = ragged("walks", walks.batches)
     nodes = max(0, len(steps) - 1)
     moves = empty((nodes, start.shape[1]), start.dtype)
     losses = np.empty(nodes)

@@ -29,6 +29,7 @@ def round_to_grid(values: Floats, grid: float) -> Floats:
 
     Values further than 2**52 steps from 0 are clamped to that, which moves no two further apart.
     """
+    grid = float(grid)  # products of integers wrap around
     with np.errstate(over="ignore"):
         steps = np.rint(np.divide(values, grid, dtype=np.float64)).clip(-_FARTHEST, _FARTHEST)
     return (steps * grid).astype(values.dtype)
@@ -40,5 +41,6 @@ def add_on_grid(values: Floats, noise: npt.NDArray[np.int64], grid: float) -> Fl
     The sum is exact in integers; rounding to the result's type comes afterwards, as a function of
     the released sum.
     """
+    grid = float(grid)
     steps = np.divide(values, grid, dtype=np.float64).astype(np.int64) + noise
     return (steps * grid).astype(values.dtype)

@@ -25,6 +25,7 @@ from dpmesh._validate import (
     instance,
     integer,
     keep_numbers,
+    number,
     one_of,
     positive,
 )
@@ -100,11 +101,14 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         keep_numbers(self)
-        positive("noise_multiplier", self.noise_multiplier)
+        self._check_noise()
         if self.clipping_norm is not None:
             positive("clipping_norm", self.clipping_norm)
         if self.compressor is not None:
             able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
+
+    def _check_noise(self) -> None:
+        positive("noise_multiplier", self.noise_multiplier)
         if self.grid is not None:
             power_of_two("grid", self.grid)
 
@@ -356,9 +360,8 @@ class NoNoise(Mechanism):
     law = "none"
     norm = "l2"
 
-    def __post_init__(self) -> None:
-        keep_numbers(self)
-        if self.noise_multiplier != 0:
+    def _check_noise(self) -> None:
+        if number("noise_multiplier", self.noise_multiplier) != 0:
             fail("noise_multiplier", "0, since there is no noise", self.noise_multiplier)
         if self.grid is not None:
             fail("grid", "None, since there is no noise", self.grid)

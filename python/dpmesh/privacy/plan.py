@@ -70,6 +70,10 @@ class Plan:
         instance("releases", self.releases, "a tuple of releases", tuple, list)
         if type(self.releases) is not tuple:  # others may change after the cost was computed
             object.__setattr__(self, "releases", tuple(self.releases))
+        for release in self.releases:
+            if not isinstance(release, Release):
+                instance("releases", release, "releases alone", Release)
+        instance("assumptions", self.assumptions, "a tuple of texts", tuple)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         one_of("unit", self.unit, get_args(Unit))
 

@@ -17,7 +17,7 @@ import scipy
 from threadpoolctl import ThreadpoolController
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, positive
+from dpmesh._validate import fail, instance, positive
 from dpmesh.problems.linear import LinearProblem
 
 Vector = npt.NDArray[np.float64]
@@ -99,6 +99,7 @@ def best_fixed_predictor(
     negative, so 0 is a lower bound too. Without a radius the ball is ``|w|^2 <= 2 F(0) / lambda``:
     no point outside is better than 0.
     """
+    instance("problem", problem, "a LinearProblem", LinearProblem)
     tolerance = positive("tolerance", tolerance)
     search = _Search(_Goal(problem, records, radius), tolerance)
     # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads would cost more.

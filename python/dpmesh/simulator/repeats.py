@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -172,6 +173,8 @@ class Repeats:
         """
         instance("key", key, A_KEY, Key)
         able("topology", topology, "a network of dpmesh.topology", "matrix")
+        able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
+        instance("network", network, "a dpmesh.Network or None", Network, NoneType)
         if np.ndim(at) != 1 or not len(at):
             fail("at", "a list of checkpoints, in examples of each node", at)
         each = len(self.problem.partition[0])

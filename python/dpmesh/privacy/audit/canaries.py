@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import floats
 from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset
@@ -54,9 +55,10 @@ def canary_records(
     ValueError
         If there is no coin, or a number is out of range.
     """
-    heads = np.asarray(coins, dtype=bool).ravel()
-    if not heads.size:
-        fail("coins", "1 coin or more", 0)
+    sides = floats("coins", coins, ndim=1)
+    if not np.isin(sides, (0, 1)).all():
+        fail("coins", "truth values", sides)
+    heads = sides.astype(bool)
     integer("records", records, at_least=1)
     integer("position", position, below=records)
     features = np.tile(diagonal(integer("dim", dim, at_least=1)), (heads.size * records, 1))

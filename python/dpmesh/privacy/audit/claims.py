@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpmesh._validate import keep_numbers, non_negative, probability
+from dpmesh._validate import instance, keep_numbers, non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
@@ -144,6 +144,7 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     ValueError
         If `delta` is out of range, or the plan claims nothing (epsilon is infinite).
     """
+    instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     compositions = plan.compositions()
     if all(_is_gaussian(release) for releases in compositions for release in releases):
         mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import floats
 from dpmesh._validate import able, fail, instance, integer
 from dpmesh.algorithms.base import Exchange, Info, Travel
 from dpmesh.keys import Key, Purpose
@@ -141,7 +142,7 @@ def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
 
 
 def _pair(one: npt.ArrayLike, other: npt.ArrayLike) -> tuple[Floats, Floats]:
-    rows = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    if rows[0].ndim != 1 or rows[0].shape != rows[1].shape:
-        fail("pair", "two rows of one length", f"shapes {rows[0].shape} and {rows[1].shape}")
-    return rows
+    row, neighbor = floats("pair", one, ndim=1), floats("pair", other, ndim=1)
+    if row.shape != neighbor.shape:
+        fail("pair", "two rows of one length", f"shapes {row.shape} and {neighbor.shape}")
+    return row.astype(np.float64), neighbor.astype(np.float64)

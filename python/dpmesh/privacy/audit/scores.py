@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import floats
 from dpmesh.algorithms.base import AnyAlgorithm, Exchange
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
@@ -110,7 +111,7 @@ def projection(directions: npt.ArrayLike) -> Callable[[Transcript], npt.NDArray[
         Shape (dim,) for one score, as for `audit_algorithm`, or (canaries, dim) for one per canary,
         as for `audit_one_run`.
     """
-    along = np.asarray(directions, dtype=np.float64)
+    along = floats("directions", directions)
 
     def score(run: Transcript) -> npt.NDArray[np.float64]:
         total = sum(values.reshape(-1, values.shape[-1]).sum(axis=0) for values in run.released)

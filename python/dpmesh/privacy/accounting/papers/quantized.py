@@ -175,6 +175,8 @@ def theorem_1(
         fail("noise_stds", f"one for each of {deltas.shape} sensitivities", f"shape {stds.shape}")
     if (decay := positive("decay", decay)) <= 1:
         fail("decay", "a number greater than 1", decay)
+    if 2.0**-decay == 0:
+        fail("decay", "a number whose power 2**-decay is above 0", decay)
     share = np.arange(2, deltas.size + 2.0) ** -decay
     share *= target_delta / np.sum(share)
     epsilons = np.sqrt(2 * np.log(1.25 / share)) * deltas / stds
