@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dpmesh import plots, topology
+from dpmesh.privacy import Report
 from dpmesh.simulator import History
 
 pytest.importorskip("matplotlib").use("Agg")
@@ -75,6 +78,41 @@ def test_a_tradeoff_puts_runs_without_privacy_at_the_end() -> None:
     assert [label.get_text() for label in only.get_xticklabels()] == ["none"]
 
 
+def spent(epsilon: float, accuracy: float) -> Any:
+    report = Report(epsilon, 1e-5, "replace_one", "record", "a test", 2, ())
+    return SimpleNamespace(privacy=report, history=history(0.1, accuracy))
+
+
+def test_runs_stand_over_their_epsilon_with_mean_least_and_most() -> None:
+    gossip = [spent(4.0, 0.6), spent(1.0, 0.2), spent(1.0 - 1e-7, 0.4), spent(np.inf, 0.9)]
+    ax = plots.against_epsilon({"gossip": gossip, "server": [spent(2.0, 0.5)]})
+    means = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
+    np.testing.assert_allclose(means[0], [[1, 0.3], [4, 0.6], [40, 0.9]])
+    np.testing.assert_allclose(means[1], [[2, 0.5]])
+    np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[1, 0.2], [1, 0.4]])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4", "none"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["gossip", "server"]
+    assert ax.get_ylabel() == "test accuracy, nodes' models"
+
+
+def test_epsilons_of_different_promises_are_told_apart() -> None:
+    user = spent(2.0, 0.5)
+    user.privacy = replace(user.privacy, unit="user", neighboring_relation="add_remove")
+    ax = plots.against_epsilon({"gossip": [spent(1.0, 0.2)], "server": [user]})
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["gossip (replace-one, record)", "server (add-remove, user)"]
+
+
+def test_a_legend_tells_only_curves_apart_that_differ() -> None:
+    from matplotlib.figure import Figure
+
+    for count in (28, 29):
+        ax = Figure(figsize=(5, 3.5), layout="constrained").subplots()
+        plots.curves({f"run-{i}": history(0.1, i) for i in range(count)}, "accuracy", ax=ax)
+        ax.figure.canvas.draw()  # which warns where no room is left
+        assert (ax.get_legend() is not None) == (count == 28)
+
+
 @pytest.mark.parametrize("nodes", [6, 40])
 def test_a_network_has_its_links(nodes: int) -> None:
     matrix = topology.ring(nodes).matrix(0)
@@ -109,6 +147,11 @@ def test_figures_draw_where_they_are_told() -> None:
         (lambda: plots.curves(history(1.0), "loss"), "histories: wanted the history of each run"),
         (lambda: plots.curves({"a": 1.0}, "loss"), "'a': wanted the history of a run, .*, got 1"),
         (lambda: plots.curves({"a": history(1.0)}, "loss"), "metric: wanted one of 'accuracy'"),
+        (lambda: plots.against_epsilon({"a": []}), "groups: wanted at least 1 run in each group"),
+        (lambda: plots.against_epsilon({"a": spent(1.0, 1.0)}), "groups: wanted a list of runs"),
+        (lambda: plots.against_epsilon({"a": [1.0]}), "'a': wanted runs, with .*, got float"),
+        (lambda: plots.against_epsilon({"a": [spent(0.0, 1.0)]}), "epsilons: wanted positive"),
+        (lambda: plots.against_epsilon({"a": [spent(1.0, 1.0)]}, "loss"), "metric: wanted one of"),
         (lambda: plots.tradeoff([1.0], [], [1.0]), "epsilons: wanted as many epsilons, values"),
         (lambda: plots.tradeoff([], [], []), "epsilons: wanted as many epsilons, values"),
         (lambda: plots.tradeoff([-1.0], [1], [1]), "epsilons: wanted positive numbers, got -1.0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,10 +17,14 @@ from dpmesh.privacy.shown import rounded_up
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from dpmesh.privacy.report import Report
+
 __all__ = [
     "COLOURS",
     "MARKS",
+    "Costly",
     "Curves",
+    "against_epsilon",
     "bands",
     "curves",
     "network",
@@ -36,6 +41,9 @@ MARKS = 8
 
 _LEGEND_WIDTH = 40
 """Characters in a line of the legend; longer labels are wrapped."""
+
+_COLUMN = 14
+"""Lines in a column of the legend."""
 
 _LABELS = {
     "accuracy": "test accuracy, nodes' models",
@@ -56,6 +64,20 @@ class Curves(Protocol):
 
     def rounds(self, metric: str) -> npt.NDArray[np.int64]:
         """Rounds in which the metric was measured."""
+        ...
+
+
+class Costly(Protocol):
+    """Anything with measurements and a privacy report, such as a run or its saved `Result`."""
+
+    @property
+    def history(self) -> Curves:
+        """The measurements."""
+        ...
+
+    @property
+    def privacy(self) -> Report:
+        """What it cost."""
         ...
 
 
@@ -131,7 +153,64 @@ def bands(
         if len(values) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
             ax.fill_between(places, low, high, color=_look(i)["color"], alpha=0.18, linewidth=0)
-    return _finished(ax, _LABELS.get(x, x), metric, legend=len(groups) > 1)
+    return _finished(ax, _LABELS.get(x, x), metric, curves=len(groups))
+
+
+def against_epsilon(
+    groups: Mapping[str, Sequence[Costly]], metric: str = "accuracy", *, ax: Axes | None = None
+) -> Axes:
+    """Draw what privacy buys: a metric at the end of runs against the epsilon of their reports.
+
+    Of runs with the same epsilon, to three digits, these are the mean, and a bar from the least to
+    the largest. Where the runs' reports promise different things, the legend says which.
+
+    Parameters
+    ----------
+    groups
+        The runs for each label, of any epsilons; infinite ones are drawn at the right end, marked
+        "none".
+    metric
+        Name of the metric.
+    ax
+        Where to draw; by default a new figure.
+
+    Returns
+    -------
+    The axes.
+
+    Raises
+    ------
+    ValueError
+        If a group holds no runs, one lacks the metric, a group is empty, or an epsilon is 0.
+    """
+    ends: list[tuple[str, dict[float, list[float]]]] = []
+    promises = {}
+    for label, runs in groups.items():
+        instance("groups", runs, "a list of runs for each label", Sequence)
+        if not runs:
+            fail("groups", "at least 1 run in each group", f"none in {label!r}")
+        by_epsilon: dict[float, list[float]] = defaultdict(list)
+        for run in runs:
+            if not (hasattr(run, "privacy") and hasattr(run, "history")):
+                fail(f"{label!r}", "runs, with privacy and history", type(run).__name__)
+            epsilon = float(rounded_up(run.privacy.epsilon, 3))
+            by_epsilon[epsilon].append(float(run.history[metric][-1]))
+            relation = run.privacy.neighboring_relation.replace("_", "-")
+            promises[label] = f"{relation}, {run.privacy.unit}"
+        ends.append((label, dict(sorted(by_epsilon.items()))))
+    ax = _axes(ax)
+    every = sorted({epsilon for _, found in ends for epsilon in found})
+    places = dict(zip(every, _over_epsilon(ax, np.array(every)), strict=True))
+    differ = len(set(promises.values())) > 1
+    for i, (label, found) in enumerate(ends):
+        values = list(found.values())
+        means = [float(np.mean(some)) for some in values]
+        below = [mean - min(some) for mean, some in zip(means, values, strict=True)]
+        above = [max(some) - mean for mean, some in zip(means, values, strict=True)]
+        name = f"{label} ({promises[label]})" if differ else label
+        at = [places[epsilon] for epsilon in found]
+        ax.errorbar(at, means, [below, above], marker="o", capsize=3, label=name, **_look(i))
+    return _finished(ax, "epsilon", metric, curves=len(ends))
 
 
 def tradeoff(
@@ -171,22 +250,12 @@ def tradeoff(
     if not len(eps) == len(value) == len(size) or not len(eps):
         got = f"lengths {len(eps)}, {len(value)}, {len(size)}"
         fail("epsilons", "as many epsilons, values and megabytes, at least 1", got)
-    finite = np.isfinite(eps)
-    if not (eps > 0).all():
-        fail("epsilons", "positive numbers", eps[~(eps > 0)][0])
-    last = 10 * eps[finite].max() if finite.any() else 1.0
     area = 30 + 220 * size / max(size.max(), 1e-300)
-    at = np.where(finite, eps, last)
+    at = _over_epsilon(ax, eps)
     ax.scatter(at, value, s=area, color=COLOURS[0], alpha=0.55, edgecolor="white")
-    ax.set_xscale("log")
-    marks = dict.fromkeys(rounded_up(e, 3) for e in np.sort(eps[finite]))
-    if len(marks) <= MARKS:
-        none = {"none": last} if not finite.all() else {}
-        ax.set_xticks([*map(float, marks), *none.values()], labels=[*marks, *none])
-        ax.minorticks_off()
     text = f"dots: {size.min():.3g} to {size.max():.3g} MB" if np.ptp(size) else f"{size[0]:.3g} MB"
     ax.set_title(text, fontsize="small", loc="right")
-    return _finished(ax, "epsilon", metric, legend=False)
+    return _finished(ax, "epsilon", metric, curves=1)
 
 
 def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | None = None) -> Axes:
@@ -241,19 +310,35 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
 
 
+def _over_epsilon(ax: Axes, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Mark epsilons below a logarithmic axis, and return where they are."""
+    if not (epsilons > 0).all():
+        fail("epsilons", "positive numbers", epsilons[~(epsilons > 0)][0])
+    finite = np.isfinite(epsilons)
+    last = 10 * epsilons[finite].max() if finite.any() else 1.0
+    ax.set_xscale("log")
+    marks = dict.fromkeys(rounded_up(epsilon, 3) for epsilon in np.sort(epsilons[finite]))
+    if len(marks) <= MARKS:
+        none = {"none": last} if not finite.all() else {}
+        ax.set_xticks([*map(float, marks), *none.values()], labels=[*marks, *none])
+        ax.minorticks_off()
+    return np.where(finite, epsilons, last)
+
+
 def _look(i: int) -> dict[str, Any]:
     """Return colour and line style of the i-th curve."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
 
 
-def _finished(ax: Axes, x: str, metric: str, *, legend: bool) -> Axes:
+def _finished(ax: Axes, x: str, metric: str, *, curves: int) -> Axes:
     ax.set_xlabel(x)
     ax.set_ylabel(_LABELS.get(metric, metric.replace("_", " ")))
     ax.grid(alpha=0.3)
-    if legend:
+    if 1 < curves <= len(COLOURS) * len(_STYLES):  # which all look different
         lines, labels = ax.get_legend_handles_labels()
         wrapped = [fill(label, _LEGEND_WIDTH) for label in labels]
-        ax.legend(lines, wrapped, frameon=False, fontsize="small")
+        columns = 1 if curves <= _COLUMN else 2
+        ax.legend(lines, wrapped, frameon=False, fontsize="small", ncols=columns)
     return ax
 
 
