@@ -37,6 +37,9 @@ REPRODUCTIONS = {
     "federated-figure1": Reproduction(
         "federated_signals:figure1", "spectrum of the federated average", "mnist"
     ),
+    "federated-figure2": Reproduction(
+        "federated_curves:figure2", "training with and without smoothing, by round", "mnist"
+    ),
     "federated-figure6": Reproduction(
         "federated_membership:figure6", "membership inference over training", "mnist"
     ),
