@@ -11,7 +11,7 @@ use crate::parallel::{for_each, for_each_tile, is_serial};
 use crate::sampling::{CHUNK, Chunk, Place};
 use crate::{Index, KernelError, Real, Sample};
 use dpmesh_store::past_cache;
-use panels::{Ahead, PANEL, Placed, mix_panels};
+use panels::{Ahead, CACHED_PANEL, PANEL, Placed, mix_panels};
 use rows::{Columns, LONG, Tile, mix_long, mix_past_cache, mix_short};
 
 mod panels;
@@ -35,6 +35,15 @@ const FROM_MEMORY: usize = (32 << 20) / 3;
 
 /// Bytes that stay in the L2 cache beside other data.
 const CACHED: usize = 1 << 19;
+
+/// Bytes of the L1 cache.
+const NEAREST: usize = 48 << 10;
+
+/// From this many neighbours a row on, panels in the L1 cache pay although all of `X` is in the L2 cache.
+const DENSE: usize = 16;
+
+/// The fewest products of a task that shares its panels with others.
+const SHARED: usize = 1 << 18;
 
 /// A result of more bytes does not stay in an L3 cache of 32 MiB beside `x`, and is written past it.
 const LARGE: usize = 24 << 20;
@@ -62,7 +71,7 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
     /// The matrix of `columns` columns that these slices describe.
     ///
     /// # Errors
-    /// If `indptr` does not rise from 0 to the number of `indices`, if there are not as many `weights` as
+    /// If `indptr` does not rise from 0 to the number of `indices` or has no rows, if there are not as many `weights` as
     /// `indices`, or if an index is not below `columns`.
     pub fn new(
         indptr: &'a [I],
@@ -71,6 +80,9 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
         columns: usize,
     ) -> Result<MixingMatrix<'a, T, I>, KernelError> {
         same_len("weights", weights.len(), indices.len())?;
+        if indptr.len() == 1 {
+            return Err(KernelError::new("indptr", "at least 1 row", "none"));
+        }
         let ends = [indptr.first(), indptr.last()].map(|end| end.map(|end| end.position()));
         if ends != [Some(0), Some(indices.len())] || !indptr.is_sorted() {
             let wanted = format!("offsets that rise from 0 to {}", indices.len());
@@ -132,10 +144,16 @@ pub fn mix_into<T: Real>(
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let is_cached = size_of_val(x) <= CACHED;
     let x = Columns::all(x, dim);
-    let panel_is_cached = dim >= BLOCK && a.columns * PANEL * LINE <= CACHED;
+    let is_dense =
+        a.indices.len() >= DENSE * a.rows() && a.columns * CACHED_PANEL * LINE <= NEAREST;
+    let panel_is_cached = if is_dense {
+        dim >= LONG
+    } else {
+        dim >= BLOCK && a.columns * PANEL * LINE <= CACHED
+    };
     let is_past_cache = dim >= LONG && size_of_val(out) > LARGE;
-    if !is_cached && (panel_is_cached || is_past_cache) {
-        let is_local = a.is_local(CACHED / size_of::<T>() / dim);
+    if (is_dense || !is_cached) && (panel_is_cached || is_past_cache) {
+        let is_local = !is_dense && a.is_local(CACHED / size_of::<T>() / dim);
         if panel_is_cached && !is_local {
             mix_blocks(a, x, serial, out);
             return Ok(());
@@ -174,15 +192,26 @@ fn mix_blocks<T: Real>(
     } else {
         Ahead::PanelAndSums
     };
+    let products = a.indices.len() * width.min(x.dim);
+    let shares = (products / SHARED).clamp(1, (TASKS / 4).div_ceil(x.dim.div_ceil(width)));
+    let rows = a.rows().div_ceil(shares);
     let a = Placed::new(a, x.dim);
-    let tiles = column_tiles(out, x.dim, x.unaligned(), width).into_iter();
+    let mut tiles = column_tiles(out, x.dim, x.unaligned(), width);
+    let tasks: Vec<_> = tiles
+        .iter_mut()
+        .flat_map(|(column, tile)| {
+            tile.chunks_mut(rows)
+                .enumerate()
+                .map(move |(i, part)| (i * rows, *column, part))
+        })
+        .collect();
     for_each(
-        tiles,
+        tasks.into_iter(),
         serial,
         || (),
-        |(), (column, mut rows)| {
+        |(), (first, column, rows)| {
             let x = x.part(column, rows[0].len());
-            mix_panels(&a, x, ahead, &mut rows);
+            mix_panels(&a.rows_from(first), x, ahead, rows);
         },
     );
 }
@@ -257,7 +286,7 @@ pub fn mix_noisy_into<T: Sample>(
                 source.draw_tile(chunk, &mut sent[..len], len, Place { row, column });
             }
             let columns = Columns::all(sent, apart).part(0, len);
-            mix_panels(&a, columns, Ahead::Nothing, &mut rows);
+            mix_panels(&a.rows_from(0), columns, Ahead::Nothing, &mut rows);
         },
     );
     bounds.check_finite()

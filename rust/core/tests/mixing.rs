@@ -113,6 +113,15 @@ fn few_nodes_share_blocks_of_columns() {
 }
 
 #[test]
+fn tasks_share_rows_of_dense_matrices() {
+    equals_slow::<f32>(&[64; 64], 64, 300, 8);
+    equals_slow::<f64>(&[64; 65], 64, 1_000, 9); // more rows than columns
+    equals_slow::<f64>(&[200; 200], 200, 600, 10);
+    equals_slow::<f32>(&[17, 0, 40], 30, 2_400, 11);
+    equals_slow::<f32>(&[300; 3], 300, 5_000, 12); // fewer
+}
+
+#[test]
 fn large_results_are_written_past_the_cache() {
     matrix_equals_slow::<f32>(&ring(1_025), 1_025, 6_500, 5); // more than 24 MiB
     matrix_equals_slow::<f64>(&ring(300), 300, 12_289, 6);
@@ -171,6 +180,10 @@ fn what_does_not_fit_is_named() {
     assert_eq!(
         message(&[0, 2, 1], &[0], &[1.0]),
         "indptr: wanted offsets that rise from 0 to 1, got [0, 2, 1]"
+    );
+    assert_eq!(
+        message(&[0], &[], &[]),
+        "indptr: wanted at least 1 row, got none"
     );
     assert!(message(&[], &[], &[]).starts_with("indptr: wanted offsets"));
     assert!(message(&[1, 1], &[0], &[1.0]).starts_with("indptr: wanted offsets"));

@@ -7,7 +7,7 @@ use crate::instructions::vectorized;
 use crate::{Index, Real};
 
 /// Vectors of a row's sums that are held in registers if rows are in a cache.
-const CACHED_PANEL: usize = 6;
+pub const CACHED_PANEL: usize = 6;
 
 /// As [`CACHED_PANEL`], if rows come from memory: six took up to 1.4 times as long there.
 pub const PANEL: usize = 4;
@@ -55,10 +55,35 @@ impl<T: Real> Placed<T> {
             columns: a.columns,
         }
     }
+
+    /// The rows from `first` on.
+    pub fn rows_from(&self, first: usize) -> PlacedRows<'_, T> {
+        let (before, counts) = self.counts.split_at(first);
+        PlacedRows {
+            first,
+            counts,
+            entries: &self.entries[before.iter().sum()..],
+            columns: self.columns,
+        }
+    }
 }
 
-/// Some columns of all rows of `A X`.
-pub fn mix_panels<T: Real>(a: &Placed<T>, x: Columns<'_, T>, ahead: Ahead, rows: &mut [&mut [T]]) {
+/// Rows of a [`Placed`] matrix, from `first` on.
+#[derive(Debug, Clone, Copy)]
+pub struct PlacedRows<'a, T> {
+    first: usize,
+    counts: &'a [usize],
+    entries: &'a [Entry<T>],
+    columns: usize,
+}
+
+/// Some columns of these rows of `A X`, as many as there are in `rows`.
+pub fn mix_panels<T: Real>(
+    a: &PlacedRows<'_, T>,
+    x: Columns<'_, T>,
+    ahead: Ahead,
+    rows: &mut [&mut [T]],
+) {
     let line = LINE / size_of::<T>();
     match x.len / line {
         _ if x.len < 8 => sum_panels::<T, 1, 1>(a, x, ahead, rows),
@@ -69,7 +94,7 @@ pub fn mix_panels<T: Real>(a: &Placed<T>, x: Columns<'_, T>, ahead: Ahead, rows:
 }
 
 fn sum_wide<T: Real, const LANES: usize>(
-    a: &Placed<T>,
+    a: &PlacedRows<'_, T>,
     x: Columns<'_, T>,
     ahead: Ahead,
     rows: &mut [&mut [T]],
@@ -82,7 +107,7 @@ fn sum_wide<T: Real, const LANES: usize>(
 
 /// Sums panels of `VECTORS` vectors of `LANES` columns; there are at least as many columns.
 fn sum_panels<T: Real, const LANES: usize, const VECTORS: usize>(
-    a: &Placed<T>,
+    a: &PlacedRows<'_, T>,
     x: Columns<'_, T>,
     ahead: Ahead,
     rows: &mut [&mut [T]],
@@ -97,20 +122,24 @@ fn sum_panels<T: Real, const LANES: usize, const VECTORS: usize>(
     }
 }
 
-/// Sums the panel of all rows that begins at column `from` of `rows` and at the first element of `x`.
+/// Sums the panel of these rows that begins at column `from` of `rows` and at the first element of `x`.
 #[inline(always)]
 fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
-    a: &Placed<T>,
+    a: &PlacedRows<'_, T>,
     (x, dim): (&[T], usize),
     from: usize,
     ahead: Ahead,
     rows: &mut [&mut [T]],
 ) {
     let (width, line) = (VECTORS * LANES, LINE / size_of::<T>());
-    let mut entries = a.entries.as_slice();
-    for (i, (out, &count)) in rows.iter_mut().zip(&a.counts).enumerate() {
-        if ahead != Ahead::Nothing && i < a.columns {
-            prefetch_panel::<T, LANES, VECTORS>(x, i * dim + AHEAD * line);
+    let (later, columns) = (
+        a.first * dim + AHEAD * line,
+        a.columns - a.first.min(a.columns),
+    );
+    let mut entries = a.entries;
+    for (i, (out, &count)) in rows.iter_mut().zip(a.counts).enumerate() {
+        if ahead != Ahead::Nothing && i < columns {
+            prefetch_panel::<T, LANES, VECTORS>(x, i * dim + later);
         }
         let out = &mut out[from..][..width];
         if ahead == Ahead::PanelAndSums {
