@@ -61,7 +61,8 @@ class Landscape:
     smoothness
         L: Lipschitz constant of every node's gradient; for `advise`, of every record's.
     polyak_lojasiewicz
-        mu: half the squared norm of the gradient of F = sum_i f_i is at least mu (F - F*).
+        mu: half the squared norm of the gradient of F = sum_i f_i is at least mu (F - F*). For
+        convex losses, the number of nodes times the factor of the regularizer.
     gradient_variance
         s^2: variance of a record's gradient around its node's.
     initial_gap
@@ -250,7 +251,8 @@ def advise(
     landscape
         The problem and the network.
     clipping_norm, mode
-        As of `QuantizedGossip`; its smoothness is that of the landscape.
+        As of `QuantizedGossip`; its smoothness is that of the landscape. The bound on the gap is
+        proved for gradients at the states that need no clipping, not for ``"public_point"``.
 
     Raises
     ------
