@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_experiments import TEXT, write
+from test_experiments import OWN, TEXT, WITH_OWN, write
 from test_simulate_budget import Spendthrift
 
 from dpmesh.experiments import Result
@@ -61,6 +61,24 @@ def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:
     result = Result.load(tmp_path / "r" / "run")
     assert result.run["settings"]["rounds"] == "4 of 6: there the budget ended"
     assert 0.4 < result.privacy.epsilon <= 0.6
+
+
+def test_the_command_line_takes_a_module_beside_the_file(tmp_path, monkeypatch) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    (tmp_path / "own_parts_here.py").write_text(OWN)
+    write(tmp_path, WITH_OWN.partition("[sweep]")[0] + "[sweep]\nalgorithm.factor = [0.5, 1.0]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    call = ["run", "experiment.toml", "--module"]
+    missing = testing.CliRunner().invoke(app, [*call, "not_here"])
+    assert missing.exit_code == 2
+    assert "module: wanted the name of one that can be imported" in missing.output
+    result = testing.CliRunner().invoke(app, [*call, "own_parts_here"])
+    assert result.exit_code == 0, result.output
+    told = Result.load(tmp_path / "experiment-results" / "algorithm.factor=0.5").settings
+    assert told["algorithm"].startswith("Halved(")
 
 
 def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:

@@ -33,6 +33,10 @@ def run(
         str | None,
         typer.Option(help="mpi: each run on all ranks, under mpiexec. By default one process."),
     ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(help="Your Python module, beside the file, whose parts it can name."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
     schema: Annotated[
@@ -51,7 +55,9 @@ def run(
         raise typer.BadParameter("wanted a TOML file, or --keys or --schema", param_hint="FILE")
     folder = Path(f"{file.stem}-results") if folder is None else folder
     try:
-        settings = read(file)
+        if module is not None:
+            sys.path.insert(0, str(file.resolve().parent))  # workers get it, too
+        settings = read(file, module)
         if engine is not None:
             one_of("engine", engine, ("mpi",))
             _on_ranks(settings, folder)

@@ -10,7 +10,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -149,11 +149,12 @@ class Entry:
 @cache
 def entries(make: Maker) -> dict[str, Entry]:
     """Return the keys of a part by name, without parameters that a file cannot express."""
-    hints = get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    plain = inspect.isclass(make) and not is_dataclass(make)  # whose fields may be of a base class
+    hints = get_type_hints(make.__init__ if plain else make)
     texts = _described(inspect.getdoc(make) or "")
     found = {}
     for name, parameter in inspect.signature(make).parameters.items():
-        if name in GIVEN or schema_of(hints[name]) is None:
+        if name in GIVEN or schema_of(hints.get(name)) is None:
             continue
         required = parameter.default is parameter.empty and name not in ("nodes", "clients")
         default = None if parameter.default is parameter.empty else parameter.default

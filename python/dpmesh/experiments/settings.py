@@ -6,11 +6,12 @@ import inspect
 import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from dpmesh._validate import nearest
+from dpmesh._validate import fail, nearest
 from dpmesh.experiments.parts import SECTIONS, Entry, Maker, entries, kinds_of, options_of
 
 if sys.version_info >= (3, 11):
@@ -36,11 +37,14 @@ class Settings:
         Its name in errors.
     lines
         By key, such as ``"algorithm.epsilon"``.
+    module
+        A module of the user's: its classes and functions are parts, too, that a `kind` can name.
     """
 
     content: dict[str, Any]
     source: str = "settings"
     lines: Mapping[str, int] = field(default_factory=dict)
+    module: str | None = None
 
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
@@ -75,7 +79,7 @@ class Settings:
                     path = ".".join(tables[:i])
                     self.fail(path, f"wanted a table, of which {key} is swept, got {table!r}")
             table[name] = value
-        return Settings(content, self.source, self.lines)
+        return replace(self, content=content)
 
     def known(self, path: str, table: Mapping[str, Any], names: Collection[str]) -> None:
         """Fail at a key of a table that is not one of these names."""
@@ -103,11 +107,20 @@ class Settings:
     ) -> tuple[Maker, dict[str, Any]]:
         """Return which part a table describes, and the arguments that it gives."""
         kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
-        if kind not in kinds:
+        maker = kinds[kind] if kind in kinds else self._own(kind)
+        if maker is None:
             got = "none" if kind is None else repr(kind)
-            self.fail(f"{path}.kind", f"wanted one of {', '.join(kinds)}, got {got}")
+            own = "" if self.module is None else f", or one of {self.module}"
+            self.fail(f"{path}.kind", f"wanted one of {', '.join(kinds)}{own}, got {got}")
         rest = {name: value for name, value in table.items() if name != "kind"}
-        return kinds[kind], self.arguments(path, rest, entries(kinds[kind]))
+        return maker, self.arguments(path, rest, entries(maker))
+
+    def _own(self, kind: object) -> Maker | None:
+        """Return what the user's module calls by this name, if it can be called."""
+        if self.module is None or not isinstance(kind, str):
+            return None
+        found: object = getattr(import_module(self.module), kind, None)
+        return found if callable(found) else None
 
     def make(
         self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker], **given: Any
@@ -169,16 +182,32 @@ class Settings:
         return _MISFIT
 
 
-def read(path: str | Path) -> Settings:
+def read(path: str | Path, module: str | None = None) -> Settings:
     """Read a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    module
+        The name of a module of your own, which is imported: the file can name its classes and
+        functions as `kind`. Types of their parameters say what the file may give; what the
+        experiment has is given to parameters `nodes`, `key`, `dataset` and `generator`.
 
     Raises
     ------
     ValueError
-        If it is not TOML; the message names the file, and the line.
+        If it is not TOML (the message names the file, and the line), or there is no such module.
     OSError
         If it cannot be read.
     """
+    if module is not None:
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:  # it is there, and misses another
+                raise
+            fail("module", "the name of one that can be imported, such as mine", repr(module))
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
@@ -187,7 +216,7 @@ def read(path: str | Path) -> Settings:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Settings(content, str(path), _lines(text))
+    return Settings(content, str(path), _lines(text), module)
 
 
 def _lines(text: str) -> dict[str, int]:
