@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmesh import kernels
+from dpmesh import _core, kernels
 from dpmesh.keys import Key
 from dpmesh.topology import MixingMatrix
 
@@ -166,6 +166,10 @@ X = np.ones((2, 3))
         (lambda: kernels.mix(broken_csr(2**32, np.int64), X), "indices: wanted columns below 2"),
         (lambda: kernels.mix(np.eye(2), X.astype(complex)), "x: wanted an array of float32 or"),
         (lambda: kernels.mix(np.eye(2), np.empty((2, 0))), "x: wanted at least 1 element"),
+        (
+            lambda: _core.mix((np.zeros(1, int), np.zeros(0, int), X[0, :0]), X[:0], None),
+            "dim: wanted at least 1, got 0",
+        ),
         (
             lambda: kernels.mix(np.eye(2), X, out=np.empty((2, 2))),
             r"out: wanted an array of float64 and shape \(2, 3\), got float64 \(2, 2\)",

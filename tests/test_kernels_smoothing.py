@@ -192,6 +192,12 @@ def test_effective_dimensions_of_a_long_cycle_are_immediate() -> None:
     assert sums.squared == pytest.approx(10**15 * 13 / 125, rel=1e-14)
 
 
+def test_no_more_eigenvalues_are_summed_than_minutes_allow() -> None:
+    """Their blocks alone would take more memory than there is, and end the process."""
+    with pytest.raises(ValueError, match=r"^dim: wanted at most 68719476736 for powers above 1"):
+        kernels.effective_dimensions(2**53, 1.0, power=2)
+
+
 X = np.ones((2, 6))
 
 

@@ -116,7 +116,8 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
     Parameters
     ----------
     dim, smoothing, power
-        As in `smoothing_spectrum`. Constant time for the first power, O(dim) for others.
+        As in `smoothing_spectrum`. Constant time for the first power, O(dim) for others,
+        which take `dim` up to 2**36.
 
     Returns
     -------

@@ -65,10 +65,17 @@ pub(crate) fn non_negative(argument: &'static str, value: f64) -> Result<(), Ker
     }
 }
 
+/// Elements of the longest row: what kernels compute from the length of a row does not overflow, even if there is none.
+const LONGEST_ROW: usize = isize::MAX as usize / 64;
+
 /// Number of rows of `dim` elements in a slice of `len` elements; fails unless the rows are whole.
 pub(crate) fn rows(argument: &'static str, len: usize, dim: usize) -> Result<usize, KernelError> {
     if dim == 0 {
         return Err(KernelError::new("dim", "at least 1", dim));
+    }
+    if dim > LONGEST_ROW {
+        let wanted = format!("at most {LONGEST_ROW}");
+        return Err(KernelError::new("dim", wanted, dim));
     }
     if !len.is_multiple_of(dim) {
         let wanted = format!("a multiple of dim = {dim} elements");

@@ -37,9 +37,14 @@ fn mix_noisy<'py>(
         scale,
         ("stream", stream),
         nodes,
-        x.shape()[0],
+        nodes_of(x),
     )?;
     mix_rows(&rows, x, Some(&noise.noise()?), out)
+}
+
+/// The number of nodes that the rows of `x` belong to.
+fn nodes_of(x: &Array<'_>) -> usize {
+    x.shape().first().copied().unwrap_or(0)
 }
 
 fn mix_rows<'py>(
@@ -48,10 +53,12 @@ fn mix_rows<'py>(
     noise: Option<&Noise<'_>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
+    let nodes = nodes_of(x);
+    let dim = x.len().checked_div(nodes).unwrap_or(0);
     let mut shape = x.shape().to_vec();
-    shape[0] = indptr.len().saturating_sub(1);
-    let nodes = x.shape()[0];
-    let dim = x.len() / nodes;
+    if let Some(rows) = shape.first_mut() {
+        *rows = indptr.len().saturating_sub(1);
+    }
     let mixed = filled(out, &shape, &x.dtype())?;
     with_index!(indices, I => with_real!(x, T => {
         let indptr = read::<I>("indptr", indptr)?;

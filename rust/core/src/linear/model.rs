@@ -42,7 +42,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         if outputs < 2 && !matches!(objective, Objective::Single { .. }) {
             return Err(KernelError::new("classes", "at least 2", outputs));
         }
-        let dim = outputs * features.columns();
+        let dim = outputs.saturating_mul(features.columns()); // too much for any parameters
         Ok(LinearModel {
             features,
             objective,
@@ -215,7 +215,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 self.features.check(record as usize)?;
                 self.objective.check(record as usize)
             } else {
-                let wanted = format!("records from 0 to {}", count - 1);
+                let wanted = format!("records from 0 to {}", count as i64 - 1);
                 Err(KernelError::new("batches", wanted, record))
             }
         };

@@ -19,6 +19,9 @@ pub fn scores_into<F: Features>(
 ) -> Result<(), KernelError> {
     let outputs = rows("params", params.len(), features.columns())?;
     same_len("out", out.len(), outputs * features.records())?;
+    if outputs == 0 {
+        return Ok(());
+    }
     (0..features.records()).try_for_each(|record| features.check(record))?;
     let cost = RECORDS_PER_TASK * outputs * features.cost();
     for_each_row(out, RECORDS_PER_TASK * outputs, cost, |block, out| {

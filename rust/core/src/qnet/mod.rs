@@ -53,6 +53,9 @@ impl Activation {
     }
 }
 
+/// The most inputs, and the most hidden units: their products do not overflow.
+const LARGEST: usize = 1 << 24;
+
 /// The sizes of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -65,10 +68,16 @@ impl Shape {
     /// Networks of `inputs` inputs and `hidden` hidden units.
     ///
     /// # Errors
-    /// If `inputs` is 0, or `hidden` is not a positive multiple of [`LANES`].
+    /// If `inputs` is 0, `hidden` is not a positive multiple of [`LANES`], or one of them exceeds 2^24.
     pub fn new(inputs: usize, hidden: usize, activation: Activation) -> Result<Shape, KernelError> {
         if inputs == 0 {
             return Err(KernelError::new("inputs", "at least 1", inputs));
+        }
+        for (argument, value) in [("inputs", inputs), ("hidden", hidden)] {
+            if value > LARGEST {
+                let wanted = format!("at most {LARGEST}");
+                return Err(KernelError::new(argument, wanted, value));
+            }
         }
         Ok(Shape {
             inputs,

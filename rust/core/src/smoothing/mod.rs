@@ -88,8 +88,13 @@ fn smooth_rows<T: Smooth>(
         let got = format!("0 in block {block}");
         return Err(KernelError::new("blocks", "lengths of at least 1", got));
     }
-    let dim = blocks.iter().sum();
-    rows("x", u.len(), dim)?;
+    if method == (Method::Fourier { power: 0 }) {
+        return Err(KernelError::new("power", "at least 1", 0));
+    }
+    let dim = blocks.iter().copied().fold(0, usize::saturating_add);
+    if rows("x", u.len(), dim)? == 0 {
+        return Ok(());
+    }
     if smoothing == 0.0 {
         if let Some(v) = v {
             u.copy_from_slice(v);
@@ -98,9 +103,6 @@ fn smooth_rows<T: Smooth>(
     }
     match method {
         Method::Recursion => recursion::smooth_rows(v, u, blocks, smoothing),
-        Method::Fourier { power: 0 } => {
-            return Err(KernelError::new("power", "at least 1", 0));
-        }
         Method::Fourier { power } => fourier::smooth_rows(v, u, blocks, smoothing, power),
     }
     Ok(())

@@ -8,6 +8,9 @@ use crate::KernelError;
 use crate::error::non_negative;
 use crate::parallel::{BLOCK, for_each_block, is_serial, map};
 
+/// Eigenvalues that are summed one by one: minutes.
+const MOST_SUMMED: u64 = 1 << 36;
+
 /// Sums over the spectrum of `A^-1`: on how many of the dimensions noise still acts after smoothing (paper,
 /// Theorem 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,18 +44,21 @@ pub fn spectrum_into(smoothing: f64, power: u32, out: &mut [f64]) -> Result<(), 
 /// The effective dimensions of a cycle of `dim` elements; in closed form for `power` = 1.
 ///
 /// # Errors
-/// If `dim` or `power` is 0, or `smoothing` is negative or not finite.
+/// If `dim` or `power` is 0, `smoothing` is negative or not finite, or `dim` is more than 2^36 for a `power` above 1.
 pub fn effective_dimensions(
     dim: usize,
     smoothing: f64,
     power: u32,
 ) -> Result<EffectiveDimensions, KernelError> {
     let spectrum = Spectrum::checked(dim, smoothing, power)?;
-    Ok(if power == 1 {
-        spectrum.closed_sums()
-    } else {
-        spectrum.sums()
-    })
+    if power == 1 {
+        return Ok(spectrum.closed_sums());
+    }
+    if dim as u64 > MOST_SUMMED {
+        let wanted = format!("at most {MOST_SUMMED} for powers above 1");
+        return Err(KernelError::new("dim", wanted, dim));
+    }
+    Ok(spectrum.sums())
 }
 
 /// The eigenvalues of `A^-1`.
