@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -69,7 +70,23 @@ def _amplified(released: Release | _Kind, relation: NeighboringRelation) -> bool
 
 
 class Costs(NamedTuple):
-    """The epsilon of each part, and what proves it."""
+    """The epsilon of each part, and what proves it.
+
+    Attributes
+    ----------
+    epsilons
+        Shape (parts,), as all arrays here.
+    unprotected
+        Number of releases without noise.
+    pure
+        Epsilon of Laplace releases by addition.
+    amplified
+        Number of Laplace releases that sampling amplifies.
+    gaussian_accountant
+        Names the proof of a part's Gaussian releases; empty if it has none.
+    together
+        The proof of all of a part's releases in one, where that is best; else empty.
+    """
 
     epsilons: Numbers
     unprotected: Numbers
@@ -239,11 +256,9 @@ def _composed(
     rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
-    what, compose = SAMPLED[sampled], accounting.poisson_gaussian_epsilon
+    what = SAMPLED[sampled]
     if sampled is PoissonSampling:
         only_add_remove(relation)
-    elif sampled is FixedSizeSampling:
-        compose = accounting.fixed_size_gaussian_epsilon
     if any(kind.mechanism == "discrete_gaussian" for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
             delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count
@@ -252,20 +267,16 @@ def _composed(
     if sampled is None:
         mu = accounting.gdp_mu(multiplier, count=count)
         return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
-    costs = [
-        Cost(
-            compose(
-                delta,
-                rate,
-                multiplier,
-                neighboring_relation=relation,
-                count=count,
-                accountant=name,
-            ),
-            f"{PROOFS[name]} of {what}",
-        )
-        for name in accountants(accountant, delta, rate, multiplier)
-    ]
+    epsilon_of = (
+        accounting.poisson_gaussian_epsilon
+        if sampled is PoissonSampling
+        else accounting.fixed_size_gaussian_epsilon
+    )
+    epsilon_by = partial(
+        epsilon_of, delta, rate, multiplier, neighboring_relation=relation, count=count
+    )
+    chosen = accountants(accountant, delta, rate, multiplier)
+    costs = (Cost(epsilon_by(accountant=name), f"{PROOFS[name]} of {what}") for name in chosen)
     return min(costs, key=lambda cost: cost.epsilon)
 
 
