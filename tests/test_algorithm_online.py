@@ -123,6 +123,25 @@ def test_equals_its_twin(
     np.testing.assert_allclose(run.parameters, w[rounds], rtol=1e-10, atol=1e-10)
 
 
+class Pretrained(dm.LinearProblem):
+    """Starts from a model of public data: the paper's w_0, an input of its Algorithm 1."""
+
+    def initial(self, key: dm.Key) -> np.ndarray:
+        return np.full((1, self.dim), 0.25)
+
+
+def test_learners_start_where_the_problem_says() -> None:
+    plain = make_problem("hinge", 4, 3, 2)
+    problem = Pretrained(plain.train, plain.partition, "hinge")
+    algorithm, ring = dm.OnlineLearning(1.0), topology.ring(4)
+    np.testing.assert_array_equal(
+        algorithm.init(problem, dm.Key.seeded(0)).w, np.full((4, 2), 0.25)
+    )
+    run = dm.simulate(algorithm, problem, ring, rounds=1, metrics=[])
+    np.testing.assert_allclose(run.released, 0.25, rtol=1e-15)  # w_0 mixed with itself, no noise
+    assert not algorithm.init(plain, dm.Key.seeded(0)).w.any()
+
+
 @given(rounds=st.integers(1, 30), epsilon=st.one_of(st.none(), st.floats(1e-3, 1e3)))
 def test_ledger_equals_plan(rounds: int, epsilon: float | None) -> None:
     algorithm = dm.OnlineLearning(epsilon)

@@ -192,9 +192,11 @@ class OnlineLearning:
         return problem.rounds(self.batch_size)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
-        """Start all learners at 0."""
+        """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
-        return OnlineState(Sensitive(problem.zeros()))
+        w = problem.zeros()
+        w[:] = problem.initial(key)
+        return OnlineState(Sensitive(w))
 
     def step(
         self, state: OnlineState, round: int, problem: LinearProblem, exchange: Exchange, key: Key
@@ -299,7 +301,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         return replace(own, bound=self.leakage * own.bound, reason=reason)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
-        """Start all learners at 0."""
+        """Start as `OnlineLearning` does."""
         if problem.regularization != self.phi:
             wanted = f"the problem's regularization, {problem.regularization}"
             fail("phi", wanted, self.phi)
