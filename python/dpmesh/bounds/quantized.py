@@ -272,19 +272,7 @@ def advise(
         possible += [] if wrong else [candidate]
     if possible:
         schedules = [candidate.schedules(rounds) for candidate in possible]
-        deltas = sensitivities(
-            rounds - 1,
-            step_size=[own.step_size(1) for own in schedules],
-            consensus_step_size=[own.consensus_step_size(1) for own in schedules],
-            gradient_bound=2 * clipping_norm,
-            sample_size=schedules[0].sample_size(1),
-            mode=mode,
-            smoothness=landscape.smoothness,
-        )
-        squares = np.zeros(len(possible))
-        for delta, variance in zip(deltas, _variances(schedules, rounds), strict=True):
-            squares += delta**2 / variance
-        mus = np.sqrt(squares)
+        mus = _mus(schedules, rounds, clipping_norm, mode, landscape.smoothness)
         scales = mus / target * (1 + 1e-12)
         possible = [
             replace(candidate, noise_scale=float(scale))
@@ -299,6 +287,25 @@ def advise(
         reasons[improvement] = len(possible)
     counted = "; ".join(f"{reason}, failed by {count}" for reason, count in reasons.most_common())
     return fail("target_epsilon", "a budget that some schedule meets and converges", counted)
+
+
+def _mus(
+    many: Sequence[Schedules], rounds: int, clipping_norm: float, mode: Mode, smoothness: float
+) -> Floats:
+    """Return the mu of Gaussian differential privacy of many schedules with equal samples."""
+    deltas = sensitivities(
+        rounds - 1,
+        step_size=[schedules.step_size(1) for schedules in many],
+        consensus_step_size=[schedules.consensus_step_size(1) for schedules in many],
+        gradient_bound=2 * clipping_norm,
+        sample_size=many[0].sample_size(1),
+        mode=mode,
+        smoothness=smoothness,
+    )
+    squares = np.zeros(len(many))
+    for delta, variance in zip(deltas, _variances(many, rounds), strict=True):
+        squares += delta**2 / variance
+    return np.sqrt(squares)
 
 
 def _candidates(sample_size: float) -> Iterator[Powers]:

@@ -17,6 +17,7 @@ from dpmesh._validate import one_of
 
 if TYPE_CHECKING:
     from dpmesh.experiments.settings import Settings
+    from dpmesh.experiments.sweep import Cell
 
 
 def run(
@@ -68,13 +69,8 @@ def run(
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
         typer.echo(f"interrupted; {again}", err=True)
         raise typer.Exit(130) from None
-    names: dict[str, list[str]] = defaultdict(list)
-    for cell, reason in failed:
-        names[str(reason)].append(cell.name)
-    for told, (first, *others) in names.items():
-        more = f" and {len(others)} more" if others else ""
-        typer.echo(f"Error: {first}{more}: {told}", err=True)
     if failed:
+        _tell_failed(failed)
         raise typer.Exit(1)
     _finished(folder)
 
@@ -109,6 +105,16 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
         typer.echo(message, err=True)
     ranks.Barrier()  # a launcher ends all ranks once one exits with an error
     raise typer.Exit(code)
+
+
+def _tell_failed(failed: list[tuple[Cell, Exception]]) -> None:
+    """Tell each reason once, with the first of the runs that it ended."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for cell, reason in failed:
+        names[str(reason)].append(cell.name)
+    for told, (first, *others) in names.items():
+        more = f" and {len(others)} more" if others else ""
+        typer.echo(f"Error: {first}{more}: {told}", err=True)
 
 
 def _finished(folder: Path) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 import dpmesh.topology as topology
 from dpmesh.algorithms import QuantizedGossip
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import iid, mnist
 from dpmesh.keys import Key, Purpose, generator
@@ -22,6 +23,7 @@ from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theo
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.schedules import PowerLaw
 from dpmesh.simulator import Run, simulate
+from dpmesh.simulator.metrics import Testable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,19 +111,8 @@ def figure2(
     training = replace(problem, test=problem.train)
     cells, curves = [], {}
     for algorithm in _algorithms(rounds):
-        runs = [
-            simulate(
-                algorithm,
-                problem,
-                topology.ring(NODES),
-                rounds=rounds,
-                key=Key.seeded(seed),
-                delta=DELTA,
-                metrics=["accuracy", "compression"],
-                every=max(1, rounds // 5),
-            )
-            for seed in range(seeds)
-        ]
+        metrics = ["accuracy", "compression"]
+        runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=5)
         cell = _cell(algorithm, runs, rounds, training)
         cells.append(cell)
         shown = runs[0].history.rounds("accuracy").astype(float)
@@ -133,6 +124,31 @@ def figure2(
     output.text(_figure2_text(cells, rounds, seeds))
     output.figure(_draw(curves))
     return output.files
+
+
+def seeded_runs(
+    algorithm: AnyAlgorithm,
+    problem: Testable,
+    rounds: int,
+    seeds: int,
+    *,
+    metrics: list[str],
+    times: int,
+) -> list[Run]:
+    """Run an algorithm on the ring with each of the first seeds, measured about `times` times."""
+    return [
+        simulate(
+            algorithm,
+            problem,
+            topology.ring(NODES),
+            rounds=rounds,
+            key=Key.seeded(seed),
+            delta=DELTA,
+            metrics=metrics,
+            every=max(1, rounds // times),
+        )
+        for seed in range(seeds)
+    ]
 
 
 def _algorithms(rounds: int) -> Iterator[QuantizedGossip]:

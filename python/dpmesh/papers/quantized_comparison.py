@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-import dpmesh.topology as topology
 from dpmesh._arrays import read_only
 from dpmesh.algorithms import Exchange, Info, OnlineLearning, QuantizedGossip, Travel
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -22,7 +21,7 @@ from dpmesh.bounds.quantized import Powers
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Output, Tell
-from dpmesh.papers.quantized import CHOSEN, DELTA, NODES
+from dpmesh.papers.quantized import CHOSEN, DELTA, NODES, seeded_runs
 from dpmesh.privacy import (
     Budget,
     FixedSizeSampling,
@@ -38,7 +37,6 @@ from dpmesh.privacy import (
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, PowerLaw
-from dpmesh.simulator import simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,19 +194,7 @@ def figure4(
     for name, (make, samples) in contenders(rounds).items():
         for epsilon in EPSILONS:
             algorithm = make(epsilon)
-            runs = [
-                simulate(
-                    algorithm,
-                    problem,
-                    topology.ring(NODES),
-                    rounds=rounds,
-                    key=Key.seeded(seed),
-                    delta=DELTA,
-                    metrics=["accuracy"],
-                    every=max(1, rounds // 20),
-                )
-                for seed in range(seeds)
-            ]
+            runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=["accuracy"], times=20)
             accuracies = np.mean([run.history["released_accuracy"] for run in runs], axis=0)
             bits = runs[0].traffic.bits / runs[0].traffic.messages * rounds
             claim = _claim(algorithm, rounds)

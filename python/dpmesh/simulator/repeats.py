@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -189,8 +189,7 @@ class Repeats:
         state = algorithm.init(self.problem, key)
         if not key.is_seeded:
             claim(key, identity(algorithm, self.problem, topology, network, rounds=2))
-        shape = (self.nodes, self.runs)
-        total, losses, used, t = np.zeros(shape), [], 0, 0
+        total, losses, used, t = np.zeros((self.nodes, self.runs)), [], 0, 0
         while used < at[-1]:
             before = algorithm.parameters(state)
             carried = only_released(exchange, lambda: ledger.admitted)
@@ -200,17 +199,16 @@ class Repeats:
             if info.records is None:
                 fail("algorithm", "one that uses each example once", algorithm)
             batch = info.records.shape[1]
-            of_run = info.records.reshape(*shape, batch).transpose(1, 0, 2).reshape(self.runs, -1)
-            everybody = np.tile(of_run, (self.nodes, 1))
-            total += batch * self.problem.objective(before, everybody).reshape(shape)
+            total += batch * self._losses_on_all(before, info.records)
             used, t = used + batch, t + 1
             if used in at:
                 losses.append(total.T / used)
         if len(losses) != len(at):
             fail("at", f"ascending multiples of {batch}, the examples of a round", list(at))
-        parameters, released = algorithm.parameters(state), info.received
         return RepeatedRuns(
-            np.stack(losses, axis=-1), self._by_run(parameters), self._by_run(released)
+            losses=np.stack(losses, axis=-1),
+            parameters=self._by_run(algorithm.parameters(state)),
+            released=self._by_run(info.received),
         )
 
     def side_by_side(self, exchange: Exchange) -> Exchange:
@@ -222,6 +220,12 @@ class Repeats:
 
         return of_all_copies
 
-    def _by_run(self, values: Floats) -> Floats:
-        runs_first: Floats = values.reshape(self.nodes, self.runs, -1).transpose(1, 0, 2)
-        return runs_first
+    def _losses_on_all(self, parameters: Floats, records: npt.NDArray[np.int64]) -> Values:
+        """Return each node's mean loss on the records of all nodes of its run, (nodes, runs)."""
+        of_run = self._by_run(records).reshape(self.runs, -1)
+        everybody = np.tile(of_run, (self.nodes, 1))
+        return self.problem.objective(parameters, everybody).reshape(self.nodes, self.runs)
+
+    def _by_run(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return rows of all copies' nodes as shape (runs, nodes, ..)."""
+        return np.swapaxes(values.reshape(self.nodes, self.runs, -1), 0, 1)
