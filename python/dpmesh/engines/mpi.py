@@ -83,6 +83,9 @@ class MpiEngine:
     rank, end the run after the round and save as well. A rank that is killed takes its nodes' state
     with it: the launcher ends the others, and the last checkpoint remains.
 
+    All ranks are trusted: each is given the whole problem, and rank 0 gets all nodes' own
+    parameters, without noise, to measure, save and return them.
+
     Parameters
     ----------
     topology
