@@ -82,6 +82,17 @@ class PersonalNoise:
 
 
 @dataclass(frozen=True)
+class Overspending(PersonalNoise):
+    """After its messages of round 3 it releases more than the budget has room for."""
+
+    def step(self, state, round, problem, exchange, key):
+        state, info = super().step(state, round, problem, exchange, key)
+        if round == 3:
+            Laplace(0.01).release(state.w, ONE, key.stream(1000, round), round=round)
+        return state, info
+
+
+@dataclass(frozen=True)
 class Resting(PersonalNoise):
     """All nodes start at the same random point, and stay there."""
 
@@ -219,6 +230,7 @@ ALGORITHMS = {
     "apart": PersonalNoise(apart=True),
     "rare": PersonalNoise(rare=True),
     "packed": PersonalNoise(compressor=Quantizer(0.1)),
+    "overspending": Overspending(apart=True),
     "one learns": OneLearns(),
     "resting": Resting(),
     "some tell records": SomeTellRecords(),
@@ -243,6 +255,8 @@ def run(name: str, network: str, **options) -> Run:
     problem, graph = make(network)
     algorithm = ALGORITHMS[name]
     options = {"key": dm.Key.seeded(1), "every": 3, "delta": 1e-5, **options}
+    if name == "overspending":
+        options["budget"] = dm.privacy.Budget(ROUNDS)
     return dm.simulate(
         algorithm,
         problem,

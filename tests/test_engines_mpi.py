@@ -175,6 +175,15 @@ def test_what_other_ranks_released_beside_the_plan_is_counted(tmp_path: Path) ->
     assert "which are not in the algorithm's plan" in str(run["privacy"]["assumptions"])
 
 
+def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(tmp_path: Path) -> None:
+    succeed(3, "ring", tmp_path, "overspending")
+    run = json.loads((tmp_path / "overspending" / "run.json").read_text())
+    alone = mpi_program.run("overspending", "ring")
+    assert alone.settings["rounds"] == "3 of 8: there the budget ended"
+    assert [release.round for release in alone.ledger.releases][-1] == 3
+    assert run["privacy"] == json.loads(json.dumps(alone.privacy.as_dict()))
+
+
 def test_ranks_that_tell_different_things_fail_instead_of_waiting(tmp_path: Path) -> None:
     refused = launch(4, "ring", tmp_path, "some tell records")
     assert refused.returncode != 0

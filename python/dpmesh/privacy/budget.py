@@ -246,6 +246,12 @@ class Ledger:
         assumed = f"{some}, are no more sensitive than they say, and {undecided}"
         return replace(so_far, assumptions=(*so_far.assumptions, assumed))
 
+    @property
+    def leaving(self) -> tuple[Release, ...]:
+        """What left in the round that is not over."""
+        with self._one_at_a_time:
+            return tuple(self._leaving)
+
     def planned(self, round: int) -> list[Release]:
         """Return what is planned for a round."""
         return self._planned_by_round.get(round, [])

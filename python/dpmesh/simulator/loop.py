@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -230,6 +233,7 @@ class _Loop:
                 except OverBudget:
                     if t == 0:
                         raise
+                    self._count_what_left()
                     if self.ranks.is_root:
                         _log.warning("the budget ended a run after %d rounds", t)
                     return BUDGET
@@ -238,6 +242,14 @@ class _Loop:
                 if signs and signs & Sign.ENDED and t + 1 < self.run.last:
                     return CALLBACK
         return None
+
+    def _count_what_left(self) -> None:
+        """Record what left all nodes in a round that was not completed.
+
+        One release that names no nodes leaves all processes.
+        """
+        left = map(Counter, self.ranks.told(self.ledger.leaving))
+        self.ledger.add(*reduce(or_, left).elements())
 
     def _round(self, interrupt: Interrupt) -> Sign:
         """Run the next round and record it; its temporary values are freed on return."""
