@@ -1,4 +1,4 @@
-"""Tables 3 to 6 of the federated paper: what they run, and their files, with tiny networks."""
+"""Tables 3 to 6 and Figure 4 of the federated paper, with tiny networks: runs and files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dpmesh.data import Dataset, iid
 
 pytest.importorskip("jax", reason="needs the extra jax")
 from dpmesh.papers import federated_networks as tables
+from dpmesh.papers import federated_stability
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
 
@@ -45,6 +46,21 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
     assert len(rows) == len(lines) == cells
     assert all(0 <= float(row["accuracy"]) <= 100 for row in rows)
     assert all(line in text.read_text() for line in lines)
+    assert figure.stat().st_size > 10_000
+
+
+def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(federated_stability, "small_images", tiny)
+    monkeypatch.setattr(federated_stability, "ROUNDS", 2)
+    monkeypatch.setattr(federated_stability, "EVERY", 1)
+    monkeypatch.setattr(federated_stability, "NOISE_MULTIPLIERS", (2.0, 3.0))
+    told: list[str] = []
+    table, text, figure = federated_stability.figure4(tmp_path, tell=told.append)
+    with table.open() as file:
+        points = list(csv.DictReader(file))
+    assert len(points) == 2 * 2 * 2 * 2
+    assert len(told) == 1 + 2 * 2 * 2
+    assert all(line in text.read_text() for line in told[1:])
     assert figure.stat().st_size > 10_000
 
 

@@ -40,6 +40,9 @@ REPRODUCTIONS = {
     "federated-figure2": Reproduction(
         "federated_curves:figure2", "training with and without smoothing, by round", "mnist"
     ),
+    "federated-figure4": Reproduction(
+        "federated_stability:figure4", "a network under much noise", "mnist"
+    ),
     "federated-figure6": Reproduction(
         "federated_membership:figure6", "membership inference over training", "mnist"
     ),
