@@ -77,6 +77,31 @@ def same(one: Any, other: Any) -> bool:
     return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
 
 
+class Pretrained(dm.LinearProblem):
+    """Starts from a model of public data."""
+
+    def initial(self, key: Key) -> np.ndarray:
+        return np.full((1, self.dim), 0.25)
+
+
+@each
+def test_it_starts_where_the_problem_says(algorithm: Any) -> None:
+    plain, key = make_problem(), Key.seeded(0)
+    own = Pretrained(plain.train, plain.partition, plain.loss, feature_norm=1.0)
+    start = algorithm.parameters(algorithm.init(own, key))
+    np.testing.assert_array_equal(start, np.full_like(start, 0.25))
+    assert not algorithm.parameters(algorithm.init(plain, key)).any()
+
+
+def test_a_start_beyond_the_ball_is_projected_where_gradients_are_bounded_only_there() -> None:
+    plain = make_problem()
+    own = Pretrained(plain.train, plain.partition, plain.loss, feature_norm=1.0)
+    algorithm = dm.WithoutReplacement(delta=DELTA, batch_size=2, model_radius=0.1)
+    state = algorithm.init(own, Key.seeded(0))
+    for models in (state.local, state.released):
+        np.testing.assert_allclose(np.linalg.norm(models, axis=-1), 0.1, rtol=1e-12)
+
+
 @each
 def test_it_is_a_frozen_value_and_so_is_its_state(algorithm: Any) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):

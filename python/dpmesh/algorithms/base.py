@@ -113,4 +113,11 @@ def learns(algorithm: object, problem: object, *methods: str) -> None:
     able("problem", problem, wanted, *methods)
 
 
+def started(problem: Any, key: Key) -> Floats:
+    """Return the start of every node, shape (nodes, dim): what `problem.initial` says."""
+    models: Floats = problem.zeros()
+    models[:] = problem.initial(key)
+    return models
+
+
 AnyAlgorithm = Algorithm[Any, Any]

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
 from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Sensitivity
@@ -91,12 +91,12 @@ class GradientDescent:
         return Plan(tuple(releases), "replace_one", "record")
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
-        """Start all nodes at 0."""
-        learns(self, problem, "zeros", "gradient", "objective")
+        """Start all nodes at the problem's `initial`: 0, but for a problem of one's own."""
+        learns(self, problem, "zeros", "initial", "gradient", "objective")
         if problem.records.min() < self.records:
             wanted = f"at most {problem.records.min()}, the records of the poorest node"
             fail("records", wanted, self.records)
-        return GradientDescentState(Sensitive(problem.zeros()))
+        return GradientDescentState(Sensitive(started(problem, key)))
 
     def step(
         self,

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
 from dpmesh.algorithms.gradients import check_batches, step_of
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose
@@ -194,9 +194,7 @@ class OnlineLearning:
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
-        w = problem.zeros()
-        w[:] = problem.initial(key)
-        return OnlineState(Sensitive(w))
+        return OnlineState(Sensitive(started(problem, key)))
 
     def step(
         self, state: OnlineState, round: int, problem: LinearProblem, exchange: Exchange, key: Key

@@ -132,15 +132,15 @@ class WithReplacement:
         return Plan(tuple(releases), "replace_one", "record", (secret,))
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
-        """Start all models at 0."""
-        learns(self, problem, "zeros", "gradient", "model_constants")
+        """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
+        learns(self, problem, "initial", "gradient", "model_constants")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if (problem.records != self.records).any() or problem.nodes != self.nodes:
             fail("problem", f"{self.nodes} nodes of {self.records} records", problem.records)
         if self.noise_multiplier is not None and problem.model_constants().loss_lipschitz == inf:
             fail("problem", "one of a loss whose gradients are bounded", f"{problem.loss!r}")
-        start = problem.zeros(1).reshape(self.models, -1)
+        start = np.array(problem.initial(key)).reshape(self.models, -1)
         return WithReplacementState(Released(start), np.zeros(self.nodes, dtype=np.int64))
 
     def step(

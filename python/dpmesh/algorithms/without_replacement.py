@@ -35,7 +35,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns
+from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns, started
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.controllers.base import PRIVATE_DECISIONS
 from dpmesh.data import Dataset
@@ -202,17 +202,17 @@ class WithoutReplacement:
         return int(problem.records.max()) // self.batch_size
 
     def init(self, problem: LinearProblem, key: Key) -> WithoutReplacementState:
-        """Start all models at 0."""
+        """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if self.public_data is problem.train:
             fail("public_data", "public records, which no node holds", "those of the nodes")
         if self.epsilon is not None:
             self._constants(problem)
-        local = problem.zeros().reshape(problem.nodes, self.models, -1)
+        local = self._projected(started(problem, key).reshape(problem.nodes, self.models, -1))
         return WithoutReplacementState(
             local=Sensitive(local),
-            released=Released(np.zeros_like(local[0])),
+            released=Released(local[0].copy()),
             used=np.zeros(problem.nodes, dtype=np.int64),
             largest_step=np.zeros(local.shape[:2]),
             controller=self.controller.init(local.shape, key),

@@ -132,7 +132,10 @@ class LinearProblem:
         return params
 
     def initial(self, key: Key) -> FloatArray:
-        """Parameters of one model to start from, shape (1, dim): 0, whatever the key."""
+        """Parameters of one model to start from, shape (1, dim): 0, whatever the key.
+
+        A subclass may return others that depend on none of the nodes' records.
+        """
         return self.zeros(1)
 
     def for_nodes(self, nodes: npt.ArrayLike) -> LinearProblem:
