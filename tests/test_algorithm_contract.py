@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.keys import Key
+from dpmesh.privacy import Plan
 from dpmesh.privacy.door import watched_by
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 
@@ -125,6 +127,8 @@ def test_the_ledger_is_the_plan(algorithm: Any) -> None:
     assert result.privacy.epsilon == algorithm.plan(ROUNDS).cost(DELTA).epsilon
     assert 0 < result.privacy.epsilon < np.inf
     assert algorithm.plan(ROUNDS) == algorithm.plan(ROUNDS)
+    told = json.loads(json.dumps(result.ledger.as_dict()))
+    assert Plan.from_dict(told) == result.ledger
 
 
 @each

@@ -130,6 +130,24 @@ def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
     assert Report.from_dict(json.loads(text)) == told
 
 
+@given(releases)
+def test_a_plan_is_the_same_after_json(releases: list[Release]) -> None:
+    small = Sensitivity(0.1, "l1", "another")
+    others = (
+        Gaussian(0.3).planned(7, small, sampling=FixedSizeSampling(1, 9)),
+        NoNoise().planned(8, Sensitivity(0.0, "l2", "no data")),
+    )
+    whole = replace(plan(*releases, *others), assumptions=("a server", "a secret"))
+    text = json.dumps(whole.as_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(text)) == whole
+
+
+def test_a_plan_tells_each_kind_of_release_once() -> None:
+    told = plan(*(Laplace(2.0).planned(t, ONE, batch=t) for t in range(1000))).as_dict()
+    assert len(told["kinds"]) == 1
+    assert told["releases"][3] == [3, 0, 3]
+
+
 def test_without_a_delta_nodes_pay_pure_epsilons() -> None:
     assert plan(Laplace(0.5).planned(0, ONE, nodes=(1,))).costs_by_node().tolist() == [0.0, 2.0]
 

@@ -175,6 +175,7 @@ def test_a_saved_run_is_read_again(tmp_path) -> None:
     found = dm.experiments.Result.load(tmp_path / "run")
     assert (found.settings, found.traffic) == (whole.settings, whole.traffic)
     assert found.privacy == whole.privacy
+    assert found.ledger == whole.ledger
     assert found.history.records == whole.history.records
     by_node = whole.history.of_nodes("node_accuracy")
     np.testing.assert_array_equal(found.history.of_nodes("node_accuracy"), by_node)

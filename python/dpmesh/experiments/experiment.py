@@ -24,6 +24,7 @@ from dpmesh.experiments.parts import SECTIONS, Maker, entries
 from dpmesh.experiments.settings import Settings
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
 from dpmesh.simulator import History, Network, Run, simulate
@@ -304,6 +305,11 @@ class Result:
     def history(self) -> History:
         """The measurements."""
         return History.from_dicts(self.run["history"])
+
+    @property
+    def ledger(self) -> Plan:
+        """What it released, from which its cost can be computed again."""
+        return Plan.from_dict(self.run["ledger"])
 
     @property
     def traffic(self) -> Traffic:

@@ -6,18 +6,19 @@ the releases that happened; the two must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
+from dpmesh.privacy.sampling import sampling_of
 from dpmesh.privacy.types import NeighboringRelation, Unit
 
 if TYPE_CHECKING:
@@ -83,6 +84,34 @@ class Plan:
     def with_releases(self, releases: Iterable[Release]) -> Plan:
         """Return the same kind of plan with other releases: the ledger of a run."""
         return replace(self, releases=tuple(releases))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types that JSON can hold: each kind of release once."""
+        kinds: dict[tuple[object, ...], int] = {}
+        told: list[dict[str, Any]] = []
+        rows = []
+        for release in self.releases:
+            noise = release.mechanism, release.noise_multiplier, release.sensitivity
+            kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
+            if kind == len(told):
+                told.append({**asdict(release), "round": 0, "batch": None})
+            rows.append([release.round, kind, release.batch])
+        return {
+            "neighboring_relation": self.neighboring_relation,
+            "unit": self.unit,
+            "assumptions": list(self.assumptions),
+            "kinds": told,
+            "releases": rows,  # round, kind, batch
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Plan:
+        """Return the plan that `as_dict` gave."""
+        kinds = [_kind(kind) for kind in told["kinds"]]
+        rows = told["releases"]
+        releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
+        relation, unit = told["neighboring_relation"], told["unit"]
+        return cls(releases, relation, unit, tuple(told["assumptions"]))
 
     def compositions(self) -> list[tuple[Release, ...]]:
         """Return the sequences of releases that one unit's data can touch, each distinct one once.
@@ -170,6 +199,12 @@ class Plan:
         touching = self.touching
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts
+
+
+def _kind(told: Mapping[str, Any]) -> Release:
+    sampled = None if told["sampling"] is None else sampling_of(told["sampling"])
+    bound = Sensitivity(**told["sensitivity"])
+    return Release(**{**told, "sensitivity": bound, "sampling": sampled})
 
 
 MOST_COMBINATIONS = 10_000

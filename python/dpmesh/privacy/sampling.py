@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpmesh._validate import integer, keep_numbers, probability
 from dpmesh.privacy.types import NeighboringRelation
@@ -64,3 +65,8 @@ class FixedSizeSampling:
 
 
 Sampling = PoissonSampling | FixedSizeSampling
+
+
+def sampling_of(told: Mapping[str, Any]) -> Sampling:
+    """Return the sampling whose fields these are."""
+    return PoissonSampling(**told) if "rate" in told else FixedSizeSampling(**told)

@@ -104,6 +104,7 @@ class Run:
             "dpmesh": __version__,
             "settings": self.settings,
             "privacy": self.privacy.as_dict(),
+            "ledger": self.ledger.as_dict(),
             "traffic": self.traffic._asdict(),
             "history": self.history.as_dicts(),
         }
@@ -112,7 +113,7 @@ class Run:
         """Write ``run.json`` and the released models ``released.npy`` into a folder.
 
         The un-noised parameters are not written: a saved run holds nothing that was not released,
-        except the history's measurements.
+        except the history's measurements. `dpmesh.experiments.Result.load` reads ``run.json``.
 
         Raises
         ------
