@@ -133,10 +133,8 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
     Theorem 3 of Liang et al. (see `smooth`) defines them for the first power.
     """
     dim = integer("dim", dim, at_least=1, below=2**63)
-    power = _power(power)
-    if power > 1 and dim >= 2**40:  # its sum would take hours
-        fail("dim", "below 2**40 for a power above 1", dim)
-    sums = _core.effective_dimensions(dim, non_negative("smoothing", smoothing), power)
+    smoothing = non_negative("smoothing", smoothing)
+    sums = _core.effective_dimensions(dim, smoothing, _power(power))
     return EffectiveDimensions(*sums)
 
 
