@@ -107,6 +107,9 @@ pub(super) fn theorem(pair: Pair, improved: bool, orders: &Orders) -> Vec<f64> {
     let at = |n: f64| log_moments[orders.integers.partition_point(|(m, _)| *m < n as usize)];
     let divergence = |&alpha: &f64| {
         let (below, above) = (at(alpha.floor()), at(alpha.ceil()));
+        if above.is_infinite() {
+            return above;
+        }
         (below + alpha.fract() * (above - below)) / (alpha - 1.0)
     };
     orders.alphas.iter().map(divergence).collect()
@@ -181,6 +184,20 @@ fn log_even_moments(sigma: f64, count: usize) -> Vec<f64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn noise_whose_square_is_0_costs_everything() {
+        let pair = Pair {
+            rate: 1e-3,
+            sigma: 1e-170,
+        };
+        let orders = [1.5, 2.0, 7.25, 256.0, 300.5];
+        for improved in [false, true] {
+            let costs = theorem(pair, improved, &Orders::new(&orders));
+            assert_eq!(costs, [f64::INFINITY; 5]);
+        }
+        assert_eq!(dominating_pair(pair, &orders), [f64::INFINITY; 5]);
+    }
 
     proptest! {
         /// The oracle sums over all nodes, close to each other, and looks for no peak.

@@ -12,10 +12,8 @@ pub(super) fn divergences(epsilon: f64, orders: &[f64]) -> Vec<f64> {
 
 fn log_moment(epsilon: f64, alpha: f64) -> f64 {
     let (up, down) = ((alpha - 1.0) * epsilon, -alpha * epsilon);
-    let (log_up, share) = (
-        (alpha / (2.0 * alpha - 1.0)).ln(),
-        (alpha - 1.0) / (2.0 * alpha - 1.0),
-    );
+    let half = alpha - 0.5; // of 2 alpha - 1, which may overflow
+    let (log_up, share) = ((0.5 * alpha / half).ln(), 0.5 * (alpha - 1.0) / half);
     if up > 1.0 {
         ln_1p_sum(share * down.exp() - 1.0, log_up + up)
     } else {
@@ -35,4 +33,17 @@ fn second_order(x: f64) -> f64 {
         sum += term;
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_order_costs_no_less_than_the_one_before() {
+        for epsilon in [1e-300, 1e-9, 1.0, 1e9, 1e300, f64::INFINITY] {
+            let costs = divergences(epsilon, &[2.0, 1e300, f64::MAX]);
+            assert!(costs[0] >= 0.0 && costs.is_sorted(), "{epsilon}: {costs:?}");
+        }
+    }
 }
