@@ -141,9 +141,6 @@ pub fn mix_into<T: Real>(
     out: &mut [T],
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
-    if out.is_empty() {
-        return Ok(());
-    }
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let is_cached = size_of_val(x) <= CACHED;
     let x = Columns::all(x, dim);
@@ -263,9 +260,6 @@ pub fn mix_noisy_into<T: Sample>(
     let width = dim.min((TILE / a.columns.max(1) / CHUNK).max(1) * CHUNK);
     let bounds = Bounds::finite();
     let source = noise.source(Onto::Rows(x, dim), a.columns, dim, Some(&bounds))?;
-    if out.is_empty() {
-        return Ok(());
-    }
     if width == dim {
         let mut sent = vec![T::ZERO; x.len()];
         source.draw(&mut sent, dim, Place::default());
