@@ -422,6 +422,10 @@ def in_order(dataset, nodes: int):
     return np.array_split(np.arange(dataset.records), nodes)
 
 
+def chain(nodes, key, width):
+    return dm.topology.ring(nodes)
+
+
 @dataclass(frozen=True)
 class Alternating:
     scale: float
@@ -467,5 +471,12 @@ def test_only_a_module_that_was_given_is_searched(tmp_path, monkeypatch) -> None
             ValueError, match=r"algorithm\.kind: wanted .*, or one of own_parts, got"
         ):
             Experiment.of(of_mine)
+    text = WITH_OWN.replace('"path"\nclosed = true', '"chain"')
+    with pytest.raises(ValueError, match=r"topology\.kind: wanted a type .*, got chain\(width\)"):
+        Experiment.of(read(write(tmp_path, text), module="own_parts"))
+    text = WITH_OWN.partition("[algorithm]")[0] + '[algorithm]\nkind = "Alternating"\nscale = 1.0'
+    with pytest.raises(ValueError, match=r"line 23: algorithm: wanted an algorithm, with init"):
+        Experiment.of(read(write(tmp_path, text), module="own_parts"))
+    write(tmp_path)
     with pytest.raises(ValueError, match=r"module: wanted .* such as mine, got 'own_parts\.py'"):
         read(path, module="own_parts.py")

@@ -15,7 +15,7 @@ import dpmesh.data as data
 import dpmesh.keys as keys
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import able, fail, integer, probability
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.controllers import DeepQ
@@ -189,6 +189,8 @@ class Experiment:
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
         table, kinds = settings.table("algorithm"), SECTIONS["algorithm"]
         algorithm = settings.make("algorithm", table, kinds, nodes=nodes, clients=nodes)
+        methods = "init", "step", "plan", "parameters"
+        settings.call("algorithm", lambda: able("algorithm", algorithm, "an algorithm", *methods))
         budget = None
         if "budget" in settings.content:
             budget = settings.make("budget", settings.table("budget"), SECTIONS["budget"])

@@ -106,6 +106,9 @@ GIVEN = frozenset(
 )
 """Parameters that other parts of the file determine."""
 
+NUMBERS = ("nodes", "clients")
+"""Parameters that are the number of nodes, if they are left out."""
+
 SHORT = 12
 """A shorter description is not used by itself."""
 
@@ -156,7 +159,7 @@ def entries(make: Maker) -> dict[str, Entry]:
     for name, parameter in inspect.signature(make).parameters.items():
         if name in GIVEN or schema_of(hints.get(name)) is None:
             continue
-        required = parameter.default is parameter.empty and name not in ("nodes", "clients")
+        required = parameter.default is parameter.empty and name not in NUMBERS
         default = None if parameter.default is parameter.empty else parameter.default
         text = texts.get(name, "")
         if len(text) < SHORT:

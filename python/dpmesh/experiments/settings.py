@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from dpmesh._validate import fail, nearest
-from dpmesh.experiments.parts import SECTIONS, Entry, Maker, entries, kinds_of, options_of
+from dpmesh.experiments.parts import (
+    GIVEN,
+    NUMBERS,
+    SECTIONS,
+    Entry,
+    Maker,
+    entries,
+    kinds_of,
+    options_of,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -107,7 +116,7 @@ class Settings:
     ) -> tuple[Maker, dict[str, Any]]:
         """Return which part a table describes, and the arguments that it gives."""
         kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
-        maker = kinds[kind] if kind in kinds else self._own(kind)
+        maker = kinds[kind] if kind in kinds else self._own(path, kind)
         if maker is None:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"
@@ -115,12 +124,18 @@ class Settings:
         rest = {name: value for name, value in table.items() if name != "kind"}
         return maker, self.arguments(path, rest, entries(maker))
 
-    def _own(self, kind: object) -> Maker | None:
+    def _own(self, path: str, kind: object) -> Maker | None:
         """Return what the user's module calls by this name, if it can be called."""
         if self.module is None or not isinstance(kind, str):
             return None
         found: object = getattr(import_module(self.module), kind, None)
-        return found if callable(found) else None
+        if not callable(found):
+            return None
+        for name, parameter in inspect.signature(found).parameters.items():
+            known = name in GIVEN or name in NUMBERS or name in entries(found)
+            if parameter.default is parameter.empty and not known:
+                self.fail(f"{path}.kind", f"wanted a type that a file can give, got {kind}({name})")
+        return found
 
     def make(
         self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker], **given: Any
