@@ -167,8 +167,8 @@ X = np.ones((2, 3))
         (lambda: kernels.mix(np.eye(2), X.astype(complex)), "x: wanted an array of float32 or"),
         (lambda: kernels.mix(np.eye(2), np.empty((2, 0))), "x: wanted at least 1 element"),
         (
-            lambda: _core.mix((np.zeros(1, int), np.zeros(0, int), X[0, :0]), X[:0], None),
-            "dim: wanted at least 1, got 0",
+            lambda: _core.mix((np.zeros(2, int), np.zeros(0, int), X[0, :0]), X[:0], None),
+            "columns: wanted at least 1, got 0",
         ),
         (
             lambda: kernels.mix(np.eye(2), X, out=np.empty((2, 2))),

@@ -71,8 +71,8 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
     /// The matrix of `columns` columns that these slices describe.
     ///
     /// # Errors
-    /// If `indptr` does not rise from 0 to the number of `indices` or has no rows, if there are not as many `weights` as
-    /// `indices`, or if an index is not below `columns`.
+    /// If `indptr` does not rise from 0 to the number of `indices` or has no rows, if there are no columns or not as many
+    /// `weights` as `indices`, or if an index is not below `columns`.
     pub fn new(
         indptr: &'a [I],
         indices: &'a [I],
@@ -82,6 +82,9 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
         same_len("weights", weights.len(), indices.len())?;
         if indptr.len() == 1 {
             return Err(KernelError::new("indptr", "at least 1 row", "none"));
+        }
+        if columns == 0 {
+            return Err(KernelError::new("columns", "at least 1", 0));
         }
         let ends = [indptr.first(), indptr.last()].map(|end| end.map(|end| end.position()));
         if ends != [Some(0), Some(indices.len())] || !indptr.is_sorted() {

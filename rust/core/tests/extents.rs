@@ -79,19 +79,8 @@ fn matrices_with_columns_that_nothing_has() {
             assert!(mix_noisy_into(&matrix, &[], dim, &noise, &mut []).is_err());
         }
     }
-    let no_columns = MixingMatrix::<f32, usize>::new(&[0, 0], &[], &[], 0).unwrap();
-    for dim in [1, 40, 200_000] {
-        let mut out = vec![1.0; dim];
-        assert_eq!(
-            mix_noisy_into(&no_columns, &[], dim, &noise, &mut out),
-            Ok(())
-        );
-        assert_eq!(out, vec![0.0; dim]);
-    }
-    for dim in HUGE {
-        let error = mix_noisy_into(&no_columns, &[], dim, &noise, &mut []).unwrap_err();
-        assert!(["dim", "out"].contains(&error.argument), "{error}");
-    }
+    let error = MixingMatrix::<f32, usize>::new(&[0, 0], &[], &[], 0).unwrap_err();
+    assert_eq!(error.argument, "columns");
 }
 
 #[test]
