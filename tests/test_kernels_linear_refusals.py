@@ -49,6 +49,8 @@ TWICE = sparse.csr_array((np.ones(2), [0, 0], [0, 2, 2, 2]), shape=(3, 2))
         ),
         ((W, X, Y, B, "hinge"), {"divide_by": 0}, "divide_by: wanted a finite .* greater than 0"),
         ((W, X, Y, B, "hinge"), {"clipping_norm": np.inf}, "clipping_norm: wanted a finite number"),
+        # the squares of gradients of 1e-170 vanish, so that they would not be clipped
+        ((W, X, Y, B, "hinge"), {"clipping_norm": 1e-200}, "clipping_norm: .* at least 1e-30, got"),
         ((W, X, Y, B, "hinge"), {"norm": "l0"}, "norm: wanted one of 'l1', 'l2', got 'l0'"),
         ((W, X, Y, B, "hinge"), {"out": np.zeros(2)}, r"out: wanted an array of .*\(1, 2\), got"),
     ],

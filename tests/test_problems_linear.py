@@ -167,6 +167,7 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
             "feature_norm: wanted at least the norm of every record, got",
         ),
         ({"feature_norm": np.nan}, "feature_norm: wanted a finite number, got nan"),
+        ({"label_bound": np.nan}, "label_bound: wanted a finite number, got nan"),
         ({"label_bound": 0, "loss": "squared"}, "label_bound: wanted a finite number greater"),
     ],
 )

@@ -152,6 +152,8 @@ class WithoutReplacement:
         if self.model_radius is not None:
             positive("model_radius", self.model_radius)
         probability("arrival_rate", self.arrival_rate, zero=False)
+        if self.public_data is not None:
+            able("public_data", self.public_data, "a Dataset, or None", "take")
 
     @property
     def mechanism(self) -> Mechanism:

@@ -76,7 +76,7 @@ def linear_gradient(
         Factor of ``|w|^2 / 2``, which is added after the division.
     clipping_norm
         Largest norm of the gradient of one record's loss, over all the models of a node together
-        (their joint norm): what one record can contribute, before the division.
+        (their joint norm), at least 1e-30: what one record can contribute, before the division.
     norm
         ``"l2"`` or ``"l1"``: the norm that `clipping_norm` bounds.
     divide_by

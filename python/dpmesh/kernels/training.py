@@ -48,7 +48,7 @@ def linear_training(
     step_size
         Of all steps, at least 0.
     radius
-        L2 distance from `start` that no model exceeds, greater than 0.
+        L2 distance from `start` that no model exceeds, at least 1e-30.
     form
         How it is computed: ``"direct"`` updates the parameters, ``"span"`` their coefficients in
         the span of the node's records, by the records' Gram matrix. Both agree up to rounding; None

@@ -89,6 +89,7 @@ class LinearProblem:
         elif self.loss == "softmax":
             fail("classes", "the number of classes for the loss 'softmax'", None)
         non_negative("regularization", self.regularization)
+        positive("label_bound", self.label_bound)
         starts, order = flat_partition(self.partition, self.train.records)
         object.__setattr__(self, "_order", order)
         object.__setattr__(self, "_starts", starts)
@@ -350,7 +351,7 @@ class LinearProblem:
             if labels.dtype != np.int64:
                 fail(argument, wanted, f"labels of {labels.dtype}")
         elif self.loss == "squared":
-            bound = positive("label_bound", self.label_bound)
+            bound = self.label_bound
             wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
         else:
             wanted = "labels of -1 and +1 (see Dataset.relabelled, or data.positive in a file)"

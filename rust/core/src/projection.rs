@@ -36,6 +36,15 @@ const SHORT: usize = 64;
 /// `f32` row have too few digits to stay within.
 const SMALLEST_BOUND: f64 = 1e-30;
 
+/// Fails unless rows can be clipped to this norm.
+pub(crate) fn check_bound(argument: &'static str, bound: f64) -> Result<(), KernelError> {
+    if bound.is_finite() && bound >= SMALLEST_BOUND {
+        return Ok(());
+    }
+    let wanted = format!("a finite number of at least {SMALLEST_BOUND:e}");
+    Err(KernelError::new(argument, wanted, format!("{bound:e}")))
+}
+
 /// The norm of one row, summed in `f64`; NaN or infinite exactly if an element is, or if the sum overflows.
 pub fn norm<T: Real>(row: &[T], kind: Norm) -> f64 {
     kind.root(outlined_sum(row, kind))
@@ -181,10 +190,7 @@ fn finite_norms<T: Real>(
     kind: Norm,
     bound: f64,
 ) -> Result<Vec<f64>, KernelError> {
-    if !(bound.is_finite() && bound >= SMALLEST_BOUND) {
-        let wanted = format!("a finite number of at least {SMALLEST_BOUND:e}");
-        return Err(KernelError::new("bound", wanted, format!("{bound:e}")));
-    }
+    check_bound("bound", bound)?;
     let mut norms = vec![0.0; rows("x", x.len(), dim)?];
     row_norms_into(x, dim, kind, &mut norms)?;
     match norms.iter().position(|n| !n.is_finite()) {

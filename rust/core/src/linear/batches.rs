@@ -1,7 +1,7 @@
 //! Which records a node works on, and how their losses are combined.
 
 use crate::error::{non_negative, positive};
-use crate::projection::Norm;
+use crate::projection::{Norm, check_bound};
 use crate::{KernelError, Real};
 
 /// The mini-batch of each node.
@@ -114,13 +114,13 @@ impl Averaging {
 pub struct Clipping {
     /// Which norm.
     pub norm: Norm,
-    /// Its largest value.
+    /// Its largest value, at least 1e-30: the squares of far smaller gradients vanish.
     pub bound: f64,
 }
 
 impl Clipping {
     pub(super) fn check(&self) -> Result<(), KernelError> {
-        positive("clipping_norm", self.bound)
+        check_bound("clipping_norm", self.bound)
     }
 
     /// The factor that clips a gradient of this norm; NaN for a norm that is not finite.

@@ -8,10 +8,10 @@ use super::model::RECORDS_PER_BLOCK;
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
-use crate::error::{non_negative, positive, same_len};
+use crate::error::{non_negative, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, for_each_group_or_within};
-use crate::projection::{Norm, inlined_norm, sum_of_powers};
+use crate::projection::{Norm, check_bound, inlined_norm, sum_of_powers};
 use crate::{KernelError, Real};
 
 /// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones
@@ -36,7 +36,7 @@ impl Step<'_> {
             non_negative("step_size", size)?;
         }
         self.radius
-            .map_or(Ok(()), |radius| positive("radius", radius))
+            .map_or(Ok(()), |radius| check_bound("radius", radius))
     }
 
     #[inline(always)]

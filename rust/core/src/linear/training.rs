@@ -12,10 +12,10 @@
 use super::scratch::{Scratch, on_lines};
 use super::vectors::{distance, scale_in_place, scale_into};
 use super::{Averaging, Batches, Dense, Features, LinearModel};
-use crate::error::{non_negative, positive, same_len};
+use crate::error::{non_negative, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, for_each, is_serial};
-use crate::projection::{Norm, norm};
+use crate::projection::{Norm, check_bound, norm};
 use crate::{KernelError, Real};
 
 /// Largest number of records whose Gram matrix a thread holds.
@@ -99,7 +99,7 @@ impl<F: Features> LinearModel<'_, F> {
         losses: &mut [f64],
     ) -> Result<(), KernelError> {
         non_negative("step_size", training.step_size)?;
-        positive("radius", training.radius)?;
+        check_bound("radius", training.radius)?;
         training.averaging.check()?;
         same_len("start", start.len(), self.dim())?;
         same_len("moves", moves.len(), walks.nodes() * self.dim())?;
