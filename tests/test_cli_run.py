@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_experiments import OWN, TEXT, WITH_OWN, write
+from test_experiments import TEXT, write
+from test_experiments_module import OWN, WITH_OWN
 from test_simulate_budget import Spendthrift
 
 from dpmesh.experiments import Result
