@@ -56,6 +56,26 @@ def test_equals_a_loop(M, K, d, n, b, z, seed) -> None:
     assert turns == [2 * n // b] * M
 
 
+class Pretrained(dm.LinearProblem):
+    """Starts from models of public data, in float64 whatever the records' type."""
+
+    def initial(self, key: dm.Key) -> np.ndarray:
+        return np.full((1, self.dim), 0.25)
+
+
+def test_models_start_where_the_problem_says_in_the_type_of_the_records() -> None:
+    plain = make_problem([4, 4], 2, 3)
+    train = replace(plain.train, features=plain.train.features.astype(np.float32))
+    settings = {"classes": plain.classes, "feature_norm": 1.0}
+    own = Pretrained(train, plain.partition, plain.loss, **settings)
+    algorithm = WithReplacement(2, 4, None, 3, 2)
+    start = algorithm.init(own, dm.Key.seeded(0)).released
+    np.testing.assert_array_equal(start, np.full((3, 2), 0.25))
+    run = dm.simulate(algorithm, own, rounds=1, metrics=[])
+    assert run.released.dtype == np.float32
+    assert np.abs(run.released - 0.25).max() < 1.01  # one step of at most 1
+
+
 @pytest.mark.parametrize("t", [0, 8])
 def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: int) -> None:
     """The standard deviation of n draws is within 6 sqrt(1 / 2n) of itself: false alarm 2e-9."""

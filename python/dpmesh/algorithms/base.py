@@ -113,9 +113,9 @@ def learns(algorithm: object, problem: object, *methods: str) -> None:
     able("problem", problem, wanted, *methods)
 
 
-def started(problem: Any, key: Key) -> Floats:
-    """Return the start of every node, shape (nodes, dim): what `problem.initial` says."""
-    models: Floats = problem.zeros()
+def started(problem: Any, key: Key, nodes: int | None = None) -> Floats:
+    """Return the start of all nodes, or of so many, shape (nodes, dim): `problem.initial`."""
+    models: Floats = problem.zeros(nodes)
     models[:] = problem.initial(key)
     return models
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -133,14 +133,14 @@ class WithReplacement:
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
         """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
-        learns(self, problem, "initial", "gradient", "model_constants")
+        learns(self, problem, "zeros", "initial", "gradient", "model_constants")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if (problem.records != self.records).any() or problem.nodes != self.nodes:
             fail("problem", f"{self.nodes} nodes of {self.records} records", problem.records)
         if self.noise_multiplier is not None and problem.model_constants().loss_lipschitz == inf:
             fail("problem", "one of a loss whose gradients are bounded", f"{problem.loss!r}")
-        start = np.array(problem.initial(key)).reshape(self.models, -1)
+        start = started(problem, key, 1).reshape(self.models, -1)
         return WithReplacementState(Released(start), np.zeros(self.nodes, dtype=np.int64))
 
     def step(
