@@ -78,3 +78,11 @@ def test_every_node_has_released_what_it_released(
 def test_an_unplanned_release_of_all_ranks_is_one() -> None:
     whole = Laplace(3.0).planned(0, ONE, nodes=(1, 2, 5))
     assert assembled(dealt([whole], [0, 0, 1, 1, 1, 2, 2], 3), []) == (whole,)
+
+
+def test_a_rank_that_names_no_nodes_released_from_all_of_its_own() -> None:
+    """Others of its kind, that name theirs, are not all there is."""
+    one = Laplace(3.0).planned(0, ONE, nodes=(5,))
+    unnamed = replace(one, nodes=None)
+    assert assembled([[unnamed], [one]], []) == (unnamed,)
+    assert assembled([[unnamed], [one]], [one]) == (one, unnamed)

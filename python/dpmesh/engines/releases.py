@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from dpmesh.privacy.events import Release
 
@@ -40,12 +40,10 @@ def assembled(
 
 
 def _piece(releases: list[Release], whole: Release) -> Release | None:
-    """Return the first release that equals `whole` except for its nodes."""
+    """Return the first release that is `whole`, or that of some of the nodes that it names."""
     for piece in releases:
-        nodes = whole.nodes if piece.nodes is None or whole.nodes is None else piece.nodes
-        if replace(piece, nodes=nodes) == replace(whole, nodes=nodes) and (
-            piece.nodes is None or set(piece.nodes) <= set(whole.nodes or ())
-        ):
+        is_part = piece.nodes and whole.nodes and set(piece.nodes) <= set(whole.nodes)
+        if piece == whole or (is_part and replace(piece, nodes=whole.nodes) == whole):
             return piece
     return None
 
@@ -60,6 +58,8 @@ def _merged(left: list[list[Release]]) -> list[Release]:
     merged = []
     for kind, by_rank in kinds.items():
         for pieces in zip_longest(*by_rank):
-            nodes = sorted(node for piece in pieces if piece for node in piece.nodes or ())
-            merged.append(replace(kind, nodes=tuple(nodes) or None))
+            found = [piece.nodes for piece in pieces if piece]
+            named = [nodes for nodes in found if nodes is not None]
+            unnamed = len(named) < len(found)
+            merged.append(replace(kind, nodes=None if unnamed else tuple(sorted(chain(*named)))))
     return sorted(merged, key=lambda release: min(release.nodes or (-1,)))
