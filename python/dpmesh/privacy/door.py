@@ -72,7 +72,7 @@ DOOR: ContextVar[Door] = ContextVar("door", default=_NOBODY)
 
 
 def door_of(round: int) -> Door:
-    """Return the door of this thread or task; outside of a run, one for a single release."""
+    """Return the door of this thread or task; outside of a run, with the draws of one release."""
     door = DOOR.get()
     return door if door.draws is not None else door._replace(draws=Draws(round, seeded=True))
 

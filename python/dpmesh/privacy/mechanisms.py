@@ -33,7 +33,7 @@ from dpmesh.kernels._rows import node_ids
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import Door, Passage, door_of, share_memory
+from dpmesh.privacy.door import DOOR, Door, Passage, door_of, share_memory
 from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
 from dpmesh.privacy.rounding import check_scale, fail_for_length, longest_row, precision_of
@@ -211,7 +211,8 @@ class Mechanism(ABC):
         """
         record = self.planned(round, sensitivity, batch, sampling, nodes)
         inside = _rows(values)
-        depends, door = sensitivity.bound > 0, door_of(round)
+        depends = sensitivity.bound > 0
+        door = DOOR.get() if self.compressor is None else door_of(round)
         noisy = depends and self.law != "none"
         if not (noisy and self._is_checked_by_noise):
             _check_finite(inside)
