@@ -204,7 +204,7 @@ def test_oracle_complexity_is_the_shortest_horizon_whose_bound_suffices(goal: fl
     assert samples == rounds * SLOW.schedules(rounds).sample_size(1)
 
 
-def test_oracle_complexity_grows_with_the_exponent_of_theorem_4() -> None:
+def test_the_exponent_of_complexity_is_that_of_theorem_4() -> None:
     """Of a gap that is the rate itself, N = phi^(-1 / theta) and N^(1 + gamma) samples."""
     assert P1.complexity_exponent == pytest.approx(1.85 / 0.4)
     assert replace(P1, noise=0.25).complexity_exponent == np.inf  # theta = 0

@@ -181,7 +181,7 @@ def against_epsilon(
     Raises
     ------
     ValueError
-        If a group holds no runs, one lacks the metric, a group is empty, or an epsilon is 0.
+        If a group is empty or holds something else, a run lacks the metric, or an epsilon is 0.
     """
     ends: list[tuple[str, dict[float, list[float]]]] = []
     promises = {}
@@ -200,7 +200,7 @@ def against_epsilon(
         ends.append((label, dict(sorted(by_epsilon.items()))))
     ax = _axes(ax)
     every = sorted({epsilon for _, found in ends for epsilon in found})
-    places = dict(zip(every, _over_epsilon(ax, np.array(every)), strict=True))
+    places = dict(zip(every, _over_epsilon(ax, "groups", np.array(every)), strict=True))
     differ = len(set(promises.values())) > 1
     for i, (label, found) in enumerate(ends):
         values = list(found.values())
@@ -251,7 +251,7 @@ def tradeoff(
         got = f"lengths {len(eps)}, {len(value)}, {len(size)}"
         fail("epsilons", "as many epsilons, values and megabytes, at least 1", got)
     area = 30 + 220 * size / max(size.max(), 1e-300)
-    at = _over_epsilon(ax, eps)
+    at = _over_epsilon(ax, "epsilons", eps)
     ax.scatter(at, value, s=area, color=COLOURS[0], alpha=0.55, edgecolor="white")
     text = f"dots: {size.min():.3g} to {size.max():.3g} MB" if np.ptp(size) else f"{size[0]:.3g} MB"
     ax.set_title(text, fontsize="small", loc="right")
@@ -310,10 +310,12 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
 
 
-def _over_epsilon(ax: Axes, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _over_epsilon(
+    ax: Axes, argument: str, epsilons: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Mark epsilons below a logarithmic axis, and return where they are."""
     if not (epsilons > 0).all():
-        fail("epsilons", "positive numbers", epsilons[~(epsilons > 0)][0])
+        fail(argument, "positive epsilons", epsilons[~(epsilons > 0)][0])
     finite = np.isfinite(epsilons)
     last = 10 * epsilons[finite].max() if finite.any() else 1.0
     ax.set_xscale("log")

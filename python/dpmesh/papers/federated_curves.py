@@ -75,7 +75,7 @@ def figure2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     output = Output(folder, "federated-figure2")
     output.records(points)
     output.text(as_text(points))
-    output.figure(drawn(points))
+    output.figure(draw(points))
     return output.files
 
 
@@ -134,7 +134,7 @@ def as_text(points: list[Point]) -> str:
     return "\n".join(lines)
 
 
-def drawn(points: list[Point]) -> Figure:
+def draw(points: list[Point]) -> Figure:
     """Draw loss and accuracy over the rounds; needs the extra ``plots``."""
     from matplotlib.figure import Figure
 

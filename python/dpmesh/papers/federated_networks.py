@@ -351,11 +351,11 @@ def _written(folder: Path, name: str, cells: list[Cell], what: str, x: str) -> l
     title = f"{name}: test accuracy (%) beside the paper's."
     lines = [title, *reasons[what], "", *map(in_words, cells)]
     output.text("\n".join(lines))
-    output.figure(_drawn(cells, x))
+    output.figure(_draw(cells, x))
     return output.files
 
 
-def _drawn(cells: list[Cell], x: str) -> Any:
+def _draw(cells: list[Cell], x: str) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -61,7 +61,7 @@ def figure4(folder: Path, *, tell: Tell = print) -> list[Path]:
     output = Output(folder, "federated-figure4")
     output.records(points)
     output.text(as_text(points))
-    output.figure(drawn(points))
+    output.figure(draw(points))
     return output.files
 
 
@@ -105,7 +105,7 @@ def as_text(points: list[Point]) -> str:
     return "\n".join([*lines, *(in_words(points, *run) for run in runs)])
 
 
-def drawn(points: list[Point]) -> Figure:
+def draw(points: list[Point]) -> Figure:
     """Draw accuracy over the rounds; needs the extra ``plots``."""
     from matplotlib.figure import Figure
 
