@@ -289,6 +289,8 @@ def test_where_nothing_fits_the_reason_is_named(changes, message: str) -> None:
             "gap: wanted one that the bound reaches within 100 rounds, got 1e-09",
         ),
         (lambda: FLAT.oracle_complexity(SLOW, 0.0), "gap: wanted .* greater than 0, got 0"),
+        (lambda: FLAT.oracle_complexity(0.3, 1.0), "powers: wanted power laws, .*, got 0.3"),
+        (lambda: FLAT.gap(SLOW, 10), "schedules: wanted schedules, such as .*, got Powers"),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:

@@ -101,6 +101,11 @@ def test_epsilons_of_different_promises_are_told_apart() -> None:
     ax = plots.against_epsilon({"gossip": [spent(1.0, 0.2)], "server": [user]})
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == ["gossip (replace-one, record)", "server (add-remove, user)"]
+    loose = spent(1.0, 0.2)
+    loose.privacy = replace(loose.privacy, delta=0.01)
+    ax = plots.against_epsilon({"same": [spent(1.0, 0.2)], "mixed": [spent(2.0, 0.5), loose]})
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["same (delta 1e-05)", "mixed (delta 1e-05; delta 0.01)"]
 
 
 def test_a_legend_tells_only_curves_apart_that_differ() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -161,8 +162,8 @@ def against_epsilon(
 ) -> Axes:
     """Draw what privacy buys: a metric at the end of runs against the epsilon of their reports.
 
-    Of runs with the same epsilon, to three digits, these are the mean, and a bar from the least to
-    the largest. Where the runs' reports promise different things, the legend says which.
+    Runs with the same epsilon, to three digits, are drawn as their mean, with a bar from the least
+    to the largest. Where reports differ in relation, unit or delta, the legend says which is whose.
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def against_epsilon(
         If a group is empty or holds something else, a run lacks the metric, or an epsilon is 0.
     """
     ends: list[tuple[str, dict[float, list[float]]]] = []
-    promises = {}
+    promises: dict[str, dict[tuple[str, ...], None]] = defaultdict(dict)  # each once, in order
     for label, runs in groups.items():
         instance("groups", runs, "a list of runs for each label", Sequence)
         if not runs:
@@ -195,19 +196,20 @@ def against_epsilon(
                 fail(f"{label!r}", "runs, with privacy and history", type(run).__name__)
             epsilon = float(rounded_up(run.privacy.epsilon, 3))
             by_epsilon[epsilon].append(float(run.history[metric][-1]))
-            relation = run.privacy.neighboring_relation.replace("_", "-")
-            promises[label] = f"{relation}, {run.privacy.unit}"
+            promises[label][_promise(run.privacy)] = None
         ends.append((label, dict(sorted(by_epsilon.items()))))
     ax = _axes(ax)
     every = sorted({epsilon for _, found in ends for epsilon in found})
     places = dict(zip(every, _over_epsilon(ax, "groups", np.array(every)), strict=True))
-    differ = len(set(promises.values())) > 1
+    aspects = zip(*(promise for told in promises.values() for promise in told), strict=True)
+    differing = [len(set(aspect)) > 1 for aspect in aspects]
     for i, (label, found) in enumerate(ends):
         values = list(found.values())
         means = [float(np.mean(some)) for some in values]
         below = [mean - min(some) for mean, some in zip(means, values, strict=True)]
         above = [max(some) - mean for mean, some in zip(means, values, strict=True)]
-        name = f"{label} ({promises[label]})" if differ else label
+        told = [", ".join(compress(promise, differing)) for promise in promises[label]]
+        name = f"{label} ({'; '.join(told)})" if any(differing) else label
         at = [places[epsilon] for epsilon in found]
         ax.errorbar(at, means, [below, above], marker="o", capsize=3, label=name, **_look(i))
     return _finished(ax, "epsilon", metric, curves=len(ends))
@@ -325,6 +327,11 @@ def _over_epsilon(
         ax.set_xticks([*map(float, marks), *none.values()], labels=[*marks, *none])
         ax.minorticks_off()
     return np.where(finite, epsilons, last)
+
+
+def _promise(report: Report) -> tuple[str, ...]:
+    """Return what an epsilon is about."""
+    return report.neighboring_relation.replace("_", "-"), report.unit, f"delta {report.delta:g}"
 
 
 def _look(i: int) -> dict[str, Any]:

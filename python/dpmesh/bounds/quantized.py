@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import (
     fail,
+    instance,
     integer,
     keep_numbers,
     non_negative,
@@ -124,6 +125,7 @@ class Landscape:
             If an argument is out of its range, or the step sizes are too large for the
             inequalities.
         """
+        instance("schedules", schedules, "schedules, such as powers.schedules(rounds)", Schedules)
         share = 1.0 if failure is None else probability("failure", failure, zero=False)
         wrong = self.step_sizes_too_large(schedules)
         if wrong:
@@ -149,6 +151,7 @@ class Landscape:
         ValueError
             If an argument is out of its range, or the bound does not reach `gap`.
         """
+        instance("powers", powers, "power laws, such as advise(..).powers", Powers)
         goal, most = positive("gap", gap), integer("most_rounds", most_rounds, at_least=1)
 
         def reached(rounds: int) -> bool:
