@@ -95,6 +95,28 @@ def test_it_starts_where_the_problem_says(algorithm: Any) -> None:
     assert not algorithm.parameters(algorithm.init(plain, key)).any()
 
 
+@each
+def test_a_start_takes_the_type_of_the_records(algorithm: Any) -> None:
+    plain = make_problem()
+    train = dm.Dataset(plain.train.features.astype(np.float32), plain.train.labels)
+    own = Pretrained(train, plain.partition, plain.loss, feature_norm=1.0)
+    assert run(algorithm, problem=own).parameters.dtype == np.float32
+
+
+@pytest.mark.parametrize("start", [np.zeros((NODES, DIM)), np.zeros((1, 1)), [[np.nan] * DIM], 0.0])
+@each
+def test_a_start_that_is_no_model_is_named(algorithm: Any, start: Any) -> None:
+    plain = make_problem()
+
+    class Other(dm.LinearProblem):
+        def initial(self, key: Key) -> Any:
+            return start
+
+    own = Other(plain.train, plain.partition, plain.loss, feature_norm=1.0)
+    with pytest.raises(ValueError, match="initial: wanted "):
+        algorithm.init(own, Key.seeded(0))
+
+
 def test_a_start_beyond_the_ball_is_projected_where_gradients_are_bounded_only_there() -> None:
     plain = make_problem()
     own = Pretrained(plain.train, plain.partition, plain.loss, feature_norm=1.0)

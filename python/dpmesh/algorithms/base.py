@@ -10,6 +10,7 @@ the nodes on the first axis; randomness comes in through `key`, and a state neve
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -17,11 +18,14 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import able
+import dpmesh.kernels as kernels
+from dpmesh._arrays import floats
+from dpmesh._validate import able, fail
 from dpmesh.keys import Key
 from dpmesh.privacy.events import Release
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released
+from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
@@ -113,10 +117,24 @@ def learns(algorithm: object, problem: object, *methods: str) -> None:
     able("problem", problem, wanted, *methods)
 
 
-def started(problem: Any, key: Key, nodes: int | None = None) -> Floats:
-    """Return the start of all nodes, or of so many, shape (nodes, dim): `problem.initial`."""
-    models: Floats = problem.zeros(nodes)
-    models[:] = problem.initial(key)
+def started(problem: Any, key: Key, nodes: int) -> Floats:
+    """Return copies of the model that `problem.initial` returns, shape (nodes, dim).
+
+    Those of a `LinearProblem` take the type of its records.
+
+    Raises
+    ------
+    ValueError
+        If it returns anything but one model of finite numbers.
+    """
+    model = floats("initial", problem.initial(key), ndim=2)
+    linear = isinstance(problem, LinearProblem)
+    models: Floats = problem.zeros(nodes) if linear else np.repeat(model, nodes, axis=0)
+    shape = (1, models.shape[1])
+    if model.shape != shape or not kernels.all_finite(model):
+        got = f"shape {model.shape}: {reprlib.repr(model)}"
+        fail("initial", f"one model of finite numbers, shape {shape}", got)
+    models[:] = model
     return models
 
 

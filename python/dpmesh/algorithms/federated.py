@@ -29,7 +29,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
@@ -243,7 +243,7 @@ class FederatedLearning:
         learns(self, problem, "initial", "records_of", "local_training")
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
-        return self.start_from(Released(np.array(problem.initial(key))))
+        return self.start_from(Released(started(problem, key, 1)))
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""

@@ -96,7 +96,7 @@ class GradientDescent:
         if problem.records.min() < self.records:
             wanted = f"at most {problem.records.min()}, the records of the poorest node"
             fail("records", wanted, self.records)
-        return GradientDescentState(Sensitive(started(problem, key)))
+        return GradientDescentState(Sensitive(started(problem, key, problem.nodes)))
 
     def step(
         self,

@@ -194,7 +194,7 @@ class OnlineLearning:
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
-        return OnlineState(Sensitive(started(problem, key)))
+        return OnlineState(Sensitive(started(problem, key, problem.nodes)))
 
     def step(
         self, state: OnlineState, round: int, problem: LinearProblem, exchange: Exchange, key: Key

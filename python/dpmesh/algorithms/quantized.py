@@ -37,7 +37,7 @@ from dpmesh._validate import (
     positive,
     positive_or_infinite,
 )
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns
+from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
 from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
@@ -252,7 +252,7 @@ class QuantizedGossip:
         """Start all nodes at the same point."""
         learns(self, problem, "initial", "records_of", "gradient", "objective")
         self._check(problem)
-        x = np.repeat(problem.initial(key), problem.nodes, axis=0)
+        x = started(problem, key, problem.nodes)
         return QuantizedState(Sensitive(x), 0.0)
 
     def step(

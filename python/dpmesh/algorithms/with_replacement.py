@@ -133,7 +133,7 @@ class WithReplacement:
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
         """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
-        learns(self, problem, "zeros", "initial", "gradient", "model_constants")
+        learns(self, problem, "initial", "gradient", "model_constants")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if (problem.records != self.records).any() or problem.nodes != self.nodes:

@@ -211,7 +211,8 @@ class WithoutReplacement:
             fail("public_data", "public records, which no node holds", "those of the nodes")
         if self.epsilon is not None:
             self._constants(problem)
-        local = self._projected(started(problem, key).reshape(problem.nodes, self.models, -1))
+        start = started(problem, key, problem.nodes)
+        local = self._projected(start.reshape(problem.nodes, self.models, -1))
         return WithoutReplacementState(
             local=Sensitive(local),
             released=Released(local[0].copy()),

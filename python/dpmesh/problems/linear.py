@@ -135,7 +135,7 @@ class LinearProblem:
     def initial(self, key: Key) -> FloatArray:
         """Parameters of one model to start from, shape (1, dim): 0, whatever the key.
 
-        A subclass may return others, of the records' type, that depend on none of the nodes' ones.
+        A subclass may return others that depend on none of the nodes' records.
         """
         return self.zeros(1)
 
