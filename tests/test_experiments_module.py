@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -92,5 +93,6 @@ def test_only_a_module_that_was_given_is_searched(tmp_path, monkeypatch) -> None
     with pytest.raises(ValueError, match=r"line 23: algorithm: wanted an algorithm, with init"):
         Experiment.of(read(write(tmp_path, text), module="own_parts"))
     write(tmp_path)
-    with pytest.raises(ValueError, match=r"module: wanted .* such as mine, got 'own_parts\.py'"):
-        read(path, module="own_parts.py")
+    for name in ("own_parts.py", "no_folder.own_parts", ".own_parts", "./own_parts", ""):
+        with pytest.raises(ValueError, match=rf"module: wanted .* mine, got '{re.escape(name)}'"):
+            read(path, module=name)

@@ -217,12 +217,15 @@ def read(path: str | Path, module: str | None = None) -> Settings:
         If it cannot be read.
     """
     if module is not None:
+        wanted = "the name of one that can be imported, such as mine"
+        if not all(part.isidentifier() for part in module.split(".")):
+            fail("module", wanted, repr(module))
         try:
             import_module(module)
         except ModuleNotFoundError as error:
-            if error.name != module:  # it is there, and misses another
+            if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses another
                 raise
-            fail("module", "the name of one that can be imported, such as mine", repr(module))
+            fail("module", wanted, repr(module))
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
