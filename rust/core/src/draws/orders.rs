@@ -22,10 +22,12 @@ const FEW: usize = 128;
 const AT_ONCE: usize = 1 << 20;
 
 /// Fills each row of `size` elements of `out` with a sample without replacement of the numbers below its count,
-/// ascending: the places of the smallest of that count of uniform numbers, those of [`uniform_into`](super::uniform_into) in `f64`.
+/// ascending: the places of the smallest of that count of uniform numbers, those of
+/// [`uniform_into`](super::uniform_into) in `f64`.
 ///
 /// # Errors
-/// As [`uniform_into`](super::uniform_into), and if there is not one count for each row or one of them is less than `size`.
+/// As [`uniform_into`](super::uniform_into), and if there is not one count for each row or one of them is less than
+/// `size`.
 pub fn sample_into(
     counts: &[i64],
     stream: &Stream,
@@ -74,8 +76,8 @@ pub struct Rows<'a> {
 /// of [`uniform_into`](super::uniform_into) in `f64`.
 ///
 /// # Errors
-/// As [`uniform_into`](super::uniform_into), and if `indptr` does not rise from 0 to the number of values, there is not one length for each
-/// row, the lengths do not add up to that of `out`, or an empty row is to give a value.
+/// As [`uniform_into`](super::uniform_into), and if `indptr` does not rise from 0 to the number of values, there is not
+/// one length for each row, the lengths do not add up to that of `out`, or an empty row is to give a value.
 pub fn shuffle_into(
     rows: Rows<'_>,
     lengths: &[i64],
