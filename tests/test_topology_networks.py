@@ -247,6 +247,10 @@ def test_descriptions_say_what_the_network_is() -> None:
         (lambda: topology.shuffled(topology.ring(3), key=1), "key: wanted a Key, such as .* 1"),
         (lambda: topology.edge_dropping("ring", 0.5, key=KEY), "base: wanted a network, .* 'ring'"),
         (lambda: topology.shuffled(np.eye(2), key=KEY), "base: wanted a network, .*, got array"),
+        (
+            lambda: topology.from_networkx(nx.path_graph(3), nodelist=3),
+            "nodelist: wanted an order of the graph's nodes, .* got 3",
+        ),
         (lambda: topology.Varying(np.nan, print, "x"), "nodes: wanted an integer .* 1, got nan"),
         (lambda: topology.Varying(4, np.eye(4), "x"), "draw: wanted a function of the round, got"),
         (lambda: topology.cycle([np.eye(2)]), "matrices: wanted mixing matrices, got array"),

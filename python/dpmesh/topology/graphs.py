@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Hashable, Iterable
+from types import NoneType
 
 import networkx as nx
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.keys import Key
 from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.topology import Static
@@ -52,6 +53,8 @@ def from_networkx(
         fail("graph", "an undirected networkx graph", type(graph).__name__)
     if not len(graph):
         fail("graph", "at least 1 node", "none")
+    wanted = "an order of the graph's nodes, such as sorted(graph)"
+    instance("nodelist", nodelist, wanted, Iterable, NoneType)
     order = [*(graph if nodelist is None else nodelist)]
     found = {node for node in order if node in graph}
     if not len(found) == len(order) == len(graph):
