@@ -16,12 +16,12 @@ import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray, integers
+from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, integer, positive
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import DenseProblem, IndexArrays
+from dpmesh.problems.partition import DenseProblem, IndexArrays, shares_of
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -149,10 +149,7 @@ class JaxProblem(DenseProblem):
 
     def for_nodes(self, nodes: npt.ArrayLike) -> JaxProblem:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
-        chosen = integers("nodes", nodes, ndim=1)
-        if not chosen.size or chosen.min() < 0 or chosen.max() >= self.nodes:
-            fail("nodes", f"at least 1 node, all from 0 to {self.nodes - 1}", chosen)
-        return replace(self, partition=tuple(self.partition[node] for node in chosen))
+        return replace(self, partition=shares_of(self.partition, nodes))
 
     def gradient(
         self, params: FloatArray, batches: Ragged, *, clipping_norm: float | None = None

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray, integers
+from dpmesh._arrays import FloatArray
 from dpmesh._memory import empty
 from dpmesh._ragged import Ragged, Walks, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
@@ -22,7 +22,7 @@ from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
-from dpmesh.problems.partition import IndexArrays, flat_partition
+from dpmesh.problems.partition import IndexArrays, flat_partition, shares_of
 
 SLACK = 1e-6
 """Relative excess of a norm that is attributed to rounding."""
@@ -141,10 +141,7 @@ class LinearProblem:
 
     def for_nodes(self, nodes: npt.ArrayLike) -> LinearProblem:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
-        chosen = integers("nodes", nodes, ndim=1)
-        if not chosen.size or chosen.min() < 0 or chosen.max() >= self.nodes:
-            fail("nodes", f"at least 1 node, all from 0 to {self.nodes - 1}", chosen)
-        return replace(self, partition=tuple(self.partition[node] for node in chosen))
+        return replace(self, partition=shares_of(self.partition, nodes))
 
     def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""

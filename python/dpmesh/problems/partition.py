@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._arrays import FloatArray, unmasked
+from dpmesh._arrays import FloatArray, integers, unmasked
 from dpmesh._ragged import Indices, Ragged, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative
 from dpmesh.data import Dataset
@@ -50,6 +50,20 @@ def flat_partition(partition: IndexArrays, records: int) -> Ragged:
     starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     order.flags.writeable = starts.flags.writeable = False
     return starts, order
+
+
+def shares_of(partition: IndexArrays, nodes: npt.ArrayLike) -> IndexArrays:
+    """Return what these nodes hold, in this order.
+
+    Raises
+    ------
+    ValueError
+        If there is no node, or one does not exist.
+    """
+    chosen = integers("nodes", nodes, ndim=1)
+    if not chosen.size or chosen.min() < 0 or chosen.max() >= len(partition):
+        fail("nodes", f"at least 1 node, all from 0 to {len(partition) - 1}", chosen)
+    return tuple(partition[node] for node in chosen)
 
 
 class DenseProblem(ABC):
