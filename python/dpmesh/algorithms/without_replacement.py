@@ -254,10 +254,9 @@ class WithoutReplacement:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
         has_records = state.used < problem.records // self.batch_size
         arrives, place = kernels.uniform((problem.nodes, 2), key.stream(Purpose.SAMPLE, t)).T
-        acts = has_records & (arrives < self.arrival_rate)
-        order = np.argsort(place)
-        turns: Indices = order[acts[order]]
-        return turns
+        acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
+        order: Indices = np.argsort(place)
+        return order[acts[order]]
 
     def batches(
         self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
