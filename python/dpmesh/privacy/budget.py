@@ -191,7 +191,7 @@ class Budget:
             return self.cost(made.plan(rounds)).epsilon
 
         if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:
-            fail("spent", f"plans that cost less than {self}", rounded_up(gone))
+            fail("spent", f"plans of an epsilon below {as_given(self.epsilon)}", rounded_up(gone))
         return accounting.calibrate_noise(epsilon, self.epsilon, guess=guess)
 
 
