@@ -1,4 +1,4 @@
-"""Mixing against scipy's CSR product."""
+"""Mixing against scipy's CSR product, that of a complete graph also against a dense product."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ SHAPES = [
     ("ring", 1_000, 10_000),
     ("4-regular", 10_000, 50),
     ("4-regular", 10_000, 1_000),
+    ("complete", 64, 1_000),
+    ("complete", 200, 1_000),
 ]
 MEGABYTE = 1 << 20
 
 
 def matrix(graph: str, nodes: int) -> sp.csr_array:
     """Equal weights for a node and its neighbours."""
-    network = (
-        nx.cycle_graph(nodes) if graph == "ring" else nx.random_regular_graph(4, nodes, seed=1)
-    )
+    if graph == "complete":
+        network = nx.complete_graph(nodes)
+    elif graph == "ring":
+        network = nx.cycle_graph(nodes)
+    else:
+        network = nx.random_regular_graph(4, nodes, seed=1)
     links = nx.to_scipy_sparse_array(network, format="csr") + sp.eye_array(nodes, format="csr")
     return sp.csr_array(links / links[[0]].sum()).astype(np.float32)
 
@@ -36,6 +41,10 @@ def case(graph: str, nodes: int, dim: int) -> Case:
     weights = matrix(graph, nodes)
     x = np.random.default_rng(0).standard_normal((nodes, dim), dtype=np.float32)
     out = np.empty_like(x)
+    peers = {"scipy": lambda: weights @ x}
+    if graph == "complete":
+        full = weights.toarray()
+        peers["numpy"] = lambda: np.matmul(full, x, out=out)
     goals = {}
     if x.nbytes > MEGABYTE:
         goals["scipy"] = 2.5 if THREADS == 1 else 6.0
@@ -44,7 +53,7 @@ def case(graph: str, nodes: int, dim: int) -> Case:
     return Case(
         f"mix {graph} of {nodes}, float32 x {dim}",
         lambda: kernels.mix(weights, x, out=out),
-        peers={"scipy": lambda: weights @ x},
+        peers=peers,
         limits={
             "copy": lambda: np.copyto(out, x),
             "scale": lambda: np.multiply(x, np.float32(1), out=x),
