@@ -140,9 +140,7 @@ def bands(
     """
     ax = _axes(ax)
     for i, (label, histories) in enumerate(groups.items()):
-        instance("groups", histories, "a list of histories for each label", Sequence)
-        if not histories:
-            fail("groups", "at least 1 run in each group", f"none in {label!r}")
+        _check_group(label, histories, "histories")
         for history in histories:
             able(f"{label!r}", history, "the history of a run", "rounds")
         rounds = histories[0].rounds(metric)
@@ -187,9 +185,7 @@ def against_epsilon(
     ends: list[tuple[str, dict[float, list[float]]]] = []
     promises: dict[str, dict[tuple[str, ...], None]] = defaultdict(dict)  # each once, in order
     for label, runs in groups.items():
-        instance("groups", runs, "a list of runs for each label", Sequence)
-        if not runs:
-            fail("groups", "at least 1 run in each group", f"none in {label!r}")
+        _check_group(label, runs, "runs")
         by_epsilon: dict[float, list[float]] = defaultdict(list)
         for run in runs:
             if not (hasattr(run, "privacy") and hasattr(run, "history")):
@@ -301,6 +297,12 @@ def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | Non
     ax.set_aspect("equal")
     ax.set_axis_off()
     return ax
+
+
+def _check_group(label: str, runs: object, kind: str) -> None:
+    instance("groups", runs, f"a list of {kind} for each label", Sequence)
+    if not runs:
+        fail("groups", "at least 1 run in each group", f"none in {label!r}")
 
 
 def _axes(ax: Axes | None) -> Axes:

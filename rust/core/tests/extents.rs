@@ -23,15 +23,19 @@ fn stream() -> Stream {
     Key::new(Cipher::Aes, &[7; 32]).stream(1, 0).unwrap()
 }
 
+fn noise(stream: &Stream) -> Noise<'_> {
+    Noise {
+        law: Law::Gaussian,
+        scales: &[1.0],
+        stream,
+        nodes: None,
+    }
+}
+
 #[test]
 fn no_rows_of_a_huge_length() {
     let stream = stream();
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream: &stream,
-        nodes: None,
-    };
+    let noise = noise(&stream);
     let quantizer = Quantizer {
         step: 1.0,
         coins: &stream,
@@ -65,12 +69,7 @@ fn no_rows_of_a_huge_length() {
 #[test]
 fn matrices_with_columns_that_nothing_has() {
     let stream = stream();
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream: &stream,
-        nodes: None,
-    };
+    let noise = noise(&stream);
     for columns in HUGE {
         let matrix = MixingMatrix::<f32, usize>::new(&[0, 0], &[], &[], columns).unwrap();
         for dim in [2, 1 << 57] {
