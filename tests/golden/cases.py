@@ -16,8 +16,8 @@ from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.privacy import Quantizer
 from dpmesh.privacy.compression import Levels, RandomSparsifier
 from dpmesh.schedules import HorizonPower, InverseSqrt, InverseTime, PowerLaw, SampleSize
-from dpmesh.simulator import Repeats
-from dpmesh.simulator.network import Exponential, LogNormal
+from dpmesh.run import Repeats
+from dpmesh.run.network import Exponential, LogNormal
 
 NODES, RECORDS, DIM, ROUNDS, DELTA = 4, 12, 3, 5, 1e-5
 LONG = 20_000

@@ -26,7 +26,7 @@ def ledger_rows(run: dm.Run) -> list[list[Any]]:
     return [
         [
             release.round,
-            release.mechanism,
+            release.name,
             release.noise_multiplier,
             release.sensitivity.bound,
             release.sensitivity.norm,

@@ -17,9 +17,9 @@ from dpmesh.algorithms.base import Info
 from dpmesh.engines.blocks import Boundary, boundary
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.codec import Arrays, classes_in, decode, encode
-from dpmesh.simulator.exchange import Instant
-from dpmesh.simulator.run import Traffic
+from dpmesh.run.codec import Arrays, classes_in, decode, encode
+from dpmesh.run.carriers import Instant
+from dpmesh.run.run import Traffic
 from dpmesh.topology import Topology
 from dpmesh.topology.matrix import MixingMatrix
 

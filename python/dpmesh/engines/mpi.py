@@ -31,13 +31,13 @@ from dpmesh.engines.token import MpiToken, TokenOnRanks
 from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.door import Keeper, kept_by, packed_for
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.engine import Sign
-from dpmesh.simulator.history import Value
-from dpmesh.simulator.metrics import Metric
-from dpmesh.simulator.rounds import Progress, Share
-from dpmesh.simulator.run import Traffic
+from dpmesh.run.engine import Sign
+from dpmesh.run.history import Value
+from dpmesh.run.metrics import Metric
+from dpmesh.run.rounds import Progress, Share
+from dpmesh.run.run import Traffic
 from dpmesh.topology import Topology
 
 with needed_by("the engine 'mpi'"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.releases import Release
 
 
 def assembled(

@@ -25,8 +25,8 @@ from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.simulator.codec import Arrays, classes_in, decode, encode
-from dpmesh.simulator.exchange import Broadcast
+from dpmesh.run.codec import Arrays, classes_in, decode, encode
+from dpmesh.run.carriers import Broadcast
 
 if TYPE_CHECKING:
     from dpmesh._ragged import Indices, Ragged

@@ -25,11 +25,11 @@ from dpmesh._core import __version__
 from dpmesh._files import replacing
 from dpmesh._validate import fail, integer
 from dpmesh.privacy.plan import Plan
-from dpmesh.simulator.codec import Arrays, Classes, classes_in, decode, encode
-from dpmesh.simulator.identity import differing
-from dpmesh.simulator.rounds import Progress
+from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
+from dpmesh.run.identity import differing
+from dpmesh.run.rounds import Progress
 
-VERSION = 3
+VERSION = 4
 SECONDS = 10.0
 """How often a checkpoint is written if no number of rounds is given."""
 
@@ -66,6 +66,12 @@ class Checkpoint:
             integer("checkpoint_every", every, at_least=1)
         self._every = every
         self._saved_at = time.monotonic()
+        self.salt = ""
+        """What the run mixes into its key: a resumed run has the same noise, any other has not."""
+
+    def read_salt(self) -> str | None:
+        """Return the salt of the run in the file; None without a file."""
+        return str(self._read()[0]["salt"]) if self.path.exists() else None
 
     def resume(self, start: Progress, plan: Plan) -> Progress:
         """Return the progress that the file holds; without a file, write `start` and return it.
@@ -105,6 +111,7 @@ class Checkpoint:
             "format": "dpmesh checkpoint",
             "version": VERSION,
             "run": self._run,
+            "salt": self.salt,
             "progress": encode(progress, arrays),
         }
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -113,16 +120,22 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
-    def _load(self, classes: Classes) -> Progress:
+    def _read(self) -> tuple[dict[str, Any], Arrays]:
+        """Return what the file says of its run, and its arrays."""
         try:
             with self.path.open("rb") as file, NpzFile(file) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             header = json.loads(arrays.pop(_HEADER).tobytes())
-        except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+            version = header["version"]
+        except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
             wanted = "a checkpoint, or a path where there is no file yet"
             raise ValueError(f"checkpoint: wanted {wanted}, got {self.path}: {error}") from error
-        if header.get("version") != VERSION:
-            fail("checkpoint", f"one of version {VERSION}", header.get("version"))
+        if version != VERSION:
+            fail("checkpoint", f"one of version {VERSION}", version)
+        return header, arrays
+
+    def _load(self, classes: Classes) -> Progress:
+        header, arrays = self._read()
         for name, saved in header["run"].items():
             now = self._run.get(name)
             if saved == now:
