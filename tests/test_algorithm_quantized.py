@@ -151,7 +151,7 @@ def test_traffic_is_the_length_of_the_messages() -> None:
             assert emission.bits_per_node[node] == 8 * min(lengths)
             total += 8 * min(lengths) * len(star.matrix(k).neighbours(node))
         state, _ = algorithm.step(state, k, problem, Gossip(star), key)
-    assert run.traffic == dm.simulator.Traffic(6 * 6, total)
+    assert run.traffic == dm.run.Traffic(6 * 6, total)
     measured = dm.simulate(algorithm, problem, star, rounds=6, key=key, every=6).history
     mean = float(emission.bits_per_node.mean())
     assert measured.last("bits_per_node") == mean

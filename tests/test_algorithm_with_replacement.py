@@ -103,7 +103,7 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
     algorithm = WithReplacement(4, 60, 1.5, 3, 5, visits=2)
     run = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=96, delta=1e-5)
     plan = algorithm.plan(96)
-    assert run.traffic == dm.simulator.Traffic(3 * 96, 3 * 96 * 2 * 64)
+    assert run.traffic == dm.run.Traffic(3 * 96, 3 * 96 * 2 * 64)
 
     def kinds(ledger):
         return Counter(replace(release, round=0) for release in ledger.releases)

@@ -34,7 +34,7 @@ ALL = [(Gaussian, False), (CommonToNodes, True), (CommonToCoordinates, True)]
 
 
 def many_runs(pair, runs: int = 700):
-    worlds = pair.algorithm, pair.problem, pair.neighbor, pair.exchange
+    worlds = pair.algorithm, pair.problem, pair.neighbor, pair.carrier
     settings = {"rounds": pair.rounds, "delta": 1e-5, "runs": runs, "score": pair.score}
     return audit_algorithm(*worlds, confidence=SURE, key=Key.seeded(1), **settings)
 

@@ -57,7 +57,7 @@ class ByCoordinate(GradientDescent):
 def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
     algorithm = GradientDescent(records=4, noise_multiplier=2.0)
     pair, _ = worst_cases.gradient_descent(algorithm, rounds=5, dim=dim)
-    coupling = couple(algorithm, pair.problem, pair.neighbor, pair.exchange, rounds=5)
+    coupling = couple(algorithm, pair.problem, pair.neighbor, pair.carrier, rounds=5)
     assert not coupling.violated, str(coupling)
     for movement in coupling.movements[1:]:
         assert movement.distance == pytest.approx(movement.allowed, rel=1e-6)

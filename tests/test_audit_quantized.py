@@ -60,7 +60,7 @@ def quantized(
 def coupled(algorithm, exchange=None):
     pair, _ = worst_cases.quantized(algorithm, rounds=ROUNDS)
     worlds = pair.problem, pair.neighbor
-    return couple(algorithm, *worlds, exchange or pair.exchange, rounds=ROUNDS, key=Key.seeded(1))
+    return couple(algorithm, *worlds, exchange or pair.carrier, rounds=ROUNDS, key=Key.seeded(1))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_many_runs_tell_right_from_wrong(kind, truth: float, violated: bool) -> 
         pair.algorithm,
         pair.problem,
         pair.neighbor,
-        pair.exchange,
+        pair.carrier,
         rounds=ROUNDS,
         runs=500,
         delta=pair.delta,
@@ -139,7 +139,7 @@ def test_one_run_tells_right_from_wrong(kind, violated: bool) -> None:
     result = audit_one_run(
         crowd.algorithm,
         crowd.problem_of,
-        crowd.exchange,
+        crowd.carrier,
         canaries=crowd.canaries,
         rounds=ROUNDS,
         delta=crowd.delta,

@@ -76,7 +76,7 @@ def node(kind=WithReplacement, noise_multiplier: float = 1.0) -> WithReplacement
 def test_a_record_moves_as_far_as_it_may_when_it_is_drawn(kind, fault: str | None) -> None:
     pair, _ = worst_cases.with_replacement(node(kind))
     (every_turn,) = pair.coupled
-    worlds = pair.problem, pair.neighbor, pair.exchange
+    worlds = pair.problem, pair.neighbor, pair.carrier
     coupling = couple(pair.algorithm, *worlds, rounds=every_turn.rounds, key=Key.seeded(1))
     assert coupling.violated == (fault is not None), str(coupling)
     assert fault is None or fault in str(coupling)
@@ -97,7 +97,7 @@ def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
     same = Curve(stats.norm.sf(at - 1), stats.norm.sf(at))
     assert min(power(claim, curve, RUNS, SURE) for curve in (halved, same)) > SURE
     pair, _ = worst_cases.with_replacement(node(kind))
-    worlds = pair.problem, pair.neighbor, pair.exchange
+    worlds = pair.problem, pair.neighbor, pair.carrier
     settings = {"rounds": 1, "delta": DELTA, "score": pair.score, "key": Key.seeded(2)}
     result = audit_algorithm(pair.algorithm, *worlds, runs=RUNS, confidence=SURE, **settings)
     assert result.violated == violated, str(result)

@@ -23,7 +23,7 @@ def hidden(array: np.ndarray) -> np.ma.MaskedArray:
 
 
 def released(values: np.ndarray) -> None:
-    Gaussian(1.0).release(values, NORM, dm.Key.generate().stream(1, 0), round=0)
+    Gaussian(1.0).release(values, NORM, dm.Key.generate().stream(1, 0))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class Repeated:
     mechanism: type = Gaussian
 
     def plan(self, rounds: int) -> Plan:
-        releases = [self.mechanism(self.noise).planned(t, ONE) for t in range(rounds)]
+        releases = [Release(t, self.mechanism(self.noise), ONE) for t in range(rounds)]
         return Plan(tuple(releases), "replace_one", "record")
 
 
@@ -134,7 +134,7 @@ def test_what_earlier_runs_spent_counts() -> None:
     for release in Repeated(10.0, Laplace).plan(6).releases:
         ledger.admit(release)
     with pytest.raises(OverBudget, match=r"got 1\.1 with it"):
-        ledger.admit(Laplace(10.0).planned(6, ONE))
+        ledger.admit(Release(6, Laplace(10.0), ONE))
     nothing_left = replace(goal, spent=(Repeated(1.0, Laplace).plan(1),))
     assert nothing_left.affordable_rounds(Repeated(10.0, Laplace)) == 0
     assert hash(goal) == hash(Budget(1.0, spent=earlier))

@@ -135,7 +135,7 @@ def test_named_nodes_draw_coins_of_their_own(compressor) -> None:
     x = np.random.default_rng(0).normal(size=(6, 40))
     door = Gaussian(1.0, compressor=compressor)
     sensitivity, noise = Sensitivity(0.1, "l2", "a test"), KEY.stream(Purpose.NOISE)
-    whole = door.release(x, sensitivity, noise, round=0, coins=COINS).values
+    whole = door.release(x, sensitivity, noise, coins=COINS)
     for nodes in ((4, 1), (5,)):
         some = x[list(nodes)]
         part = door.release(some, sensitivity, noise, round=0, coins=COINS, nodes=nodes)
@@ -150,8 +150,8 @@ def test_what_its_type_cannot_hold_is_not_released(compressor) -> None:
     x = np.full((2, 100), 3.3e38, np.float32)
     door, sensitivity = NoNoise(compressor=compressor), Sensitivity(1.0, "l2", "a test")
     with pytest.raises(ValueError, match="values: wanted numbers whose compression float32 can ho"):
-        door.release(x, sensitivity, KEY.stream(Purpose.NOISE), round=0, coins=COINS)
-    door.release(x.astype(float), sensitivity, KEY.stream(Purpose.NOISE), round=0, coins=COINS)
+        door.release(x, sensitivity, KEY.stream(Purpose.NOISE), coins=COINS)
+    door.release(x.astype(float), sensitivity, KEY.stream(Purpose.NOISE), coins=COINS)
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(2.0), NoNoise()])
@@ -159,10 +159,10 @@ def test_what_its_type_cannot_hold_is_not_released(compressor) -> None:
 def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> None:
     noise, x = KEY.stream(Purpose.NOISE), np.ones((3, 7))
     sensitivity = Sensitivity(bound, "l2", "a test")
-    plain = mechanism.release(x, sensitivity, noise, round=0)
+    plain = mechanism.release(x, sensitivity, noise)
     short = type(mechanism)(mechanism.noise_multiplier, compressor=Quantizer(0.1))
-    emission = short.release(x, sensitivity, noise, round=0, coins=COINS)
-    assert emission.release == plain.release == short.planned(0, sensitivity)
+    emission = short.release(x, sensitivity, noise, coins=COINS)
+    assert emission.release == plain.release == Release(0, short, sensitivity)
     expected = Quantizer(0.1).compress(plain.values, COINS)
     np.testing.assert_array_equal(emission.values, expected.values)
     np.testing.assert_array_equal(emission.bits_per_node, expected.bits)
@@ -222,8 +222,7 @@ def test_at_the_door_the_event_is_that_of_the_noise(mechanism, bound: float) -> 
         ),
         (
             lambda: Gaussian(1.0, compressor=Quantizer(1.0)).release(
-                np.ones((1, 1)), Sensitivity(1.0, "l2", ""), COINS, round=0
-            ),
+                np.ones((1, 1)), Sensitivity(1.0, "l2", ""), COINS),
             "coins: wanted a stream for the compressor, got None",
         ),
     ],

@@ -49,7 +49,7 @@ def stream(round: int = 0) -> Stream:
 )
 def test_noise_is_calibrated_to_the_sensitivity(mechanism: Mechanism, spread: float) -> None:
     zeros = np.zeros((4000, 50))
-    released = mechanism.release(zeros, Sensitivity(3.0, "l2", "a test"), stream(), round=0).values
+    released = mechanism.release(zeros, Sensitivity(3.0, "l2", "a test"), stream())
     tolerance = 6 * sqrt((6 - 1) / (4 * zeros.size))
     assert abs(released.std() / spread - 1) < tolerance
     assert abs(released.std() / (2 * spread) - 1) > tolerance
@@ -65,7 +65,7 @@ def test_an_l1_sensitivity_needs_no_factor_for_laplace_noise() -> None:
 def test_what_does_not_depend_on_the_data_has_no_noise_on_a_grid_either(law) -> None:
     mechanism, values = law(2.0, grid=0.5), np.array([[0.3, -1.2, 7.0]])
     assert mechanism.noise_scale(NOTHING, 3) == 0
-    emission = mechanism.release(values, NOTHING, stream(), round=0)
+    emission = mechanism.release(values, NOTHING, stream())
     np.testing.assert_array_equal(emission.values, values)
 
 
@@ -74,7 +74,7 @@ def test_what_is_recorded_is_what_was_planned(mechanism: Mechanism) -> None:
     x = np.ones((3, 7), dtype=np.float32)
     for sensitivity in (ONE, NOTHING):
         emission = mechanism.release(x, sensitivity, stream(4), round=4, batch=3)
-        assert emission.release == mechanism.planned(4, sensitivity, 3)
+        assert emission.release == Release(4, mechanism, sensitivity, 3)
         assert emission.bits_per_node == 7 * 32
     np.testing.assert_array_equal(emission.values, x)
 
@@ -89,15 +89,15 @@ def test_clipping_at_the_door_bounds_what_goes_out(law, long, clipped) -> None:
     one = Sensitivity(2.5, law.norm, "1 x clipping norm, add_remove")
     assert mechanism.clipping_sensitivity("add_remove") == one
     assert mechanism.clipping_sensitivity("replace_one").bound == 5.0
-    out = mechanism.release(np.array([long, short]), one, stream(), round=0).values
+    out = mechanism.release(np.array([long, short]), one, stream())
     np.testing.assert_allclose(out, [clipped, short], atol=1e-6)
 
 
 def test_events_are_dp_accounting_events() -> None:
-    assert Laplace(2.0).planned(1, ONE).event == dp_accounting.LaplaceDpEvent(2.0)
-    assert Gaussian(2.0).planned(1, ONE).event == dp_accounting.GaussianDpEvent(2.0)
-    assert NoNoise().planned(1, ONE).event == dp_accounting.NonPrivateDpEvent()
-    assert Gaussian(2.0).planned(1, NOTHING).event == dp_accounting.NoOpDpEvent()
+    assert Release(1, Laplace(2.0), ONE).event == dp_accounting.LaplaceDpEvent(2.0)
+    assert Release(1, Gaussian(2.0), ONE).event == dp_accounting.GaussianDpEvent(2.0)
+    assert Release(1, NoNoise(), ONE).event == dp_accounting.NonPrivateDpEvent()
+    assert Release(1, Gaussian(2.0), NOTHING).event == dp_accounting.NoOpDpEvent()
 
 
 def plan(*releases: Release) -> Plan:
@@ -106,11 +106,11 @@ def plan(*releases: Release) -> Plan:
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8))
 def test_disjoint_batches_compose_in_parallel_and_shared_data_in_sequence(eps: list[float]) -> None:
-    disjoint = [Laplace(1 / e).planned(t, ONE, batch=t) for t, e in enumerate(eps)]
-    shared = [Laplace(1 / e).planned(t, ONE) for t, e in enumerate(eps)]
+    disjoint = [Release(t, Laplace(1 / e), ONE, batch=t) for t, e in enumerate(eps)]
+    shared = [Release(t, Laplace(1 / e), ONE) for t, e in enumerate(eps)]
     assert plan(*disjoint).cost().epsilon == pytest.approx(max(eps))
     assert plan(*shared).cost().epsilon == pytest.approx(sum(eps))
-    noisy = Gaussian(2.0).planned(0, ONE)
+    noisy = Release(0, Gaussian(2.0), ONE)
     assert plan(*shared, noisy).cost(1e-11).epsilon == pytest.approx(
         sum(eps) + plan(noisy).cost(1e-11).epsilon
     )
@@ -122,7 +122,7 @@ def test_disjoint_batches_compose_in_parallel_and_shared_data_in_sequence(eps: l
 def test_gaussian_plans_cost_no_more_than_renyi_says(
     multipliers: list[float], delta: float
 ) -> None:
-    releases = [Gaussian(z).planned(t, ONE) for t, z in enumerate(multipliers)]
+    releases = [Release(t, Gaussian(z), ONE) for t, z in enumerate(multipliers)]
     accountant = dp_accounting.rdp.RdpAccountant()
     accountant.compose(plan(*releases).event(delta))
     renyi = accountant.get_epsilon(delta)
@@ -133,20 +133,20 @@ def test_gaussian_plans_cost_no_more_than_renyi_says(
 @pytest.mark.parametrize("law", [Laplace, Gaussian])
 def test_noise_multipliers_may_be_numbers_of_any_kind(law, number) -> None:
     for sampling in (None, HALF) if law is Gaussian else (None,):
-        exact, same = (law(z).planned(0, ONE, sampling=sampling) for z in (2.0, number(2)))
+        exact, same = (Release(0, law(z), ONE, sampling=sampling) for z in (2.0, number(2)))
         costs = [Plan((r,), "add_remove", "record").cost(1e-5) for r in (exact, same)]
         assert costs[0] == costs[1]
     assert type(Release(0, "gaussian", number(2), ONE).noise_multiplier) is float
 
 
 def test_reports_say_what_there_is() -> None:
-    private = report(plan(Laplace(0.5).planned(1, ONE)))
+    private = report(plan(Release(1, Laplace(0.5), ONE)))
     assert private.epsilon == 2.0
     assert "epsilon = 2, delta = 0" in str(private)
     assert "replace-one: two datasets differ in the value of one record" in str(private)
     users = report(Plan((), "add_remove", "user"))
     assert "neighbours  add-remove: one dataset has one user more" in str(users)
-    open_ = report(plan(NoNoise().planned(1, ONE)), seeded=True)
+    open_ = report(plan(Release(1, NoNoise(), ONE)), seeded=True)
     assert open_.epsilon == inf
     assert "privacy     none (epsilon is infinite)" in str(open_)
     assert "no private release" in str(open_)
@@ -156,9 +156,9 @@ def test_reports_say_what_there_is() -> None:
 
 @pytest.mark.parametrize("law", [Laplace, Gaussian])
 def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
-    (said,) = report(plan(law(1.0).planned(0, ONE)), 1e-5).assumptions
+    (said,) = report(plan(Release(0, law(1.0), ONE)), 1e-5).assumptions
     assert said.startswith("nobody reads the last bits of floating-point noise")
-    for release in (law(1.0, grid=0.5).planned(0, ONE), law(1.0).planned(0, NOTHING)):
+    for release in (Release(0, law(1.0, grid=0.5), ONE), Release(0, law(1.0), NOTHING)):
         assert report(plan(release), 1e-5).assumptions == ()
 
 
@@ -184,7 +184,7 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Release(0, "laplace", "2", ONE), "noise_multiplier: wanted a finite .*, got '2'"),
         (lambda: Release(0, "laplace", True, ONE), "noise_multiplier: wanted a finite .*, got Tru"),
         (lambda: Release(0, "laplace", 2.0, 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
-        (lambda: Laplace(1.0).planned(0, 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
+        (lambda: Release(0, Laplace(1.0), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
         (lambda: let_out(np.ones((2, 3)), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
         (lambda: let_out([[1.0]]), r"values: wanted .* shape \(nodes, dim\), got list$"),
         (lambda: let_out(np.ones((2, 3, 4))), r"values: .*, got ndarray of shape \(2, 3, 4\)"),
@@ -201,9 +201,9 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Release(0, "laplace", 2.0, ONE, batch=0.5), "batch: wanted an integer of .*, got"),
         (lambda: Release(0, "gaussian", 2.0, ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
         (lambda: Release(0, "gaussian", 10**400, ONE), "noise_multiplier: wanted .*, got 1000000"),
-        (lambda: plan(Gaussian(1e-120).planned(0, ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
+        (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
         (lambda: Release(0, "Laplace", 2.0, ONE), "mechanism: wanted one of 'laplace', .*Laplace"),
-        (lambda: Plan(Laplace(1.0).planned(0, ONE), "replace_one", "record"), "releases: wanted a"),
+        (lambda: Plan(Release(0, Laplace(1.0), ONE), "replace_one", "record"), "releases: wanted a"),
         (lambda: Plan((1,), "replace_one", "record"), "releases: wanted releases alone, got 1"),
         (lambda: Plan((), "replace_one", "record", "one"), "assumptions: wanted a tuple of texts"),
         (lambda: NoNoise(clipping_norm=np.nan), "clipping_norm: wanted a finite number, got nan"),
@@ -239,11 +239,11 @@ def test_only_finite_values_pass(
     values = np.zeros((3, 100_000), np.float32)
     values[2, 77_777] = bad
     with pytest.raises(ValueError, match="values: wanted finite values at the door, got NaN or in"):
-        mechanism.release(values, sensitivity, stream(), round=0)
+        mechanism.release(values, sensitivity, stream())
 
 
 def test_a_list_of_releases_that_grows_leaves_its_plan_as_it_was() -> None:
-    releases = [Laplace(1.0).planned(0, ONE)]
+    releases = [Release(0, Laplace(1.0), ONE)]
     plan = Plan(releases, "replace_one", "record")  # type: ignore[arg-type]
     before = plan.cost(0.0)
     releases.append(releases[0])
@@ -270,7 +270,7 @@ class InGiven(Laplace):
 @pytest.mark.parametrize("kind", [AsGiven, InGiven])
 def test_a_mechanism_that_returns_the_values_it_was_given_is_refused(kind) -> None:
     with pytest.raises(ValueError, match="mechanism: wanted noisy values in an array of their own"):
-        kind(1.0).release(np.zeros((3, 2)), ONE, stream(), round=0)
+        kind(1.0).release(np.zeros((3, 2)), ONE, stream())
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0), Laplace(1.0, grid=0.5), NoNoise()])
@@ -278,7 +278,7 @@ def test_a_mechanism_that_returns_the_values_it_was_given_is_refused(kind) -> No
 def test_what_was_released_stays_as_it_was(mechanism: Mechanism, sensitivity: Sensitivity) -> None:
     """Without noise it was the node's own array, which later steps in place changed."""
     values = np.zeros((3, 2))
-    released = mechanism.release(values, sensitivity, stream(), round=0).values
+    released = mechanism.release(values, sensitivity, stream())
     before = released.copy()
     values += 1
     np.testing.assert_array_equal(released, before)

@@ -53,7 +53,7 @@ def test_released_steps_have_the_exact_law(mechanism, dtype, grid: float) -> Non
     dim, runs = 3, 40_000
     noisy = mechanism(1.5, grid=grid)
     values = np.full((runs, dim), 5.1, dtype=dtype)
-    released = noisy.release(values, ONE, stream(), round=0).values
+    released = noisy.release(values, ONE, stream())
     assert released.dtype == dtype
     steps = released.astype(np.float64) / grid
     assert (steps == np.rint(steps)).all()
@@ -116,7 +116,7 @@ def test_integers_have_noise_in_steps_of_the_grid_too() -> None:
     mechanism, one = Gaussian(1.0, grid=2.0**-10), Sensitivity(1.0, "l2", "a test")
     values = np.arange(8).reshape(2, 4)
     noisy = [
-        mechanism.release(x, one, Key.seeded(3).stream(Purpose.NOISE), round=0).values
+        mechanism.release(x, one, Key.seeded(3).stream(Purpose.NOISE))
         for x in (values, values.astype(np.float64))
     ]
     np.testing.assert_array_equal(*noisy, strict=True)
@@ -126,7 +126,7 @@ def test_integers_have_noise_in_steps_of_the_grid_too() -> None:
 def test_a_grid_of_whole_numbers_is_that_of_floats(mechanism) -> None:
     values, far = np.array([[3e19, -1e25, 0.0]]), Sensitivity(2.0**50, mechanism.norm, "a test")
     one, other = (
-        mechanism(2.0, grid=grid).release(values, far, stream(), round=0).values
+        mechanism(2.0, grid=grid).release(values, far, stream())
         for grid in (2.0**40, 2**40)
     )
     np.testing.assert_array_equal(one, other)
@@ -136,11 +136,11 @@ def test_a_grid_of_whole_numbers_is_that_of_floats(mechanism) -> None:
 def test_the_release_names_its_law(mechanism) -> None:
     for power in (-100, 100):
         assert mechanism(2.0, grid=2.0**power).grid == 2.0**power
-    release = mechanism(2.0, grid=2.0**-20).planned(0, ONE)
+    release = Release(0, mechanism(2.0, grid=2.0**-20), ONE)
     assert (
         release.mechanism == {Laplace: "discrete_laplace", Gaussian: "discrete_gaussian"}[mechanism]
     )
-    emission = mechanism(2.0, grid=2.0**-20).release(np.ones((2, 3)), ONE, stream(), round=0)
+    emission = mechanism(2.0, grid=2.0**-20).release(np.ones((2, 3)), ONE, stream())
     assert emission.release == release
 
 
@@ -150,11 +150,11 @@ def plan(*releases) -> Plan:
 
 @given(st.lists(st.floats(0.3, 10), min_size=1, max_size=5), st.sampled_from([1e-5, 1e-9]))
 def test_what_it_costs_is_what_is_proved(multipliers: list[float], delta: float) -> None:
-    laplace = [Laplace(z, grid=0.5).planned(t, ONE) for t, z in enumerate(multipliers)]
+    laplace = [Release(t, Laplace(z, grid=0.5), ONE) for t, z in enumerate(multipliers)]
     assert plan(*laplace).cost().epsilon == pytest.approx(sum(1 / z for z in multipliers))
-    gaussian = [Gaussian(z, grid=0.5).planned(t, ONE) for t, z in enumerate(multipliers)]
+    gaussian = [Release(t, Gaussian(z, grid=0.5), ONE) for t, z in enumerate(multipliers)]
     cost = plan(*gaussian).cost(delta)
-    exact = plan(*(Gaussian(z).planned(0, ONE) for z in multipliers)).cost(delta)
+    exact = plan(*(Release(0, Gaussian(z), ONE) for z in multipliers)).cost(delta)
     assert exact.epsilon < cost.epsilon < 1.5 * exact.epsilon
     assert "exact" not in cost.accountant
     rho = sum(1 / (2 * z**2) for z in multipliers)
@@ -165,7 +165,7 @@ def test_what_it_costs_is_what_is_proved(multipliers: list[float], delta: float)
 
 def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() -> None:
     def cost(relation: str, sampling, grid: float | None) -> float:
-        releases = [Gaussian(2.0, grid=grid).planned(t, ONE, sampling=sampling) for t in range(50)]
+        releases = [Release(t, Gaussian(2.0, grid=grid), ONE, sampling=sampling) for t in range(50)]
         return Plan(tuple(releases), relation, "record").cost(1e-5).epsilon
 
     for relation, sampling in (
@@ -225,9 +225,9 @@ def test_samples_of_fixed_size_cost_what_theorem_9_proves(rate, multiplier, coun
 
 
 def test_events_are_what_is_proved() -> None:
-    zcdp = Gaussian(3.0, grid=0.5).planned(0, ONE).event
+    zcdp = Release(0, Gaussian(3.0, grid=0.5), ONE).event
     assert zcdp == dp_accounting.ZCDpEvent(1 / 18)
-    laplace = plan(*(Laplace(2.0, grid=0.5).planned(t, ONE) for t in range(3)))
+    laplace = plan(*(Release(t, Laplace(2.0, grid=0.5), ONE) for t in range(3)))
     accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(laplace.event())
     assert accountant.get_epsilon(1e-12) == pytest.approx(laplace.cost().epsilon, rel=1e-3)
@@ -253,7 +253,7 @@ def test_the_last_bits_tell_nothing(mechanism) -> None:
         (lambda: Gaussian(1.0, grid=2.0**-101), "grid: wanted a power of 2 between"),
         (lambda: NoNoise(grid=0.5), "grid: wanted None, since there is no noise, got 0.5"),
         (
-            lambda: Gaussian(1.0, grid=2.0**-25).release(np.ones((1, 1)), ONE, stream(), round=0),
+            lambda: Gaussian(1.0, grid=2.0**-25).release(np.ones((1, 1)), ONE, stream()),
             r"grid: wanted at least a 2\*\*-25th of the noise",
         ),
         (
@@ -295,7 +295,7 @@ def test_last_bits_tell_0_from_1_without_a_grid_as_the_docs_say(mechanism) -> No
         rows = np.full((10_000, 1), value)
         stream = Key.generate().stream(Purpose.NOISE)
         noisy = mechanism(1.0, grid=grid)
-        released = noisy.release(rows, Sensitivity(1.0, "l1", "0 or 1"), stream, round=0).values
+        released = noisy.release(rows, Sensitivity(1.0, "l1", "0 or 1"), stream)
         return float((np.ldexp(released, 53) % 1 != 0).mean())
 
     assert fine(0.0, None) > 0.2

@@ -32,7 +32,7 @@ def test_a_ledger_takes_no_more_than_the_budget() -> None:
     ):
         ledger.admit(plan.releases[4])
     assert ledger.plan == Repeated(4.0, Laplace).plan(4)
-    assert ledger.allows(Laplace(1.0).planned(0, Sensitivity(0.0, "l2", "a constant")))
+    assert ledger.allows(Release(0, Laplace(1.0), Sensitivity(0.0, "l2", "a constant")))
     ledger.add(plan.releases[4])
     assert ledger.plan.cost().epsilon == 1.25
 
@@ -40,13 +40,13 @@ def test_a_ledger_takes_no_more_than_the_budget() -> None:
 def test_a_ledger_watches_what_departs_from_an_approved_plan() -> None:
     planned = Repeated(4.0, Laplace).plan(4)
     ledger = Ledger(planned, Budget(1.0))
-    for release in (planned.releases[0], Laplace(2.0).planned(1, ONE), planned.releases[2]):
+    for release in (planned.releases[0], Release(1, Laplace(2.0), ONE), planned.releases[2]):
         ledger.admit(release)
         ledger.add(release)
     with pytest.raises(OverBudget):
         ledger.admit(planned.releases[3])
     free = Ledger(planned)
-    free.admit(Laplace(1e-3).planned(0, ONE))
+    free.admit(Release(0, Laplace(1e-3), ONE))
     assert free.plan.cost().epsilon == 1e3
 
 
@@ -74,7 +74,7 @@ def test_a_departure_is_paid_for_by_rounds_that_were_planned() -> None:
     """As planned alone the last of them would leave; what was not planned has spent its part."""
     planned = Repeated(4.0, Laplace).plan(4)
     ledger = Ledger(planned, Budget(1.0))
-    for release in (Laplace(4.0).planned(0, ONE, batch=None, nodes=(0,)), *planned.releases[:3]):
+    for release in (Release(0, Laplace(4.0), ONE, batch=None, nodes=(0,)), *planned.releases[:3]):
         ledger.admit(release)
         ledger.add(release)
     with pytest.raises(OverBudget, match=r"got 1\.25 with it"):
@@ -84,7 +84,7 @@ def test_a_departure_is_paid_for_by_rounds_that_were_planned() -> None:
 def test_what_was_not_planned_leaves_less_for_what_was_in_the_same_round() -> None:
     planned = Repeated(1.0, Laplace).plan(1)
     ledger = Ledger(planned, Budget(1.0))
-    ledger.admit(Laplace(2.0).planned(0, ONE))
+    ledger.admit(Release(0, Laplace(2.0), ONE))
     with pytest.raises(OverBudget, match=r"got 1\.5 with it"):
         ledger.admit(planned.releases[0])
 
@@ -103,7 +103,7 @@ def test_pieces_of_one_planned_batch_are_counted_once() -> None:
 
 def test_pieces_of_what_was_not_planned_are_releases_each() -> None:
     ledger = Ledger(Repeated(4.0, Laplace).plan(1))
-    release = Laplace(4.0).planned(0, ONE, batch=9)
+    release = Release(0, Laplace(4.0), ONE, batch=9)
     for _ in range(2):
         ledger.admit(release)
     assert ledger.plan.releases == (release, release)
@@ -127,7 +127,7 @@ def test_a_second_release_of_a_batch_is_no_piece_of_the_first() -> None:
 
 def test_what_left_must_be_written_down() -> None:
     planned = Repeated(4.0, Laplace).plan(2).releases[0]
-    more = Laplace(1.0).planned(0, ONE, nodes=(1, 2))
+    more = Release(0, Laplace(1.0), ONE, nodes=(1, 2))
     some, others = replace(planned, nodes=(0, 1)), replace(more, nodes=(1, 3))
     for told in ((), (more,), (planned,), (planned, others), (some, more)):
         ledger = Ledger(Repeated(4.0, Laplace).plan(2))
@@ -153,7 +153,7 @@ def test_a_run_that_is_as_planned_costs_no_more(of_plan, batches: list[int]) -> 
     """Batches that chance gave out otherwise are told apart where one of them pays more."""
 
     def release(t: int, batch: int) -> Release:
-        return Laplace(of_plan[t][1]).planned(t, ONE, batch=batch)
+        return Release(t, Laplace(of_plan[t][1]), ONE, batch=batch)
 
     rounds = range(len(of_plan))
     planned = Plan(tuple(release(t, of_plan[t][0]) for t in rounds), "replace_one", "record")
@@ -166,13 +166,13 @@ def test_a_run_that_is_as_planned_costs_no_more(of_plan, batches: list[int]) -> 
 
 def test_a_batch_that_pays_twice_is_not_as_planned() -> None:
     planned = Plan(
-        tuple(Laplace(1.0).planned(t, ONE, batch=t) for t in range(3)), "replace_one", "record"
+        tuple(Release(t, Laplace(1.0), ONE, batch=t) for t in range(3)), "replace_one", "record"
     )
     cases = ((2, 0, 1), 0), ((7, 0, 5), 0), ((0, 1, 0), 1), ((1, 1, 1), 2), ((7, 7, 5), 1)
     for batches, expected in cases:
-        run = [Laplace(1.0).planned(t, ONE, batch=batch) for t, batch in enumerate(batches)]
+        run = [Release(t, Laplace(1.0), ONE, batch=batch) for t, batch in enumerate(batches)]
         assert strangers(planned, run) == expected
-    assert strangers(planned, [Laplace(1.0).planned(0, ONE)]) == 1
+    assert strangers(planned, [Release(0, Laplace(1.0), ONE)]) == 1
 
 
 def test_what_a_round_releases_twice_is_not_as_planned() -> None:
@@ -187,7 +187,7 @@ def test_what_a_round_releases_twice_is_not_as_planned() -> None:
 def test_batches_by_chance_are_part_of_the_approved_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each release was accounted for anew: of 1,000 rounds that took 300 times as long."""
     planned = Plan(
-        tuple(Laplace(1.0).planned(t, ONE, batch=t // 2) for t in range(4)), "replace_one", "record"
+        tuple(Release(t, Laplace(1.0), ONE, batch=t // 2) for t in range(4)), "replace_one", "record"
     )
     ledger = Ledger(planned, Budget(2.0))
 
@@ -196,11 +196,11 @@ def test_batches_by_chance_are_part_of_the_approved_plan(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Plan, "cost", costs)
     for t, batch in enumerate((1, 7, 1)):
-        release = Laplace(1.0).planned(t, ONE, batch=batch)
+        release = Release(t, Laplace(1.0), ONE, batch=batch)
         ledger.admit(release)
         ledger.add(release)
     with pytest.raises(AssertionError, match="anew"):
-        ledger.admit(Laplace(1.0).planned(3, ONE, batch=1))
+        ledger.admit(Release(3, Laplace(1.0), ONE, batch=1))
 
 
 def test_a_release_of_all_data_that_leaves_twice_is_no_piece_of_one() -> None:
@@ -220,7 +220,7 @@ def test_a_keeper_stands_at_the_door_within_the_block_only() -> None:
 
     def leave() -> None:
         stream = dm.Key.seeded(0).stream(Purpose.NOISE, 0)
-        Laplace(1.0).release(np.zeros((1, 2)), ONE, stream, round=0)
+        Laplace(1.0).release(np.zeros((1, 2)), ONE, stream)
 
     for _ in range(2):
         with pytest.raises(OverBudget, match="closed"), kept_by(refuse):

@@ -38,7 +38,7 @@ mechanisms = st.one_of(
 node_sets = st.none() | st.sets(st.integers(0, NODES - 1), min_size=1).map(lambda s: tuple(s))
 releases = st.lists(
     st.builds(
-        lambda mechanism, batch, nodes: mechanism.planned(0, ONE, batch, nodes=nodes),
+        lambda mechanism, batch, nodes: Release(0, mechanism, ONE, batch, nodes=nodes),
         mechanisms,
         st.none() | st.integers(0, 2),
         node_sets,
@@ -51,7 +51,7 @@ def plan(*releases: Release) -> Plan:
     return Plan(releases, "replace_one", "record")
 
 
-DIFFERENT = plan(*(Laplace(1.0 + t).planned(t, ONE, batch=t) for t in range(30)))
+DIFFERENT = plan(*(Release(t, Laplace(1.0 + t), ONE, batch=t) for t in range(30)))
 
 
 def slow_costs(plan: Plan) -> list[float]:
@@ -96,35 +96,35 @@ def test_several_runs_cost_what_their_worst_parts_cost_together(runs: list[list[
 
 
 def test_several_runs_of_all_data_are_one_long_one() -> None:
-    long = plan(*(Gaussian(2.0).planned(t, ONE) for t in range(6)))
-    short = plan(*(Gaussian(2.0).planned(t, ONE) for t in range(3)))
+    long = plan(*(Release(t, Gaussian(2.0), ONE) for t in range(6)))
+    short = plan(*(Release(t, Gaussian(2.0), ONE) for t in range(3)))
     assert total_cost([short, short], DELTA) == long.cost(DELTA)
     sampled = FixedSizeSampling(1, 10)
     long, short = (
-        plan(*(Gaussian(2.0).planned(t, ONE, sampling=sampled) for t in range(n))) for n in (6, 3)
+        plan(*(Release(t, Gaussian(2.0), ONE, sampling=sampled) for t in range(n))) for n in (6, 3)
     )
     assert total_cost(iter([short, short]), DELTA) == long.cost(DELTA)
-    once = plan(*(Laplace(2.0).planned(t, ONE, batch=t) for t in range(6)))  # a record in a round
+    once = plan(*(Release(t, Laplace(2.0), ONE, batch=t) for t in range(6)))  # a record in a round
     assert total_cost([once] * 3).epsilon == 3 * once.cost().epsilon
     assert total_cost([plan(), plan()]).epsilon == 0
 
 
 def test_the_report_tells_the_spread() -> None:
-    rounds = [Laplace(1.0).planned(t, ONE, nodes=tuple(range(t, 4))) for t in range(4)]
+    rounds = [Release(t, Laplace(1.0), ONE, nodes=tuple(range(t, 4))) for t in range(4)]
     told = report(plan(*rounds))
     assert told.by_node == Spread(1.0, 3.0, 4.0)
     assert told.epsilon == 4.0
     assert report(plan(*rounds, *rounds)).releases == told.releases == 4  # rounds
     assert "by node     epsilon = 1 to 4, median 3" in str(told)
     assert report(plan(*rounds), nodes=9).by_node == Spread(0.0, 0.0, 4.0)
-    everybody = report(plan(Laplace(1.0).planned(0, ONE)))
+    everybody = report(plan(Release(0, Laplace(1.0), ONE)))
     assert everybody.by_node is None
     assert "by node" not in str(everybody)
 
 
 @pytest.mark.parametrize("spread", [None, Spread(1.0, 2.0, 3.0), Spread(0.5, inf, inf)])
 def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
-    told = report(plan(Laplace(1.0).planned(0, ONE)), seeded=True)
+    told = report(plan(Release(0, Laplace(1.0), ONE)), seeded=True)
     told = replace(told, epsilon=told.epsilon if spread is None else spread.largest, by_node=spread)
     text = json.dumps(told.as_dict(), allow_nan=False)
     assert Report.from_dict(json.loads(text)) == told
@@ -134,8 +134,8 @@ def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
 def test_a_plan_is_the_same_after_json(releases: list[Release]) -> None:
     small = Sensitivity(0.1, "l1", "another")
     others = (
-        Gaussian(0.3).planned(7, small, sampling=FixedSizeSampling(1, 9)),
-        NoNoise().planned(8, Sensitivity(0.0, "l2", "no data")),
+        Release(7, Gaussian(0.3), small, sampling=FixedSizeSampling(1, 9)),
+        Release(8, NoNoise(), Sensitivity(0.0, "l2", "no data")),
     )
     whole = replace(plan(*releases, *others), assumptions=("a server", "a secret"))
     text = json.dumps(whole.as_dict(), allow_nan=False)
@@ -143,19 +143,19 @@ def test_a_plan_is_the_same_after_json(releases: list[Release]) -> None:
 
 
 def test_a_plan_tells_each_kind_of_release_once() -> None:
-    told = plan(*(Laplace(2.0).planned(t, ONE, batch=t) for t in range(1000))).as_dict()
+    told = plan(*(Release(t, Laplace(2.0), ONE, batch=t) for t in range(1000))).as_dict()
     assert len(told["kinds"]) == 1
     assert told["releases"][3] == [3, 0, 3]
 
 
 def test_without_a_delta_nodes_pay_pure_epsilons() -> None:
-    assert plan(Laplace(0.5).planned(0, ONE, nodes=(1,))).costs_by_node().tolist() == [0.0, 2.0]
+    assert plan(Release(0, Laplace(0.5), ONE, nodes=(1,))).costs_by_node().tolist() == [0.0, 2.0]
 
 
 def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
     sampling = [FixedSizeSampling(10, 100 * (1 + m)) for m in range(12)]
     sampled = [
-        Gaussian(1.0).planned(t, ONE, sampling=sampling[m], nodes=(m,))
+        Release(t, Gaussian(1.0), ONE, sampling=sampling[m], nodes=(m,))
         for t in range(20)
         for m in range(12)
     ]
@@ -172,7 +172,7 @@ def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
         for s in sampling
     ]
     np.testing.assert_allclose(costs, [*alone, 0], rtol=1e-12)
-    bare = plan(*sampled, NoNoise().planned(0, ONE, nodes=(3,)))
+    bare = plan(*sampled, Release(0, NoNoise(), ONE, nodes=(3,)))
     assert np.flatnonzero(bare.costs_by_node(DELTA) == inf).tolist() == [3]
     assert bare.cost(DELTA).accountant == "none: values left without noise"
 
@@ -180,24 +180,24 @@ def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
 def test_nodes_of_a_release_draw_their_own_noise() -> None:
     stream = Key.seeded(1).stream(Purpose.NOISE, 0)
     for mechanism in (Laplace(1.0), Gaussian(1.0), Laplace(1.0, grid=0.5), Gaussian(1.0, grid=0.5)):
-        everybody = mechanism.release(np.zeros((4, 6)), ONE, stream, round=0)
-        some = mechanism.release(np.zeros((2, 6)), ONE, stream, round=0, nodes=(3, 1))
+        everybody = mechanism.release(np.zeros((4, 6)), ONE, stream)
+        some = mechanism.release(np.zeros((2, 6)), ONE, stream, nodes=(3, 1))
         np.testing.assert_array_equal(some.values, everybody.values[[3, 1]])
-        assert some.release == mechanism.planned(0, ONE, nodes=(3, 1))
+        assert some.release == Release(0, mechanism, ONE, nodes=(3, 1))
         assert some.release != everybody.release
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=()), "nodes: wanted a tuple of distinct"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=(1, 1)), "nodes: wanted .*distinct.*got \\(1"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=(-1, 1)), "nodes: wanted .* at least 0"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=(0.5,)), "nodes: wanted .*integers"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=np.arange(0)), "nodes: wanted a tuple of dis"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=3), "nodes: wanted a tuple of .*, got 3"),
-        (lambda: Laplace(1.0).planned(0, ONE, nodes=((0,), (1,))), "nodes: wanted a tuple of dis"),
-        (lambda: plan(Laplace(1.0).planned(0, ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=()), "nodes: wanted a tuple of distinct"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=(1, 1)), "nodes: wanted .*distinct.*got \\(1"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=(-1, 1)), "nodes: wanted .* at least 0"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=(0.5,)), "nodes: wanted .*integers"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=np.arange(0)), "nodes: wanted a tuple of dis"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=3), "nodes: wanted a tuple of .*, got 3"),
+        (lambda: Release(0, Laplace(1.0), ONE, nodes=((0,), (1,))), "nodes: wanted a tuple of dis"),
+        (lambda: plan(Release(0, Laplace(1.0), ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
         (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
         (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),
         (lambda: total_cost([]), "plans: wanted at least 1 plan, got none"),

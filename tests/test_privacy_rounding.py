@@ -28,7 +28,7 @@ MECHANISMS = {
 
 def released(mechanism: Any, row: Any) -> Any:
     stream = Key.seeded(3).stream(Purpose.NOISE, 0)
-    return mechanism.release(row, ONE, stream, round=0).values
+    return mechanism.release(row, ONE, stream)
 
 
 @pytest.mark.parametrize(("kind", "most"), TYPES)
@@ -57,11 +57,11 @@ def test_noise_too_small_for_the_type_is_refused(mechanism: Any, kind: Any, leas
     """A scale that became 0 released the values as they were."""
     row, stream = np.zeros((1, 1), kind), Key.seeded(3).stream(Purpose.NOISE, 0)
     enough, less = (Sensitivity(factor * least, "l1", "a record") for factor in (2, 1))
-    assert mechanism.release(row, enough, stream, round=0).values[0, 0] != 0
+    assert mechanism.release(row, enough, stream)[0, 0] != 0
     wanted = f"sensitivity: wanted one whose noise has a scale of at least {least:g}, for"
     with pytest.raises(ValueError, match=wanted):
-        mechanism.release(row, less, stream, round=0)
-    assert NoNoise().release(row, less, stream, round=0).values[0, 0] == 0
+        mechanism.release(row, less, stream)
+    assert NoNoise().release(row, less, stream)[0, 0] == 0
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -77,7 +77,7 @@ def test_long_rows_without_noise_or_data_go_out() -> None:
     assert np.array_equal(released(NoNoise(), row), row)
     public = Sensitivity(0.0, "l2", "from nobody's data")
     stream = Key.seeded(3).stream(Purpose.NOISE, 0)
-    assert np.array_equal(Gaussian(1.0).release(row, public, stream, round=0).values, row)
+    assert np.array_equal(Gaussian(1.0).release(row, public, stream), row)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

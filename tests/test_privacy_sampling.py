@@ -18,7 +18,7 @@ def plan(relation, *releases):
 
 
 def rounds(T, z, sampling):
-    return [Gaussian(z).planned(t, ONE, sampling=sampling) for t in range(T)]
+    return [Release(t, Gaussian(z), ONE, sampling=sampling) for t in range(T)]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_events() -> None:
     assert release.event == dp_accounting.PoissonSampledDpEvent(0.1, gaussian)
     (release,) = rounds(1, 2.0, FixedSizeSampling(3, 30))
     assert release.event == dp_accounting.SampledWithoutReplacementDpEvent(30, 3, gaussian)
-    laplace = Laplace(2.0).planned(0, ONE, sampling=PoissonSampling(0.5))
+    laplace = Release(0, Laplace(2.0), ONE, sampling=PoissonSampling(0.5))
     inner = dp_accounting.LaplaceDpEvent(2.0)
     assert laplace.event == dp_accounting.PoissonSampledDpEvent(0.5, inner)
 
@@ -68,7 +68,7 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     assert alone < mixed < whole
     both = plan("replace_one", *sampled, *rounds(1, 2.0, FixedSizeSampling(1, 10))).cost(1e-5)
     assert both.epsilon == pytest.approx(whole)
-    laplace = Laplace(0.5).planned(0, ONE)
+    laplace = Release(0, Laplace(0.5), ONE)
     base = plan("add_remove", *sampled).cost(1e-11).epsilon
     beside = plan("add_remove", *sampled, laplace).cost(1e-11)
     assert beside.epsilon == pytest.approx(base + 2.0)
@@ -80,19 +80,19 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
 
 def test_of_two_ways_of_sampling_neither_amplifies_on_a_grid() -> None:
     on_grid, ways = Gaussian(2.0, grid=2.0**-10), (PoissonSampling(0.1), FixedSizeSampling(1, 10))
-    both = [on_grid.planned(t, ONE, sampling=sampling) for t, sampling in enumerate(ways)]
-    whole = [on_grid.planned(t, ONE) for t in range(2)]
+    both = [Release(t, on_grid, ONE, sampling=sampling) for t, sampling in enumerate(ways)]
+    whole = [Release(t, on_grid, ONE) for t in range(2)]
     cost = plan("replace_one", *both).cost(1e-5)
     assert cost == plan("replace_one", *whole).cost(1e-5)
     assert cost.accountant == "Rényi curve of discrete Gaussian noise on all data"
 
 
 def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
-    laplace, gaussian = Laplace(0.1).planned(0, ONE, 0), Gaussian(5.0).planned(1, ONE, 1)
+    laplace, gaussian = Release(0, Laplace(0.1), ONE, 0), Release(1, Gaussian(5.0), ONE, 1)
     most = plan("replace_one", laplace, gaussian).cost(1e-5)
     assert most == (10.0, "pure differential privacy of Laplace noise")
     distinct = [
-        Gaussian(1.0 + batch / 9).planned(9 * t + batch, ONE, batch, PoissonSampling(0.1))
+        Release(9 * t + batch, Gaussian(1.0 + batch / 9), ONE, batch, PoissonSampling(0.1))
         for batch in range(9)
         for t in range(40)
     ]
@@ -103,7 +103,7 @@ def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
 
 def test_few_different_nodes_have_a_loss_distribution_each() -> None:
     releases = [
-        Gaussian(1.0).planned(t, ONE, None, PoissonSampling(0.1), (0, 1) if t < 5 else (1,))
+        Release(t, Gaussian(1.0), ONE, None, PoissonSampling(0.1), (0, 1) if t < 5 else (1,))
         for t in range(40)
     ]
     alone = [plan("add_remove", *rounds(T, 1.0, PoissonSampling(0.1))) for T in (5, 40)]
@@ -127,7 +127,7 @@ def test_samples_amplify_under_their_own_relation_alone(grid: float | None) -> N
         ("replace_one", PoissonSampling(0.5)),
         ("add_remove", FixedSizeSampling(1, 2)),
     ):
-        release = Gaussian(1.0, grid=grid).planned(0, ONE, sampling=sampling)
+        release = Release(0, Gaussian(1.0, grid=grid), ONE, sampling=sampling)
         with pytest.raises(ValueError, match="neighboring_relation: wanted"):
             plan(relation, release).cost(1e-5)
 
@@ -136,7 +136,7 @@ def test_a_unit_more_in_a_sample_of_fixed_size_is_another_less() -> None:
     """A sum that adding moves by 1 in all the data moves by up to 2 in the sample."""
     fixed = FixedSizeSampling(1, 10)
     for other in (Laplace(1.0), Gaussian(1.0)):
-        sampled = other.planned(0, ONE, sampling=fixed)
+        sampled = Release(0, other, ONE, sampling=fixed)
         for more in ([], rounds(1, 2.0, PoissonSampling(0.1)), rounds(1, 2.0, None)):
             with pytest.raises(ValueError, match="neighboring_relation: wanted 'replace_one'"):
                 plan("add_remove", sampled, *more).cost(1e-5)

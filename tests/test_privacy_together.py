@@ -28,7 +28,7 @@ def plan(*releases, relation="add_remove"):
 
 
 def rounds(T, mechanism, sampling=None, **where):
-    return [mechanism.planned(t, ONE, sampling=sampling, **where) for t in range(T)]
+    return [Release(t, mechanism, ONE, sampling=sampling, **where) for t in range(T)]
 
 
 def oracle(delta, laplace, gaussian):
@@ -300,4 +300,4 @@ class Half(PoissonSampling):
 def test_a_sampling_of_ones_own_is_refused() -> None:
     """What was proved of Poisson samples holds for them alone, not for what derives from them."""
     with pytest.raises(ValueError, match=r"^sampling: wanted PoissonSampling or FixedSizeSampling"):
-        Gaussian(1.0).planned(0, ONE, sampling=Half(0.5))
+        Release(0, Gaussian(1.0), ONE, sampling=Half(0.5))

@@ -116,7 +116,7 @@ class Ledger:
             times = np.zeros(self.nodes, np.int64)
             self._sent.append((release, times))
         before = times.max()
-        times[slice(None) if nodes is None else nodes] += 1
+        times[slice(None) if nodes is None else np.asarray(nodes)] += 1
         return bool(times.max() > before)
 
     def _allows(self, release: Release) -> bool:

@@ -84,7 +84,9 @@ class Channel:
         self._key, self._nodes, self._watcher = key, nodes, watcher
         self._times = np.zeros(0, np.int64)
         """How many messages of the current round each row was in."""
-        self._packet = Packet(None)
+        self._turns = 0
+        """How many messages of the current round named a sender, here or elsewhere."""
+        self._packet: Packet | None = None
         """What a `Relay` would carry."""
         self._received: Released | None = None
         self._bits: int | npt.NDArray[np.int64] = 0
@@ -100,8 +102,8 @@ class Channel:
         ValueError
             If the round yields anything but messages, or a message does not fit its release.
         """
-        self._times[:] = 0
-        self._received, self._bits, self._count = None, 0, 0
+        self._times[:], self._turns = 0, 0
+        self._packet, self._received, self._bits, self._count = None, None, 0, 0
         requests = algorithm.round(state, t, problem, key)
         if not isinstance(requests, Generator):
             wanted = "one whose round is a generator, which yields messages"
@@ -115,6 +117,8 @@ class Channel:
             if isinstance(request, Message):
                 answer = self._send(t, request)
             elif isinstance(request, Relay):
+                if self._packet is None:
+                    fail("algorithm", "a Message before a Relay in each round", "none")
                 answer = self._carry(t, self._packet)
             else:
                 fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
@@ -124,6 +128,7 @@ class Channel:
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
         packet = Packet(None, sender=message.sender)
+        self._turns += message.sender is not None
         if message.values is not None:
             packet = self._released(t, message, message.values, releases)
         if not message.travels:
@@ -150,13 +155,13 @@ class Channel:
         rows, unit = message.rows, message.unit
         if getattr(values, "ndim", None) != 2 or (rows is not None and len(rows) != len(values)):
             fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
+        parts = self._parts(message, releases, len(values))
         self._admit(t, message, releases)
-        again = AGAIN * self._earlier(rows, len(values))
+        again = AGAIN * self._earlier(message, len(values))
         key = self._key if rows is None else self._key.for_nodes(rows.astype(np.uint32))
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
         inside = Sensitive(values / unit) if has_unit else values
         stream = key.stream(Purpose.NOISE + again, t)
-        parts = self._parts(message, releases, len(values))
         if parts is None:
             (one,) = releases
             out = one.mechanism.release(inside, one.sensitivity, stream)
@@ -185,13 +190,12 @@ class Channel:
             if len(releases) != 1:
                 fail("release", "one for each message", f"{len(releases)}")
             return None
-        here = np.arange(count) if self._nodes is None else self._nodes
-        parts = [
-            (release, np.flatnonzero(np.isin(here, release.nodes or ()))) for release in releases
-        ]
-        found = np.concatenate([some for _, some in parts])
-        if not np.array_equal(np.sort(found), np.arange(count)):
+        everybody = np.arange(self.ledger.nodes)
+        here = everybody if self._nodes is None else self._nodes
+        named = np.sort([node for release in releases for node in release.nodes or ()])
+        if not np.array_equal(named, everybody) or len(here) != count:
             fail("release", "releases that name each node of the message once", releases)
+        parts = [(release, np.flatnonzero(np.isin(here, release.nodes))) for release in releases]
         return [(release, some) for release, some in parts if len(some)]
 
     def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
@@ -202,15 +206,23 @@ class Channel:
         for release in releases:
             if release.round != t:
                 fail("release", f"one of round {t}", f"one of round {release.round}")
+            if sender is not None and sender not in (release.nodes or (sender,)):
+                fail("release", f"one of node {sender}, which sends", f"nodes {release.nodes}")
             self.ledger.admit(release, release.nodes if sender is None else (sender,))
 
-    def _earlier(self, rows: Indices | None, count: int) -> int:
-        """Return in how many messages of the round one of these rows was, and count this one."""
+    def _earlier(self, message: Message, count: int) -> int:
+        """Return in how many messages of the round one of these rows was, and count this one.
+
+        Rows without numbers of their own are the same for all senders: then each turn counts, also
+        one whose values are in another process.
+        """
+        rows, sender = message.rows, message.sender
         last = count if rows is None else int(rows.max()) + 1
         if last > len(self._times):
             self._times = np.concatenate([self._times, np.zeros(last - len(self._times), np.int64)])
         which = slice(count) if rows is None else rows
-        earlier = int(self._times[which].max())
+        turns = self._turns - 1 if sender is not None and rows is None else 0
+        earlier = max(turns, int(self._times[which].max()))
         self._times[which] = earlier + 1
         return earlier
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from dpmesh._validate import able, integer
+from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record

@@ -1,0 +1,88 @@
+"""Single rounds of an algorithm, run as the loop runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmesh.algorithms import Algorithm
+from dpmesh.algorithms.base import Releases
+from dpmesh.keys import Key
+from dpmesh.privacy import Budget, Gaussian, Ledger, Plan, Release, Released, Sensitivity
+from dpmesh.privacy.audit import alone
+from dpmesh.run import Channel
+from dpmesh.run.carriers import Carrier
+from dpmesh.run.channel import Passage, Step, Watcher
+
+ONE = Sensitivity(1.0, "l2", "a test")
+
+
+def one_round(
+    algorithm: Algorithm[Any, Any],
+    state: Any,
+    t: int,
+    problem: Any,
+    key: Key,
+    carrier: Carrier = alone,
+    watcher: Watcher | None = None,
+) -> Step:
+    """Run round t of an algorithm whose earlier rounds are over."""
+    ledger = Ledger(algorithm.plan(t + 1), nodes=problem.nodes)
+    return Channel(carrier, key, ledger, watcher=watcher).run(algorithm, state, t, problem, key)
+
+
+@dataclass(frozen=True)
+class Scripted(Algorithm[Any, Any]):
+    """Yields what `script` yields, with the values of its problem, shape (nodes, dim)."""
+
+    script: Callable[[Any, int], Any]
+    release: Callable[[int], Releases] = lambda t: Release(t, Gaussian(5.0), ONE)
+
+    travels = "gossip"
+
+    def release_of(self, t: int) -> Releases:
+        return self.release(t)
+
+    def init(self, problem: Any, key: Key) -> Any:
+        return np.array(problem)
+
+    def round(self, state: Any, t: int, problem: Any, key: Key) -> Any:
+        return self.script(state, t)
+
+    def parameters(self, state: Any) -> Any:
+        return np.zeros((1, 1))
+
+
+class Stage:
+    """Runs one script after the other, each a round; remembers what was released."""
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        carrier: Carrier = alone,
+        budget: Budget | None = None,
+        planned: tuple[Release, ...] = (),
+    ) -> None:
+        self.passages: list[Passage] = []
+        self.ledger = Ledger(Plan(planned, "replace_one", "record"), budget, nodes=nodes)
+        self._channel = Channel(carrier, Key.seeded(1), self.ledger, watcher=self._watch)
+        self._rounds = 0
+
+    def run(self, script: Callable[[Any, int], Any], values: Any = None) -> Step:
+        t, self._rounds = self._rounds, self._rounds + 1
+        step = self._channel.run(Scripted(script), values, t, None, Key.seeded(1))
+        self.ledger.end_round()
+        return step
+
+    @property
+    def noise(self) -> Any:
+        """All noise that was drawn, shape (rows, dim)."""
+        return np.concatenate([passage.noisy - passage.inside for passage in self.passages])
+
+    def _watch(self, passage: Passage) -> Released:
+        self.passages.append(passage)
+        return passage.values
