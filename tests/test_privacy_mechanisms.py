@@ -1,4 +1,4 @@
-"""The door: what comes out of it, and what is written down."""
+"""Mechanisms and their releases: how much noise, of which distribution, and what it costs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ HALF = PoissonSampling(0.5)
 NOTHING = Sensitivity(0.0, "l2", "does not depend on the data")
 
 
-def let_out(
-    values: object, sensitivity: object = ONE, noise: object = None, nodes: object = None
-) -> object:
-    return Laplace(1.0).release(values, sensitivity, noise or stream(), round=0, nodes=nodes)
+def let_out(values: object, sensitivity: object = ONE, noise: object = None) -> object:
+    return Laplace(1.0).release(values, sensitivity, noise or stream())
 
 
 def stream(round: int = 0) -> Stream:
@@ -65,18 +63,12 @@ def test_an_l1_sensitivity_needs_no_factor_for_laplace_noise() -> None:
 def test_what_does_not_depend_on_the_data_has_no_noise_on_a_grid_either(law) -> None:
     mechanism, values = law(2.0, grid=0.5), np.array([[0.3, -1.2, 7.0]])
     assert mechanism.noise_scale(NOTHING, 3) == 0
-    emission = mechanism.release(values, NOTHING, stream())
-    np.testing.assert_array_equal(emission.values, values)
+    np.testing.assert_array_equal(mechanism.release(values, NOTHING, stream()), values)
 
 
-@pytest.mark.parametrize("mechanism", [Gaussian(1.5), Laplace(0.5), NoNoise()])
-def test_what_is_recorded_is_what_was_planned(mechanism: Mechanism) -> None:
-    x = np.ones((3, 7), dtype=np.float32)
-    for sensitivity in (ONE, NOTHING):
-        emission = mechanism.release(x, sensitivity, stream(4), round=4, batch=3)
-        assert emission.release == Release(4, mechanism, sensitivity, 3)
-        assert emission.bits_per_node == 7 * 32
-    np.testing.assert_array_equal(emission.values, x)
+def test_what_does_not_depend_on_the_data_has_no_mechanism() -> None:
+    release = Release(0, Laplace(2.0, grid=0.5), NOTHING)
+    assert (release.mechanism, release.name, release.noise_multiplier) == (NoNoise(), "none", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +128,7 @@ def test_noise_multipliers_may_be_numbers_of_any_kind(law, number) -> None:
         exact, same = (Release(0, law(z), ONE, sampling=sampling) for z in (2.0, number(2)))
         costs = [Plan((r,), "add_remove", "record").cost(1e-5) for r in (exact, same)]
         assert costs[0] == costs[1]
-    assert type(Release(0, "gaussian", number(2), ONE).noise_multiplier) is float
+    assert type(Release(0, law(number(2)), ONE).noise_multiplier) is float
 
 
 def test_reports_say_what_there_is() -> None:
@@ -157,7 +149,7 @@ def test_reports_say_what_there_is() -> None:
 @pytest.mark.parametrize("law", [Laplace, Gaussian])
 def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
     (said,) = report(plan(Release(0, law(1.0), ONE)), 1e-5).assumptions
-    assert said.startswith("nobody reads the last bits of floating-point noise")
+    assert "floating-point rounding" in said
     for release in (Release(0, law(1.0, grid=0.5), ONE), Release(0, law(1.0), NOTHING)):
         assert report(plan(release), 1e-5).assumptions == ()
 
@@ -168,7 +160,6 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Laplace(0.0), "noise_multiplier: wanted .* greater than 0, got 0"),
         (lambda: Gaussian(-1.0), "noise_multiplier: wanted .* greater than 0, got -1"),
         (lambda: Gaussian(1.0, clipping_norm=0), "clipping_norm: wanted .* greater than 0, got 0"),
-        (lambda: Gaussian(1.0, compressor=4), "compressor: wanted a compressor, with compress, d"),
         (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
         (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
         (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
@@ -177,13 +168,6 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
             lambda: Gaussian(1.0, clipping_norm=1).clipping_sensitivity("swap"),
             "wanted .* 'replace_o",
         ),
-        (lambda: Release(0, "none", 2.0, ONE), "noise_multiplier: wanted 0 for .* 'none', got 2"),
-        (lambda: Release(0, "gaussian", 0.0, ONE), "noise_multiplier: wanted .* than 0, got 0"),
-        (lambda: Release(0, "laplace", inf, ONE), "noise_multiplier: wanted a finite .*, got inf"),
-        (lambda: Release(0, "laplace", np.nan, ONE), "noise_multiplier: wanted a fin.*, got nan"),
-        (lambda: Release(0, "laplace", "2", ONE), "noise_multiplier: wanted a finite .*, got '2'"),
-        (lambda: Release(0, "laplace", True, ONE), "noise_multiplier: wanted a finite .*, got Tru"),
-        (lambda: Release(0, "laplace", 2.0, 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
         (lambda: Release(0, Laplace(1.0), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
         (lambda: let_out(np.ones((2, 3)), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
         (lambda: let_out([[1.0]]), r"values: wanted .* shape \(nodes, dim\), got list$"),
@@ -193,21 +177,19 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: let_out(np.ones((2, 3), np.float16)), "values: wanted .* got dtype float16"),
         (lambda: let_out(np.ones((2, 0))), r"values: wanted at least 1 element, got shape"),
         (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
-        (
-            lambda: let_out(np.ones((2, 3)), nodes=(1,)),
-            "nodes: wanted an integer for each of 2 rows",
-        ),
-        (lambda: Release("0", "laplace", 2.0, ONE), "round: wanted an integer of .*, got '0'"),
-        (lambda: Release(0, "laplace", 2.0, ONE, batch=0.5), "batch: wanted an integer of .*, got"),
-        (lambda: Release(0, "gaussian", 2.0, ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
-        (lambda: Release(0, "gaussian", 10**400, ONE), "noise_multiplier: wanted .*, got 1000000"),
+        (lambda: Release(0, "laplace", ONE), "mechanism: wanted a mechanism, such as .*'laplace'"),
+        (lambda: Release(0, Laplace(2.0), ONE, batch=0.5), "batch: wanted an integer of .*, got"),
+        (lambda: Release(0, Laplace(2.0), ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
+        (lambda: Gaussian(10**400), "noise_multiplier: wanted .*, got 1000000"),
+        (lambda: Laplace(np.nan), "noise_multiplier: wanted a finite number, got nan"),
+        (lambda: Laplace("2"), "noise_multiplier: wanted a finite number, got '2'"),
+        (lambda: Laplace(True), "noise_multiplier: wanted a finite number, got True"),
+        (lambda: Release("0", Laplace(2.0), ONE), "round: wanted an integer of .*, got '0'"),
         (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
-        (lambda: Release(0, "Laplace", 2.0, ONE), "mechanism: wanted one of 'laplace', .*Laplace"),
         (lambda: Plan(Release(0, Laplace(1.0), ONE), "replace_one", "record"), "releases: wanted a"),
         (lambda: Plan((1,), "replace_one", "record"), "releases: wanted releases alone, got 1"),
         (lambda: Plan((), "replace_one", "record", "one"), "assumptions: wanted a tuple of texts"),
         (lambda: NoNoise(clipping_norm=np.nan), "clipping_norm: wanted a finite number, got nan"),
-        (lambda: NoNoise(compressor="bits"), "compressor: wanted a compressor"),
         (lambda: Plan((), "replace-one", "record"), "neighboring_relation: wanted one of 'add_rem"),
         (lambda: Plan((), "replace_one", "node"), "unit: wanted one of 'record', 'user', got 'no"),
         (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, such as .*, got Gaussian"),
@@ -238,7 +220,7 @@ def test_only_finite_values_pass(
 ) -> None:
     values = np.zeros((3, 100_000), np.float32)
     values[2, 77_777] = bad
-    with pytest.raises(ValueError, match="values: wanted finite values at the door, got NaN or in"):
+    with pytest.raises(ValueError, match="values: wanted finite values, got NaN or in"):
         mechanism.release(values, sensitivity, stream())
 
 
@@ -249,28 +231,6 @@ def test_a_list_of_releases_that_grows_leaves_its_plan_as_it_was() -> None:
     releases.append(releases[0])
     assert plan.cost(0.0) == before
     assert len(plan.releases) == 1
-
-
-class AsGiven(Laplace):
-    """Computes the noise, and returns what it was given."""
-
-    def _add_noise(self, values, scale, source):
-        super()._add_noise(values, scale, source)
-        return values
-
-
-class InGiven(Laplace):
-    """Adds the noise to the node's own values, from which the next message is made."""
-
-    def _add_noise(self, values, scale, source):
-        values += super()._add_noise(values, scale, source) - values
-        return values[::1]
-
-
-@pytest.mark.parametrize("kind", [AsGiven, InGiven])
-def test_a_mechanism_that_returns_the_values_it_was_given_is_refused(kind) -> None:
-    with pytest.raises(ValueError, match="mechanism: wanted noisy values in an array of their own"):
-        kind(1.0).release(np.zeros((3, 2)), ONE, stream())
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0), Laplace(1.0, grid=0.5), NoNoise()])
