@@ -103,6 +103,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     travels: ClassVar[Travel]
 
     @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves the state before it as it was."""
+        return True
+
+    @property
     def neighboring_relation(self) -> NeighboringRelation:
         """Which datasets count as neighbours."""
         return "replace_one"

@@ -163,6 +163,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.public_data is not None:
             able("public_data", self.public_data, "a Dataset, or None", "take")
 
+    @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
+        return isinstance(self.controller, FixedController)
+
     @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise on all that a record can move, relative to how far it can."""
