@@ -368,7 +368,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
-    def published(self, state: WithoutReplacementState, received: Released) -> Released:
+    def published(self, state: WithoutReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 
