@@ -69,12 +69,12 @@ class Stage:
     ) -> None:
         self.passages: list[Passage] = []
         self.ledger = Ledger(Plan(planned, "replace_one", "record"), budget, nodes=nodes)
-        self._channel = Channel(carrier, Key.seeded(1), self.ledger, watcher=self._watch)
+        self.channel = Channel(carrier, Key.seeded(1), self.ledger, watcher=self._watch)
         self._rounds = 0
 
     def run(self, script: Callable[[Any, int], Any], values: Any = None) -> Step:
         t, self._rounds = self._rounds, self._rounds + 1
-        step = self._channel.run(Scripted(script), values, t, None, Key.seeded(1))
+        step = self.channel.run(Scripted(script), values, t, None, Key.seeded(1))
         self.ledger.end_round()
         return step
 

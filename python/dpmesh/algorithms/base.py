@@ -36,7 +36,7 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
-ProblemT = TypeVar("ProblemT")
+ProblemT = TypeVar("ProblemT", contravariant=True)
 
 Travel: TypeAlias = Literal["gossip", "server", "token"]
 """How messages travel: to the neighbours of a network, to everybody from a server, or with a token
@@ -103,6 +103,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     travels: ClassVar[Travel]
 
     @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves the state before it as it was."""
+        return True
+
+    @property
     def neighboring_relation(self) -> NeighboringRelation:
         """Which datasets count as neighbours."""
         return "replace_one"
@@ -144,7 +149,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             releases += (of_round,) if isinstance(of_round, Release) else of_round
         return Plan(tuple(releases), self.neighboring_relation, self.unit, self.assumptions)
 
-    def published(self, state: StateT, received: Released) -> Released:
+    def published(self, state: StateT, received: Any) -> Any:
         """Return the models to publish, which follow from releases alone.
 
         Parameters
@@ -152,7 +157,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         state
             The state after a round.
         received
-            What arrived last, shape (nodes, dim): by default the models to publish.
+            What arrived last, shape (nodes, dim), by default the models to publish; None before the
+            first message.
         """
         return received
 

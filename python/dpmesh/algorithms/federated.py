@@ -344,7 +344,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         start = np.repeat(state.w, len(first), axis=0)
         return problem.objective(start, rows(batches, first))
 
-    def published(self, state: FederatedState, received: Released) -> Released:
+    def published(self, state: FederatedState, received: Any) -> Released:
         """Return the global model w^(t+1)."""
         return state.w
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +191,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         _, own = problem.records_of(np.array([problem.row_of(m)]))
         return own[places]
 
-    def published(self, state: WithReplacementState, received: Released) -> Released:
+    def published(self, state: WithReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 

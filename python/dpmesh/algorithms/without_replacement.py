@@ -163,6 +163,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.public_data is not None:
             able("public_data", self.public_data, "a Dataset, or None", "take")
 
+    @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
+        return isinstance(self.controller, FixedController)
+
     @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise on all that a record can move, relative to how far it can."""
@@ -363,7 +368,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
-    def published(self, state: WithoutReplacementState, received: Released) -> Released:
+    def published(self, state: WithoutReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 

@@ -104,6 +104,7 @@ class Gossip(Instant):
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
+        assert packet.values is not None
         return Released(kernels.mix(self._matrix(round).weights, packet.values))
 
     def traffic(self, round: int, sent: Sent) -> Traffic:

@@ -154,4 +154,4 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
 
 def _is_gaussian(release: Release) -> bool:
     everybody = release.sampling is None or release.sampling.rate == 1
-    return release.mechanism == "gaussian" and everybody
+    return release.name == "gaussian" and everybody

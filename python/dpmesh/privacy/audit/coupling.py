@@ -24,6 +24,8 @@ from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
+from dpmesh.run.carriers import Carrier
+from dpmesh.run.channel import Passage
 
 _ROUNDING = 1 + 1e-9  # tolerance for rounding of the bounds themselves
 
