@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.privacy import (
+from dpmesh.privacy import (Release, 
     Budget,
     Gaussian,
     Laplace,
@@ -133,7 +133,7 @@ def test_what_earlier_runs_spent_counts() -> None:
     ledger = Ledger(Plan((), "replace_one", "record"), goal)
     for release in Repeated(10.0, Laplace).plan(6).releases:
         ledger.admit(release)
-    with pytest.raises(OverBudget, match=r"got 1\.1 with it"):
+    with pytest.raises(OverBudget, match="would cost epsilon 1.1, more"):
         ledger.admit(Release(6, Laplace(10.0), ONE))
     nothing_left = replace(goal, spent=(Repeated(1.0, Laplace).plan(1),))
     assert nothing_left.affordable_rounds(Repeated(10.0, Laplace)) == 0

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy import (
+from dpmesh.privacy import (Release, 
     FixedSizeSampling,
     Gaussian,
     Laplace,
@@ -137,11 +137,7 @@ def test_the_release_names_its_law(mechanism) -> None:
     for power in (-100, 100):
         assert mechanism(2.0, grid=2.0**power).grid == 2.0**power
     release = Release(0, mechanism(2.0, grid=2.0**-20), ONE)
-    assert (
-        release.mechanism == {Laplace: "discrete_laplace", Gaussian: "discrete_gaussian"}[mechanism]
-    )
-    emission = mechanism(2.0, grid=2.0**-20).release(np.ones((2, 3)), ONE, stream())
-    assert emission.release == release
+    assert release.name == {Laplace: "discrete_laplace", Gaussian: "discrete_gaussian"}[mechanism]
 
 
 def plan(*releases) -> Plan:

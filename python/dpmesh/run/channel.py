@@ -125,12 +125,12 @@ class Channel:
 
     def _send(self, t: int, message: Message) -> Released | None:
         """Release a message and let it travel; return what arrived."""
-        self.received = None  # its memory, as large as the state, serves the round
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
         packet = Packet(None, sender=message.sender)
         self._turns += message.sender is not None
         if message.values is not None:
+            self.received = None  # its memory, as large as the state, serves the round
             packet = self._released(t, message, message.values, releases)
         if not message.travels:
             self._packet = packet
