@@ -10,7 +10,7 @@ from dpmesh.algorithms import FederatedLearning
 
 
 class MissingFactor2(FederatedLearning):
-    """Takes the bound on one move for that on the difference of two."""
+    """Takes the bound on one update for that on the difference of two."""
 
     @property
     def sensitivity(self):
@@ -18,12 +18,12 @@ class MissingFactor2(FederatedLearning):
 
 
 class ByCoordinate(FederatedLearning):
-    """Clips each coordinate of a move, in place of its norm."""
+    """Clips each coordinate of an update, in place of its norm."""
 
     def client_updates(self, w, cohort, t, problem, key):
         loose = replace(self, clipping_norm=1e9)
-        moves, losses = FederatedLearning.client_updates(loose, w, cohort, t, problem, key)
-        return moves.clip(-self.clipping_norm, self.clipping_norm), losses
+        updates = FederatedLearning.client_updates(loose, w, cohort, t, problem, key)
+        return updates.clip(-self.clipping_norm, self.clipping_norm)
 
 
 class HalvedNoise(FederatedLearning):
@@ -35,7 +35,7 @@ class HalvedNoise(FederatedLearning):
 
 
 class NoNoiseDrawn(FederatedLearning):
-    """Lets the sums out through a door that adds nothing."""
+    """Releases the sums by a mechanism that adds nothing."""
 
     @property
     def mechanism(self):
@@ -45,17 +45,8 @@ class NoNoiseDrawn(FederatedLearning):
 class RealisedBatch(FederatedLearning):
     """Divides by the number of clients that took part, as the paper's Algorithm 1 does."""
 
-    def step(self, state, round, problem, exchange, key):
-        after, info = super().step(state, round, problem, exchange, key)
-        _, took_part = problem.records_of(self.sample(round, key))
-        move = (after.w - state.w) * (self.expected_size / max(1, len(took_part)))
-        return replace(after, w=state.w + move), replace(info, received=state.w + move)
-
-
-class PastTheDoor(FederatedLearning):
-    """Lets a noisy sum out, and sends another one besides, without noise."""
-
-    def step(self, state, round, problem, exchange, key):
-        moves, _ = self.client_updates(state.w, self.sample(round, key), round, problem, key)
-        exchange(round, moves.sum(axis=0, keepdims=True))
-        return super().step(state, round, problem, exchange, key)
+    def round(self, state, t, problem, key):
+        after = yield from super().round(state, t, problem, key)
+        _, took_part = problem.records_of(self.sample(t, key))
+        update = (after.w - state.w) * (self.expected_size / max(1, len(took_part)))
+        return replace(after, w=state.w + update)

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from faulty_mechanisms import HalvedLaplace, SilentLaplace
 
-from dpmesh.algorithms import Info, OnlineLearning
+from dpmesh.algorithms import Message, OnlineLearning
 from dpmesh.algorithms.online import OnlineState
-from dpmesh.keys import Key
 from dpmesh.privacy import Mechanism, Sensitivity
-from dpmesh.privacy.mechanisms import Emission
 
 
 class MissingFactor2(OnlineLearning):
@@ -39,47 +37,24 @@ class HalvedNoise(OnlineLearning):
 
 
 class NoNoiseDrawn(OnlineLearning):
-    """Broadcasts through a door that adds nothing."""
+    """Broadcasts by a mechanism that adds nothing."""
 
     @property
     def mechanism(self) -> Mechanism:
         return SilentLaplace(super().mechanism.noise_multiplier)
 
 
-class TellsLess(OnlineLearning):
-    """Leaves out of the ledger what it released."""
-
-    def step(self, state, round, problem, exchange, key):
-        after, info = super().step(state, round, problem, exchange, key)
-        return after, replace(info, releases=())
-
-
-class SendsMore(OnlineLearning):
-    """Sends the models besides what it released."""
-
-    def step(self, state, round, problem, exchange, key):
-        after, info = super().step(state, round, problem, exchange, key)
-        return after, replace(info, received=exchange(round, after.w))
-
-
 @dataclass(frozen=True)
 class OwnStep(OnlineLearning):
-    """The online algorithm with a hook for what it sends and for the point that it steps from."""
+    """The online algorithm with a hook for the point that it steps from."""
 
-    def step(self, state: OnlineState, round: int, problem, exchange, key: Key):
-        emission = self.emit(state, round, key)
-        b = exchange(round, self.message(state, emission))
-        g = problem.gradient(
-            b, problem.batch(round, self.batch_size), clipping_norm=self.clipping_norm
-        )
-        w = self.start(state, b, emission, round) - self.step_size(round + 1) * g
-        info = Info((emission.release,), emission.bits_per_node, b)
-        return OnlineState(np.clip(w, -self.radius, self.radius)), info
+    def round(self, state, t, problem, key):
+        b = yield Message(state.w, self.release_of(t))
+        g = problem.gradient(b, problem.batch(t, self.batch_size), clipping_norm=self.clipping_norm)
+        w = self.start(state, b, t) - self.step_size(t + 1) * g
+        return OnlineState(np.clip(w, -self.radius, self.radius))
 
-    def message(self, state: OnlineState, emission: Emission):
-        return emission.values
-
-    def start(self, state: OnlineState, b, emission: Emission, t: int):
+    def start(self, state, b, t):
         return b
 
 
@@ -89,26 +64,42 @@ class UnnoisedRegularizer(OwnStep):
     With phi = lambda and steps 1 / (lambda t), a record of the first round costs e epsilon.
     """
 
-    def start(self, state, b, emission, t):
+    def start(self, state, b, t):
         return b - self.step_size(t + 1) * 1.0 * state.w
 
 
 class RegularizerAtBroadcasts(OwnStep):
     """The same, corrected: the gradient of the regularizer is taken at b_t."""
 
-    def start(self, state, b, emission, t):
+    def start(self, state, b, t):
         return b - self.step_size(t + 1) * 1.0 * b
 
 
 class OwnUnnoisedWeight(OwnStep):
-    """Mixes its own parameters without their noise, here with weight 1 / 2."""
+    """Mixes its own parameters without their noise, here with weight 1 / 2; nobody else sends."""
 
-    def start(self, state, b, emission, t):
-        return b + 0.5 * (state.w - emission.values)
+    def start(self, state, b, t):
+        return b + 0.5 * (state.w - b)
 
 
-class PastTheDoor(OwnStep):
-    """Passes the door, writes that down, and sends its parameters as they are."""
+class PublishesItsState(OnlineLearning):
+    """Publishes the learners' own parameters, which have no noise, for what arrived."""
 
-    def message(self, state, emission):
-        return state.w.copy()
+    def published(self, state, received):
+        return state.w
+
+
+class DeclaredPublic(OnlineLearning):
+    """Declares that its parameters do not depend on the data."""
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        return replace(super().sensitivity(t), bound=0.0)
+
+
+class SendsAgain(OnlineLearning):
+    """Sends its parameters after the step, too, which the plan does not have."""
+
+    def round(self, state, t, problem, key):
+        after = yield from super().round(state, t, problem, key)
+        yield Message(after.w, replace(self.release_of(t + 1), round=t))
+        return after

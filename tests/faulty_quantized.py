@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
 
 from faulty_mechanisms import HalvedGaussian, SilentGaussian
 
 from dpmesh.algorithms import QuantizedGossip
-from dpmesh.privacy import NoNoise
 
 
 class MissingFactor2(QuantizedGossip):
     """Takes the bound on one clipped gradient for that on the difference of two."""
 
     def next_sensitivity(self, sensitivity, k):
-        halved = QuantizedGossip(**{**vars(self), "clipping_norm": self.clipping_norm / 2})
+        halved = QuantizedGossip(**{**vars_of(self), "clipping_norm": self.clipping_norm / 2})
         return halved.next_sensitivity(sensitivity, k)
 
 
@@ -22,42 +21,47 @@ class MissingLipschitzTerm(QuantizedGossip):
     """Lemma 2 as printed: common records follow the state, and nobody counts it."""
 
     def next_sensitivity(self, sensitivity, k):
-        printed = QuantizedGossip(**{**vars(self), "mode": "public_point"})
+        printed = QuantizedGossip(**{**vars_of(self), "mode": "public_point"})
         return printed.next_sensitivity(sensitivity, k)
 
 
 class HalvedNoise(QuantizedGossip):
     """Adds half of the noise."""
 
-    door = HalvedGaussian
+    kind = HalvedGaussian
 
-    def mechanism(self, k, sensitivity):
-        right = super().mechanism(k, sensitivity)
-        if isinstance(right, NoNoise):
-            return right
-        return self.door(right.noise_multiplier, compressor=right.compressor)
+    def mechanism(self, k):
+        right = super().mechanism(k)
+        return right if right.name == "none" else self.kind(right.noise_multiplier)
 
 
 class NoNoiseDrawn(HalvedNoise):
-    """Sends its states through a door that adds nothing, but quantized."""
+    """Sends its states by a mechanism that adds nothing, but quantized."""
 
-    door = SilentGaussian
+    kind = SilentGaussian
 
 
 class NoClipping(QuantizedGossip):
     """Takes gradients as they come, as in mode "paper"."""
 
-    def absorb(self, state, z, received, k, problem, batches):
-        paper = QuantizedGossip(**{**vars(self), "mode": "paper", "smoothness": 1e-9})
-        moved = paper.absorb(state, z, received, k, problem, batches)
-        return replace(moved, sensitivity=self.next_sensitivity(state.sensitivity, k))
+    def round(self, state, t, problem, key):
+        requests = QuantizedGossip(**{**vars_of(self), "clipping_norm": 1e9}).round(
+            state, t, problem, key
+        )
+        message = next(requests)._replace(release=self.release_of(t))
+        try:
+            requests.send((yield message))
+        except StopIteration as end:
+            return end.value
 
 
-class PastTheDoor(QuantizedGossip):
-    """Passes the door, writes that down, and sends its states as they are."""
+class PublishesItsState(QuantizedGossip):
+    """Publishes the states, which have no noise, for what arrived."""
 
-    def step(self, state, round, problem, exchange, key):
-        def state_instead(round, z):
-            return exchange(round, state.x)
+    def published(self, state, received):
+        return state.x
 
-        return super().step(state, round, problem, state_instead, key)
+
+def vars_of(algorithm):
+    """Return the parameters of an algorithm."""
+    return {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}

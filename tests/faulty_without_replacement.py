@@ -40,20 +40,18 @@ class HalvedNoise(WithoutReplacement):
 
 
 class NoNoiseDrawn(WithoutReplacement):
-    """Lets the models out through a door that adds nothing."""
+    """Releases the models by a mechanism that adds nothing."""
 
     @property
     def mechanism(self):
         return SilentGaussian(super().mechanism.noise_multiplier)
 
 
-class PastTheDoor(WithoutReplacement):
-    """Calls the local models received."""
+class PublishesALocalModel(WithoutReplacement):
+    """Publishes a node's local models for the global ones."""
 
-    def step(self, state, round, problem, exchange, key):
-        after, info = super().step(state, round, problem, exchange, key)
-        exchange(round, state.local[0])
-        return after, info
+    def published(self, state, received):
+        return state.local[0].reshape(1, -1)
 
 
 class Telltale(AlwaysGlobal):

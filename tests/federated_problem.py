@@ -15,6 +15,7 @@ class Clients:
     labels: np.ndarray
     indptr: np.ndarray  # client j holds the records indptr[j] .. indptr[j + 1] - 1
     weight_decay: float = 0.0
+    test = None
 
     @property
     def nodes(self):
@@ -28,7 +29,7 @@ class Clients:
         return np.cumsum([0, *map(len, rows)]), np.concatenate([np.empty(0, np.int64), *rows])
 
     def local_training(self, start, walks, *, step_size, radius):
-        return kernels.linear_training(
+        updates, _ = kernels.linear_training(
             start,
             self.features,
             self.labels,
@@ -38,6 +39,16 @@ class Clients:
             radius=radius,
             regularization=self.weight_decay,
         )
+        return updates
+
+    def objective(self, params, batches):
+        data = self.features, self.labels
+        return kernels.linear_loss(
+            params, *data, batches, "logistic", regularization=self.weight_decay
+        )
+
+    def accuracy(self, params):
+        raise AssertionError("there are no records to test on")
 
 
 def make_clients(sizes, dim, *, weight_decay=0.0, seed=0):

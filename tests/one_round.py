@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmesh.algorithms import Algorithm
 from dpmesh.algorithms.base import Releases
 from dpmesh.keys import Key
-from dpmesh.privacy import Budget, Gaussian, Ledger, Plan, Release, Released, Sensitivity
+from dpmesh.privacy import Budget, Gaussian, Ledger, Plan, Release, Sensitivity
 from dpmesh.privacy.audit import alone
 from dpmesh.run import Channel
-from dpmesh.run.carriers import Carrier
+from dpmesh.run.carriers import Carrier, Sent
 from dpmesh.run.channel import Passage, Step, Watcher
 
 ONE = Sensitivity(1.0, "l2", "a test")
+
+
+class OneRound(NamedTuple):
+    """What a round did."""
+
+    state: Any
+    received: Any
+    sent: Sent
+    releases: list[Release]
 
 
 def one_round(
@@ -28,10 +37,17 @@ def one_round(
     key: Key,
     carrier: Carrier = alone,
     watcher: Watcher | None = None,
-) -> Step:
+) -> OneRound:
     """Run round t of an algorithm whose earlier rounds are over."""
-    ledger = Ledger(algorithm.plan(t + 1), nodes=problem.nodes)
-    return Channel(carrier, key, ledger, watcher=watcher).run(algorithm, state, t, problem, key)
+    none = Plan((), algorithm.neighboring_relation, algorithm.unit)
+    channel = Channel(carrier, key, Ledger(none, nodes=problem.nodes), watcher=watcher)
+    step = channel.run(algorithm, state, t, problem, key)
+    return OneRound(step.state, channel.received, step.sent, channel.ledger.in_round)
+
+
+def watcher_of(passages: list[Passage]) -> Watcher:
+    """Return what keeps all that is released."""
+    return lambda passage: passages.append(passage) or passage
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,6 @@ class Stage:
         """All noise that was drawn, shape (rows, dim)."""
         return np.concatenate([passage.noisy - passage.inside for passage in self.passages])
 
-    def _watch(self, passage: Passage) -> Released:
+    def _watch(self, passage: Passage) -> Passage:
         self.passages.append(passage)
-        return passage.values
+        return passage

@@ -11,24 +11,23 @@ import pytest
 from federated_problem import Clients, make_clients
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from one_round import one_round, watcher_of
 from twin_federated import epoch_orders, federated_learning
 
+import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import FederatedLearning
 from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import FixedSizeSampling, PoissonSampling
-from dpmesh.privacy.audit import alone
 from dpmesh.schedules import Constant, ExponentialDecay, PowerLaw
 
 
 def run(algorithm, problem, rounds, key):
     state = algorithm.init(problem, key)
-    infos = []
     for t in range(rounds):
-        state, info = algorithm.step(state, t, problem, alone, key)
-        infos.append(info)
-    return state, infos
+        state = one_round(algorithm, state, t, problem, key).state
+    return state
 
 
 @given(
@@ -84,7 +83,7 @@ def test_equals_its_twin(
         clients_at_once=clients_at_once,
         arrival_rate=arrival_rate,
     )
-    state, _ = run(algorithm, problem, rounds, key)
+    state = run(algorithm, problem, rounds, key)
 
     size = max(1, round(sampling_rate * N))
 
@@ -132,10 +131,13 @@ def test_equals_its_twin(
 def test_losses_are_those_of_who_learned() -> None:
     everybody = FederatedLearning(4, 1.0, 0.3, None, local_epochs=1, clients_at_once=3)
     problem = make_clients([3, 0, 2, 4], 4)
-    _, (info,) = run(everybody, problem, 1, Key.seeded(1))
-    assert info.losses() == pytest.approx([log(2)] * 3)  # of a logistic model that is 0
-    _, (info,) = run(replace(everybody, sampling_rate=1e-12), problem, 1, Key.seeded(1))
-    assert info.losses is None
+    nobody = replace(everybody, sampling_rate=1e-12)
+    fallen = replace(everybody, arrival_rate=1e-12)
+    state, key = everybody.init(problem, Key.seeded(1)), Key.seeded(1)
+    losses = everybody.losses(state, 0, problem, key)
+    assert losses == pytest.approx([log(2)] * 3)  # of a logistic model that is 0
+    assert nobody.losses(state, 0, problem, key) is None
+    assert fallen.losses(state, 0, problem, key) is None
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
@@ -143,9 +145,8 @@ def test_losses_are_those_of_who_learned() -> None:
 def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
     algorithm = FederatedLearning(20, 0.2, 0.3, noise_multiplier, sampling, local_epochs=1)
     problem = make_clients([3] * 20, 4)
-    _, infos = run(algorithm, problem, 5, Key.seeded(1))
     plan = algorithm.plan(5)
-    assert plan.with_releases(r for info in infos for r in info.releases) == plan
+    assert dm.simulate(algorithm, problem, rounds=5, metrics=[]).ledger == plan
     assert plan.unit == "user"
     assert (
         plan.neighboring_relation == {"poisson": "add_remove", "uniform": "replace_one"}[sampling]
@@ -161,11 +162,11 @@ def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
 
 def test_an_empty_round_still_releases_noise() -> None:
     algorithm = FederatedLearning(3, 1e-9, 1.0, 1.0, local_epochs=1)
-    state, (info,) = run(algorithm, make_clients([2, 2, 2], 5), 1, Key.seeded(0))
+    problem, key = make_clients([2, 2, 2], 5), Key.seeded(0)
+    state, _, _, releases = one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
     noise = kernels.gaussian(5, 1.0, Key.seeded(0).stream(Purpose.NOISE, 0))
     np.testing.assert_allclose(state.w[0] * 3e-9, noise)
-    assert info.releases == algorithm.plan(1).releases
-    assert info.losses is None
+    assert releases == [algorithm.release_of(0)]
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
@@ -219,12 +220,12 @@ def test_who_drops_out_changes_the_divisor_and_no_cost(sampling) -> None:
     failing = replace(usual, arrival_rate=0.25)
     assert failing.plan(4) == usual.plan(4)
     assert failing.expected_size == usual.expected_size / 4
-    problem = make_clients([3] * 20, 4)
-    _, (info,) = run(failing, problem, 1, Key.seeded(3))
-    assert info.messages == 10 + 3  # ten models go out; 2.5 moves come back on average
-    _, (info,) = run(replace(usual, arrival_rate=1e-12), problem, 1, Key.seeded(3))
-    assert info.releases == usual.plan(1).releases
-    assert info.losses is None  # nobody returned
+    problem, key = make_clients([3] * 20, 4), Key.seeded(3)
+    nobody = replace(usual, arrival_rate=1e-12)
+    for algorithm, updates in ((failing, 3), (nobody, 1)):
+        done = one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
+        assert done.sent.times == 10 + updates  # ten models go out; 2.5 return on average
+        assert done.releases == [usual.release_of(0)]
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
@@ -247,7 +248,7 @@ def test_a_million_clients_cost_what_a_cohort_costs(sampling) -> None:
         rate = 1000 / problem.nodes
         algorithm = FederatedLearning(problem.nodes, rate, 0.5, 1.0, sampling, local_steps=2)
         tracemalloc.start()
-        state, _ = run(algorithm, problem, 3, Key.seeded(0))
+        state = run(algorithm, problem, 3, Key.seeded(0))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert state.w[0, 0] > 3 * np.abs(state.w[0, 1:]).max()
@@ -294,12 +295,19 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_are_told(sa
     grid, dim = 2.0**-6, 4
     usual = FederatedLearning(20, 0.25, 0.5, 3.0, sampling, local_epochs=1, estimator=estimator)
     gridded, problem, key = replace(usual, grid=grid), make_clients([3] * 20, dim), Key.seeded(0)
-    state = gridded.init(problem, key)
-    (noisy, release, _), _ = gridded.emit(state, 0, problem, key)
-    np.testing.assert_array_equal(noisy / grid, np.rint(noisy / grid))
-    assert release == gridded.plan(1).releases[0]
-    assert release.mechanism == "discrete_gaussian"
-    gridded.step(state, 0, problem, alone, key)
+    passages = []
+    one_round(
+        gridded,
+        gridded.init(problem, key),
+        0,
+        problem,
+        key,
+        watcher=watcher_of(passages),
+    )
+    (passage,) = passages
+    np.testing.assert_array_equal(passage.noisy / grid, np.rint(passage.noisy / grid))
+    assert passage.release == gridded.plan(1).releases[0]
+    assert passage.release.name == "discrete_gaussian"
     wider = gridded.sensitivity.bound + grid * np.sqrt(dim)  # neighbours are rounded apart
     assert told[-1] == pytest.approx(3.0 * wider / 5)
     assert gridded.plan(9).cost(1e-5).epsilon > usual.plan(9).cost(1e-5).epsilon
@@ -313,7 +321,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     results = []
     for count in (before, threads):
         kernels.set_threads(count)
-        results.append(run(algorithm, problem, 2, Key.seeded(3))[0].w)
+        results.append(run(algorithm, problem, 2, Key.seeded(3)).w)
     kernels.set_threads(before)
     np.testing.assert_array_equal(*results)
 

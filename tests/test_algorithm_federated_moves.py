@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from federated_problem import Clients
+from one_round import one_round
 
 from dpmesh.algorithms import FederatedLearning
 from dpmesh.keys import Key
@@ -16,11 +17,10 @@ class Pushing(Clients):
 
     def local_training(self, start, walks, *, step_size, radius):
         steps, (indptr, indices) = walks
-        moves, losses = np.zeros((len(steps) - 1, 1)), np.full(len(steps) - 1, np.nan)
+        moves = np.zeros((len(steps) - 1, 1))
         active = np.diff(steps) > 0
         moves[active, 0] = 1e6 * self.labels[indices[indptr[steps[:-1][active]]]]
-        losses[active] = 0
-        return moves, losses
+        return moves
 
 
 def pushing(clients: int, *, target: float | None) -> Pushing:
@@ -54,18 +54,17 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
 
     class Changed(Pushing):
         def local_training(self, start, walks, *, step_size, radius):
-            moves, losses = super().local_training(start, walks, step_size=step_size, radius=radius)
-            return changed(moves), losses.tolist()
+            moves = super().local_training(start, walks, step_size=step_size, radius=radius)
+            return changed(moves)
 
     algorithm, key = FederatedLearning(6, 1.0, 0.3, 1.0, local_steps=1), Key.seeded(0)
     ours = pushing(6, target=1.0)
     start, cohort = algorithm.init(ours, key).w, np.arange(6)
-    for one, other in zip(
-        algorithm.client_updates(start, cohort, 0, ours, key),
-        algorithm.client_updates(start, cohort, 0, Changed(**vars(ours)), key),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, other)
+    one, other = (
+        algorithm.client_updates(start, cohort, 0, problem, key)
+        for problem in (ours, Changed(**vars(ours)))
+    )
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
     [
         (
             lambda moves: np.tile(moves, (2, 1)),
-            r"problem: wanted moves of shape \(6, 1\), got \(12",
+            r"local_training: wanted updates of shape \(6, 1\), got \(12",
         ),
         (lambda moves: moves.astype(complex), "local_training: wanted an array of float32 or floa"),
         (
@@ -85,14 +84,13 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
 def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
     class Changed(Pushing):
         def local_training(self, *walk, **options):
-            moves, losses = super().local_training(*walk, **options)
-            return changed(moves), losses
+            return changed(super().local_training(*walk, **options))
 
     problem, key = pushing(12, target=-1.0), Key.seeded(0)
     problem = Changed(problem.features, problem.labels, problem.indptr)
     algorithm = FederatedLearning(12, 0.5, 1.0, 1.0, "uniform", local_steps=3)
     with pytest.raises(ValueError, match=message):
-        algorithm.step(algorithm.init(problem, key), 0, problem, alone, key)
+        one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
 
 
 def test_a_round_is_divided_by_the_expected_size() -> None:
@@ -104,7 +102,7 @@ def test_a_round_is_divided_by_the_expected_size() -> None:
     sizes = []
     for t in range(10):
         before = state.w
-        state, _ = algorithm.step(state, t, problem, alone, key)
+        state = one_round(algorithm, state, t, problem, key).state
         sizes.append(len(algorithm.sample(t, key)))
         assert (state.w - before)[0, 0] == pytest.approx(-sizes[-1] / 15)
     assert len(set(sizes)) > 1

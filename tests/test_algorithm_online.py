@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twins import online_learning
+from one_round import one_round, watcher_of
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.algorithms import Exchange, OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.schedules import InverseSqrt, InverseTime
@@ -157,24 +158,6 @@ def test_sensitivity_is_lemma_1_and_reached() -> None:
         assert scale == pytest.approx(2 * (1 / (2 * sqrt(t))) * sqrt(10) * 3.0 / 0.5)
 
 
-class Tape:
-    """Hands the first world's broadcasts to the second world too, over networks of their own."""
-
-    def __init__(self) -> None:
-        self.heard: list[dm.privacy.Released] = []
-
-    def over(self, carrier: Exchange) -> Exchange:
-        """Return the exchange of the next world."""
-        playing = bool(self.heard)
-
-        def exchange(round: int, messages: dm.privacy.Released) -> dm.privacy.Released:
-            if not playing:
-                self.heard.append(messages)
-            return carrier(round, self.heard[round])
-
-        return exchange
-
-
 def paths_of_neighbours(
     algorithm: dm.OnlineLearning,
     problem: dm.LinearProblem,
@@ -186,14 +169,15 @@ def paths_of_neighbours(
     features = problem.train.features.copy()
     features[record] *= -50.0  # a worst case: the clipped subgradient turns around
     other = replace(problem, train=replace(problem.train, features=features))
-    key, paths = dm.Key.seeded(1), []
-    tape, conditions = Tape(), Conditions(network or dm.Network(), problem.nodes, key)
+    key, paths, passages = dm.Key.seeded(1), [], []
+    conditions = Conditions(network or dm.Network(), problem.nodes, key)
     for world in (problem, other):
-        exchange = tape.over(FailingGossip(topology.ring(problem.nodes), conditions))
+        carrier = FailingGossip(topology.ring(problem.nodes), conditions)
         state, path = algorithm.init(world, key), []
         for t in range(rounds):
             path.append(state.w)
-            state, _ = algorithm.step(state, t, world, exchange, key)
+            watcher = watcher_of(passages) if not paths else lambda _, t=t: passages[t]
+            state = one_round(algorithm, state, t, world, key, carrier, watcher).state
         paths.append(path)
     return list(zip(*paths, strict=True))
 

@@ -13,6 +13,7 @@ from quantized_problems import make_algorithm, make_problem, make_topology
 from scipy import stats
 from twin_quantized import quantized_gossip
 from twins import shorten, subgradient
+from one_round import one_round, watcher_of
 
 import dpmesh as dm
 from dpmesh import kernels, topology
@@ -142,18 +143,17 @@ def test_traffic_is_the_length_of_the_messages() -> None:
     problem, star, key = make_problem(dim=40), topology.star(4), dm.Key.seeded(1)
     algorithm = make_algorithm(6)
     run = dm.simulate(algorithm, problem, star, rounds=6, key=key, metrics=["loss"])
-    state, total = algorithm.init(problem, key), 0
+    state, total, passages = algorithm.init(problem, key), 0, []
     for k in range(6):
-        emission = algorithm.emit(state, k, key)
-        codes = np.rint(emission.values / 0.05).astype(np.int64)
+        done = one_round(algorithm, state, k, problem, key, Gossip(star), watcher_of(passages))
+        state, codes = done.state, np.rint(passages[k].values / 0.05).astype(np.int64)
         for node in range(4):
             lengths = [kernels.pack(codes[node], bits).nbytes + 1 for bits in range(1, 33)]
-            assert emission.bits_per_node[node] == 8 * min(lengths)
+            assert done.sent.bits[node] == 8 * min(lengths)
             total += 8 * min(lengths) * len(star.matrix(k).neighbours(node))
-        state, _ = algorithm.step(state, k, problem, Gossip(star), key)
     assert run.traffic == dm.run.Traffic(6 * 6, total)
     measured = dm.simulate(algorithm, problem, star, rounds=6, key=key, every=6).history
-    mean = float(emission.bits_per_node.mean())
+    mean = float(done.sent.bits.mean())
     assert measured.last("bits_per_node") == mean
     assert measured.last("compression") == 32 * 40 / mean
     floats = dm.simulate(
@@ -209,7 +209,7 @@ def test_samples_are_without_replacement_and_uniform() -> None:
         ),
         (
             lambda: simulate(sample_size=SampleSize(10, 0, 5)),
-            "sample_size: wanted at most [0-9], the records of the poorest node, got 10",
+            "sample_size: wanted at most [0-9], the records of the smallest node, got 10",
         ),
         (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from point_problem import PointProblem
 from quantized_problems import make_algorithm, make_problem
+from one_round import one_round, watcher_of
 
 import dpmesh as dm
 from dpmesh import topology
@@ -197,20 +199,21 @@ def test_noise_on_the_quantizers_own_grid() -> None:
     gridded = replace(plain, grid=2.0**-5, compressor=Quantizer(2.0**-5))
     run = dm.simulate(gridded, problem, topology.ring(4), rounds=rounds, delta=1e-5)
     assert run.ledger == gridded.plan(rounds)
-    assert {release.mechanism for release in run.ledger.releases[1:]} == {"discrete_gaussian"}
+    assert {release.name for release in run.ledger.releases[1:]} == {"discrete_gaussian"}
     usual = plain.plan(rounds).cost(1e-5).epsilon
     assert usual < run.privacy.epsilon < 1.5 * usual  # Rényi in place of exact accounting
     key = dm.Key.seeded(0)
     state = gridded.init(problem, key)
     for k in range(3):
-        emission = gridded.emit(state, k, key)
-        codes = emission.values * 2**5
+        passages: list[Any] = []
+        for algorithm in (gridded, replace(gridded, compressor=None)):
+            one_round(algorithm, state, k, problem, key, watcher=watcher_of(passages))
+        codes = passages[0].values * 2**5
         np.testing.assert_array_equal(codes, np.rint(codes))
         if k > 0:
-            uncompressed = replace(gridded, compressor=None).emit(state, k, key)
-            np.testing.assert_array_equal(emission.values, uncompressed.values)
-        state, _ = gridded.step(state, k, problem, Gossip(topology.ring(4)), key)
-    mechanism, delta = gridded.mechanism(1, 0.01), 0.01
+            np.testing.assert_array_equal(passages[0].values, passages[1].values)
+        state = one_round(gridded, state, k, problem, key, Gossip(topology.ring(4))).state
+    mechanism, delta = gridded.mechanism(1), gridded.sensitivities(2)[1]
     scale = mechanism.noise_scale(dm.privacy.Sensitivity(delta, "l2", ""), 5)
     assert scale == pytest.approx(0.5 * (1 + 2.0**-5 * np.sqrt(5) / delta), rel=1e-9)
     labels = problem.train.labels.copy()
@@ -229,11 +232,11 @@ def test_only_the_node_of_the_record_moves() -> None:
     key, said = dm.Key.seeded(0), []
     state, moved = algorithm.init(problem, key), algorithm.init(other, key)
     for k in range(5):
-        z, *_ = algorithm.emit(state, k, key)
-        received = Gossip(topology.ring(4))(k, z)
-        batches = algorithm.sample(k, problem, key)
-        state = algorithm.absorb(state, z, received, k, problem, batches)
-        moved = algorithm.absorb(moved, z, received, k, other, batches)
+        passages: list[Any] = []
+        gossip = problem, key, Gossip(topology.ring(4))
+        state = one_round(algorithm, state, k, *gossip, watcher_of(passages)).state
+        replayed = other, key, Gossip(topology.ring(4)), lambda _: passages[0]  # noqa: B023
+        moved = one_round(algorithm, moved, k, *replayed).state
         said.append(np.linalg.norm(state.x - moved.x, axis=1))
     assert max(norms[1] for norms in said) > 0
     assert not np.delete(said, 1, axis=1).any()

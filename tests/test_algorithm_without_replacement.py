@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twin_without_replacement import without_replacement
 from without_replacement_problems import FIXED, make_problem
+from one_round import one_round
 
 import dpmesh as dm
 from dpmesh import kernels
@@ -52,8 +53,10 @@ def test_equals_its_twin(
     )
     state = algorithm.init(problem, key)
     for t in range(T):
-        state, info = algorithm.step(state, t, problem, alone, key)
-        np.testing.assert_array_equal(info.received, state.released.reshape(1, -1))
+        done = one_round(algorithm, state, t, problem, key)
+        state = done.state
+        published = algorithm.published(state, done.received)
+        np.testing.assert_array_equal(published, state.released.reshape(1, -1))
 
     used = [0] * M
 
@@ -117,10 +120,11 @@ def test_the_controller_is_told_the_losses_of_algorithm_2() -> None:
     state = algorithm.init(problem, key)
     for t in range(8):
         before = state
-        state, info = algorithm.step(state, t, problem, alone, key)
+        losses = algorithm.losses(state, t, problem, key)
+        state = one_round(algorithm, state, t, problem, key).state
         acting = seen[t].acting
         if acting.any():
-            np.testing.assert_array_equal(info.losses(), seen[t].losses[acting].sum(axis=1))
+            np.testing.assert_array_equal(losses, seen[t].losses[acting].sum(axis=1))
         for m in np.flatnonzero(acting):
             i = before.used[m]
             for told, number in ((seen[t].losses, i), (seen[t].last_losses, i - 1)):
@@ -151,7 +155,7 @@ def test_a_controller_keeps_what_it_learns_and_decides() -> None:
     problem, key = make_problem([9], 2), dm.Key.seeded(0)
     state = algorithm.init(problem, key)
     for t in range(3):
-        state, _ = algorithm.step(state, t, problem, alone, key)
+        state = one_round(algorithm, state, t, problem, key).state
     assert state.controller == 1110
 
 
@@ -161,14 +165,16 @@ def test_each_record_is_used_once() -> None:
     key = dm.Key.seeded(0)
     state = algorithm.init(problem, key)
     seen = []
-    for t in range(5):
-        state, info = algorithm.step(state, t, problem, alone, key)
-        seen += info.records.ravel().tolist()
+    for t in range(6):
+        turns = algorithm.turns(state, t, problem, key)
+        acts = np.isin(np.arange(problem.nodes), turns)
+        seen += algorithm.batches(problem, state.used, acts)[1].tolist()
+        done = one_round(algorithm, state, t, problem, key)
+        state = done.state
     assert len(seen) == len(set(seen)) == 28
-    _, info = algorithm.step(state, 5, problem, alone, key)
-    assert info.messages == 0
-    assert not info.records.size
-    assert not info.releases
+    assert not len(turns)
+    assert done.sent.times == 0
+    assert not done.releases
     with pytest.raises(ValueError, match="rounds: wanted at most 5, as many as the records last"):
         dm.simulate(algorithm, problem, rounds=6)
 

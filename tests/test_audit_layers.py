@@ -30,7 +30,7 @@ CASE = worst_cases.online(OnlineLearning(epsilon=1.0), canaries=50)
 def test_all_layers_in_words() -> None:
     texts = [str(result) for result in audit_layers(*CASE, runs=50, key=Key.seeded(10))]
     coupling, many, one = texts
-    assert "moved     1 of 3 releases, at most 1 of what is allowed" in coupling
+    assert "moved     1 of 3 releases differed; largest shift = 100.0000% of the declared sensitivity" in coupling
     assert "2 x 50 runs of OnlineLearning, rounds: 3; told apart by a threshold" in many
     assert "claim     epsilon = 1 at delta = 0" in many
     assert "1 run of OnlineLearning, rounds: 3, canaries: 50" in one
@@ -64,7 +64,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
     assert {"gaussian", "laplace"} < set(CASES)
     assert all(f"{name}: " in output for name in CASES)
     again = 1  # of without-replacement two pairs are coupled
-    assert output.count("no violation found (an audit cannot prove the claim)") == 3 * len(CASES) + again
+    assert output.count("no violation found") == 3 * len(CASES) + again
     monkeypatch.setitem(
         CASES, "online", lambda canaries: worst_cases.online(MissingFactor2(), canaries=canaries)
     )
@@ -144,9 +144,9 @@ def test_one_run_guesses_as_many_coins_as_told() -> None:
 
 
 ONE = Sensitivity(1.0, "l2", "a test")
-SWAPPED = {"algorithm": _records(), "problem": ONLINE, "neighbor": ONLINE, "exchange": alone}
+SWAPPED = {"algorithm": _records(), "problem": ONLINE, "neighbor": ONLINE, "carrier": alone}
 SWAPPED |= {"rounds": 2}
-CROWD = {"algorithm": _records, "problem_of": ONLINE, "exchange": alone}
+CROWD = {"algorithm": _records, "problem_of": ONLINE, "carrier": alone}
 CROWD |= {"rounds": 2, "canaries": 4}
 
 
@@ -157,9 +157,9 @@ CROWD |= {"rounds": 2, "canaries": 4}
         (_many, {"runs": 0}, "runs: wanted an integer of at least 1, got 0"),
         (_many, {"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
         (_many, {"confidence": 1.0}, r"confidence: wanted a number in \(0, 1\), got 1"),
-        (couple, SWAPPED, "algorithm: wanted an algorithm, with init, step, plan, got LinearP"),
-        (audit_algorithm, SWAPPED, "algorithm: wanted an algorithm, with init, step, plan, got"),
-        (audit_one_run, CROWD, "algorithm: wanted an algorithm, with init, step, plan, got"),
+        (couple, SWAPPED, "algorithm: wanted an algorithm of .*, got LinearP"),
+        (audit_algorithm, SWAPPED, "algorithm: wanted an algorithm of .*, got"),
+        (audit_one_run, CROWD, "algorithm: wanted an algorithm of .*, got"),
         (audit_mechanism, {"mechanism": "gaussian", "sensitivity": ONE}, "mechanism: wanted a mec"),
         (
             audit_mechanism,

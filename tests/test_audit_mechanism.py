@@ -15,7 +15,6 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Release, Gaussian, Laplace, NoNoise, Plan, Sensitivity
 from dpmesh.privacy.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
 from dpmesh.privacy.audit.scores import log_likelihood_ratio
-from dpmesh.privacy.door import watched_by
 
 SURE = 1 - 1e-4
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -124,24 +123,6 @@ def test_results_in_words() -> None:
     assert "verdict   no violation found (an audit cannot prove the claim)" in text
     fault = audit_mechanism(SilentLaplace(1.0), ONE, runs=2_000, confidence=SURE)
     assert "verdict   violated" in str(fault)
-
-
-def test_the_door_is_watched_only_within_the_block() -> None:
-    seen = []
-
-    def release():
-        values = np.zeros((2, 3))
-        return Laplace(1.0).release(values, ONE, Key.seeded(0).stream(Purpose.NOISE, 0))
-
-    def watch(passage):
-        seen.append(passage)
-        return passage.emission._replace(bits_per_node=7)
-
-    with watched_by(watch):
-        assert release().bits_per_node == 7
-    assert release().bits_per_node == 3 * 64
-    assert len(seen) == 1
-    np.testing.assert_array_equal(seen[0].inside, np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from faulty_online import (
     ByCoordinate,
+    DeclaredPublic,
     HalvedNoise,
     MissingFactor2,
     NoNoiseDrawn,
     OwnUnnoisedWeight,
-    PastTheDoor,
+    PublishesItsState,
     RegularizerAtBroadcasts,
+    SendsAgain,
     UnnoisedRegularizer,
 )
 from hypothesis import given
@@ -100,11 +102,13 @@ def test_correct_online_learning_couples(
     ("kind", "message"),
     [
         (RegularizerAtBroadcasts, None),
-        (MissingFactor2, "at most 2 of what is allowed"),
+        (MissingFactor2, "largest shift = 200.0000% of the declared sensitivity"),
         (NoNoiseDrawn, "round 1: released without its noise"),
         (UnnoisedRegularizer, "all releases together: epsilon = 2.71806, planned is 1"),
         (OwnUnnoisedWeight, "all releases together: epsilon = 3.859"),
-        (PastTheDoor, "message 1 sent depends on data that did not pass the door"),
+        (PublishesItsState, "what round 0 published depends on data beyond its releases"),
+        (DeclaredPublic, "round 1: moved by 2, allowed is 0"),
+        (SendsAgain, "the first run made 8 releases that were not planned"),
     ],
 )
 @pytest.mark.parametrize("dim", [1, 10])
@@ -113,7 +117,7 @@ def test_coupling_flags_faults_of_online_learning(kind, message: str | None, dim
     worlds = pair.problem, pair.neighbor
     coupling = couple(pair.algorithm, *worlds, alone, rounds=8, key=Key.seeded(4))
     assert coupling.violated == (message is not None)
-    assert (message or "consistent") in str(coupling)
+    assert (message or "no violation found") in str(coupling)
 
 
 def test_coupled_runs_have_several_dimensions() -> None:
@@ -164,9 +168,9 @@ def test_algorithm_2_as_printed_costs_what_its_plan_says_and_not_what_the_paper_
 
 
 @pytest.mark.parametrize("score", [None, lambda run: float(run.sent[1].mean())])
-def test_what_bypasses_the_door_is_seen(score) -> None:
+def test_what_is_declared_public_is_seen(score) -> None:
     """The likelihood ratio does not see it, a contrast and a score of one's own do."""
-    assert many_runs(PastTheDoor, rounds=2, runs=100, score=score).violated
+    assert many_runs(DeclaredPublic, rounds=2, runs=100, score=score).violated
 
 
 # One run

@@ -17,7 +17,7 @@ from faulty_quantized import (
     MissingLipschitzTerm,
     NoClipping,
     NoNoiseDrawn,
-    PastTheDoor,
+    PublishesItsState,
 )
 
 from dpmesh.algorithms import QuantizedGossip
@@ -57,10 +57,10 @@ def quantized(
     return replace(algorithm, noise_std=Constant(std))
 
 
-def coupled(algorithm, exchange=None):
+def coupled(algorithm, carrier=None):
     pair, _ = worst_cases.quantized(algorithm, rounds=ROUNDS)
     worlds = pair.problem, pair.neighbor
-    return couple(algorithm, *worlds, exchange or pair.carrier, rounds=ROUNDS, key=Key.seeded(1))
+    return couple(algorithm, *worlds, carrier or pair.carrier, rounds=ROUNDS, key=Key.seeded(1))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def coupled(algorithm, exchange=None):
 )
 def test_quantized_gossip_couples(mode: str, smoothness: float) -> None:
     algorithm = quantized(mode=mode, smoothness=smoothness)
-    for exchange in (None, alone):
-        coupling = coupled(algorithm, exchange)
+    for carrier in (None, alone):
+        coupling = coupled(algorithm, carrier)
         assert not coupling.violated, str(coupling)
     moved = [m.distance / m.allowed for m in coupled(algorithm).movements[1:]]
     assert min(moved) > 0.85  # of 10 records, the 9 common ones follow the state
@@ -87,7 +87,7 @@ def test_quantized_gossip_couples(mode: str, smoothness: float) -> None:
         (NoClipping, "moved by 100000, allowed is 0.1"),
         (NoNoiseDrawn, "released without its noise"),
         (MissingLipschitzTerm, "all releases together: mu = 2.003, planned is 1"),
-        (PastTheDoor, "message 1 sent depends on data that did not pass the door"),
+        (PublishesItsState, "what round 0 published depends on data beyond its releases"),
     ],
 )
 def test_coupling_flags_faults_of_quantized_gossip(fault, message: str) -> None:

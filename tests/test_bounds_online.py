@@ -6,6 +6,7 @@ from math import e, log, sqrt
 
 import numpy as np
 import pytest
+from one_round import one_round
 
 import dpmesh as dm
 from dpmesh import kernels, topology
@@ -21,6 +22,7 @@ from dpmesh.bounds.online import (
     regret_as_printed,
 )
 from dpmesh.problems import best_fixed_predictor
+from dpmesh.run import Gossip
 from dpmesh.schedules import InverseSqrt, InverseTime
 
 
@@ -149,9 +151,8 @@ def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: flo
             losses += nodes * problem.objective(state.w, everybody)
             spread = kernels.row_norms(state.w - state.w.mean(axis=0))
             apart[t] += spread.mean() / repeats
-            exchange = lambda t, m: kernels.mix(network.matrix(t).weights, m)  # noqa: E731
-            state, info = algorithm.step(state, t, problem, exchange, key)
-            mixtures += problem.objective(info.received, examples).sum()
+            state, received, *_ = one_round(algorithm, state, t, problem, key, Gossip(network))
+            mixtures += problem.objective(received, examples).sum()
         own.append(mixtures - smallest)
         learners.append(losses - smallest)
     assert np.mean(own) <= regret(learning)
@@ -179,9 +180,8 @@ def test_regret_of_projected_mixtures_is_below_the_bound(loss, lam, delta) -> No
         key, losses = dm.Key.seeded(seed), 0.0
         state = algorithm.init(problem, key)
         for t in range(rounds):
-            exchange = lambda t, m: kernels.mix(network.matrix(t).weights, m)  # noqa: E731
-            state, info = algorithm.step(state, t, problem, exchange, key)
-            inside = kernels.clip_rows(info.received, radius)
+            state, received, *_ = one_round(algorithm, state, t, problem, key, Gossip(network))
+            inside = kernels.clip_rows(received, radius)
             losses += problem.objective(inside, problem.batch(t, 1)).sum()
         paid.append(losses - nodes * rounds * (best.value - best.gap))
     learning = Learning(nodes, dim, rounds, steepest, 2 * radius, lam, noise)
@@ -207,7 +207,7 @@ def test_the_mean_iterate_converges_as_the_theorem_says() -> None:
     for t in range(rounds):
         mean += state.w / rounds
         losses += problem.objective(state.w, problem.batch(t, 1))[0]
-        state, _ = algorithm.step(state, t, problem, lambda _, m: m, dm.Key.seeded(0))
+        state = one_round(algorithm, state, t, problem, dm.Key.seeded(0)).state
     paid = losses - rounds * best_fixed_predictor(problem, radius=radius).value
     steepest = problem.constants(radius).lipschitz
     bound = convergence(

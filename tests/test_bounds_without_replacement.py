@@ -8,6 +8,7 @@ from math import log, sqrt
 
 import numpy as np
 import pytest
+from one_round import one_round
 
 import dpmesh as dm
 from dpmesh import kernels
@@ -23,6 +24,7 @@ from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
 from dpmesh.keys import Purpose, generator
 from dpmesh.privacy.audit import alone
 from dpmesh.problems import best_fixed_predictor
+from dpmesh.run import Broadcast
 from dpmesh.schedules import Constant
 
 RUN = Training(3, 4, 1000, 5, 120, 0.2, 2.0, 1.5, 0.1, 6.0, 40.0)
@@ -71,6 +73,18 @@ def make_problem(nodes: int, records: int, dim: int, key: dm.Key, regularization
     return dm.LinearProblem(dataset, parts, "logistic", **options)
 
 
+class Hearing(Broadcast):
+    """Also keeps what it carries."""
+
+    def __init__(self, heard: list) -> None:
+        self.heard = heard
+
+    def carry(self, round: int, packet):
+        if packet.values is not None:
+            self.heard.append(packet.values)
+        return packet.values
+
+
 def measured(algorithm: dm.WithoutReplacement, problem: dm.LinearProblem, key: dm.Key):
     """Run one pass; return suboptimality and generalization gap of each step, in order."""
     everything = np.arange(problem.train.records)[np.newaxis]
@@ -80,13 +94,9 @@ def measured(algorithm: dm.WithoutReplacement, problem: dm.LinearProblem, key: d
     for t in range(problem.rounds(algorithm.batch_size)):
         heard = [state.released.copy()]
 
-        def hear(round: int, messages, heard=heard):
-            heard.append(messages.copy())
-            return messages
-
         before, turns = state, algorithm.turns(state, t, problem, key)
         chosen = algorithm.controller.choose((problem.nodes, 1), t, key)
-        state, _ = algorithm.step(state, t, problem, hear, key)
+        state = one_round(algorithm, state, t, problem, key, Hearing(heard)).state
         batches = problem.batch(t, algorithm.batch_size)
         for m in turns:
             w = heard.pop(0) if chosen[m, 0] else before.local[m]
@@ -172,7 +182,7 @@ def test_distances_shrink_as_theorem_4_says() -> None:
             )  # fmt: skip
             state = algorithm.init(problem, key)
             for t in range(400):
-                state, _ = algorithm.step(state, t, problem, alone, key)
+                state = one_round(algorithm, state, t, problem, key).state
                 if t + 1 in (50, 400):
                     every = np.vstack([state.local[:, 0], state.released])
                     totals[int(t + 1 > 50)] += ((every - w_star) ** 2).sum()

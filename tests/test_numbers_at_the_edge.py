@@ -13,7 +13,7 @@ import pytest
 
 import dpmesh as dm
 import dpmesh.kernels as kernels
-from dpmesh import bounds, data, privacy, simulator, topology
+from dpmesh import bounds, data, privacy, run, topology
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import papers
 
@@ -41,7 +41,7 @@ def sensitivities(smoothness: Any) -> Any:
 
 
 def history(round: Any = 1, at_least: Any = 0) -> Any:
-    kept = simulator.History()
+    kept = run.History()
     kept.add(round, {"loss": 1.0})
     return kept.first("loss", at_least)
 
@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     ("digits", lambda n: privacy.rounded_up(1.25, n), [0, 1.5, 2**40, 10**400, None]),
     ("dim", lambda n: privacy.Quantizer(0.1).decode([b""], n, "f8"), [None, 1.5, -1, 10**400]),
     ("rows", lambda n: privacy.RandomSparsifier(0.5).apart(b"", n, 2, "f8"), [None, 1.5, -1]),
-    ("nodes", lambda n: dm.privacy.Release(1, "gaussian", 1.0, ROW, nodes=n), [(), (np.nan,)]),
+    ("nodes", lambda n: privacy.Release(1, privacy.Gaussian(1.0), ROW, nodes=n), [(), (np.nan,)]),
     ("noise_multiplier", privacy.accounting.rdp_gaussian, [np.longdouble("1e4000")]),
 ]
 
@@ -89,11 +89,11 @@ def test_narrow_integers_do_not_wrap_around(kind: Any) -> None:
     assert np.array_equal(narrow.train.features, own.train.features)
     assert type(privacy.Laplace(1.0).noise_scale(ROW, kind(100))) is float
     assert dm.controllers.Periodic(128).may_be_global(kind(127))
-    release = privacy.Release(kind(100), "gaussian", 1.0, ROW, batch=kind(100))
+    release = privacy.Release(kind(100), privacy.Gaussian(1.0), ROW, batch=kind(100))
     assert type(release.round) is type(release.batch) is int
     records = data.Dataset(np.ones((1200, 2)), np.where(np.arange(1200) % 2, 1, -1))
     problem = dm.LinearProblem(records, data.iid(records, 100, np.random.default_rng(0)), "hinge")
-    assert simulator.Repeats.deal(problem, kind(3), key=KEY).problem.nodes == 300
+    assert run.Repeats.deal(problem, kind(3), key=KEY).problem.nodes == 300
 
 
 def test_infinity_is_a_smoothness_of_any_kind() -> None:

@@ -132,9 +132,10 @@ def test_what_earlier_runs_spent_counts() -> None:
         goal.require(Repeated(10.0, Laplace), 7)
     ledger = Ledger(Plan((), "replace_one", "record"), goal)
     for release in Repeated(10.0, Laplace).plan(6).releases:
-        ledger.admit(release)
+        ledger.admit(release, None)
+        ledger.end_round()
     with pytest.raises(OverBudget, match="would cost epsilon 1.1, more"):
-        ledger.admit(Release(6, Laplace(10.0), ONE))
+        ledger.admit(Release(6, Laplace(10.0), ONE), None)
     nothing_left = replace(goal, spent=(Repeated(1.0, Laplace).plan(1),))
     assert nothing_left.affordable_rounds(Repeated(10.0, Laplace)) == 0
     assert hash(goal) == hash(Budget(1.0, spent=earlier))

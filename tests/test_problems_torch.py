@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_round import one_round
 
 from dpmesh._ragged import Walks
 from dpmesh.algorithms import FederatedLearning, QuantizedGossip
@@ -55,10 +56,9 @@ def test_equals_the_kernels() -> None:
     indptr = np.cumsum([0, *rng.integers(1, 4, steps[-1])])
     walks = Walks(steps, (indptr, rng.integers(60, size=indptr[-1])))
     for radius in (0.2, 10.0):
-        moves, losses = problem.local_training(params[:1], walks, step_size=0.4, radius=radius)
-        expected, before = linear.local_training(params[:1], walks, step_size=0.4, radius=radius)
+        moves = problem.local_training(params[:1], walks, step_size=0.4, radius=radius)
+        expected = linear.local_training(params[:1], walks, step_size=0.4, radius=radius)
         np.testing.assert_allclose(moves, expected, atol=1e-5)
-        np.testing.assert_allclose(losses, before, rtol=1e-4)
     for found, wanted in zip(
         problem.records_of(np.array([4, 1])), linear.records_of(np.array([4, 1])), strict=True
     ):
@@ -92,7 +92,7 @@ def test_a_convolutional_module_learns_digits() -> None:
     key = Key.seeded(0)
     state = algorithm.init(problem, key)
     for t in range(8):
-        state, _ = algorithm.step(state, t, problem, alone, key)
+        state = one_round(algorithm, state, t, problem, key).state
     assert problem.accuracy(algorithm.parameters(state))[0] > 0.8
 
 
@@ -214,9 +214,8 @@ def test_a_client_is_not_filled_up_with_the_records_of_another() -> None:
     problem = TorchProblem(train, parts, lambda: torch.nn.Linear(2, 2), loss=inverse_labels)
     walks = Walks(np.arange(4), problem.records_of(np.arange(3)))
     start = problem.initial(Key.seeded(0))
-    moves, losses = problem.local_training(start, walks, step_size=0.1, radius=1.0)
+    moves = problem.local_training(start, walks, step_size=0.1, radius=1.0)
     assert np.isfinite(moves).all(axis=1).tolist() == [False, True, True]
-    assert np.isfinite(losses).tolist() == [False, True, True]
 
 
 def test_gossip_names_what_a_module_cannot_do_before_the_first_round() -> None:

@@ -29,7 +29,8 @@ AGAIN = 2**16
 class Passage(NamedTuple):
     """One release as an audit sees it, in units of its message: before and after the noise.
 
-    `values` are those that travel, after their compression if there is one.
+    `values` are those that travel, after their compression if there is one, and `bits` the lengths
+    of compressed rows, shape (rows,).
     """
 
     release: Release
@@ -37,9 +38,10 @@ class Passage(NamedTuple):
     inside: Sensitive
     noisy: Released
     values: Released
+    bits: npt.NDArray[np.int64] | None = None
 
 
-Watcher: TypeAlias = Callable[[Passage], Released]
+Watcher: TypeAlias = Callable[[Passage], Passage]
 """Sees every release of a run that is audited; what it returns travels instead."""
 
 
@@ -178,7 +180,7 @@ class Channel:
             compressed = _compressed(message.compressor, Released(out * unit), coins)
             out = Released(compressed.values / unit) if has_unit else Released(compressed.values)
         if self._watcher is not None:
-            out = self._watched(releases, parts, inside, noisy, out)
+            out, compressed = self._watched(releases, parts, inside, noisy, out, compressed)
         if has_unit:
             out = Released(read_only(out * unit))
         return self._packed(message, out, compressed)
@@ -234,19 +236,24 @@ class Channel:
         inside: Sensitive,
         noisy: Released,
         values: Released,
-    ) -> Released:
+        compressed: Compressed | None,
+    ) -> tuple[Released, Compressed | None]:
         """Show the releases of a message to the watcher; return what travels instead."""
         assert self._watcher is not None
         out = values.copy()
+        bits = None if compressed is None else compressed.bits.copy()
         for release, some in parts or [(releases[0], np.arange(len(values)))]:
             mechanism, sensitivity = release.mechanism, release.sensitivity
             scale = mechanism.noise_scale(sensitivity, values.shape[1])
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
-            passage = Passage(
-                release, scale, before, Released(noisy[some]), Released(values[some])
-            )
-            out[some] = self._watcher(passage)
-        return Released(read_only(out))
+            length = None if bits is None else bits[some]
+            after = Released(noisy[some]), Released(values[some]), length
+            shown = self._watcher(Passage(release, scale, before, *after))
+            out[some] = shown.values
+            if bits is not None:
+                bits[some] = shown.bits
+        sent = None if compressed is None or bits is None else replace(compressed, bits=bits)
+        return Released(read_only(out)), sent
 
     def _packed(self, message: Message, out: Released, compressed: Compressed | None) -> Packet:
         """Return what travels of a message."""

@@ -50,7 +50,8 @@ class AuditResult:
         return self.lower_bound > self.claim.level
 
     def __str__(self) -> str:
-        verdict = "violated" if self.violated else "consistent, which proves nothing"
+        held = "no violation found (an audit cannot prove the claim)"
+        verdict = "violated" if self.violated else held
         return "\n".join(
             (
                 f"audit     {self.method}",

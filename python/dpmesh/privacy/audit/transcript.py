@@ -113,12 +113,12 @@ def record(
     able("carrier", carrier, "what carries messages, such as alone, or Gossip(topology)", "carry")
     run = Transcript()
 
-    def watch(passage: Passage) -> Released:
+    def watch(passage: Passage) -> Passage:
         number = len(run.passages)
         run.passages.append(passage)
         if replay is not None and number < len(replay.passages):
-            return replay.passages[number].values
-        return passage.values
+            return replay.passages[number]
+        return passage
 
     nodes = problem.nodes if hasattr(problem, "nodes") else len(problem)
     ledger = Ledger(algorithm.plan(rounds), nodes=nodes)
