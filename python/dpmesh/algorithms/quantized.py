@@ -61,7 +61,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 

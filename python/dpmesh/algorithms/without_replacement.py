@@ -36,11 +36,11 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import (
+    KNOWN_TO_ALL,
     Algorithm,
     Message,
     Round,
     initial_parameters,
-    known_to_all,
     require_problem,
 )
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
@@ -80,8 +80,8 @@ class WithoutReplacementState:
     """
 
     local: Sensitive
-    released: Released = known_to_all()
-    used: npt.NDArray[np.int64] = known_to_all()
+    released: Released = field(metadata=KNOWN_TO_ALL)
+    used: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
     largest_step: npt.NDArray[np.float64]
     controller: Any
 

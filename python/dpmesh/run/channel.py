@@ -230,9 +230,7 @@ class Channel:
             mechanism, sensitivity = release.mechanism, release.sensitivity
             scale = mechanism.noise_scale(sensitivity, values.shape[1])
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
-            passage = Passage(
-                release, scale, before, Released(noisy[some]), Released(values[some])
-            )
+            passage = Passage(release, scale, before, Released(noisy[some]), Released(values[some]))
             out[some] = self._watcher(passage)
         return Released(read_only(out))
 
