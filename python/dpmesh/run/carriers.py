@@ -60,8 +60,9 @@ class Packet(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Carries what was released to those who receive it; the only part of a round that differs
-    between the machines that it runs on.
+    """Carries what was released to those who receive it.
+
+    It is the only part of a round that differs between the machines that it runs on.
     """
 
     def carry(self, round: int, packet: Packet) -> Released | None:
@@ -69,7 +70,7 @@ class Carrier(Protocol):
         ...
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
-        """Return what crossed the network in this round; asked once for each, after all messages."""
+        """Return what crossed the network in this round; asked once, after all its messages."""
         ...
 
     @property
