@@ -401,9 +401,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             return np.ones_like(largest_step)
         constants = self._constants(problem)
         L, mu = constants.loss_lipschitz, constants.smoothness
-        largest = float(largest_step.max())
-        bound = claims.sensitivity(largest, lipschitz=L, batch_size=self.batch_size, smoothness=mu)
-        return bound * (largest_step / largest)
+        steps, places = np.unique(largest_step, return_inverse=True)
+        settings: Any = {"lipschitz": L, "batch_size": self.batch_size, "smoothness": mu}
+        bounds = np.array([claims.sensitivity(step, **settings) for step in steps.tolist()])
+        return np.asarray(bounds[places].reshape(largest_step.shape), dtype=np.float64)
 
     def _public_losses(self, w_g: Released, problem: LinearProblem) -> Floats | None:
         """Return the global models' losses on public data, shape (K,)."""
