@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import dpmesh as dm
 from dpmesh.privacy import (
+    Laplace,
+    Mechanism,
     FixedSizeSampling,
     Plan,
     PoissonSampling,
@@ -170,9 +172,9 @@ def test_with_next_to_no_noise_the_best_accountant_is_right(
         assert truth <= found <= 1.2 * truth
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_rate_without_an_inverse_is_named(mechanism: str) -> None:
-    rare = Release(0, mechanism, 1.0, Sensitivity(1.0, "l1", "a test"), sampling=RAREST)
+@pytest.mark.parametrize("mechanism", [Gaussian, Laplace])
+def test_a_rate_without_an_inverse_is_named(mechanism: type[Mechanism]) -> None:
+    rare = Release(0, mechanism(1.0), Sensitivity(1.0, "l1", "a test"), sampling=RAREST)
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
         Plan((rare, rare), "add_remove", "record").cost(1e-5)
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):

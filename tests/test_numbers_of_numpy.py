@@ -14,7 +14,7 @@ from dpmesh.bounds import federated as federated_bounds
 from dpmesh.bounds import online as online_bounds
 from dpmesh.bounds import quantized as quantized_bounds
 from dpmesh.estimators import AdaptiveSmoothing
-from dpmesh.privacy import Budget, Gaussian, Plan, PoissonSampling, Release, Sensitivity, accounting
+from dpmesh.privacy import Budget, Gaussian, Laplace, Plan, PoissonSampling, Release, Sensitivity, accounting
 from dpmesh.privacy.accounting.papers import federated, online, quantized, without_replacement
 from dpmesh.privacy.audit import one_run
 from dpmesh.privacy.shown import rounded_up
@@ -89,7 +89,7 @@ def test_a_budget_is_not_rounded_up() -> None:
 
 def test_the_last_node_that_a_byte_counts_pays() -> None:
     sensitivity = Sensitivity(1.0, "l2", "one")
-    release = Release(0, "laplace", np.float32(2.0), sensitivity, nodes=(np.uint8(255),))
+    release = Release(0, Laplace(np.float32(2.0)), sensitivity, nodes=(np.uint8(255),))
     costs = Plan((release,), "replace_one", "record").costs_by_node()
     assert costs.tolist() == 255 * [0.0] + [0.5]
 
@@ -210,7 +210,7 @@ def test_a_number_that_no_float_holds_is_named(name: str, value: Any) -> None:
 
 def test_the_nodes_of_a_release_cannot_be_changed() -> None:
     nodes: Any = [0, 1]
-    release = Release(0, "laplace", 2.0, Sensitivity(1.0, "l2", "one"), nodes=nodes)
+    release = Release(0, Laplace(2.0), Sensitivity(1.0, "l2", "one"), nodes=nodes)
     nodes.append(2)
     assert release.nodes == (0, 1)
-    assert hash(release) == hash(Release(0, "laplace", 2.0, release.sensitivity, nodes=(0, 1)))
+    assert hash(release) == hash(Release(0, Laplace(2.0), release.sensitivity, nodes=(0, 1)))

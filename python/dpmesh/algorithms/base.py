@@ -17,9 +17,17 @@ from __future__ import annotations
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from dataclasses import field
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
-from typing import runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +53,9 @@ that one node after another holds."""
 Releases: TypeAlias = "Release | tuple[Release, ...]"
 """What nodes release together: one release, or several that name disjoint nodes."""
 
+
+KNOWN_TO_ALL = {"known_to_all": True}
+"""Metadata of a field of a state whose array all nodes know, not one with a row for each node."""
 
 AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of your own"
 
@@ -178,11 +189,6 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         Regret needs them; None if records are used in another way.
         """
         return None
-
-
-def known_to_all() -> Any:
-    """Declare a field of a state whose array all nodes know, not one with a row for each node."""
-    return field(metadata={"known_to_all": True})
 
 
 @runtime_checkable

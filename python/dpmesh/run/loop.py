@@ -177,7 +177,7 @@ def simulate(
             own=own,
             channel=Channel(own.carrier, own.noise_key, ledger, nodes=own.nodes),
             engine=ranks,
-            meters=meters if ranks.processes == 1 else [OnRoot(ranks, own, meters)],
+            meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
             every=every,
             last=rounds,
             callback=callback if ranks.is_root else None,

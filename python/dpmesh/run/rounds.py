@@ -74,7 +74,7 @@ class Rounds:
         return self.channel.run(own.algorithm, at.state, at.rounds, own.problem, own.key), before
 
     def accept(self, step: Step, before: Before) -> bool:
-        """Record a round that was run by all processes; return whether the callback ends the run."""
+        """Record a round that all processes ran; return whether the callback ends the run."""
         at = self.at
         at.state = step.state
         self.channel.ledger.end_round()

@@ -15,9 +15,9 @@ from dpmesh.engines.flower.arrays import flat, unflat
 from dpmesh.engines.flower.ledger import admit, write_down
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.types import Floats, Released, Sensitive
 
 with needed_by("the engine 'flower'"):

@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from dpmesh._validate import able, instance, integer
+from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.claims import Claim, claim_of

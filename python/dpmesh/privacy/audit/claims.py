@@ -20,8 +20,8 @@ from scipy import special
 
 from dpmesh._validate import instance, keep_numbers, non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.releases import Release
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.shown import rounded_up
 
 Rates = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
-from dpmesh._validate import able, fail, instance, integer, non_negative, probability
+from dpmesh._validate import fail, instance, integer, non_negative, probability
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.audit.claims import GaussianClaim, claim_of
