@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import dpmesh as dm
 from dpmesh.privacy import (
+    FixedSizeSampling,
+    Gaussian,
     Laplace,
     Mechanism,
-    FixedSizeSampling,
     Plan,
     PoissonSampling,
     Release,

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import online_learning
 from one_round import one_round, watcher_of
+from twins import online_learning
 
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.schedules import InverseSqrt, InverseTime
 from dpmesh.run.carriers import FailingGossip
 from dpmesh.run.network import Conditions
+from dpmesh.schedules import InverseSqrt, InverseTime
 
 
 def make_problem(

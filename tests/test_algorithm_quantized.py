@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_round import one_round, watcher_of
 from quantized_problems import make_algorithm, make_problem, make_topology
 from scipy import stats
 from twin_quantized import quantized_gossip
 from twins import shorten, subgradient
-from one_round import one_round, watcher_of
 
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.keys import Purpose
 from dpmesh.privacy import Levels, Quantizer, RandomSparsifier
-from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 from dpmesh.run.carriers import Gossip
+from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 
 
 @given(

@@ -11,9 +11,9 @@ import pytest
 from faulty_quantized import MissingLipschitzTerm
 from hypothesis import given
 from hypothesis import strategies as st
+from one_round import one_round, watcher_of
 from point_problem import PointProblem
 from quantized_problems import make_algorithm, make_problem
-from one_round import one_round, watcher_of
 
 import dpmesh as dm
 from dpmesh import topology
@@ -21,8 +21,8 @@ from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import quantized as claims
 from dpmesh.privacy.audit import alone, couple
-from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 from dpmesh.run.carriers import Gossip
+from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 
 
 def test_plans_say_what_they_rest_on() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import subgradient
 from one_round import one_round
+from twins import subgradient
 from without_replacement_problems import make_problem, neighbours
 
 import dpmesh as dm
@@ -130,9 +130,7 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
     again = record(algorithm, other, alone, rounds=24, key=key, replay=run)
     touched = problem.partition[1][4]
     for t, (passage, twin) in enumerate(zip(run.passages, again.passages, strict=True)):
-        drawn = passage.release.batch == 1 and touched in algorithm.sample(
-            1, t, problem, key
-        )
+        drawn = passage.release.batch == 1 and touched in algorithm.sample(1, t, problem, key)
         distance = np.linalg.norm(passage.inside - twin.inside)
         assert (distance > 0) == drawn
         assert distance <= algorithm.sensitivity.bound

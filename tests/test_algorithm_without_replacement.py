@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_round import one_round
 from twin_without_replacement import without_replacement
 from without_replacement_problems import FIXED, make_problem
-from one_round import one_round
 
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.controllers import AlwaysGlobal, DeepQ, RandomGlobal
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.audit import alone
 from dpmesh.schedules import Constant, InverseTime
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from without_replacement_problems import FIXED, make_problem, neighbours
 from one_round import one_round, watcher_of
+from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
 from dpmesh.bounds.without_replacement import theorem_4_steps
@@ -145,7 +145,11 @@ def test_lemma_4_is_reached() -> None:
         world = replace(problem, train=train, test=None)
         far = replace(algorithm.init(world, dm.Key.seeded(0)), released=np.array([[200.0, 0.0]]))
         one_round(algorithm, far, 0, world, dm.Key.seeded(0), watcher=watcher_of(passages))
-    assert 0.99 < np.linalg.norm(passages[0].inside - passages[1].inside) / algorithm.sensitivity.bound <= 1
+    assert (
+        0.99
+        < np.linalg.norm(passages[0].inside - passages[1].inside) / algorithm.sensitivity.bound
+        <= 1
+    )
 
 
 def test_each_model_remembers_its_own_longest_step() -> None:

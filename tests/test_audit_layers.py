@@ -30,7 +30,10 @@ CASE = worst_cases.online(OnlineLearning(epsilon=1.0), canaries=50)
 def test_all_layers_in_words() -> None:
     texts = [str(result) for result in audit_layers(*CASE, runs=50, key=Key.seeded(10))]
     coupling, many, one = texts
-    assert "moved     1 of 3 releases differed; largest shift = 100.0000% of the declared sensitivity" in coupling
+    assert (
+        "moved     1 of 3 releases differed; largest shift = 100.0000% of the declared sensitivity"
+        in coupling
+    )
     assert "2 x 50 runs of OnlineLearning, rounds: 3; told apart by a threshold" in many
     assert "claim     epsilon = 1 at delta = 0" in many
     assert "1 run of OnlineLearning, rounds: 3, canaries: 50" in one

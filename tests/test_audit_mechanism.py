@@ -11,8 +11,8 @@ import pytest
 from faulty_mechanisms import HalvedGaussian, HalvedLaplace, SilentLaplace
 from scipy.stats import laplace, norm
 
-from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import Release, Gaussian, Laplace, NoNoise, Plan, Sensitivity
+from dpmesh.keys import Key
+from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Release, Sensitivity
 from dpmesh.privacy.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
 from dpmesh.privacy.audit.scores import log_likelihood_ratio
 

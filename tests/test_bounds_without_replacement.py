@@ -22,7 +22,6 @@ from dpmesh.bounds.without_replacement import (
 )
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
 from dpmesh.keys import Purpose, generator
-from dpmesh.privacy.audit import alone
 from dpmesh.problems import best_fixed_predictor
 from dpmesh.run import Broadcast
 from dpmesh.schedules import Constant

@@ -14,7 +14,16 @@ from dpmesh.bounds import federated as federated_bounds
 from dpmesh.bounds import online as online_bounds
 from dpmesh.bounds import quantized as quantized_bounds
 from dpmesh.estimators import AdaptiveSmoothing
-from dpmesh.privacy import Budget, Gaussian, Laplace, Plan, PoissonSampling, Release, Sensitivity, accounting
+from dpmesh.privacy import (
+    Budget,
+    Gaussian,
+    Laplace,
+    Plan,
+    PoissonSampling,
+    Release,
+    Sensitivity,
+    accounting,
+)
 from dpmesh.privacy.accounting.papers import federated, online, quantized, without_replacement
 from dpmesh.privacy.audit import one_run
 from dpmesh.privacy.shown import rounded_up

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.privacy import (Release, 
+from dpmesh.privacy import (
     Budget,
     Gaussian,
     Laplace,
     Ledger,
     OverBudget,
     Plan,
+    Release,
     Sensitivity,
     budget,
     total_cost,
@@ -134,7 +135,7 @@ def test_what_earlier_runs_spent_counts() -> None:
     for release in Repeated(10.0, Laplace).plan(6).releases:
         ledger.admit(release, None)
         ledger.end_round()
-    with pytest.raises(OverBudget, match="would cost epsilon 1.1, more"):
+    with pytest.raises(OverBudget, match=r"would cost epsilon 1\.1, more"):
         ledger.admit(Release(6, Laplace(10.0), ONE), None)
     nothing_left = replace(goal, spent=(Repeated(1.0, Laplace).plan(1),))
     assert nothing_left.affordable_rounds(Repeated(10.0, Laplace)) == 0

@@ -14,7 +14,15 @@ from scipy import stats
 from dpmesh import kernels
 from dpmesh.algorithms import Message
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import Compressor, Gaussian, Levels, Quantizer, RandomSparsifier, Release, Sensitivity
+from dpmesh.privacy import (
+    Compressor,
+    Gaussian,
+    Levels,
+    Quantizer,
+    RandomSparsifier,
+    Release,
+    Sensitivity,
+)
 
 KEY = Key.seeded(1)
 COINS = KEY.stream(Purpose.QUANTIZE)

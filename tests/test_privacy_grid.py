@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy import (Release, 
+from dpmesh.privacy import (
     FixedSizeSampling,
     Gaussian,
     Laplace,
@@ -26,6 +26,7 @@ from dpmesh.privacy import (Release,
     NoNoise,
     Plan,
     PoissonSampling,
+    Release,
     Sensitivity,
     accounting,
 )
@@ -126,8 +127,7 @@ def test_integers_have_noise_in_steps_of_the_grid_too() -> None:
 def test_a_grid_of_whole_numbers_is_that_of_floats(mechanism) -> None:
     values, far = np.array([[3e19, -1e25, 0.0]]), Sensitivity(2.0**50, mechanism.norm, "a test")
     one, other = (
-        mechanism(2.0, grid=grid).release(values, far, stream())
-        for grid in (2.0**40, 2**40)
+        mechanism(2.0, grid=grid).release(values, far, stream()) for grid in (2.0**40, 2**40)
     )
     np.testing.assert_array_equal(one, other)
 

@@ -1,4 +1,4 @@
-"""Ledgers: what was released is recorded, and what departs from an approved plan keeps the budget."""
+"""Ledgers: every release is recorded, and what departs from an approved plan keeps the budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_a_ledger_takes_no_more_than_the_budget() -> None:
     plan = Repeated(4.0, Laplace).plan(10)
     ledger = Ledger(plan, Budget(1.0))
     release_all(ledger, *plan.releases[:4])
-    with pytest.raises(OverBudget, match="would cost epsilon 1.25, more than the budget of .* = 1 "):
+    with pytest.raises(
+        OverBudget, match=r"would cost epsilon 1\.25, more than the budget of .* = 1 "
+    ):
         ledger.admit(plan.releases[4], None)
     assert ledger.plan == Repeated(4.0, Laplace).plan(4)
     constant = Release(4, Laplace(1.0), Sensitivity(0.0, "l2", "a constant"))
@@ -126,7 +128,9 @@ def test_what_a_round_releases_twice_is_not_as_planned() -> None:
 def test_batches_by_chance_are_part_of_the_approved_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each release was accounted for anew: of 1,000 rounds that took 300 times as long."""
     planned = Plan(
-        tuple(Release(t, Laplace(1.0), ONE, batch=t // 2) for t in range(4)), "replace_one", "record"
+        tuple(Release(t, Laplace(1.0), ONE, batch=t // 2) for t in range(4)),
+        "replace_one",
+        "record",
     )
     ledger = Ledger(planned, Budget(2.0))
 

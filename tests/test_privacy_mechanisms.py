@@ -186,7 +186,10 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Laplace(True), "noise_multiplier: wanted a finite number, got True"),
         (lambda: Release("0", Laplace(2.0), ONE), "round: wanted an integer of .*, got '0'"),
         (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
-        (lambda: Plan(Release(0, Laplace(1.0), ONE), "replace_one", "record"), "releases: wanted a"),
+        (
+            lambda: Plan(Release(0, Laplace(1.0), ONE), "replace_one", "record"),
+            "releases: wanted a",
+        ),
         (lambda: Plan((1,), "replace_one", "record"), "releases: wanted releases alone, got 1"),
         (lambda: Plan((), "replace_one", "record", "one"), "assumptions: wanted a tuple of texts"),
         (lambda: NoNoise(clipping_norm=np.nan), "clipping_norm: wanted a finite number, got nan"),

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import (
     FixedSizeSampling,
     Gaussian,
@@ -187,7 +186,10 @@ def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
         (lambda: Release(0, Laplace(1.0), ONE, nodes=np.arange(0)), "nodes: wanted a tuple of dis"),
         (lambda: Release(0, Laplace(1.0), ONE, nodes=3), "nodes: wanted a tuple of .*, got 3"),
         (lambda: Release(0, Laplace(1.0), ONE, nodes=((0,), (1,))), "nodes: wanted a tuple of dis"),
-        (lambda: plan(Release(0, Laplace(1.0), ONE, nodes=(3,))).costs_by_node(0, 3), "nodes: want"),
+        (
+            lambda: plan(Release(0, Laplace(1.0), ONE, nodes=(3,))).costs_by_node(0, 3),
+            "nodes: want",
+        ),
         (lambda: plan().costs_by_node(1.0), r"delta: wanted a number in \[0, 1\)"),
         (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),
         (lambda: total_cost([]), "plans: wanted at least 1 plan, got none"),

@@ -8,7 +8,15 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from dpmesh.privacy import Release, FixedSizeSampling, Gaussian, Laplace, Plan, PoissonSampling, Sensitivity
+from dpmesh.privacy import (
+    FixedSizeSampling,
+    Gaussian,
+    Laplace,
+    Plan,
+    PoissonSampling,
+    Release,
+    Sensitivity,
+)
 
 ONE = Sensitivity(1.0, "l2", "a test")
 
@@ -88,11 +96,20 @@ def test_of_two_ways_of_sampling_neither_amplifies_on_a_grid() -> None:
 
 
 def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
-    laplace, gaussian = Release(0, Laplace(0.1), ONE, batch=0), Release(1, Gaussian(5.0), ONE, batch=1)
+    laplace, gaussian = (
+        Release(0, Laplace(0.1), ONE, batch=0),
+        Release(1, Gaussian(5.0), ONE, batch=1),
+    )
     most = plan("replace_one", laplace, gaussian).cost(1e-5)
     assert most == (10.0, "pure differential privacy of Laplace noise")
     distinct = [
-        Release(9 * t + batch, Gaussian(1.0 + batch / 9), ONE, batch=batch, sampling=PoissonSampling(0.1))
+        Release(
+            9 * t + batch,
+            Gaussian(1.0 + batch / 9),
+            ONE,
+            batch=batch,
+            sampling=PoissonSampling(0.1),
+        )
         for batch in range(9)
         for t in range(40)
     ]
@@ -103,7 +120,9 @@ def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
 
 def test_few_different_nodes_have_a_loss_distribution_each() -> None:
     releases = [
-        Release(t, Gaussian(1.0), ONE, sampling=PoissonSampling(0.1), nodes=(0, 1) if t < 5 else (1,))
+        Release(
+            t, Gaussian(1.0), ONE, sampling=PoissonSampling(0.1), nodes=(0, 1) if t < 5 else (1,)
+        )
         for t in range(40)
     ]
     alone = [plan("add_remove", *rounds(T, 1.0, PoissonSampling(0.1))) for T in (5, 40)]

@@ -14,7 +14,15 @@ from mpmath import mp
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpmesh.privacy import Release, FixedSizeSampling, Gaussian, Laplace, Plan, PoissonSampling, Sensitivity
+from dpmesh.privacy import (
+    FixedSizeSampling,
+    Gaussian,
+    Laplace,
+    Plan,
+    PoissonSampling,
+    Release,
+    Sensitivity,
+)
 from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.cost import MOST_LOSS_DISTRIBUTIONS
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_round import one_round
 from twin_quantized import quantized_gossip
 from twins import shorten
-from one_round import one_round
 
 from dpmesh import kernels
 from dpmesh._ragged import Walks
@@ -23,10 +23,9 @@ from dpmesh.algorithms import (
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.audit import alone
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Constant, SampleSize
 from dpmesh.run import simulate
+from dpmesh.schedules import Constant, SampleSize
 from dpmesh.topology import ring
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")

@@ -13,7 +13,6 @@ from dpmesh.algorithms import FederatedLearning, QuantizedGossip
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
-from dpmesh.privacy.audit import alone
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Constant
 
