@@ -135,6 +135,8 @@ def test_a_plan_is_the_same_after_json(releases: list[Release]) -> None:
     others = (
         Release(7, Gaussian(0.3), small, sampling=FixedSizeSampling(1, 9)),
         Release(8, NoNoise(), Sensitivity(0.0, "l2", "no data")),
+        *(Release(9, Laplace(1.0, grid=grid), small) for grid in (0.25, 0.5)),
+        *(Release(9, Laplace(1.0, clipping_norm=norm), small) for norm in (1.0, 2.0)),
     )
     whole = replace(plan(*releases, *others), assumptions=("a server", "a secret"))
     text = json.dumps(whole.as_dict(), allow_nan=False)

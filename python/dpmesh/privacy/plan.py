@@ -90,7 +90,7 @@ class Plan:
         listed: list[dict[str, Any]] = []
         rows = []
         for release in self.releases:
-            noise = release.name, release.noise_multiplier, release.sensitivity
+            noise = release.mechanism, release.sensitivity
             kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
             if kind == len(listed):
                 listed.append({**release.as_dict(), "round": 0, "batch": None})
