@@ -1,0 +1,299 @@
+"""Distributed DP-SGD: cross-silo federated learning with record-level privacy by secure sums.
+
+In a round every site sums the clipped gradients of its own records, or of a Poisson sample of them,
+and sends the sum with a share of the noise under masks. The server learns the noisy sum over all
+sites and nothing else, and steps:
+
+    G_i     = sum_(r in B_i) Clip(g_r(w_t), C)            B_i: each record with probability q
+    G       = gamma / (q N) sum_i (rint(G_i / gamma) + e_i)       e_i ~ N_Z(0, share^2)
+    m_t     = momentum m_(t-1) + Estimator(G)
+    w_(t+1) = w_t - eta_t (m_t + decay w_t)
+
+The divisor is the public number q N: how many records took part is never sent. One gradient is
+taken each round: a clipped update of several local steps moves with one record by as much as with
+all of them, so that it protects a site, not a record (`FederatedLearning` offers that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, get_args
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._ragged import Ragged
+from dpmesh._validate import (
+    fail,
+    integer,
+    keep_numbers,
+    non_negative,
+    one_of,
+    positive,
+    probability,
+)
+from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.estimators import Estimator, Identity, ReleasedSum
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.secure import SecureSum, calibrated_sum
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
+from dpmesh.schedules import Schedule, at, keep_schedules
+
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 200
+_DISTANCE = 10.0
+
+
+@dataclass(frozen=True)
+class CrossSiloState:
+    """The model and what the server derived from released sums, each of shape (1, dim).
+
+    Parameters
+    ----------
+    w
+        The current model, in the type of the problem.
+    momentum
+        Decaying sum of the released gradients.
+    total
+        Sum of the released gradients of all rounds.
+    output
+        Mean of the models that are averaged so far; the current model before that.
+    averaged
+        How many models `output` is the mean of.
+    """
+
+    w: Released
+    momentum: Released
+    total: Released
+    output: Released
+    averaged: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossSiloSGD:
+    """Distributed DP-SGD over the records of several sites, which trust neither server nor sites.
+
+    Parameters
+    ----------
+    sites
+        Their number, n.
+    records
+        Number of records of all sites together, N: a public constant.
+    rounds
+        Rounds of a run: the modulus and the average of the models depend on it.
+    noise_multiplier
+        Scale of the noise that the adversary does not know over the sensitivity of the sum; see
+        `for_budget`.
+    step_size
+        eta for t = 1, 2, ..
+    clipping_norm
+        Largest L2 norm of a record's gradient, C.
+    sampling_rate
+        Probability in (0, 1] with which each record takes part in a round, q, by its site's secret
+        coins.
+    neighboring_relation
+        ``"replace_one"``, or ``"add_remove"``, under which sampling amplifies privacy.
+    colluding
+        Sites that may collude with the server, c. With 0 a site could subtract its own share.
+    dropouts
+        Sites that may be lost for good during a run; each costs one more release.
+    records_per_site
+        Largest number of records of one site, which is public; by default `records`.
+    estimator
+        What the server makes of the noisy gradient, such as ``LaplacianSmoothing(1.0)``.
+    momentum
+        In [0, 1).
+    averaged
+        Share of the last rounds whose models are averaged, in [0, 1); 0 for the last model.
+
+    Guarantee
+    ---------
+    All models of a run have the epsilon and delta of `privacy` for one record of one site, against
+    the server together with `colluding` sites, and against each of these sites alone. The sites run
+    this code; the cryptography of masks is as assumed. Times, batch sizes and losses are not sent.
+    """
+
+    sites: int
+    records: int
+    rounds: int
+    noise_multiplier: float
+    step_size: float | Schedule = 1.0
+    clipping_norm: float = 1.0
+    sampling_rate: float = 1.0
+    neighboring_relation: NeighboringRelation = "replace_one"
+    colluding: int = 1
+    dropouts: int = 0
+    records_per_site: int | None = None
+    estimator: Estimator = Identity()
+    momentum: float = 0.0
+    averaged: float = 0.5
+
+    def __post_init__(self) -> None:
+        keep_numbers(self)
+        keep_schedules(self, "step_size")
+        non_negative("momentum", self.momentum)
+        if self.momentum >= 1:
+            fail("momentum", "a number in [0, 1)", self.momentum)
+        probability("averaged", self.averaged, one=False)
+        if isinstance(self.estimator, type) or not callable(self.estimator):
+            fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
+        self.secure_sum(1)  # checks the other numbers
+
+    @classmethod
+    def for_budget(
+        cls, *, epsilon: float, delta: float, dim: int, rounds: int, **public: Any
+    ) -> CrossSiloSGD:
+        """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
+
+        Parameters
+        ----------
+        epsilon, delta
+            The budget; see `SecureSum.epsilon`.
+        dim
+            Length of the model.
+        rounds, public
+            The other parameters of `CrossSiloSGD`.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of its range, or no noise keeps the budget.
+        """
+        trial = cls(noise_multiplier=1.0, rounds=rounds, **public)
+        calibrated = calibrated_sum(
+            epsilon=epsilon, delta=delta, **trial._sum_of(dim), rounds=rounds
+        )
+        return cls(noise_multiplier=calibrated.noise_multiplier, rounds=rounds, **public)
+
+    def secure_sum(self, dim: int) -> SecureSum:
+        """Return the public numbers of the sums of a model of length `dim`."""
+        return SecureSum(
+            noise_multiplier=self.noise_multiplier, rounds=self.rounds, **self._sum_of(dim)
+        )
+
+    def _sum_of(self, dim: int) -> dict[str, Any]:
+        return {
+            "dim": dim,
+            "sites": self.sites,
+            "records": self.records,
+            "clipping_norm": self.clipping_norm,
+            "colluding": self.colluding,
+            "dropouts": self.dropouts,
+            "sampling_rate": self.sampling_rate,
+            "neighboring_relation": self.neighboring_relation,
+            "records_per_site": self.records_per_site,
+        }
+
+    @property
+    def expected_batch(self) -> float:
+        """The public number q N that sums are divided by."""
+        return self.sampling_rate * self.records
+
+    def init(self, problem: Any, key: Key) -> CrossSiloState:
+        """Start at the problem's initial model.
+
+        Raises
+        ------
+        ValueError
+            If the problem has another number of nodes than sites, or a site has no records, or more
+            than `records_per_site`.
+        """
+        counts = np.diff(self._all_records(problem)[0])
+        if len(counts) != self.sites:
+            fail("problem", f"records of {self.sites} sites", f"{len(counts)} nodes")
+        if counts.min() < 1:
+            fail("problem", "at least 1 record at each site", f"none at site {counts.argmin()}")
+        most = self.records if self.records_per_site is None else self.records_per_site
+        if counts.max() > most:
+            wanted = f"at most {most} records at each site (records_per_site)"
+            fail("problem", wanted, f"{counts.max()} at site {counts.argmax()}")
+        w = np.array(problem.initial(key))
+        zeros = Released(np.zeros(w.shape))
+        return CrossSiloState(Released(w), zeros, zeros, Released(w.astype(np.float64)), 0)
+
+    def site_sums(self, w: Released, t: int, problem: Any, key: Key) -> Sensitive:
+        """Return each site's sum of clipped gradients, shape (sites, dim). It stays inside."""
+        batches = self._sample(self._all_records(problem), t, key)
+        return clipped_gradient_sums(problem, w, batches, self.clipping_norm)
+
+    def absorb(
+        self, state: CrossSiloState, total: Released, t: int, problem: Any
+    ) -> CrossSiloState:
+        """Step along the released sum, shape (1, dim): all of this is post-processing."""
+        sizes = self.secure_sum(total.shape[1])
+        gradient = total / self.expected_batch
+        seen = ReleasedSum(Released(state.total + gradient), t + 1)
+        scale = sizes.share * sqrt(sizes.sites) * sizes.grid / self.expected_batch
+        estimate = self.estimator(Released(gradient), scale, seen)
+        direction = self.momentum * state.momentum + estimate
+        decay = problem.regularization * state.w
+        w = state.w - at(self.step_size, t + 1) * (direction + decay)
+        averaged = state.averaged + 1 if t + 1 > self.rounds * (1 - self.averaged) else 0
+        output = state.output + (w - state.output) / averaged if averaged else w
+        return CrossSiloState(
+            Released(w.astype(state.w.dtype)), Released(direction), seen.total, output, averaged
+        )
+
+    def parameters(self, state: CrossSiloState) -> Floats:
+        """Return the model, shape (1, dim): the mean over the last rounds."""
+        return state.output.astype(state.w.dtype)
+
+    def _all_records(self, problem: Any) -> Ragged:
+        return problem.records_of(np.arange(problem.nodes))
+
+    def _sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
+        """Return the records that take part: each by a coin of its own site."""
+        if self.sampling_rate == 1:
+            return everything
+        indptr, records = everything
+        counts = np.diff(indptr)
+        shape = (len(counts), int(counts.max()))
+        coins = kernels.bernoulli(shape, self.sampling_rate, key.stream(Purpose.SAMPLE, t))
+        chosen = coins & (np.arange(shape[1]) < counts[:, np.newaxis])
+        ends = np.concatenate(([0], np.cumsum(chosen.sum(axis=1))))
+        in_order = chosen[np.arange(shape[1]) < counts[:, np.newaxis]]
+        return ends, records[in_order]
+
+
+def suggested_rounds(
+    *,
+    epsilon: float,
+    delta: float,
+    records: int,
+    step_size: float,
+    curvature_trace: float,
+    neighboring_relation: NeighboringRelation = "replace_one",
+) -> int:
+    """Return how many rounds to train a linear model, from public numbers alone.
+
+    It minimizes ``R^2 / (2 tau) + trace tau^2 / (2 mu^2 N'^2)`` over the distance ``tau = rounds *
+    step_size``: what is left of the way to a model at distance R = 10, plus what noise adds. Since
+    noise in flat directions costs nothing, the trace of the Hessian counts, not the dimension.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget of the run; mu is that of Gaussian differential privacy.
+    records
+        Number of records of all sites together, N; N' is half of it for ``"replace_one"``.
+    step_size
+        Such as 1 / smoothness: 4 for logistic regression and 2 for softmax on records of norm 1.
+    curvature_trace
+        Bound on the trace of the Hessian of a record's loss: 1/4 for logistic regression on records
+        of norm 1, ``1 - 1 / classes`` for softmax.
+    neighboring_relation
+        That of the guarantee.
+
+    Returns
+    -------
+    From 5 to 200.
+    """
+    one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
+    mu = 1 / analytic_gaussian_noise_multiplier(epsilon, delta)
+    each = integer("records", records, at_least=1)
+    effective = each / 2 if neighboring_relation == "replace_one" else each
+    trace = positive("curvature_trace", curvature_trace)
+    tau = (_DISTANCE**2 * mu**2 * effective**2 / (2 * trace)) ** (1 / 3)
+    rounds = round(tau / positive("step_size", step_size))
+    return min(max(rounds, FEWEST_ROUNDS), MOST_ROUNDS)
