@@ -199,18 +199,22 @@ class CrossSiloSGD:
             If the problem has another number of nodes than sites, or a site has no records, or more
             than `records_per_site`.
         """
+        if problem.nodes != self.sites:
+            fail("problem", f"records of {self.sites} sites", f"{problem.nodes} nodes")
+        self.check_site(problem)
+        w = np.array(problem.initial(key))
+        zeros = Released(np.zeros(w.shape))
+        return CrossSiloState(Released(w), zeros, zeros, Released(w.astype(np.float64)), 0)
+
+    def check_site(self, problem: Any) -> None:
+        """Fail unless each site of a problem has records, and not more than the public bound."""
         counts = np.diff(self._all_records(problem)[0])
-        if len(counts) != self.sites:
-            fail("problem", f"records of {self.sites} sites", f"{len(counts)} nodes")
         if counts.min() < 1:
             fail("problem", "at least 1 record at each site", f"none at site {counts.argmin()}")
         most = self.records if self.records_per_site is None else self.records_per_site
         if counts.max() > most:
             wanted = f"at most {most} records at each site (records_per_site)"
             fail("problem", wanted, f"{counts.max()} at site {counts.argmax()}")
-        w = np.array(problem.initial(key))
-        zeros = Released(np.zeros(w.shape))
-        return CrossSiloState(Released(w), zeros, zeros, Released(w.astype(np.float64)), 0)
 
     def site_sums(self, w: Released, t: int, problem: Any, key: Key) -> Sensitive:
         """Return each site's sum of clipped gradients, shape (sites, dim). It stays inside."""
@@ -240,7 +244,8 @@ class CrossSiloSGD:
         return state.output.astype(state.w.dtype)
 
     def _all_records(self, problem: Any) -> Ragged:
-        return problem.records_of(np.arange(problem.nodes))
+        records: Ragged = problem.records_of(np.arange(problem.nodes))
+        return records
 
     def _sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
         """Return the records that take part: each by a coin of its own site."""
@@ -294,6 +299,6 @@ def suggested_rounds(
     each = integer("records", records, at_least=1)
     effective = each / 2 if neighboring_relation == "replace_one" else each
     trace = positive("curvature_trace", curvature_trace)
-    tau = (_DISTANCE**2 * mu**2 * effective**2 / (2 * trace)) ** (1 / 3)
+    tau: float = (_DISTANCE**2 * mu**2 * effective**2 / (2 * trace)) ** (1 / 3)
     rounds = round(tau / positive("step_size", step_size))
     return min(max(rounds, FEWEST_ROUNDS), MOST_ROUNDS)

@@ -60,7 +60,8 @@ def _clipped(problem: Any, point: Floats, records: Indices, clipping_norm: float
     """Return the clipped gradient of each record, shape (records, dim), 0 where there is none."""
     gradients = _gradients(problem, point, records)
     gradients[~np.isfinite(gradients).all(axis=1)] = 0.0
-    return kernels.clip_rows(gradients, clipping_norm)
+    clipped: Floats = kernels.clip_rows(gradients, clipping_norm)
+    return clipped
 
 
 def _gradients(problem: Any, point: Floats, records: Indices) -> Floats:
@@ -77,4 +78,5 @@ def _gradients(problem: Any, point: Floats, records: Indices) -> Floats:
         half = len(records) // 2
         parts = records[:half], records[half:]
         return np.concatenate([_gradients(problem, point, part) for part in parts])
-    return rows - problem.regularization * np.asarray(point, np.float64)
+    without_decay: Floats = rows - problem.regularization * np.asarray(point, np.float64)
+    return without_decay

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import exp, inf, pi, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, positive
 from dpmesh.privacy.accounting._arguments import open_probability
@@ -50,14 +51,14 @@ def closure_gap(sites: int, share: float) -> float:
 
 def sum_of_shares_epsilon(
     delta: float,
-    noise_multiplier: float,
+    noise_multiplier: npt.ArrayLike,
     *,
-    share: float,
-    sites: int,
-    dim: int,
+    share: npt.ArrayLike,
+    sites: npt.ArrayLike,
+    dim: npt.ArrayLike,
     neighboring_relation: NeighboringRelation,
-    sampling_rate: float = 1.0,
-    count: int = 1,
+    sampling_rate: npt.ArrayLike = 1.0,
+    count: npt.ArrayLike = 1,
 ) -> float:
     """Return an epsilon of released sums of integer vectors with a share of noise from each site.
 
@@ -66,6 +67,9 @@ def sum_of_shares_epsilon(
     `closure_gap`: the probabilities of whole transcripts differ by a factor of at most
     ``exp(R d tau)`` on either of two neighbouring datasets. The samplers of all sites add
     ``(1 + exp(epsilon)) R n d 2**-73`` to delta. Both are part of the result.
+
+    Everything but `delta` and the relation is a number, or one for each of several runs on the same
+    records.
 
     Parameters
     ----------
@@ -98,22 +102,29 @@ def sum_of_shares_epsilon(
         If an argument is out of its range, or the share is too small.
     """
     delta = open_probability("delta", delta)
-    if positive("share", share) < SMALLEST_SHARE:
-        fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", share)
-    numbers = integer("count", count, at_least=1) * integer("dim", dim, at_least=1)
-    gap = numbers * closure_gap(sites, share)
-    samplers = numbers * sites * _SAMPLER_ERROR
+    runs = np.broadcast_arrays(noise_multiplier, share, sites, dim, sampling_rate, count)
+    z, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
+    if not (shares >= SMALLEST_SHARE).all():
+        fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
+    for name, numbers in (("sites", n), ("dim", d), ("count", times)):
+        for number in numbers:
+            integer(name, number, at_least=1)
+    each = zip(times, d, n, shares, strict=True)
+    gap = float(sum(t * m * closure_gap(k, s) for t, m, k, s in each))
+    samplers = float((times * d.astype(float) * n).sum()) * _SAMPLER_ERROR
+    if neighboring_relation == "replace_one":
+        rate = np.ones(rate.shape)
 
     def proved(epsilon_of_samplers: float) -> float:
-        left = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap)
+        left: float = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap)
         if left <= 0:
             return inf
         exact = discrete_gaussian_epsilon(
             left,
-            noise_multiplier,
+            z.astype(float),
             neighboring_relation=neighboring_relation,
-            sampling_rate=sampling_rate if neighboring_relation == "add_remove" else 1.0,
-            count=count,
+            sampling_rate=rate.astype(float),
+            count=times,
         )
         return exact + 2 * gap
 
@@ -162,7 +173,7 @@ def sum_of_shares_noise_multiplier(
         return sum_of_shares_epsilon(
             target_delta,
             multiplier,
-            share=multiplier * share_per_multiplier,
+            share=max(multiplier * share_per_multiplier, SMALLEST_SHARE),
             sites=sites,
             dim=dim,
             neighboring_relation=neighboring_relation,

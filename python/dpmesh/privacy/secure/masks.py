@@ -50,7 +50,9 @@ def mask_words(secret: bytes, dim: int, bits: int) -> Words:
     return words.astype(np.uint64) & _low(bits)
 
 
-def masked(values: npt.NDArray[np.int64], own: int, secrets: Mapping[int, bytes], bits: int) -> Words:
+def masked(
+    values: npt.NDArray[np.int64], own: int, secrets: Mapping[int, bytes], bits: int
+) -> Words:
     """Return a site's integers plus its masks, modulo ``2**bits``.
 
     Parameters
@@ -73,13 +75,15 @@ def masked(values: npt.NDArray[np.int64], own: int, secrets: Mapping[int, bytes]
             words += mask
         else:
             words -= mask
-    return words & _low(bits)
+    low: Words = words & _low(bits)
+    return low
 
 
 def centred(words: Words, bits: int) -> npt.NDArray[np.int64]:
     """Return the integers in ``[-2**(bits - 1), 2**(bits - 1))`` that are equal modulo 2**bits."""
     rest = np.uint64(64 - bits)
-    return (words << rest).view(np.int64) >> rest.astype(np.int64)
+    signed: npt.NDArray[np.int64] = (words << rest).view(np.int64) >> rest.astype(np.int64)
+    return signed
 
 
 def modular_sum(parts: Iterable[Words], bits: int) -> npt.NDArray[np.int64]:
@@ -129,10 +133,13 @@ def unpack_words(message: bytes, dim: int, bits: int) -> Words:
             fail("message", "padding of zeros", "other bits")
         columns = np.zeros((count, 64), np.uint8)
         columns[:, :bits] = flat[: count * bits].reshape(count, bits)
-        words[first : first + count] = np.packbits(columns, axis=1, bitorder="little").view("<u8")[:, 0]
+        words[first : first + count] = np.packbits(columns, axis=1, bitorder="little").view("<u8")[
+            :, 0
+        ]
     return words
 
 
 def _low(bits: int) -> np.uint64:
     """The number whose lowest `bits` bits are set."""
-    return np.uint64((1 << integer("bits", bits, at_least=1, below=65)) - 1)
+    low: np.uint64 = np.uint64((1 << integer("bits", bits, at_least=1, below=65)) - 1)
+    return low

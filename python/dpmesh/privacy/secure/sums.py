@@ -42,7 +42,8 @@ def encode(sizes: SecureSum, sums: Floats) -> Integers:
         fail("sums", f"shape (sites, {sizes.dim})", f"shape {sums.shape}")
     if not kernels.all_finite(sums):
         fail("sums", "finite numbers", "NaN or infinity")
-    return np.rint(sums * (sizes.steps / sizes.clipping_norm)).astype(np.int64)
+    steps: Integers = np.rint(sums * (sizes.steps / sizes.clipping_norm)).astype(np.int64)
+    return steps
 
 
 def decode(sizes: SecureSum, total: Integers) -> Floats:
@@ -74,9 +75,7 @@ def with_noise(
     return np.add(steps, share, out=share)
 
 
-def answer(
-    sizes: SecureSum, own: int, noisy: Integers, secrets: Mapping[int, bytes]
-) -> bytes:
+def answer(sizes: SecureSum, own: int, noisy: Integers, secrets: Mapping[int, bytes]) -> bytes:
     """Return what a site sends: its noisy integers, masked and packed.
 
     Parameters
