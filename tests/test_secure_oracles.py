@@ -80,7 +80,9 @@ def epsilon_at(delta: float, p: Mass, q: Mass) -> float:
     return high
 
 
-def proved_epsilon(delta: float, n: int, share_squared: float, shift: int, rate: float = 1) -> float:
+def proved_epsilon(
+    delta: float, n: int, share_squared: float, shift: int, rate: float = 1
+) -> float:
     """Return what the package proves of one number released once."""
     z, share = math.sqrt(n * share_squared) / shift, math.sqrt(share_squared)
     if share >= 4:

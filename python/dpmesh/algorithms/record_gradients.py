@@ -59,7 +59,7 @@ def clipped_gradient_sums(
 def _clipped(problem: Any, point: Floats, records: Indices, clipping_norm: float) -> Floats:
     """Return the clipped gradient of each record, shape (records, dim), 0 where there is none."""
     gradients = _gradients(problem, point, records)
-    gradients[~np.isfinite(gradients).all(axis=1)] = 0.0
+    gradients[~np.isfinite(kernels.row_norms(gradients))] = 0.0
     clipped: Floats = kernels.clip_rows(gradients, clipping_norm)
     return clipped
 
