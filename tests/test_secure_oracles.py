@@ -150,7 +150,7 @@ def _(n: int, share_scale_squared: float, shift: int, delta: float, gaussian: fl
 
 @check(r"sum_skellam\.epsilon")
 def _(n: int, share_variance: float, shift: int, delta: float, gaussian: float) -> float:
-    # Skellam noise was not chosen: its bound needs the L1 sensitivity. In one dimension it is ahead.
+    # Not chosen: its bound needs the L1 sensitivity, too. In one dimension it is ahead.
     p, q = shifted(skellam_mass(n * share_variance), shift)
     exact = epsilon_at(delta, q, p)
     z = math.sqrt(n * share_variance) / shift
