@@ -28,7 +28,7 @@ from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.papers.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 from dpmesh.problems import LinearProblem
-from dpmesh.simulator.exchange import Broadcast
+from dpmesh.run.carriers import Broadcast
 
 NOISE = 0.8
 SMOOTHED = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))

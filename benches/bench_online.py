@@ -21,7 +21,7 @@ import dpmesh as dm
 from benches.measure import THREADS, Case, Way
 from dpmesh import kernels
 from dpmesh.keys import Key
-from dpmesh.simulator import Repeats
+from dpmesh.run import Repeats
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20

@@ -15,7 +15,7 @@ import numpy as np
 import dpmesh as dm
 from benches.measure import Case
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController, DeepQ, RandomGlobal
-from dpmesh.simulator.exchange import Broadcast
+from dpmesh.run.carriers import Broadcast
 
 NODES, MODELS, DIM, BATCH, ROUNDS = 1_000, 10, 50, 50, 30
 WARM_UP = 12  # rounds until a replay memory holds a mini-batch

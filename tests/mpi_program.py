@@ -17,7 +17,7 @@ from dpmesh.keys import Purpose, generator
 from dpmesh.privacy import Laplace, Plan, Sensitivity
 from dpmesh.privacy.compression import Levels, Quantizer, RandomSparsifier
 from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
-from dpmesh.simulator import Run
+from dpmesh.run import Run
 
 NODES, ROUNDS = 12, 8
 RICH = tuple(range(0, NODES, 3))

@@ -17,8 +17,8 @@ from dpmesh.algorithms import Exchange, OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.schedules import InverseSqrt, InverseTime
-from dpmesh.simulator.exchange import FailingGossip
-from dpmesh.simulator.network import Conditions
+from dpmesh.run.carriers import FailingGossip
+from dpmesh.run.network import Conditions
 
 
 def make_problem(

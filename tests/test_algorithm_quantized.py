@@ -19,7 +19,7 @@ from dpmesh import kernels, topology
 from dpmesh.keys import Purpose
 from dpmesh.privacy import Levels, Quantizer, RandomSparsifier
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
-from dpmesh.simulator.exchange import Gossip
+from dpmesh.run.carriers import Gossip
 
 
 @given(

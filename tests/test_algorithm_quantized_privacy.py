@@ -20,7 +20,7 @@ from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import quantized as claims
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
-from dpmesh.simulator.exchange import Gossip
+from dpmesh.run.carriers import Gossip
 
 
 def test_plans_say_what_they_rest_on() -> None:

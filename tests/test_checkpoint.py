@@ -26,9 +26,9 @@ from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
 from dpmesh.schedules import Constant, SampleSize
-from dpmesh.simulator.checkpoint import Checkpoint
-from dpmesh.simulator.codec import classes_in, decode, encode
-from dpmesh.simulator.interrupt import Interrupt
+from dpmesh.run.checkpoint import Checkpoint
+from dpmesh.run.codec import classes_in, decode, encode
+from dpmesh.run.interrupt import Interrupt
 
 ROUNDS = 12
 
@@ -207,7 +207,7 @@ def test_two_runs_may_write_one_file_at_a_time(tmp_path, monkeypatch) -> None:
 SIGNALLED = """
 import os, signal, sys, threading, time
 import dpmesh as dm
-from dpmesh.simulator import interrupt
+from dpmesh.run import interrupt
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 folder, path, number, rounds, *patience = sys.argv[1:]

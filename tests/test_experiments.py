@@ -16,7 +16,7 @@ from dpmesh.experiments.schema import all_keys, json_schema
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, rounds_left
 from dpmesh.privacy import Quantizer
-from dpmesh.simulator import LogNormal, Uniform, simulate
+from dpmesh.run import LogNormal, Uniform, simulate
 
 pytest.importorskip("sklearn")
 

@@ -114,6 +114,6 @@ def test_no_module_takes_what_the_package_imports_on_first_use() -> None:
 
 def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:
     path = tmp_path / "low.py"
-    path.write_text("from dpmesh.simulator import loop\n")
+    path.write_text("from dpmesh.run import loop\n")
     assert _imports(path) == {"simulator.loop"}
     assert _floor("simulator.loop") == "simulator"

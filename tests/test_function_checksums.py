@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dpmesh.simulator.functions import code_checksum
-from dpmesh.simulator.identity import identity
+from dpmesh.run.functions import code_checksum
+from dpmesh.run.identity import identity
 
 SOURCE = """
 import functools
@@ -78,7 +78,7 @@ def test_places_and_what_is_not_read_do_not_count() -> None:
 def test_every_process_finds_the_same_checksum(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text("\n\n" + SOURCE)
     program = (
-        "from dpmesh.simulator.functions import code_checksum; import user;"
+        "from dpmesh.run.functions import code_checksum; import user;"
         "print(code_checksum(user.loss))"
     )
     for seed in ("1", "2", "3"):

@@ -11,7 +11,7 @@ import pytest
 from test_simulate import make_problem, run
 
 import dpmesh as dm
-from dpmesh.simulator import History, Record
+from dpmesh.run import History, Record
 
 
 def history() -> History:

@@ -18,9 +18,9 @@ from dpmesh import topology
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import Info
 from dpmesh.privacy.types import Released
-from dpmesh.simulator import Exponential, LogNormal, Network, Uniform
-from dpmesh.simulator.exchange import FailingGossip, TimedServer, TimedToken
-from dpmesh.simulator.network import Conditions
+from dpmesh.run import Exponential, LogNormal, Network, Uniform
+from dpmesh.run.carriers import FailingGossip, TimedServer, TimedToken
+from dpmesh.run.network import Conditions
 
 KEY = dm.Key.seeded(5)
 BITS = 320  # of a message of make_problem: 5 numbers

@@ -23,7 +23,7 @@ from dpmesh.papers.quantized_comparison import GradientPerturbation, contenders
 from dpmesh.privacy.accounting import gdp_delta
 from dpmesh.privacy.audit import couple
 from dpmesh.problems import LinearProblem
-from dpmesh.simulator.exchange import Gossip
+from dpmesh.run.carriers import Gossip
 
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 

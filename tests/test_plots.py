@@ -11,7 +11,7 @@ import pytest
 
 from dpmesh import plots, topology
 from dpmesh.privacy import Report
-from dpmesh.simulator import History
+from dpmesh.run import History
 
 pytest.importorskip("matplotlib").use("Agg")
 

@@ -18,7 +18,7 @@ from dpmesh.privacy import Gaussian, Laplace, Plan, Sensitivity
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.compression import Quantizer
 from dpmesh.privacy.door import drawn_once
-from dpmesh.simulator import Repeats
+from dpmesh.run import Repeats
 
 ONE = Sensitivity(1.0, "l1", "a test")
 NODES, ROUNDS = 4, 6

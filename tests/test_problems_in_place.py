@@ -16,7 +16,7 @@ import dpmesh as dm
 from dpmesh.algorithms import FederatedLearning, GradientDescent, QuantizedGossip
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.privacy.audit import alone
-from dpmesh.simulator import Repeats
+from dpmesh.run import Repeats
 
 KEY = dm.Key.seeded(1)
 FEDERATED = FederatedLearning(4, 1.0, 0.1, 1.0, local_epochs=2)

@@ -25,7 +25,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit import alone
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Constant, SampleSize
-from dpmesh.simulator import simulate
+from dpmesh.run import simulate
 from dpmesh.topology import ring
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")

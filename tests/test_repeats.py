@@ -9,7 +9,7 @@ from faulty_online import SendsMore, TellsLess
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
-from dpmesh.simulator import Repeats
+from dpmesh.run import Repeats
 
 NODES, RECORDS, DIM, RUNS = 4, 12, 3, 5
 

@@ -96,7 +96,7 @@ def test_what_is_written_is_utf_8_in_any_locale(tmp_path) -> None:
     code = """
 import sys
 from dpmesh.experiments.page import write_page
-from dpmesh.simulator import History
+from dpmesh.run import History
 print(write_page([sys.argv[1]]))
 measured = History()
 measured.add(1, {"\\u03b5": 1.0})

@@ -18,7 +18,7 @@ from test_simulate import make_problem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.simulator.identity import claim, identity
+from dpmesh.run.identity import claim, identity
 
 LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
 
@@ -99,7 +99,7 @@ def _third(round: int, *, x: topology.MixingMatrix) -> topology.MixingMatrix:
 def test_a_run_does_not_go_on_in_another_version(tmp_path, monkeypatch) -> None:
     """Which may give other values for a key, under the noise of those that are out."""
     online(tmp_path / "run")
-    monkeypatch.setattr("dpmesh.simulator.checkpoint.__version__", "99.0")
+    monkeypatch.setattr("dpmesh.run.checkpoint.__version__", "99.0")
     with pytest.raises(ValueError, match=r"dpmesh: wanted \d.*, that of the run in .*, got 99\.0$"):
         online(tmp_path / "run")
 

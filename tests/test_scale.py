@@ -11,7 +11,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.simulator import Exponential, Network
+from dpmesh.run import Exponential, Network
 
 ROUNDS = 4
 NETWORKS = {

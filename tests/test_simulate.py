@@ -11,7 +11,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.simulator.exchange import Gossip
+from dpmesh.run.carriers import Gossip
 
 
 def make_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.LinearProblem:
@@ -120,7 +120,7 @@ def test_a_best_model_that_is_not_found_ends_no_run(monkeypatch: pytest.MonkeyPa
     def fail(*arguments: object, **options: object) -> None:
         raise dm.problems.NotReached("tolerance: wanted a gap of at most 1e-05, reached 0.1")
 
-    monkeypatch.setattr("dpmesh.simulator.metrics.best_fixed_predictor", fail)
+    monkeypatch.setattr("dpmesh.run.metrics.best_fixed_predictor", fail)
     history = run(make_problem()).history
     assert np.isnan(history["regret"]).all()
     assert np.isnan(history["worst_regret"]).all()

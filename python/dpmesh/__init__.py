@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         plots,
         privacy,
         problems,
+        run,
         schedules,
-        simulator,
         topology,
     )
     from dpmesh.algorithms import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
     from dpmesh.problems import LinearProblem
-    from dpmesh.simulator import Network, Run, StopRun, simulate
+    from dpmesh.run import Network, Run, StopRun, simulate
 
 __all__ = [
     "Dataset",
@@ -75,9 +75,9 @@ __all__ = [
     "plots",
     "privacy",
     "problems",
+    "run",
     "schedules",
     "simulate",
-    "simulator",
     "topology",
 ]
 
@@ -87,14 +87,14 @@ _HOMES = {
     "GradientDescent": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
-    "Network": "dpmesh.simulator",
+    "Network": "dpmesh.run",
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",
-    "Run": "dpmesh.simulator",
-    "StopRun": "dpmesh.simulator",
+    "Run": "dpmesh.run",
+    "StopRun": "dpmesh.run",
     "WithReplacement": "dpmesh.algorithms",
     "WithoutReplacement": "dpmesh.algorithms",
-    "simulate": "dpmesh.simulator",
+    "simulate": "dpmesh.run",
 }
 
 _ONE_AT_A_TIME = RLock()

@@ -14,7 +14,7 @@ from dpmesh.data import digits, iid, train_test_split, unit_norm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt
-from dpmesh.simulator import Run, simulate
+from dpmesh.run import Run, simulate
 from dpmesh.topology import Topology, edge_dropping, random_regular
 
 NODES = 16

@@ -19,12 +19,13 @@ pickle ever sees the key.
   ``is_seeded`` of the key and of its streams says so.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes: row r of its
   draws is the row of node ``nodes[r]`` (distinct, uint32) of all, and ``nodes`` arguments of its
-  draws index into this list. A run needs the whole key (``is_whole``), unless it is seeded.
-- A key is for one run on one data set. Two runs under one key draw the same noise, and the
-  difference of their releases has none: together they have no finite epsilon. `simulate` refuses
-  the second in one process, and in a forked process every key from before the fork
-  (``is_inherited``); across other processes it cannot know. Seeded runs, which are not private
-  anyway, may share a key to be compared.
+  draws index into this list.
+- ``key.derive(data)`` is another key, which only those know who have this one and these bytes. Keys
+  derived from different bytes are independent.
+- Two runs with the same noise have none in the difference of their releases. So a run mixes 256
+  fresh bits into a key from the operating system, and keeps them in its checkpoint: one key may
+  serve any number of runs, in any number of processes. Seeded runs, which are not private anyway,
+  take the key as it is, to be repeated and compared.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
   read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Protect the file like the
   data, and delete it when the run is over: whoever has it can subtract the noise.
@@ -48,8 +49,7 @@ A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 class Purpose(IntEnum):
     """What a stream is for. Two uses of one key must differ in purpose, round or node.
 
-    A run refuses a release that reuses the noise of another: their difference would have none.
-    Integers from 1 to 2**32 - 1 that are not listed here are free for other uses.
+    Integers from 100 to 2**16 - 1 are free for other uses.
     """
 
     NOISE = 1
@@ -64,6 +64,7 @@ class Purpose(IntEnum):
     METRIC = 10
     BATCHES = 11
     CHECKPOINT = 12
+    SHARED = 13
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:

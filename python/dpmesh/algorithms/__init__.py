@@ -1,6 +1,6 @@
 """The algorithms, each in the file of its paper's short name."""
 
-from dpmesh.algorithms.base import Algorithm, Exchange, Info, Travel
+from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
@@ -10,13 +10,14 @@ from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
     "Algorithm",
-    "Exchange",
     "FederatedLearning",
     "GradientDescent",
-    "Info",
+    "Message",
     "OnlineLearning",
     "OnlineLearningUnnoisedRegularizer",
     "QuantizedGossip",
+    "Relay",
+    "Round",
     "Travel",
     "WithReplacement",
     "WithoutReplacement",

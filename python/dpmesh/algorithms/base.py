@@ -1,8 +1,12 @@
-"""What every algorithm is: three verbs a round, and a plan of what they release.
+"""What every algorithm is: a round that yields what it wants to send, and a plan of its releases.
 
-    emit      each node hands over one privatized message       private  -> released
-    exchange  the messages travel                               released -> released
-    absorb    each node takes what arrived into its own state   released -> private
+    def round(self, state, t, problem, key):
+        b = yield Message(state.x, self.release_of(t))      # private -> released -> received
+        return State(b - alpha * g(b))                      # received -> private
+
+The loop that drives a round releases what it yields by the mechanism of its `Release`, with noise
+of a stream of its own, carries it, records it, and sends back what arrived. An algorithm never
+holds a stream of noise, a network or a ledger: nothing can be sent past the mechanism.
 
 An algorithm is a frozen dataclass of its public parameters. State is a frozen record of arrays with
 the nodes on the first axis; randomness comes in through `key`, and a state never holds any.
@@ -11,95 +15,173 @@ the nodes on the first axis; randomness comes in through `key`, and a state neve
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import field
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
+from dpmesh._ragged import Indices
 from dpmesh._validate import able, fail
 from dpmesh.keys import Key
-from dpmesh.privacy.events import Release
-from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.types import Floats, Released
+from dpmesh.privacy.compression import Compressor
+from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
-ProblemT = TypeVar("ProblemT", contravariant=True)
+ProblemT = TypeVar("ProblemT")
 
 Travel: TypeAlias = Literal["gossip", "server", "token"]
 """How messages travel: to the neighbours of a network, to everybody from a server, or with a token
 that one node after another holds."""
 
-Losses: TypeAlias = Callable[[], npt.NDArray[np.float64]]
-"""Computes losses when called, which happens only in rounds that are measured."""
+Releases: TypeAlias = "Release | tuple[Release, ...]"
+"""What nodes release together: one release, or several that name disjoint nodes."""
 
 
-@dataclass(frozen=True)
-class Info:
-    """What one step tells the outside; it is not fed back.
+AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of your own"
 
-    Parameters
+
+class Message(NamedTuple):
+    """What nodes want to send: the loop releases it, carries it, and sends back what arrived.
+
+    Attributes
     ----------
-    releases
-        What left the nodes in this round.
-    bits_per_node
-        Length of what a node sent over a link, all its messages of the round together: one number,
-        or shape (nodes,).
-    received
-        Shape (nodes, dim): the messages after the exchange. Made of releases only.
-    losses
-        Returns the loss of each node that learned in this round, on the records that it used,
-        before it learned from them; shape (nodes,). None if nobody learned. It may be called until
-        the next round in which somebody learns, and what it reads must not change before then.
-    messages
-        How many messages were sent by server or token, each of `bits_per_node`. None with gossip,
-        where the network decides: one goes over every link.
-    records
-        Shape (nodes, batch_size): the records used, if each is used only once; regret needs them.
+    values
+        Shape (rows, dim): private values, a row for each node unless `rows` or `sender` differ.
+        None if the sender releases nothing now, or is on another machine.
+    release
+        The public record of it; a tuple of records if nodes' noise or sensitivity differ.
+    compressor
+        If given, it compresses what was released, at no privacy cost.
+    sender
+        The only node that sends, where messages travel with a token.
+    rows
+        Shape (rows,): the numbers of the rows among all that nodes could send in a round, if not
+        0, 1, ..: each number has noise of its own.
+    among
+        How many rows a sender has. The answer has all of them, NaN where nothing was released; it
+        is None if the sender released nothing.
+    unit
+        The unit of the sensitivity, a number or shape (rows, 1): the noise is larger by it.
+    copies
+        How many messages of this length the clients and a server exchange for it.
+    travels
+        False if it is only to be released: the answer is then what was released, not what arrived,
+        and a `Relay` lets it travel.
     """
 
-    releases: tuple[Release, ...]
-    bits_per_node: int | npt.NDArray[np.int64]
-    received: Released
-    losses: Losses | None = None
-    messages: int | None = None
-    records: npt.NDArray[np.int64] | None = None
+    values: Sensitive | None
+    release: Releases
+    compressor: Compressor | None = None
+    sender: int | None = None
+    rows: Indices | None = None
+    among: int | None = None
+    unit: float | Floats = 1.0
+    copies: int | None = None
+    travels: bool = True
 
 
-class Exchange(Protocol):
-    """How released messages travel: the only part of a round that an engine replaces."""
-
-    def __call__(self, round: int, messages: Released) -> Released:
-        """Return what each node receives in this round, shape (nodes, dim)."""
-        ...
+class Relay(NamedTuple):
+    """Send on the last answer as it is, such as for a second mixing: it costs no privacy."""
 
 
-class Algorithm(Protocol[StateT, ProblemT]):
+Round: TypeAlias = Generator["Message | Relay", Released, StateT]
+"""A round: it yields requests, is sent what arrived, shape (nodes, dim), and returns the state."""
+
+
+class Algorithm(ABC, Generic[StateT, ProblemT]):
     """A private learning algorithm."""
 
     travels: ClassVar[Travel]
 
+    @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves the state before it as it was."""
+        return True
+
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        """Which datasets count as neighbours."""
+        return "replace_one"
+
+    @property
+    def unit(self) -> Unit:
+        """What is replaced, added or removed."""
+        return "record"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on and this package cannot check, in words."""
+        return ()
+
+    @abstractmethod
+    def release_of(self, t: int) -> Releases:
+        """Return what is released in round t, from public numbers alone.
+
+        Where the run decides (whose turn it is, say), this is the most that can be released.
+        """
+
+    @abstractmethod
     def init(self, problem: ProblemT, key: Key) -> StateT:
         """Return the state before round 0, which must not depend on the data."""
-        ...
 
-    def step(
-        self, state: StateT, round: int, problem: ProblemT, exchange: Exchange, key: Key
-    ) -> tuple[StateT, Info]:
-        """Run one round: emit, exchange, absorb."""
-        ...
+    @abstractmethod
+    def round(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Round[StateT]:
+        """Run round t: yield messages, take what arrived, return the next state."""
+
+    @abstractmethod
+    def parameters(self, state: StateT) -> Floats:
+        """Return each node's current model, shape (nodes, dim), for evaluation."""
 
     def plan(self, rounds: int) -> Plan:
         """Return all releases of a run of `rounds` rounds, from public numbers alone."""
-        ...
+        releases: list[Release] = []
+        for t in each_round(rounds):
+            of_round = self.release_of(t)
+            releases += (of_round,) if isinstance(of_round, Release) else of_round
+        return Plan(tuple(releases), self.neighboring_relation, self.unit, self.assumptions)
 
-    def parameters(self, state: StateT) -> Floats:
-        """Return each node's current model, shape (nodes, dim), for evaluation."""
-        ...
+    def published(self, state: StateT, received: Released) -> Released:
+        """Return the models to publish, which follow from releases alone.
+
+        Parameters
+        ----------
+        state
+            The state after a round.
+        received
+            What arrived last, shape (nodes, dim): by default the models to publish.
+        """
+        return received
+
+    def losses(
+        self, state: StateT, t: int, problem: ProblemT, key: Key
+    ) -> npt.NDArray[np.float64] | None:
+        """Return the losses of the nodes that learn in round t, before they do.
+
+        They are on the records that the round uses; None if nobody learns. A run asks for them in
+        the rounds that it measures.
+        """
+        return None
+
+    def examples(self, t: int, problem: ProblemT) -> npt.NDArray[np.int64] | None:
+        """Return the records that round t uses, shape (nodes, batch), each in no other round.
+
+        Regret needs them; None if records are used in another way.
+        """
+        return None
+
+
+def known_to_all() -> Any:
+    """Declare a field of a state whose array all nodes know, not one with a row for each node."""
+    return field(metadata={"known_to_all": True})
 
 
 @runtime_checkable
@@ -111,13 +193,13 @@ class UsesRecordsOnce(Protocol):
         ...
 
 
-def learns(algorithm: object, problem: object, *methods: str) -> None:
+def require_problem(algorithm: object, problem: object, *methods: str) -> None:
     """Fail unless a problem has the methods that an algorithm calls."""
     wanted = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
     able("problem", problem, wanted, *methods)
 
 
-def started(problem: Any, key: Key, nodes: int) -> Floats:
+def initial_parameters(problem: Any, key: Key, nodes: int) -> Floats:
     """Return copies of the model that `problem.initial` returns, shape (nodes, dim).
 
     Those of a `LinearProblem` take the type of its records.

@@ -20,25 +20,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
-from dpmesh._ragged import Indices, Ragged, Walks
+from dpmesh._ragged import Indices, Ragged, Walks, rows
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Round,
+    initial_parameters,
+    require_problem,
+)
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.grid import power_of_two
-from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
-from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 
@@ -60,20 +66,23 @@ class ClientProblem(Protocol):
 
     def local_training(
         self, start: Floats, walks: Walks, *, step_size: float, radius: float
-    ) -> tuple[Floats, npt.NDArray[np.float64]]:
+    ) -> Floats:
         """Train many clients from one model `start`, shape (1, dim), each on its own batches.
 
         With the gradient g of a client's objective on a batch, weight decay included, a step is::
 
             w <- start + Clip(w - step_size g(w) - start, radius)
 
-        A client's move must not depend on other clients: the guarantee rests on that alone.
+        A client's update must not depend on other clients: the guarantee rests on that alone.
 
         Returns
         -------
-        The moves w - start, shape (clients, dim), and each client's objective on its first batch at
-        `start`, shape (clients,), NaN for a client that takes no step.
+        The updates w - start, shape (clients, dim).
         """
+        ...
+
+    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Return each client's objective on its batch, shape (clients,), which runs report."""
         ...
 
 
@@ -100,7 +109,7 @@ class FederatedState:
 
 
 @dataclass(frozen=True)
-class FederatedLearning:
+class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     """Algorithm 1: DP-Fed, and DP-Fed-LS if the estimator is a `LaplacianSmoothing`.
 
     Parameters
@@ -151,7 +160,7 @@ class FederatedLearning:
     The server is trusted: it sees the moves and the cohort.
     """
 
-    travels: ClassVar[Travel] = "server"
+    travels = "server"
 
     clients: int
     sampling_rate: float
@@ -212,7 +221,7 @@ class FederatedLearning:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """The server's door: Gaussian noise on the sum."""
+        """Gaussian noise on the sum."""
         if self.noise_multiplier is None:
             return NoNoise()
         return Gaussian(self.noise_multiplier, grid=self.grid)
@@ -224,69 +233,53 @@ class FederatedLearning:
             return Sensitivity(self.clipping_norm, "l2", "one clipped move added or removed")
         return Sensitivity(2 * self.clipping_norm, "l2", "one clipped move replaced")
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the noisy sums of `rounds` rounds, from public numbers alone."""
-        mechanism, sensitivity, cohorts = self.mechanism, self.sensitivity, self.cohorts
-        releases = (mechanism.planned(t, sensitivity, sampling=cohorts) for t in each_round(rounds))
-        return Plan(
-            tuple(releases),
-            "add_remove" if self.sampling == "poisson" else "replace_one",
-            "user",
-            assumptions=(
-                "the server is trusted: it sees the clients' moves before it adds noise",
-                "who took part in a round, and how many, stays secret",
-            ),
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        """The relation under which the sampling of cohorts amplifies."""
+        return "add_remove" if self.sampling == "poisson" else "replace_one"
+
+    @property
+    def unit(self) -> Unit:
+        """A client with all that it holds."""
+        return "user"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the server must keep to itself."""
+        return (
+            "the server is trusted: it sees the clients' updates before it adds noise",
+            "who took part in a round, and how many, stays secret",
         )
+
+    def release_of(self, t: int) -> Release:
+        """Return the noisy sum of a cohort's updates."""
+        return Release(t, self.mechanism, self.sensitivity, sampling=self.cohorts)
 
     def init(self, problem: ClientProblem, key: Key) -> FederatedState:
         """Start from the problem's initial model."""
-        learns(self, problem, "initial", "records_of", "local_training")
+        require_problem(self, problem, "initial", "records_of", "local_training")
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
-        return self.start_from(Released(started(problem, key, 1)))
+        return self.start_from(Released(initial_parameters(problem, key, 1)))
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""
         start = FederatedState(w, Released(np.zeros_like(w)), w, 0.0)
         return self._moved(start, w, start.total, 0)
 
-    def step(
-        self,
-        state: FederatedState,
-        round: int,
-        problem: ClientProblem,
-        exchange: Exchange,
-        key: Key,
-    ) -> tuple[FederatedState, Info]:
-        """Run round t of Algorithm 1."""
-        (noisy, release, bits), losses = self.emit(state, round, problem, key)
-        state = self.absorb(state, exchange(round, noisy), round)
-        out, back = self.cohorts.rate * self.clients, self.expected_size  # models, moves
-        messages = ceil(out) + ceil(back)
-        told = (lambda: losses) if len(losses) else None
-        return state, Info((release,), bits, state.w, told, messages)
-
-    def emit(
+    def round(
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key
-    ) -> tuple[Emission, npt.NDArray[np.float64]]:
-        """Release the noisy sum of a cohort's moves; also return its losses before training."""
+    ) -> Round[FederatedState]:
+        """Run round t of Algorithm 1."""
         cohort = self.returning(self.sample(t, key), t, key)
         moved = np.zeros(state.w.shape[1])
-        losses = [np.empty(0)]
         for first in range(0, len(cohort), self.clients_at_once):
             some = cohort[first : first + self.clients_at_once]
-            moves, loss = self.client_updates(state.w, some, t, problem, key)
-            moved += kernels.column_sums(moves)
-            losses.append(loss)
+            moved += kernels.column_sums(self.client_updates(state.w, some, t, problem, key))
         total = Sensitive(moved[np.newaxis].astype(state.w.dtype))
-        return self.release(total, t, key), np.concatenate(losses)
-
-    def release(self, total: Sensitive, t: int, key: Key) -> Emission:
-        """Release the sum of a cohort's clipped moves, shape (1, dim), with noise."""
-        noise = key.stream(Purpose.NOISE, t)
-        return self.mechanism.release(
-            total, self.sensitivity, noise, round=t, sampling=self.cohorts
-        )
+        out, back = self.cohorts.rate * self.clients, self.expected_size  # models, updates
+        noisy = yield Message(total, self.release_of(t), copies=ceil(out) + ceil(back))
+        return self.absorb(state, noisy, t)
 
     def sample(self, t: int, key: Key) -> Indices:
         """Draw the cohort S_t, ascending: secret."""
@@ -308,36 +301,52 @@ class FederatedLearning:
 
     def client_updates(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
-    ) -> tuple[Sensitive, npt.NDArray[np.float64]]:
-        """ClientUpdate of all these clients at once: their moves, and their losses at w^t."""
-        walks = local_walks(
-            problem.records_of(cohort),
-            cohort,
+    ) -> Sensitive:
+        """ClientUpdate of all these clients at once, shape (clients, dim)."""
+        step_size = at(self.local_step_size, t + 1)
+        start = read_only(w.copy())  # training in place would be a release without noise
+        trained: Any = problem.local_training(
+            start, self._walks(cohort, t, problem, key), step_size=step_size, radius=self.clipping_norm
+        )
+        updates = np.require(floats("local_training", trained), requirements="W")
+        # The guarantee must not rely on the problem for one row per client, nor for the ball.
+        if updates.shape != (shape := (len(cohort), w.shape[1])):
+            fail("local_training", f"updates of shape {shape}", updates.shape)
+        try:
+            kernels.clip_rows(updates, self.clipping_norm, out=updates)
+        except ValueError as error:
+            if kernels.all_finite(updates):
+                raise
+            wanted = f"training that stays finite at a local_step_size of {step_size:g}"
+            raise ValueError(f"problem: wanted {wanted}, got NaN or infinity") from error
+        return Sensitive(updates)
+
+    def _walks(self, clients: Indices, t: int, problem: ClientProblem, key: Key) -> Walks:
+        """Return the batches of each client's local steps in round t."""
+        return local_walks(
+            problem.records_of(clients),
+            clients,
             key.stream(Purpose.BATCHES, t),
             batch_size=self.batch_size,
             local_epochs=self.local_epochs,
             local_steps=self.local_steps,
         )
-        step_size = at(self.local_step_size, t + 1)
-        start = read_only(w.copy())  # training in place would be a release without noise
-        told: Any = problem.local_training(
-            start, walks, step_size=step_size, radius=self.clipping_norm
-        )
-        moves = np.require(floats("local_training", told[0]), requirements="W")
-        losses = floats("local_training", told[1]).astype(np.float64, copy=False)
-        # The guarantee must not rely on the problem for one row per client, nor for the ball.
-        if moves.shape != (wanted_shape := (len(cohort), w.shape[1])):
-            raise ValueError(f"problem: wanted moves of shape {wanted_shape}, got {moves.shape}")
-        if losses.shape != (len(cohort),):
-            raise ValueError(f"problem: wanted losses of {len(cohort)} clients, got {losses.shape}")
-        try:
-            kernels.clip_rows(moves, self.clipping_norm, out=moves)
-        except ValueError as error:
-            if kernels.all_finite(moves):
-                raise
-            wanted = f"training that stays finite at a local_step_size of {step_size:g}"
-            raise ValueError(f"problem: wanted {wanted}, got NaN or infinity") from error
-        return Sensitive(moves), losses[~np.isnan(losses)]
+
+    def losses(
+        self, state: FederatedState, t: int, problem: ClientProblem, key: Key
+    ) -> npt.NDArray[np.float64] | None:
+        """Return the losses of the cohort's clients at w^t, each on its first batch."""
+        cohort = self.returning(self.sample(t, key), t, key)
+        steps, batches = self._walks(cohort, t, problem, key)
+        first = steps[:-1][np.diff(steps) > 0]
+        if not len(first):
+            return None
+        start = np.repeat(state.w, len(first), axis=0)
+        return problem.objective(start, rows(batches, first))
+
+    def published(self, state: FederatedState, received: Released) -> Released:
+        """Return the global model w^(t+1)."""
+        return state.w
 
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
         """Move the global model by the estimated average move (*)."""

@@ -11,18 +11,26 @@ mixed point:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer, keep_numbers, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
+from dpmesh._validate import integer, keep_numbers, positive
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Round,
+    initial_parameters,
+    require_problem,
+)
 from dpmesh.algorithms.gradients import gradient_of
-from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.events import Sensitivity
-from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan, each_round
-from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.keys import Key
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -35,7 +43,7 @@ class GradientDescentState:
 
 
 @dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     """Private decentralized gradient descent.
 
     Parameters
@@ -58,7 +66,7 @@ class GradientDescent:
     models are not covered.
     """
 
-    travels: ClassVar[Travel] = "gossip"
+    travels = "gossip"
 
     records: int
     noise_multiplier: float | None
@@ -73,9 +81,9 @@ class GradientDescent:
         keep_schedules(self, "step_size")
         positive("clipping_norm", self.clipping_norm)
 
-    @property
+    @cached_property
     def mechanism(self) -> Mechanism:
-        """The door: Gaussian noise."""
+        """Gaussian noise."""
         return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
 
     def sensitivity(self, t: int) -> Sensitivity:
@@ -85,43 +93,34 @@ class GradientDescent:
         bound = 2 * at(self.step_size, t) * self.clipping_norm / self.records
         return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the messages of `rounds` rounds, from public numbers alone."""
-        releases = (self.mechanism.planned(t, self.sensitivity(t)) for t in each_round(rounds))
-        return Plan(tuple(releases), "replace_one", "record")
+    def release_of(self, t: int) -> Release:
+        """Return the messages x_t + n_t."""
+        return Release(t, self.mechanism, self.sensitivity(t))
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
         """Start all nodes at the problem's `initial`: 0, but for a problem of one's own."""
-        learns(self, problem, "zeros", "initial", "gradient", "objective")
+        require_problem(self, problem, "zeros", "initial", "gradient", "objective")
         if problem.records.min() < self.records:
-            wanted = f"at most {problem.records.min()}, the records of the poorest node"
-            fail("records", wanted, self.records)
-        return GradientDescentState(Sensitive(started(problem, key, problem.nodes)))
+            raise ValueError(
+                f"records is {self.records}, but the smallest node has only "
+                f"{problem.records.min()} records"
+            )
+        return GradientDescentState(Sensitive(initial_parameters(problem, key, problem.nodes)))
 
-    def step(
-        self,
-        state: GradientDescentState,
-        round: int,
-        problem: LinearProblem,
-        exchange: Exchange,
-        key: Key,
-    ) -> tuple[GradientDescentState, Info]:
-        """Run round t: emit, exchange, absorb."""
-        message, release, bits = self.emit(state, round, key)
-        b = exchange(round, message)
-        losses = partial(problem.objective, state.x, problem.everything)
-        return self.absorb(b, round, problem), Info((release,), bits, b, losses)
-
-    def emit(self, state: GradientDescentState, t: int, key: Key) -> Emission:
-        """Send x_t + n_t."""
-        noise = key.stream(Purpose.NOISE, t)
-        return self.mechanism.release(state.x, self.sensitivity(t), noise, round=t)
-
-    def absorb(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
-        """Step from the mixed point against the mean gradient of all records."""
+    def round(
+        self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[GradientDescentState]:
+        """Send, mix, and step from the mixed point against the mean gradient of all records."""
+        b = yield Message(state.x, self.release_of(t))
         g = gradient_of(problem, b, problem.everything, clipping_norm=self.clipping_norm)
         x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
         return GradientDescentState(Sensitive(x))
+
+    def losses(
+        self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each node's loss at x_t on all of its records."""
+        return problem.objective(state.x, problem.everything)
 
     def parameters(self, state: GradientDescentState) -> Floats:
         """Return the nodes' own models."""

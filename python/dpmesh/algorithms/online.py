@@ -17,24 +17,30 @@ mini-batch of h examples in each round, which divides the noise by h.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import sqrt
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Round,
+    initial_parameters,
+    require_problem,
+)
 from dpmesh.algorithms.gradients import check_batches, step_of
 from dpmesh.kernels.projection import Norm
-from dpmesh.keys import Key, Purpose
+from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
-from dpmesh.privacy.events import Sensitivity
-from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
@@ -50,7 +56,7 @@ class OnlineState:
 
 
 @dataclass(frozen=True)
-class OnlineLearning:
+class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     """Private online learning over a time-varying network.
 
     Parameters
@@ -96,7 +102,7 @@ class OnlineLearning:
     publish broadcasts.
     """
 
-    travels: ClassVar[Travel] = "gossip"
+    travels = "gossip"
 
     epsilon: float | None = 1.0
     delta: float = 0.0
@@ -123,7 +129,7 @@ class OnlineLearning:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """The door: Laplace noise of scale mu = S(t) / epsilon (11), or Gaussian noise."""
+        """Laplace noise of scale mu = S(t) / epsilon (11), or Gaussian noise."""
         if self.epsilon is None:
             return NoNoise()
         if self.delta > 0:
@@ -141,7 +147,7 @@ class OnlineLearning:
     def noise_std(self, t: int, dim: int) -> float:
         """Return the standard deviation of each coordinate of sigma_t."""
         scale = self.mechanism.noise_scale(self.sensitivity(t), dim)
-        return scale * sqrt(2) if self.mechanism.law == "laplace" else scale
+        return scale * sqrt(2) if self.mechanism.distribution == "laplace" else scale
 
     def with_least_noise(
         self, dim: int, *, delta: float = 0.0, l1_norm: float | None = None
@@ -178,53 +184,26 @@ class OnlineLearning:
             choice.append(clipped)
         return min(choice, key=lambda algorithm: algorithm.noise_std(1, dim))
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the broadcasts of rounds 0 to `rounds` - 1, from public numbers alone."""
-        releases = (
-            self.mechanism.planned(t, self.sensitivity(t), batch=_examples_in(t))
-            for t in each_round(rounds)
-        )
-        return Plan(tuple(releases), "replace_one", "record")
+    def release_of(self, t: int) -> Release:
+        """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
+        return Release(t, self.mechanism, self.sensitivity(t), batch=t - 1 if t > 0 else None)
 
     def most_rounds(self, problem: LinearProblem) -> int:
         """Return how many rounds the examples last, for the learner with the fewest."""
-        learns(self, problem, "rounds", "batch", "step")
+        require_problem(self, problem, "rounds", "batch", "step")
         return problem.rounds(self.batch_size)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
-        return OnlineState(Sensitive(started(problem, key, problem.nodes)))
+        return OnlineState(Sensitive(initial_parameters(problem, key, problem.nodes)))
 
-    def step(
-        self, state: OnlineState, round: int, problem: LinearProblem, exchange: Exchange, key: Key
-    ) -> tuple[OnlineState, Info]:
-        """Run round t."""
-        broadcast, release, bits = self.emit(state, round, key)
-        b = exchange(round, broadcast)
-        del broadcast  # its memory, as large as the state, serves the next array
-        examples = problem.batch(round, self.batch_size)
-        losses = partial(problem.objective, state.w, examples)
-        state = self.absorb(state, b, round, problem, examples)
-        return state, Info((release,), bits, b, losses, records=examples)
-
-    def emit(self, state: OnlineState, t: int, key: Key) -> Emission:
-        """Broadcast w_t + sigma_t (line 7)."""
-        noise = key.stream(Purpose.NOISE, t)
-        return self.mechanism.release(
-            state.w, self.sensitivity(t), noise, round=t, batch=_examples_in(t)
-        )
-
-    def absorb(
-        self,
-        state: OnlineState,
-        b: Released,
-        t: int,
-        problem: LinearProblem,
-        examples: npt.NDArray[np.int64],
-    ) -> OnlineState:
-        """Step from the mixed point on fresh examples, and project (lines 5 and 6)."""
-        alpha = at(self.step_size, t + 1)
+    def round(
+        self, state: OnlineState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[OnlineState]:
+        """Broadcast (line 7), mix (4), step on fresh examples (5), and project (6)."""
+        b = yield Message(state.w, self.release_of(t))
+        alpha, examples = at(self.step_size, t + 1), self.examples(t, problem)
         if self.projection == "mixture":
             b = Released(kernels.clip_rows(b, self.radius))
         radius = self.radius if self.projection == "ball" else None
@@ -232,6 +211,16 @@ class OnlineLearning:
         if self.projection == "box":
             np.clip(w, -self.radius, self.radius, out=w)
         return OnlineState(Sensitive(w))
+
+    def examples(self, t: int, problem: LinearProblem) -> npt.NDArray[np.int64]:
+        """Return the examples that arrive in round t, shape (nodes, h)."""
+        return problem.batch(t, self.batch_size)
+
+    def losses(
+        self, state: OnlineState, t: int, problem: LinearProblem, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each learner's loss on its examples of round t, at w_t."""
+        return problem.objective(state.w, self.examples(t, problem))
 
     def _stepped(
         self,
@@ -318,8 +307,3 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         w = super()._stepped(state, b, alpha, problem, examples, None)
         w += alpha * self.phi * (b - state.w)
         return w if radius is None else kernels.clip_rows(w, radius, out=w)
-
-
-def _examples_in(t: int) -> int | None:
-    """Which round's examples the broadcast of round t depends on, given the earlier broadcasts."""
-    return t - 1 if t > 0 else None

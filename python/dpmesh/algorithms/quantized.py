@@ -19,9 +19,9 @@ that it sent.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from math import inf
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,14 @@ from dpmesh._validate import (
     positive,
     positive_or_infinite,
 )
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Relay,
+    Round,
+    initial_parameters,
+    require_problem,
+)
 from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
@@ -49,10 +56,11 @@ from dpmesh.privacy.accounting.papers.quantized import (
     theorem_1,
 )
 from dpmesh.privacy.compression import Compressor, Quantizer
-from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.grid import power_of_two
-from dpmesh.privacy.mechanisms import Emission, Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import each_round
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
@@ -96,22 +104,13 @@ class GossipProblem(Protocol):
 
 @dataclass(frozen=True)
 class QuantizedState:
-    """The nodes' states before an iteration.
-
-    Parameters
-    ----------
-    x
-        Shape (nodes, dim). They stay inside their nodes.
-    sensitivity
-        Delta_k: how far replacing a record of a node moves its x, given all messages. Public.
-    """
+    """The nodes' states x before an iteration, shape (nodes, dim). They stay inside their nodes."""
 
     x: Sensitive
-    sensitivity: float
 
 
 @dataclass(frozen=True)
-class QuantizedGossip:
+class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     """Private gossip of quantized states, for losses that need not be convex.
 
     The schedules are made for one horizon of K + 1 rounds: a longer run takes smaller steps and
@@ -160,7 +159,7 @@ class QuantizedGossip:
     covered; publish messages.
     """
 
-    travels: ClassVar[Travel] = "gossip"
+    travels = "gossip"
 
     step_size: float | Schedule
     consensus_step_size: float | Schedule
@@ -186,12 +185,16 @@ class QuantizedGossip:
         if self.grid is not None:
             power_of_two("grid", self.grid)
 
-    def mechanism(self, k: int, sensitivity: float) -> Mechanism:
-        """Return the door of iteration k: noise of standard deviation sigma_k, then Q."""
+    def mechanism(self, k: int) -> Mechanism:
+        """Return the noise of iteration k, of standard deviation sigma_k."""
+        sensitivity = self._sensitivity_of(k)
         if self.noise_std is None or sensitivity == 0:
-            return NoNoise(compressor=self.compressor)
-        multiplier = at(self.noise_std, k + 1) / sensitivity
-        return Gaussian(multiplier, compressor=self.compressor, grid=self.grid)
+            return NoNoise()
+        return Gaussian(at(self.noise_std, k + 1) / sensitivity, grid=self.grid)
+
+    def release_of(self, t: int) -> Release:
+        """Return the messages z_k of iteration k = t, before their quantization."""
+        return Release(t, self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).
@@ -213,18 +216,19 @@ class QuantizedGossip:
 
     def sensitivities(self, rounds: int) -> npt.NDArray[np.float64]:
         """Return Delta_0, .., Delta_(rounds - 1)."""
-        values = np.zeros(len(each_round(rounds)))
-        for k in range(rounds - 1):
-            values[k + 1] = self.next_sensitivity(float(values[k]), k)
-        return values
+        return np.array([self._sensitivity_of(k) for k in each_round(rounds)])
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the messages of rounds 0 to `rounds` - 1, from public numbers alone."""
-        releases = (
-            self.mechanism(k, delta).planned(k, _sensitivity(delta))
-            for k, delta in enumerate(self.sensitivities(rounds).tolist())
-        )
-        return Plan(tuple(releases), "replace_one", "record", self._assumptions)
+    def _sensitivity_of(self, k: int) -> float:
+        """Return Delta_k: how far replacing a record of a node moves its x, given all messages."""
+        known = self._known
+        for last in range(len(known) - 1, k):
+            known[last + 1] = self.next_sensitivity(known[last], last)
+        return known[k]
+
+    @cached_property
+    def _known(self) -> dict[int, float]:
+        """Delta_k by k, as far as it was asked for."""
+        return {0: 0.0}
 
     def paper_budget(self, rounds: int, delta: float) -> Theorem1:
         """Return the paper's epsilon (Theorem 1) for the same messages, with its own composition.
@@ -250,36 +254,27 @@ class QuantizedGossip:
 
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""
-        learns(self, problem, "initial", "records_of", "gradient", "objective")
+        require_problem(self, problem, "initial", "records_of", "gradient", "objective")
         self._check(problem)
-        x = started(problem, key, problem.nodes)
-        return QuantizedState(Sensitive(x), 0.0)
+        x = initial_parameters(problem, key, problem.nodes)
+        return QuantizedState(Sensitive(x))
 
-    def step(
-        self,
-        state: QuantizedState,
-        round: int,
-        problem: GossipProblem,
-        exchange: Exchange,
-        key: Key,
-    ) -> tuple[QuantizedState, Info]:
-        """Run iteration k."""
-        z, release, bits = self.emit(state, round, key)
-        received = exchange(round, z)
-        batches = self.sample(round, problem, key)
-        losses = partial(problem.objective, state.x, batches)
-        state = self.absorb(state, z, received, round, problem, batches)
-        return state, Info((release,), bits, received, losses)
-
-    def emit(self, state: QuantizedState, k: int, key: Key) -> Emission:
-        """Send z_k = Q(x_k + n_k) (steps 1 and 2)."""
-        return self.mechanism(k, state.sensitivity).release(
-            state.x,
-            _sensitivity(state.sensitivity),
-            key.stream(Purpose.NOISE, k),
-            round=k,
-            coins=key.stream(Purpose.QUANTIZE, k),
-        )
+    def round(
+        self, state: QuantizedState, t: int, problem: GossipProblem, key: Key
+    ) -> Round[QuantizedState]:
+        """Send z_k = Q(x_k + n_k), then move towards what arrived and against the gradient."""
+        alpha, beta = at(self.step_size, t + 1), at(self.consensus_step_size, t + 1)
+        point: Floats = state.x
+        if self.mode == "public_point":
+            point = yield Message(state.x, self.release_of(t), self.compressor, travels=False)
+            received = yield Relay()
+        else:
+            self._check_decay(problem, alpha, beta)
+            received = yield Message(state.x, self.release_of(t), self.compressor)
+        bound = None if self.mode == "paper" else self.clipping_norm
+        g = gradient_of(problem, point, self.sample(t, problem, key), clipping_norm=bound)
+        x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
+        return QuantizedState(Sensitive(x))
 
     def sample(self, k: int, problem: GossipProblem, key: Key) -> Ragged:
         """Draw gamma_K records of each node without replacement (step 3): secret."""
@@ -287,39 +282,18 @@ class QuantizedGossip:
         gamma = at(self.sample_size, k + 1)
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
-    def absorb(
-        self,
-        state: QuantizedState,
-        z: Released,
-        received: Released,
-        k: int,
-        problem: GossipProblem,
-        batches: Ragged,
-    ) -> QuantizedState:
-        """Move towards what was received, and against the gradient (steps 4 and 5)."""
-        alpha, beta = at(self.step_size, k + 1), at(self.consensus_step_size, k + 1)
-        if self.mode == "public_point":
-            point: Floats = z
-        else:
-            point = state.x
-            # More decay drives two states apart; in mode "paper" the losses' curvature adds to it.
-            known = self.smoothness if self.mode == "paper" else 0.0
-            largest = max(0.0, 2 * (1 - beta) / alpha - known)
-            if problem.regularization > largest:
-                less = " - smoothness" if known else ""
-                wanted = f"at most 2 (1 - consensus_step_size) / step_size{less} = {largest:g}"
-                fail("regularization", wanted, problem.regularization)
-        bound = None if self.mode == "paper" else self.clipping_norm
-        g = gradient_of(problem, point, batches, clipping_norm=bound)
-        x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
-        return QuantizedState(Sensitive(x), self.next_sensitivity(state.sensitivity, k))
+    def losses(
+        self, state: QuantizedState, t: int, problem: GossipProblem, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each node's loss at x_k on the records that it samples."""
+        return problem.objective(state.x, self.sample(t, problem, key))
 
     def parameters(self, state: QuantizedState) -> Floats:
         """Return the nodes' own states x."""
         return state.x
 
     @property
-    def _assumptions(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
         said = ["which records a node samples stays secret"]
         if self.mode == "paper":
             said.append("every record's loss is convex")
@@ -327,6 +301,15 @@ class QuantizedGossip:
         if self.mode != "public_point" and self.smoothness < inf:
             said.append(f"every record's gradient is {self.smoothness:g}-Lipschitz")
         return tuple(said)
+
+    def _check_decay(self, problem: GossipProblem, alpha: float, beta: float) -> None:
+        """Fail if decay drives two states apart; in mode "paper" the losses' curvature adds to it."""
+        known = self.smoothness if self.mode == "paper" else 0.0
+        largest = max(0.0, 2 * (1 - beta) / alpha - known)
+        if problem.regularization > largest:
+            less = " - smoothness" if known else ""
+            wanted = f"at most 2 (1 - consensus_step_size) / step_size{less} = {largest:g}"
+            fail("regularization", wanted, problem.regularization)
 
     def _check(self, problem: GossipProblem) -> None:
         """Check what the sensitivity rests on against a problem's public numbers."""
@@ -337,7 +320,7 @@ class QuantizedGossip:
             fail("problem", "each record at one node, under a number of its own", got)
         fewest, wanted = int(np.diff(indptr).min()), at(self.sample_size, 1)
         if wanted > fewest:
-            fail("sample_size", f"at most {fewest}, the records of the poorest node", wanted)
+            fail("sample_size", f"at most {fewest}, the records of the smallest node", wanted)
         if self.mode == "public_point" or not isinstance(problem, LinearProblem):
             return
         if problem.loss == "hinge" and self.smoothness < inf:

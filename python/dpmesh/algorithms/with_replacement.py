@@ -13,22 +13,29 @@ samples of fixed size, which amplify privacy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, sqrt
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
-from dpmesh.algorithms.base import Exchange, Info, Travel, learns, started
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Round,
+    initial_parameters,
+    known_to_all,
+    require_problem,
+)
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.events import Release, Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
@@ -38,12 +45,12 @@ from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 class WithReplacementState:
     """The global models, shape (K, d), and how often each node has updated them."""
 
-    released: Released
-    turns: npt.NDArray[np.int64]
+    released: Released = known_to_all()
+    turns: npt.NDArray[np.int64] = known_to_all()
 
 
 @dataclass(frozen=True)
-class WithReplacement:
+class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     """The baseline "DP-SGD-With Replacement".
 
     Parameters
@@ -73,7 +80,7 @@ class WithReplacement:
     post-processing of its releases and of other nodes' records.
     """
 
-    travels: ClassVar[Travel] = "token"
+    travels = "token"
 
     nodes: int
     records: int
@@ -98,100 +105,79 @@ class WithReplacement:
         """Number of rounds until a node has visited its records `visits` times on average."""
         return self.visits * self.records // self.batch_size
 
-    @property
+    @cached_property
     def mechanism(self) -> Mechanism:
-        """The door: Gaussian noise on all models, relative to how far a record moves them."""
+        """Gaussian noise on all models, relative to how far a record moves them."""
         if self.noise_multiplier is None:
             return NoNoise()
         return Gaussian(self.noise_multiplier / self.sensitivity.bound)
 
-    @property
+    @cached_property
     def sensitivity(self) -> Sensitivity:
         """How far a record of the sample moves all models together."""
         reason = f"{self.models} models, each in units of 2 eta L / b"
         return Sensitivity(sqrt(self.models), "l2", reason)
 
-    @property
+    @cached_property
     def sampling(self) -> FixedSizeSampling:
         """How a mini-batch is drawn from a node's records."""
         return FixedSizeSampling(self.batch_size, self.records)
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the releases of `rounds` rounds, from public numbers alone.
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Sampling amplifies only while it is secret."""
+        return ("which records are in a mini-batch stays secret",)
 
-        In the plan one node after the other takes all of its turns; in a run the order is random.
-        So a ledger costs at most as much as its plan, and as much once all rounds are over.
+    def release_of(self, t: int) -> Release:
+        """Return the release of round t: a part of the data for each node, whose turn it is.
+
+        Here one node after the other takes all of its turns; in a run the order is random. So a
+        ledger costs at most as much as its plan, and as much once all rounds are over.
         """
+        node = t // self.turns_of_a_node
+        return Release(t, self.mechanism, self.sensitivity, batch=node, sampling=self.sampling)
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the releases of `rounds` rounds, from public numbers alone."""
         self._check_rounds(rounds)
-        mechanism, sensitivity, sampling = self.mechanism, self.sensitivity, self.sampling
-        releases = (
-            mechanism.planned(t, sensitivity, t // self.turns_of_a_node, sampling)
-            for t in each_round(rounds)
-        )
-        secret = "which records are in a mini-batch stays secret"
-        return Plan(tuple(releases), "replace_one", "record", (secret,))
+        return super().plan(rounds)
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
         """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
-        learns(self, problem, "initial", "gradient", "model_constants")
+        require_problem(self, problem, "initial", "gradient", "model_constants")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
-        if (problem.records != self.records).any() or problem.nodes != self.nodes:
-            fail("problem", f"{self.nodes} nodes of {self.records} records", problem.records)
+        if problem.all_records.tolist() != [self.records] * self.nodes:
+            fail("problem", f"{self.nodes} nodes of {self.records} records", problem.all_records)
         if self.noise_multiplier is not None and problem.model_constants().loss_lipschitz == inf:
             fail("problem", "one of a loss whose gradients are bounded", f"{problem.loss!r}")
-        start = started(problem, key, 1).reshape(self.models, -1)
+        start = initial_parameters(problem, key, 1).reshape(self.models, -1)
         return WithReplacementState(Released(start), np.zeros(self.nodes, dtype=np.int64))
 
-    def step(
-        self,
-        state: WithReplacementState,
-        round: int,
-        problem: LinearProblem,
-        exchange: Exchange,
-        key: Key,
-    ) -> tuple[WithReplacementState, Info]:
-        """Run round t."""
-        self._check_rounds(round + 1)
-        m = self.node(state, round, key)
-        batch = self.sample(m, round, problem, key)
-        w = state.released
-        losses = partial(problem.objective, w.reshape(1, -1), batch)
-        noisy, release = self.emit(w, m, batch, round, problem, key)
-        w = exchange(round, noisy)
-        turns = state.turns + (np.arange(self.nodes) == m)
-        return WithReplacementState(w, turns), Info(
-            releases=(release,),
-            bits_per_node=8 * w[0].nbytes,
-            received=Released(w.reshape(1, -1)),
-            losses=losses,
-            messages=self.models,
-        )
-
-    def emit(
-        self,
-        w: Released,
-        m: int,
-        batch: npt.NDArray[np.int64],
-        t: int,
-        problem: LinearProblem,
-        key: Key,
-    ) -> tuple[Released, Release]:
-        """Let node m release w_t - eta_t (grad f_D(w_t) + N_t)."""
-        eta = at(self.step_size, t + 1)
-        g = problem.gradient(w.reshape(1, -1), batch).reshape(w.shape)
-        unit = 1.0
+    def round(
+        self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[WithReplacementState]:
+        """Let one node send w_t - eta_t (grad f_D(w_t) + N_t)."""
+        self._check_rounds(t + 1)
+        m, w, eta, unit = self.node(state, t, key), state.released, at(self.step_size, t + 1), 1.0
         if self.noise_multiplier is not None:
             unit = 2 * eta * problem.model_constants().loss_lipschitz / self.batch_size
-        noisy, release, _ = self.mechanism.release(
-            Sensitive((w - eta * g) / unit),
-            self.sensitivity,
-            key.stream(Purpose.NOISE, t),
-            round=t,
-            batch=m,
-            sampling=self.sampling,
-        )
-        return Released(noisy * unit), release
+        update = None
+        if problem.holds(m):
+            g = problem.gradient(w.reshape(1, -1), self.sample(m, t, problem, key))
+            update = Sensitive(w - eta * g.reshape(w.shape))
+        release = replace(self.release_of(t), batch=m)
+        w = yield Message(update, release, sender=m, among=self.models, unit=unit)
+        return WithReplacementState(w, state.turns + (np.arange(self.nodes) == m))
+
+    def losses(
+        self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return the loss of the node that updates on its mini-batch, at w_t."""
+        m = self.node(state, t, key)
+        if not problem.holds(m):
+            return np.empty(0)
+        return problem.objective(self.parameters(state), self.sample(m, t, problem, key))
 
     def node(self, state: WithReplacementState, t: int, key: Key) -> int:
         """Draw the node that updates, among those with turns left, by public coins."""
@@ -201,8 +187,12 @@ class WithReplacement:
     def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> npt.NDArray[np.int64]:
         """Draw the mini-batch of node m, shape (1, b): secret."""
         places = kernels.sample([self.records], self.batch_size, key.stream(Purpose.BATCHES, t))
-        _, own = problem.records_of(np.array([m]))
+        _, own = problem.records_of(np.array([problem.row_of(m)]))
         return own[places]
+
+    def published(self, state: WithReplacementState, received: Released) -> Released:
+        """Return the global models, shape (1, K d)."""
+        return Released(state.released.reshape(1, -1))
 
     def parameters(self, state: WithReplacementState) -> Floats:
         """Return the global models, shape (1, K d)."""

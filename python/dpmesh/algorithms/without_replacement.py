@@ -25,9 +25,9 @@ with decisions of its own. The paper needs repair in some places:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cached_property
 from math import inf, sqrt
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +35,24 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
-from dpmesh.algorithms.base import Exchange, Info, Losses, Travel, learns, started
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Round,
+    initial_parameters,
+    known_to_all,
+    require_problem,
+)
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.controllers.base import PRIVATE_DECISIONS
+from dpmesh.controllers.fixed import FixedController
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers import without_replacement as claims
-from dpmesh.privacy.events import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import Constants, LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -52,7 +60,7 @@ from dpmesh.schedules import Schedule, at, keep_schedules
 Calibration = Literal["analytic", "classical", "paper"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WithoutReplacementState:
     """What the nodes know before a step, for M nodes with K models of d parameters.
 
@@ -63,7 +71,7 @@ class WithoutReplacementState:
     released
         w_t^G, shape (K, d).
     used
-        Shape (M,): mini-batches that each node has used.
+        Shape (M,), of all nodes: mini-batches that each has used.
     largest_step
         Shape (M, K): the largest eta since the node's last global update, which Lemma 4 needs; 0 if
         there was no step since.
@@ -72,14 +80,14 @@ class WithoutReplacementState:
     """
 
     local: Sensitive
-    released: Released
-    used: npt.NDArray[np.int64]
+    released: Released = known_to_all()
+    used: npt.NDArray[np.int64] = known_to_all()
     largest_step: npt.NDArray[np.float64]
     controller: Any
 
 
 @dataclass(frozen=True)
-class WithoutReplacement:
+class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     """Algorithm 1, with any controller.
 
     Parameters
@@ -125,7 +133,7 @@ class WithoutReplacement:
     releases costs nothing. Local models, and metrics made from them, are not covered.
     """
 
-    travels: ClassVar[Travel] = "token"
+    travels = "token"
 
     epsilon: float | None = 1.0
     delta: float = 1e-5
@@ -156,8 +164,13 @@ class WithoutReplacement:
             able("public_data", self.public_data, "a Dataset, or None", "take")
 
     @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
+        return isinstance(self.controller, FixedController)
+
+    @cached_property
     def mechanism(self) -> Mechanism:
-        """The door: Gaussian noise on all that a record can move, relative to how far it can."""
+        """Gaussian noise on all that a record can move, relative to how far it can."""
         if self.epsilon is None:
             return NoNoise()
         if self.calibration == "analytic":
@@ -167,7 +180,7 @@ class WithoutReplacement:
             multiplier /= self.sensitivity.bound
         return Gaussian(multiplier)
 
-    @property
+    @cached_property
     def sensitivity(self) -> Sensitivity:
         """How far a record moves all releases that it affects, together."""
         return Sensitivity(
@@ -177,31 +190,32 @@ class WithoutReplacement:
             "max 2 eta L / b since the node's last release (Lemma 4)",
         )
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the releases of `rounds` rounds, from public numbers alone.
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the controller may look at, and how often a record is held."""
+        assumed = list(self.controller.assumptions)
+        if not self.controller.public:
+            assumed.insert(0, PRIVATE_DECISIONS)
+        if self.copies > 1:
+            assumed.append(f"no record is held by more than {self.copies} nodes, nor twice by one")
+        return tuple(assumed)
 
-        Rounds in which, by chance, nobody updates the global model are in the plan and not in the
+    def release_of(self, t: int) -> Release | tuple[()]:
+        """Return the global updates of step t, one of each node at the most.
+
+        Steps in which, by chance, nobody updates the global model are in the plan and not in the
         ledger. They do not change the cost, as long as there is at least one release.
         """
-        mechanism, sensitivity = self.mechanism, self.sensitivity
-        releases = tuple(
-            mechanism.planned(t, sensitivity, batch=t)
-            for t in each_round(rounds)
-            if self.controller.may_be_global(t)
-        )
-        told = list(self.controller.assumptions)
-        if not self.controller.public:
-            told.insert(0, PRIVATE_DECISIONS)
-        if self.copies > 1:
-            told.append(f"no record is held by more than {self.copies} nodes, nor twice by one")
-        return Plan(releases, "replace_one", "record", tuple(told))
+        if not self.controller.may_be_global(t):
+            return ()
+        return Release(t, self.mechanism, self.sensitivity, batch=t)
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the largest node's mini-batches last, if all nodes always act."""
-        learns(self, problem, "class_objectives", "gradient", "model_constants")
+        require_problem(self, problem, "class_objectives", "gradient", "model_constants")
         if self.arrival_rate < 1:
             return None
-        return int(problem.records.max()) // self.batch_size
+        return int(problem.all_records.max()) // self.batch_size
 
     def init(self, problem: LinearProblem, key: Key) -> WithoutReplacementState:
         """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
@@ -211,52 +225,83 @@ class WithoutReplacement:
             fail("public_data", "public records, which no node holds", "those of the nodes")
         if self.epsilon is not None:
             self._constants(problem)
-        start = started(problem, key, problem.nodes)
+        start = initial_parameters(problem, key, problem.nodes)
         local = self._projected(start.reshape(problem.nodes, self.models, -1))
         return WithoutReplacementState(
             local=Sensitive(local),
             released=Released(local[0].copy()),
-            used=np.zeros(problem.nodes, dtype=np.int64),
+            used=np.zeros(len(problem.all_records), dtype=np.int64),
             largest_step=np.zeros(local.shape[:2]),
-            controller=self.controller.init(local.shape, key),
+            controller=self.controller.init(local.shape, self._controllers_key(problem, key)),
         )
 
-    def step(
-        self,
-        state: WithoutReplacementState,
-        round: int,
-        problem: LinearProblem,
-        exchange: Exchange,
-        key: Key,
-    ) -> tuple[WithoutReplacementState, Info]:
-        """Run step t: all that arrive decide and act (lines 3 to 6)."""
-        turns = self.turns(state, round, problem, key)
-        acting = np.zeros(problem.nodes, dtype=np.bool_)
-        acting[turns] = True
-        batches = self.batches(problem, state.used, acting)
-        losses = cache(partial(problem.class_objectives, _flat(state.local), batches))
-        actions, state = self.decide(state, round, problem, acting, losses, key)
-        state = self.update_local(state, round, problem, acting[:, np.newaxis] & ~actions, batches)
-        state = self.update_global(state, round, problem, turns, actions, batches, exchange, key)
-        released = (self.mechanism.planned(round, self.sensitivity, batch=round),)
-        return replace(state, used=state.used + acting), Info(
-            releases=released if actions.any() else (),
-            bits_per_node=8 * state.released[0].nbytes,
-            received=Released(state.released.reshape(1, -1)),
-            losses=(lambda: losses()[acting].sum(axis=1)) if len(turns) else None,
-            messages=int(actions.sum()),
-            records=batches[1].reshape(-1, self.batch_size),
+    def round(
+        self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[WithoutReplacementState]:
+        """Run step t: all that arrive decide and act, one after the other (lines 3 to 6)."""
+        turns, acting, batches = self._acting(state, t, problem, key)
+        actions, state = self._decided(state, t, problem, acting, batches, key)
+        state = self._updated(state, t, problem, acting[:, np.newaxis] & ~actions, batches)
+        release, eta = self.release_of(t), at(self.step_size, t + 1)
+        w_l, w_g = state.local.copy(), state.released.copy()
+        delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
+        for m in turns.tolist() if release else ():
+            message = Message(None, release, sender=m, among=self.models)
+            if problem.holds(m) and actions[row := problem.row_of(m)].any():
+                k = np.flatnonzero(actions[row])
+                batch = batches[1][np.newaxis, batches[0][row] : batches[0][row + 1]]
+                g = problem.gradient(w_g.reshape(1, -1), batch).reshape(w_g.shape)
+                update = Sensitive((w_g[k] + w_l[row, k]) / 2 - eta * g[k])  # (5)
+                message = message._replace(
+                    values=update, rows=m * self.models + k, unit=delta[row, k, np.newaxis]
+                )
+            arrived = yield message
+            if arrived is None:
+                continue
+            sent = ~np.isnan(arrived[:, 0])
+            w_g[sent] = self._projected(arrived[sent])
+            if problem.holds(m):
+                w_l[row, sent] = w_g[sent]  # (6)
+        used = state.used.copy()
+        used[turns] += 1
+        return replace(
+            state,
+            local=Sensitive(w_l),
+            released=Released(w_g),
+            used=used,
+            largest_step=np.where(actions, 0.0, state.largest_step),
         )
+
+    def losses(
+        self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
+    ) -> npt.NDArray[np.float64] | None:
+        """Return the losses of the nodes that act in step t, on their mini-batches."""
+        turns, acting, batches = self._acting(state, t, problem, key)
+        if not len(turns):
+            return None
+        losses = problem.class_objectives(_flat(state.local), batches)
+        return np.asarray(losses[acting].sum(axis=1), dtype=np.float64)
 
     def turns(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> Indices:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
-        has_records = state.used < problem.records // self.batch_size
-        arrives, place = kernels.uniform((problem.nodes, 2), key.stream(Purpose.SAMPLE, t)).T
+        has_records = state.used < problem.all_records // self.batch_size
+        shape = len(has_records), 2
+        arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
         acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
         order: Indices = np.argsort(place)
         return order[acts[order]]
+
+    def _acting(
+        self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
+    ) -> tuple[Indices, npt.NDArray[np.bool_], Ragged]:
+        """Return all turns of step t; which of the nodes here act, and their mini-batches."""
+        turns = self.turns(state, t, problem, key)
+        acts = np.zeros(len(state.used), dtype=np.bool_)
+        acts[turns] = True
+        acting = acts[problem.members]
+        return turns, acting, self.batches(problem, state.used[problem.members], acting)
 
     def batches(
         self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
@@ -266,13 +311,13 @@ class WithoutReplacement:
         b = self.batch_size
         return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
 
-    def decide(
+    def _decided(
         self,
         state: WithoutReplacementState,
         t: int,
         problem: LinearProblem,
         acting: npt.NDArray[np.bool_],
-        losses: Losses,
+        batches: Ragged,
         key: Key,
     ) -> tuple[Actions, WithoutReplacementState]:
         """Let the controller learn and decide; a public one sees nothing private (line 4)."""
@@ -287,20 +332,22 @@ class WithoutReplacement:
             public_losses=self._public_losses(state.released, problem),
         )
         if not self.controller.public:
-            last = self.batches(problem, state.used - 1, acting & (state.used > 0))
+            used = state.used[problem.members]
+            last = self.batches(problem, used - 1, acting & (used > 0))
             seen = replace(
                 seen,
                 local_models=Sensitive(w.copy()),
-                losses=Sensitive(losses()),
+                losses=Sensitive(problem.class_objectives(_flat(w), batches)),
                 last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
             )
-        learned = self.controller.learn(state.controller, seen, t, key)
-        decided, learned = self.controller.decide(learned, seen, t, key)
+        own = self._controllers_key(problem, key)
+        learned = self.controller.learn(state.controller, seen, t, own)
+        decided, learned = self.controller.decide(learned, seen, t, own)
         if (actions := np.asarray(decided)).shape != w.shape[:2] or actions.dtype != np.bool_:
             fail("controller", f"bools of shape {w.shape[:2]}", f"{actions.dtype} {actions.shape}")
         return actions & acting[:, np.newaxis], replace(state, controller=learned)
 
-    def update_local(
+    def _updated(
         self,
         state: WithoutReplacementState,
         t: int,
@@ -321,46 +368,20 @@ class WithoutReplacement:
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
-    def update_global(
-        self,
-        state: WithoutReplacementState,
-        t: int,
-        problem: LinearProblem,
-        turns: Indices,
-        actions: Actions,
-        batches: Ragged,
-        exchange: Exchange,
-        key: Key,
-    ) -> WithoutReplacementState:
-        """Update the global models in turn: each node starts where the last one ended."""
-        if not actions.any():
-            return state
-        mechanism, sensitivity = self.mechanism, self.sensitivity
-        w_l, w_g, eta = state.local.copy(), state.released.copy(), at(self.step_size, t + 1)
-        delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
-        indptr, records = batches
-        for m in turns[actions[turns].any(axis=1)]:
-            k = np.flatnonzero(actions[m])
-            batch = records[np.newaxis, indptr[m] : indptr[m + 1]]
-            g = problem.gradient(w_g.reshape(1, -1), batch).reshape(w_g.shape)
-            update = (w_g[k] + w_l[m, k]) / 2 - eta * g[k]
-            unit = delta[m, k, np.newaxis]
-            noise = key.for_nodes((m * self.models + k).astype(np.uint32)).stream(Purpose.NOISE, t)
-            noisy = mechanism.release(
-                Sensitive(update / unit), sensitivity, noise, round=t, batch=t
-            )
-            w_g[k] = exchange(t, Released(self._projected(noisy.values * unit)))  # (5)
-            w_l[m, k] = w_g[k]  # (6)
-        return replace(
-            state,
-            local=Sensitive(w_l),
-            released=Released(w_g),
-            largest_step=np.where(actions, 0.0, state.largest_step),
-        )
+    def published(self, state: WithoutReplacementState, received: Released) -> Released:
+        """Return the global models, shape (1, K d)."""
+        return Released(state.released.reshape(1, -1))
 
     def parameters(self, state: WithoutReplacementState) -> Floats:
         """Return the local models, shape (M, K d)."""
         return _flat(state.local)
+
+    def _controllers_key(self, problem: LinearProblem, key: Key) -> Key:
+        """Return the key whose coins have a row for each node here, or for each of its networks."""
+        rows = problem.members
+        if not isinstance(self.controller, FixedController):
+            rows = (rows[:, np.newaxis] * self.models + np.arange(self.models)).ravel()
+        return key.for_nodes(rows.astype(np.uint32))
 
     def _projected(self, w: Floats) -> Floats:
         return w if self.model_radius is None else kernels.clip_rows(w, self.model_radius)

@@ -27,9 +27,9 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
-from dpmesh.simulator import History, Network, Run, simulate
-from dpmesh.simulator.engine import Engine
-from dpmesh.simulator.run import Traffic, in_words
+from dpmesh.run import History, Network, Run, simulate
+from dpmesh.run.engine import Engine
+from dpmesh.run.run import Traffic, in_words
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"

@@ -30,7 +30,7 @@ from dpmesh.algorithms import (
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.problems import LinearProblem
-from dpmesh.simulator.network import Exponential, LogNormal, Network, Uniform
+from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 
 Maker: TypeAlias = Callable[..., Any]
 

@@ -25,7 +25,7 @@ from dpmesh._validate import fail, instance, integer
 from dpmesh.experiments.experiment import CHECKPOINT, Experiment, Result, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
-from dpmesh.simulator.interrupt import Interrupt
+from dpmesh.run.interrupt import Interrupt
 
 Tell = Callable[[int], None]
 """Called with a number of newly finished rounds."""

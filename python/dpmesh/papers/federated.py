@@ -22,7 +22,7 @@ from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
-from dpmesh.simulator.exchange import Broadcast
+from dpmesh.run.carriers import Broadcast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

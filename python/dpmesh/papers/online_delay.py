@@ -21,7 +21,7 @@ from dpmesh.papers.online_runs import (
     paragraph,
 )
 from dpmesh.schedules import InverseTime
-from dpmesh.simulator import Network
+from dpmesh.run import Network
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

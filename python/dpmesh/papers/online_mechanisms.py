@@ -22,7 +22,7 @@ from dpmesh.papers.online_runs import (
     read,
 )
 from dpmesh.schedules import at
-from dpmesh.simulator import RepeatedRuns
+from dpmesh.run import RepeatedRuns
 
 DELTA = 1e-5
 L1_NORM = 9.0

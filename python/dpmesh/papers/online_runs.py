@@ -21,7 +21,7 @@ from dpmesh.papers._output import Tell
 from dpmesh.papers._statistics import interval, with_spread
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
-from dpmesh.simulator import Network, RepeatedRuns, Repeats
+from dpmesh.run import Network, RepeatedRuns, Repeats
 from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
 
 if TYPE_CHECKING:

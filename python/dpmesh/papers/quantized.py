@@ -22,8 +22,8 @@ from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.schedules import PowerLaw
-from dpmesh.simulator import Run, simulate
-from dpmesh.simulator.metrics import Testable
+from dpmesh.run import Run, simulate
+from dpmesh.run.metrics import Testable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule
-from dpmesh.simulator import Run, simulate
+from dpmesh.run import Run, simulate
 
 Case = Literal["convex", "strongly convex"]
 Noise = Literal["none", "paper", "proved"]

@@ -4,11 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.budget import Budget, Ledger, OverBudget
+from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.events import Release, Sensitivity
-from dpmesh.privacy.mechanisms import Emission, Gaussian, Laplace, Mechanism, NoNoise
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.report import Report, Spread, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
@@ -22,7 +24,6 @@ __all__ = [
     "Budget",
     "Compressor",
     "Cost",
-    "Emission",
     "FixedSizeSampling",
     "Gaussian",
     "Laplace",

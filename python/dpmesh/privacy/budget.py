@@ -7,19 +7,13 @@ algorithm, also one of your own.
 from __future__ import annotations
 
 import reprlib
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from threading import RLock
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, positive, probability
-from dpmesh.keys import Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.events import Release
-from dpmesh.privacy.foreseen import Foreseen, strangers
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
 
@@ -193,144 +187,3 @@ class Budget:
         if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:
             fail("spent", f"plans of an epsilon below {as_given(self.epsilon)}", rounded_up(gone))
         return accounting.calibrate_noise(epsilon, self.epsilon, guess=guess)
-
-
-class Ledger:
-    """The releases of a run so far, and whether the next one may leave.
-
-    At the door (`dpmesh.privacy.door.kept_by`) it admits what an approved plan foresaw, and
-    anything else as long as the budget allows. Stopping when the budget is spent is itself private
-    for pure and for Gaussian releases of all data (Rogers, Roth, Ullman and Vadhan 2016; Smith and
-    Thakurta 2022); the parameters of sampled ones must be chosen beforehand. Threads may ask at
-    once.
-
-    Parameters
-    ----------
-    plan
-        What is planned. It is approved if it keeps the budget.
-    budget
-        None allows everything.
-    """
-
-    def __init__(self, plan: Plan, budget: Budget | None = None) -> None:
-        self._plan, self._budget = plan, budget
-        self._one_at_a_time = RLock()
-        self._releases: list[Release] = []
-        self._leaving: list[Release] = []
-        self._begun: set[tuple[Release, int]] = set()
-        self.admitted = 0
-        """How often each release was admitted in the current round."""
-        self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
-        self._as_planned = budget is None or budget.allows(plan)
-
-    @cached_property
-    def _planned(self) -> Counter[Release]:
-        return Counter(self._plan.releases)
-
-    @property
-    def plan(self) -> Plan:
-        """The releases so far, as a plan that can say what they cost.
-
-        Unplanned ones are assumed to be no more sensitive than they declare. If earlier releases
-        decided on them, as where noise adapts to results, a run could have cost more than this one
-        did: its epsilon is that of the budget.
-        """
-        so_far = self._with(())
-        unplanned = strangers(self._plan, so_far.releases)
-        if not unplanned:
-            return so_far
-        some = (
-            f"{unplanned} of {len(so_far.releases)} releases, which are not in the algorithm's plan"
-        )
-        undecided = "neither data nor releases decided on them"
-        assumed = f"{some}, are no more sensitive than they say, and {undecided}"
-        return replace(so_far, assumptions=(*so_far.assumptions, assumed))
-
-    @property
-    def leaving(self) -> tuple[Release, ...]:
-        """What left in the round that is not over."""
-        with self._one_at_a_time:
-            return tuple(self._leaving)
-
-    def planned(self, round: int) -> list[Release]:
-        """Return what is planned for a round."""
-        return self._planned_by_round.get(round, [])
-
-    @cached_property
-    def _planned_by_round(self) -> dict[int, list[Release]]:
-        by_round: dict[int, list[Release]] = {}
-        for release in self._plan.releases:
-            by_round.setdefault(release.round, []).append(release)
-        return by_round
-
-    def allows(self, *releases: Release) -> bool:
-        """Whether the budget has room for these, after all releases so far."""
-        if self._budget is None:
-            return True
-        if self._as_planned and self._left.holds((*self._leaving, *releases)):
-            return True  # part of a plan that keeps the budget
-        return self._budget.allows(self._with(releases))
-
-    def admit(self, release: Release, purpose: int = Purpose.NOISE) -> None:
-        """Admit a release of the current round, with noise of a stream of this purpose.
-
-        A round may send in several pieces what its plan counts as one release of a batch, each
-        piece with the same record: one node after the other, each from its own records. Their noise
-        has one purpose, in which no node draws twice: a piece of another purpose is another
-        release.
-
-        Raises
-        ------
-        OverBudget
-            A `ValueError`, if the budget has no room for it.
-        """
-        with self._one_at_a_time:
-            begun = release.batch is not None and (release, purpose) in self._begun
-            if begun and 0 < self._planned[release] <= self._leaving.count(release):
-                self.admitted += 1
-                return
-            if self._budget is not None and not self.allows(release):
-                cost = self._budget.cost(self._with((release,))).epsilon
-                raise OverBudget(
-                    f"release: wanted at most {self._budget}, got {rounded_up(cost)} with it"
-                )
-            self.admitted += 1
-            self._leaving.append(release)
-            if release.batch is not None:
-                self._begun.add((release, purpose))
-
-    def add(self, *releases: Release) -> None:
-        """Record what a finished round released, in place of what was seen to leave.
-
-        Raises
-        ------
-        ValueError
-            If something left that is not among it: the ledger would cost less than the run.
-        """
-        with self._one_at_a_time:
-            left = [] if self._leaving == [*releases] else self._leaving
-            for release in left:
-                told = sum(_includes(whole, release) for whole in releases)
-                if told < self._leaving.count(release):
-                    fail("releases", f"all that left in the round, such as {release}", releases)
-            self._leaving.clear()
-            self._begun.clear()
-            self.admitted = 0
-            self._releases += releases
-            if self._budget is not None and self._as_planned:
-                self._as_planned = self._left.holds(releases)
-                self._left.take(releases)
-
-    def _with(self, releases: Iterable[Release]) -> Plan:
-        with self._one_at_a_time:
-            so_far = (*self._releases, *self._leaving)
-        return self._plan.with_releases((*so_far, *releases))
-
-
-def _includes(whole: Release, piece: Release) -> bool:
-    """Whether `piece` is `whole`, or the release of some of its nodes."""
-    if whole == piece:
-        return True
-    if piece.nodes is None or replace(whole, nodes=piece.nodes) != piece:
-        return False
-    return whole.nodes is None or set(piece.nodes) <= set(whole.nodes)

@@ -62,7 +62,7 @@ class Compressed:
 class Compressor(Protocol):
     """An unbiased code for rows of numbers.
 
-    It may enlarge a number; the door refuses the release if the result exceeds the number's type.
+    It may enlarge a number; a run refuses the release if the result exceeds the number's type.
     """
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:

@@ -20,7 +20,7 @@ from dpmesh.privacy.accounting._arguments import (
     rates,
 )
 from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant, accountants
-from dpmesh.privacy.events import MechanismName, Release
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
 from dpmesh.privacy.shown import rounded_up
@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 class _Kind(NamedTuple):
     """What a release costs depends on this alone."""
 
-    mechanism: MechanismName
+    mechanism: str
     noise_multiplier: float
     sampling: Sampling | None
 
@@ -135,7 +135,7 @@ def costs(
     if any(isinstance(release.sampling, FixedSizeSampling) for release in releases):
         only_replace_one(relation)  # to add a unit swaps it for another in a sample
     multiplier = np.array([release.noise_multiplier for release in releases], dtype=np.float64)
-    laplace = np.array([release.mechanism.endswith("laplace") for release in releases], dtype=bool)
+    laplace = np.array([release.name.endswith("laplace") for release in releases], dtype=bool)
     noisy = multiplier > 0
     noise_multipliers(multiplier[noisy])
     epsilon = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy & laplace)
@@ -194,7 +194,7 @@ def _together(
     as it is for noise on the integers or too many kinds of releases.
     """
     epsilons, proofs = np.full(len(parts.owners), inf), np.full(len(parts.owners), "", dtype=object)
-    laplace = np.array([release.mechanism == "laplace" for release in releases], dtype=bool)
+    laplace = np.array([release.name == "laplace" for release in releases], dtype=bool)
     mixed = parts.totals((noisy & laplace).astype(np.float64)) > 0
     mixed &= parts.totals(noisy.astype(np.float64)) > 1
     if delta < _loss.SMALLEST_DELTA or not mixed.any():
@@ -218,7 +218,7 @@ def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], In
     which = np.full(len(releases), -1)
     for index in np.flatnonzero(chosen).tolist():
         release = releases[index]
-        kind = _Kind(release.mechanism, release.noise_multiplier, release.sampling)
+        kind = _Kind(release.name, release.noise_multiplier, release.sampling)
         which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.plan import Plan
 
 Kinds = Counter[tuple[object, ...]]
@@ -53,7 +53,7 @@ class Foreseen:
         return (same is not None and kinds <= same) or any(kinds <= own for own in self._distinct)
 
 
-def strangers(plan: Plan, releases: Sequence[Release]) -> int:
+def unplanned(plan: Plan, releases: Sequence[Release]) -> int:
     """Return how many releases of a run its plan did not foresee."""
     if tuple(releases) == plan.releases[: len(releases)]:
         return 0
@@ -68,7 +68,7 @@ def strangers(plan: Plan, releases: Sequence[Release]) -> int:
 
 def _kind(release: Release) -> tuple[object, ...]:
     """Return what identifies a release apart from its round and batch."""
-    noise = release.mechanism, release.noise_multiplier, release.sensitivity
+    noise = release.name, release.noise_multiplier, release.sensitivity
     return *noise, release.sampling, release.nodes, release.batch is None
 
 

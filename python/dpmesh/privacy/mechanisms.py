@@ -1,25 +1,20 @@
-"""The one door out of a node: clip, add noise, compress, and say what was released.
+"""Mechanisms: clip, add noise. Only `Mechanism.release` makes values of private data public.
 
-Only `Mechanism.release` turns a `Sensitive` array into a `Released` one. It returns the values
-together with their privacy event and their length on the wire, so that neither can be forgotten.
-Each mechanism has two methods that must agree: `release`, with data, and `planned`, without.
+`Mechanism.release` turns a `Sensitive` array into a `Released` one. Algorithms do not call it: they
+yield their values with the `Release` that describes them, and the loop releases these.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
-from typing import ClassVar, Literal, NamedTuple, final, get_args
-
-import numpy as np
-import numpy.typing as npt
+from math import exp, sqrt
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, get_args
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._validate import (
-    able,
     argument_of,
     fail,
     instance,
@@ -29,28 +24,15 @@ from dpmesh._validate import (
     one_of,
     positive,
 )
-from dpmesh.kernels._rows import node_ids
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
-from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.door import DOOR, Door, Passage, door_of, share_memory
-from dpmesh.privacy.events import A_SENSITIVITY, MechanismName, Release, Sensitivity
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
 from dpmesh.privacy.rounding import check_scale, fail_for_length, longest_row, precision_of
-from dpmesh.privacy.sampling import Sampling
+from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
-
-class Emission(NamedTuple):
-    """What went through the door: the values, their privacy event, their length on the wire.
-
-    The values cannot be written to. Their length is one number, or one for each node where a
-    compressor makes them differ.
-    """
-
-    values: Released
-    release: Release
-    bits_per_node: int | npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 
 class Source(NamedTuple):
@@ -60,10 +42,6 @@ class Source(NamedTuple):
     longest: float
 
 
-_ON_GRID: dict[str, MechanismName] = {
-    "laplace": "discrete_laplace",
-    "gaussian": "discrete_gaussian",
-}
 _REAL_NOISE = {"laplace": kernels.add_laplace, "gaussian": kernels.add_gaussian}
 _INTEGER_NOISE = {"laplace": kernels.discrete_laplace, "gaussian": kernels.discrete_gaussian}
 
@@ -80,8 +58,6 @@ class Mechanism(ABC):
         Scale of the noise divided by the sensitivity in `norm`; positive.
     clipping_norm
         If given, each row is clipped to this norm before the noise.
-    compressor
-        If given, it compresses the noisy rows.
     grid
         If given, values are rounded to multiples of it, and the noise is a whole number of them, so
         that the digits of the sum do not reveal the value beneath the noise. Rounding may move
@@ -93,10 +69,10 @@ class Mechanism(ABC):
 
     noise_multiplier: float
     clipping_norm: float | None = None
-    compressor: Compressor | None = None
     grid: float | None = None
 
-    law: ClassVar[Literal["laplace", "gaussian", "none"]]
+    distribution: ClassVar[str]
+    """Of the noise on the real numbers."""
     norm: ClassVar[Norm]
 
     def __post_init__(self) -> None:
@@ -104,8 +80,6 @@ class Mechanism(ABC):
         self._check_noise()
         if self.clipping_norm is not None:
             positive("clipping_norm", self.clipping_norm)
-        if self.compressor is not None:
-            able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
 
     def _check_noise(self) -> None:
         positive("noise_multiplier", self.noise_multiplier)
@@ -113,9 +87,14 @@ class Mechanism(ABC):
             power_of_two("grid", self.grid)
 
     @property
-    def name(self) -> MechanismName:
+    def name(self) -> str:
         """The distribution of the noise, and whether it is on a grid."""
-        return self.law if self.grid is None else _ON_GRID[self.law]
+        return self.distribution if self.grid is None else f"discrete_{self.distribution}"
+
+    @property
+    @abstractmethod
+    def event(self) -> DpEvent:
+        """One release as an event of the dp-accounting library: what is proved of it."""
 
     @abstractmethod
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
@@ -150,37 +129,19 @@ class Mechanism(ABC):
         reason = f"{factor} x clipping norm, {neighboring_relation}"
         return Sensitivity(factor * self.clipping_norm, self.norm, reason)
 
-    def planned(
-        self,
-        round: int,
-        sensitivity: Sensitivity,
-        batch: int | None = None,
-        sampling: Sampling | None = None,
-        nodes: tuple[int, ...] | None = None,
-    ) -> Release:
-        """Return the record that `release` will make, from public numbers alone."""
-        instance("sensitivity", sensitivity, A_SENSITIVITY, Sensitivity)
-        noiseless = sensitivity.bound == 0
-        name: MechanismName = "none" if noiseless else self.name
-        multiplier = 0.0 if noiseless else self.noise_multiplier
-        return Release(round, name, multiplier, sensitivity, batch, sampling, nodes)
+    @final
+    def prepared(self, values: Sensitive) -> Sensitive:
+        """Return rows as the noise finds them: clipped, and rounded to the grid if there is one."""
+        inside = _rows(values)
+        if self.clipping_norm is not None:
+            inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
+        return Sensitive(inside if self.grid is None else round_to_grid(inside, self.grid))
 
     @final
-    def release(
-        self,
-        values: Sensitive,
-        sensitivity: Sensitivity,
-        stream: Stream,
-        *,
-        round: int,
-        batch: int | None = None,
-        sampling: Sampling | None = None,
-        coins: Stream | None = None,
-        nodes: tuple[int, ...] | None = None,
-    ) -> Emission:
+    def release(self, values: Sensitive, sensitivity: Sensitivity, stream: Stream) -> Released:
         """Release `values`, each node's row with noise of its own.
 
-        Values of sensitivity 0 do not depend on the data and go out without noise.
+        Values of sensitivity 0 do not depend on the data and are released without noise.
 
         Parameters
         ----------
@@ -189,57 +150,30 @@ class Mechanism(ABC):
         sensitivity
             How far one neighbouring dataset moves a row, given all earlier releases.
         stream
-            The noise's randomness, of this round. Another release in the same round takes a stream
-            of another purpose, or of other nodes: within a run the same one is refused.
-        round, batch, sampling
-            For the record; see `Release`.
-        coins
-            The compressor's randomness, of another purpose than `stream`.
-        nodes
-            The nodes to which the rows belong, and which draw noise and coins; None for all, in
-            order.
+            The noise's randomness: row r draws from the stream of node r. Two releases under one
+            stream have the same noise, and their difference has none: the loop of a run gives each
+            release a stream of its own.
+
+        Returns
+        -------
+        The released values, which cannot be written to.
 
         Raises
         ------
         ValueError
-            If an argument has the wrong type, a value is NaN or infinite or would be after its
-            compression, a noisy row is so long that its type rounds it by more than the
-            sensitivity, the noise is smaller than the type's normal numbers or exceeds 2**25 times
-            the grid, a compressor gets no coins, the release is over the run's budget, a stream is
-            of another round or has served another release of the run, or the noise is of a seeded
-            key and the run's is not.
+            If an argument has the wrong type, a value is NaN or infinite, a noisy row is so long
+            that its type rounds it by more than the sensitivity, the noise is smaller than the
+            type's normal numbers or exceeds 2**25 times the grid.
         """
-        record = self.planned(round, sensitivity, batch, sampling, nodes)
-        inside = _rows(values)
-        depends = sensitivity.bound > 0
-        door = DOOR.get() if self.compressor is None else door_of(round)
-        noisy = depends and self.law != "none"
+        instance("sensitivity", sensitivity, A_SENSITIVITY, Sensitivity)
+        noisy = sensitivity.bound > 0 and self.distribution != "none"
         if not (noisy and self._is_checked_by_noise):
-            _check_finite(inside)
-        if depends:
-            instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
-            stream = _of(nodes, stream, inside)
-            door.draw("stream", stream, round, inside.shape)
-        if noisy and door.draws is not None:
-            door.draws.hide(stream, values)
-        if door.keeper is not None:
-            door.keeper(record, stream.purpose)
-        if self.clipping_norm is not None:
-            inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
-        if noisy and self.grid is not None:
-            inside = round_to_grid(inside, self.grid)
-        # What a node does to its own values, or to these, must not change what was released.
-        out = self._noisy(inside, sensitivity, stream) if noisy else inside.copy()
-        out = before_compression = read_only(out)
-        bits_per_node: int | npt.NDArray[np.int64] = 8 * out.itemsize * out.shape[-1]
-        if self.compressor is not None:
-            out, bits_per_node = _compressed(self.compressor, out, coins, door, record)
-        emission = Emission(Released(out), record, bits_per_node)
-        if door.watcher is None:
-            return emission
-        return door.watcher(
-            Passage(self, Sensitive(inside), Released(before_compression), emission)
-        )
+            _check_finite(_rows(values))
+        inside = self.prepared(values)
+        if not noisy:  # a copy: what a node does to its own values must not change what is public
+            return Released(read_only(inside.copy()))
+        instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
+        return Released(read_only(self._noisy(inside, sensitivity, stream)))
 
     @property
     def _is_checked_by_noise(self) -> bool:
@@ -270,45 +204,21 @@ class Mechanism(ABC):
                 raise
         if self._has_kernel:
             return noisy
-        if share_memory(noisy, values):
-            fail("mechanism", "noisy values in an array of their own", "those that it was given")
         if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
             fail_for_length(distance, precision)
         return noisy
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         """Return values plus real-valued noise; what a mechanism of one's own replaces."""
-        add = _REAL_NOISE[self.law]
+        add = _REAL_NOISE[self.distribution]
         return add(values, scale, source.stream, longest=source.longest)
 
     def _on_grid(self, values: Floats, scale: float, grid: float, stream: Stream) -> Floats:
         """Return multiples of `grid` plus a random whole number of them."""
         if scale / grid > MOST_STEPS:
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", grid)
-        draw = _INTEGER_NOISE[self.law]
+        draw = _INTEGER_NOISE[self.distribution]
         return add_on_grid(values, draw(values.shape, scale / grid, stream), grid)
-
-
-def _compressed(
-    compressor: Compressor,
-    noisy: Floats,
-    coins: Stream | None,
-    door: Door,
-    record: Release,
-) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return what the receivers decode, and the length of each node's message in bits."""
-    if not isinstance(coins, Stream):
-        fail("coins", "a stream for the compressor", repr(coins))
-    own = _of(record.nodes, coins, noisy)
-    door.draw("coins", own, record.round, noisy.shape)
-    compressed = compressor.compress(noisy, own)
-    compressed = replace(compressed, values=read_only(compressed.values))
-    if door.carrier is not None:
-        door.carrier(compressed)
-    if not kernels.all_finite(compressed.values):
-        kind = compressed.values.dtype
-        fail("values", f"numbers whose compression {kind} can hold", "larger ones")
-    return compressed.values, compressed.bits
 
 
 @dataclass(frozen=True)
@@ -324,8 +234,19 @@ class Laplace(Mechanism):
     for each number (see `dpmesh.kernels.discrete`).
     """
 
-    law = "laplace"
+    distribution = "laplace"
     norm = "l1"
+
+    @property
+    def event(self) -> DpEvent:
+        """A Laplace event; on a grid, the randomized response that dominates the noise."""
+        import dp_accounting
+
+        z = self.noise_multiplier
+        if self.grid is None:
+            return dp_accounting.LaplaceDpEvent(z)
+        noise = 2 * exp(-1 / z) / (1 + exp(-1 / z))
+        return dp_accounting.RandomizedResponseDpEvent(noise, num_buckets=2)
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         l1 = sensitivity.bound if sensitivity.norm == "l1" else sensitivity.bound * sqrt(dim)
@@ -345,8 +266,18 @@ class Gaussian(Mechanism):
     mu-Gaussian-DP is not proved and not claimed.
     """
 
-    law = "gaussian"
+    distribution = "gaussian"
     norm = "l2"
+
+    @property
+    def event(self) -> DpEvent:
+        """A Gaussian event; on a grid, its zero-concentrated differential privacy."""
+        import dp_accounting
+
+        z = self.noise_multiplier
+        if self.grid is None:
+            return dp_accounting.GaussianDpEvent(z)
+        return dp_accounting.ZCDpEvent(1 / (2 * z**2))
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound + sqrt(dim) * (self.grid or 0.0)
@@ -358,7 +289,7 @@ class NoNoise(Mechanism):
 
     noise_multiplier: float = 0.0
 
-    law = "none"
+    distribution = "none"
     norm = "l2"
 
     def _check_noise(self) -> None:
@@ -367,8 +298,29 @@ class NoNoise(Mechanism):
         if self.grid is not None:
             fail("grid", "None, since there is no noise", self.grid)
 
+    @property
+    def event(self) -> DpEvent:
+        """An event that nothing protects."""
+        import dp_accounting
+
+        return dp_accounting.NonPrivateDpEvent()
+
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound
+
+
+def mechanism_named(name: str, noise_multiplier: float, **fields: Any) -> Mechanism:
+    """Return the mechanism of this package with this name, as `Mechanism.name` gives it.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    kinds = {kind.distribution: kind for kind in (Laplace, Gaussian, NoNoise)}
+    distribution = name.removeprefix("discrete_")
+    one_of("mechanism", distribution, tuple(kinds))
+    return kinds[distribution](noise_multiplier, **fields)
 
 
 def _rows(values: Floats) -> Floats:
@@ -379,12 +331,6 @@ def _rows(values: Floats) -> Floats:
     return floats("values", values)
 
 
-def _of(nodes: tuple[int, ...] | None, stream: Stream, values: Floats) -> Stream:
-    """Return the stream whose rows are those of these nodes."""
-    ids = node_ids(nodes, len(values) if values.ndim > 1 else 1)
-    return stream if ids is None else stream.for_nodes(ids)
-
-
 def _check_finite(values: Floats) -> None:
     if not kernels.all_finite(values):
-        fail("values", "finite values at the door", "NaN or infinity")
+        fail("values", "finite values", "NaN or infinity")

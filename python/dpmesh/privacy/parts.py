@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._ragged import Indices
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.releases import Release
 
 Numbers = npt.NDArray[np.float64]
 

@@ -7,7 +7,7 @@ the releases that happened; the two must be equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,9 +16,8 @@ import numpy as np
 
 from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
-from dpmesh.privacy.events import Release, Sensitivity
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
-from dpmesh.privacy.sampling import sampling_of
 from dpmesh.privacy.types import NeighboringRelation, Unit
 
 if TYPE_CHECKING:
@@ -88,30 +87,30 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types that JSON can hold: each kind of release once."""
         kinds: dict[tuple[object, ...], int] = {}
-        told: list[dict[str, Any]] = []
+        listed: list[dict[str, Any]] = []
         rows = []
         for release in self.releases:
-            noise = release.mechanism, release.noise_multiplier, release.sensitivity
+            noise = release.name, release.noise_multiplier, release.sensitivity
             kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
-            if kind == len(told):
-                told.append({**asdict(release), "round": 0, "batch": None})
+            if kind == len(listed):
+                listed.append({**release.as_dict(), "round": 0, "batch": None})
             rows.append([release.round, kind, release.batch])
         return {
             "neighboring_relation": self.neighboring_relation,
             "unit": self.unit,
             "assumptions": list(self.assumptions),
-            "kinds": told,
+            "kinds": listed,
             "releases": rows,  # round, kind, batch
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
         """Return the plan that `as_dict` gave."""
-        kinds = [_kind(kind) for kind in told["kinds"]]
-        rows = told["releases"]
+        kinds = [Release.from_dict(kind) for kind in fields["kinds"]]
+        rows = fields["releases"]
         releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
-        relation, unit = told["neighboring_relation"], told["unit"]
-        return cls(releases, relation, unit, tuple(told["assumptions"]))
+        relation, unit = fields["neighboring_relation"], fields["unit"]
+        return cls(releases, relation, unit, tuple(fields["assumptions"]))
 
     def compositions(self) -> list[tuple[Release, ...]]:
         """Return the sequences of releases that one unit's data can touch, each distinct one once.
@@ -123,9 +122,7 @@ class Plan:
         distinct = {}
         for part in range(len(parts.owners)):
             touched = tuple(touching[index] for index in parts.releases(part))
-            distinct[tuple((r.mechanism, r.noise_multiplier, r.sampling) for r in touched)] = (
-                touched
-            )
+            distinct[tuple((r.name, r.noise_multiplier, r.sampling) for r in touched)] = touched
         return list(distinct.values())
 
     def cost(self, delta: float = 0.0) -> Cost:
@@ -148,7 +145,7 @@ class Plan:
         return found.cost(int(np.argmax(found.epsilons)))
 
     @property
-    def tells_nodes_apart(self) -> bool:
+    def names_nodes(self) -> bool:
         """Whether a release names the nodes that it concerns."""
         return any(release.nodes is not None for release in self.releases)
 
@@ -172,7 +169,7 @@ class Plan:
             As `cost`, or if `nodes` is less than that number.
         """
         count = self._nodes(nodes)
-        if not self.tells_nodes_apart:
+        if not self.names_nodes:
             return np.full(count, self.cost(delta).epsilon)
         found, parts = self._costs(count, delta)
         return parts.worst_by_node(found.epsilons)
@@ -199,12 +196,6 @@ class Plan:
         touching = self.touching
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts
-
-
-def _kind(told: Mapping[str, Any]) -> Release:
-    sampled = None if told["sampling"] is None else sampling_of(told["sampling"])
-    bound = Sensitivity(**told["sensitivity"])
-    return Release(**{**told, "sensitivity": bound, "sampling": sampled})
 
 
 MOST_COMBINATIONS = 10_000

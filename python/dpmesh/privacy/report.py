@@ -130,7 +130,7 @@ def report(
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     delta = probability("delta", delta, one=False)
     cost, by_node = plan.cost(delta), None
-    if plan.tells_nodes_apart:
+    if plan.names_nodes:
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     assumptions, touching = plan.assumptions, plan.touching

@@ -185,7 +185,7 @@ class JaxProblem(DenseProblem):
 
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
-    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+    ) -> FloatArray:
         """Train many nodes from one model within a ball around it.
 
         With the gradient g of a node's objective on a batch a step is
@@ -202,12 +202,10 @@ class JaxProblem(DenseProblem):
 
         Returns
         -------
-        The moves ``w - start``, shape (nodes, dim), and each node's objective on its first batch at
-        `start`, shape (nodes,), NaN for a node without steps.
+        The updates ``w - start``, shape (nodes, dim).
         """
         steps = np.diff(walks.steps)
-        moves = np.zeros((len(steps), self.dim), np.float32)
-        losses = np.full(len(steps), np.nan)
+        updates = np.zeros((len(steps), self.dim), np.float32)
         sizes = np.array([step_size, radius], np.float32)
         # Nodes that are vectorized together take about equally many steps.
         active = np.argsort(steps, kind="stable")[np.count_nonzero(steps == 0) :]
@@ -218,11 +216,11 @@ class JaxProblem(DenseProblem):
 
         def train(some: Indices) -> None:
             batches = self._padded_steps(walks, some)
-            moved, before = self._training(start[0], sizes, *batches, *self._on_device)
-            moves[some], losses[some] = moved[: len(some)], before[: len(some)]
+            trained = self._training(start[0], sizes, *batches, *self._on_device)
+            updates[some] = trained[: len(some)]
 
         _on_threads(train, groups)
-        return moves, losses
+        return updates
 
     def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
         """Each row's objective on its batch, shape (rows,)."""
@@ -321,7 +319,6 @@ class JaxProblem(DenseProblem):
     @cached_property
     def _training(self) -> Callable[..., Any]:
         gradients = jax.vmap(jax.grad(self._row_objective), (0, 0, 0, None, None))
-        objectives = jax.vmap(self._row_objective, (None, 0, 0, None, None))
 
         def train(
             start: Any, sizes: Any, steps: Any, indices: Any, weights: Any, x: Any, y: Any
@@ -336,8 +333,7 @@ class JaxProblem(DenseProblem):
                 return jnp.where((i < steps)[:, jnp.newaxis], clipped, moves)
 
             standing = jnp.zeros((len(steps), len(start)), start.dtype)
-            moves = jax.lax.fori_loop(0, steps.max(), one_step, standing)
-            return moves, objectives(start, indices[0], weights[0], x, y)
+            return jax.lax.fori_loop(0, steps.max(), one_step, standing)
 
         return jax.jit(train)
 

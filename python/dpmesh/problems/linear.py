@@ -14,7 +14,7 @@ from scipy import sparse
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._memory import empty
-from dpmesh._ragged import Ragged, Walks, rows
+from dpmesh._ragged import Indices, Ragged, Walks, rows
 from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
@@ -106,6 +106,32 @@ class LinearProblem:
         return len(self.partition)
 
     @property
+    def members(self) -> Indices:
+        """The nodes' numbers in the problem that this is a part of: 0, 1, .. in a whole one."""
+        return self._part[0]
+
+    @property
+    def all_records(self) -> Indices:
+        """Number of records of every node of the whole problem, which is public."""
+        return self._part[1]
+
+    @cached_property
+    def _part(self) -> tuple[Indices, Indices]:
+        return np.arange(self.nodes), self.records
+
+    @cached_property
+    def _row(self) -> dict[int, int]:
+        return {node: row for row, node in enumerate(self.members.tolist())}
+
+    def holds(self, node: int) -> bool:
+        """Whether the records of a node of the whole problem are here."""
+        return node in self._row
+
+    def row_of(self, node: int) -> int:
+        """Return the row of a node of the whole problem in arrays of this part."""
+        return self._row[node]
+
+    @property
     def dim(self) -> int:
         """Length of the parameters of a node: features, times classes if there are any."""
         return self.train.dim * (self.classes or 1)
@@ -141,7 +167,9 @@ class LinearProblem:
 
     def for_nodes(self, nodes: npt.ArrayLike) -> LinearProblem:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
-        return replace(self, partition=shares_of(self.partition, nodes))
+        part = replace(self, partition=shares_of(self.partition, nodes))
+        part.__dict__["_part"] = self.members[np.asarray(nodes)], self.all_records
+        return part
 
     def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
@@ -244,9 +272,9 @@ class LinearProblem:
 
     def local_training(
         self, start: npt.ArrayLike, walks: Walks, *, step_size: float, radius: float
-    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
-        """Moves of many nodes from one model, see `kernels.linear_training`."""
-        return kernels.linear_training(
+    ) -> FloatArray:
+        """Updates of many nodes from one model, see `kernels.linear_training`."""
+        updates, _ = kernels.linear_training(
             start,
             self.train.features,
             self._labels,
@@ -257,6 +285,7 @@ class LinearProblem:
             classes=self.classes,
             regularization=self.regularization,
         )
+        return updates
 
     def objective(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
         """Each node's objective on its batch, shape (nodes,), see `kernels.linear_loss`."""

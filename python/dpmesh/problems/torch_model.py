@@ -148,11 +148,10 @@ class TorchProblem(DenseProblem):
 
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
-    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+    ) -> FloatArray:
         """Train many nodes from one model within a ball around it, as `JaxProblem` does."""
         steps = np.diff(walks.steps)
-        moves = np.zeros((len(steps), self.dim), np.float32)
-        losses = np.full(len(steps), np.nan)
+        updates = np.zeros((len(steps), self.dim), np.float32)
         common = torch.tensor(start[0], dtype=torch.float32, device=self.device)
         for first in range(0, len(steps), self.nodes_at_once):
             stack = torch.zeros(len(steps[first : first + self.nodes_at_once]), self.dim)
@@ -161,14 +160,12 @@ class TorchProblem(DenseProblem):
             for i in range(int(steps[own].max())):
                 active = np.flatnonzero(steps[own] > i)
                 batches = rows(walks.batches, walks.steps[own][active] + i)
-                gradients, values = self._gradients(common + stack[active], *self._batch(batches))
+                gradients = self._gradients(common + stack[active], *self._batch(batches))
                 stepped = stack[active] - step_size * gradients
                 norms = stepped.norm(dim=1, keepdim=True).clamp(min=1e-30)
                 stack[active] = stepped * (radius / norms).clamp(max=1)
-                if i == 0:
-                    losses[first + active] = values.cpu().numpy()
-            moves[own] = stack.cpu().numpy()
-        return moves, losses
+            updates[own] = stack.cpu().numpy()
+        return updates
 
     def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
         """Each row's objective on its batch, shape (rows,)."""
@@ -233,8 +230,8 @@ class TorchProblem(DenseProblem):
         return mean + self.regularization / 2 * (row @ row)
 
     @cached_property
-    def _gradients(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-        gradients: Callable[..., Any] = func.vmap(func.grad_and_value(self._objective))
+    def _gradients(self) -> Callable[..., torch.Tensor]:
+        gradients: Callable[..., Any] = func.vmap(func.grad(self._objective))
         return gradients
 
 

@@ -17,6 +17,8 @@ use std::{fmt, io};
 use aes::Aes256Enc;
 use cipher::array::Array;
 use cipher::{BlockCipherEncrypt, KeyInit};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::instructions::vectorized;
@@ -108,6 +110,22 @@ impl Key {
             AES_FILE => Ok(Key::new(Cipher::Aes, bytes)),
             CHACHA20_FILE => Ok(Key::new(Cipher::ChaCha20, bytes)),
             _ => Err(no_key()),
+        }
+    }
+
+    /// Another key, which only those with this key and these bytes know: HMAC-SHA-256 of them (RFC 2104). Keys from
+    /// different bytes are independent, so that their noise is.
+    ///
+    /// # Panics
+    /// Never: HMAC takes keys of any length.
+    #[must_use]
+    pub fn derive(&self, bytes: &[u8]) -> Key {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&*self.bytes).expect("any length");
+        mac.update(bytes);
+        let derived = Zeroizing::new(mac.finalize().into_bytes().into());
+        Key {
+            cipher: self.cipher,
+            bytes: derived,
         }
     }
 

@@ -2,15 +2,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::sync::Arc;
 
-use dpmesh_core::draws;
 use dpmesh_core::stream::{self, Cipher};
 use numpy::PyUntypedArray;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyTypeError};
+use pyo3::exceptions::{PyOSError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PySet, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyTuple};
 use zeroize::Zeroizing;
 
 use crate::convert::{number, read, run_native, unfit, write};
@@ -42,8 +40,6 @@ struct Key {
     secret: stream::Key,
     is_seeded: bool,
     nodes: Option<Arc<[u32]>>,
-    /// The process that made it
-    process: u32,
 }
 
 impl Key {
@@ -52,7 +48,6 @@ impl Key {
             secret,
             is_seeded,
             nodes: None,
-            process: process::id(),
         }
     }
 }
@@ -114,16 +109,13 @@ impl Key {
         self.is_seeded
     }
 
-    /// Whether the key is for all nodes: one made by `for_nodes` is not.
-    #[getter]
-    fn is_whole(&self) -> bool {
-        self.nodes.is_none()
-    }
-
-    /// Whether the key was made before this process was forked off: its other copies are in other processes.
-    #[getter]
-    fn is_inherited(&self) -> bool {
-        self.process != process::id()
+    /// Another key, which only those with this key and these bytes know; keys from different bytes are independent.
+    fn derive(&self, data: &[u8]) -> Key {
+        Key {
+            secret: self.secret.derive(data),
+            is_seeded: self.is_seeded,
+            nodes: self.nodes.clone(),
+        }
     }
 
     /// The stream for a purpose (1 to 2**32 - 1) in a round (0 to 2**32 - 1).
@@ -151,7 +143,6 @@ impl Key {
             secret: self.secret.clone(),
             is_seeded: self.is_seeded,
             nodes: Some(some_of(self.nodes.as_deref(), nodes)?),
-            process: self.process,
         })
     }
 
@@ -211,23 +202,6 @@ impl Stream {
         run_native(py, || self.kernel.words_into(node, 0, out))
     }
 
-    /// For each of `rows` rows, its first two numbers, 106 random bits: rows with the same pair draw the same.
-    fn marks<'py>(
-        &self,
-        py: Python<'py>,
-        #[pyo3(from_py_with = rows_number)] rows: u32,
-    ) -> PyResult<Bound<'py, PySet>> {
-        let len = 2 * rows as usize;
-        let mut numbers = Vec::new();
-        let room = numbers.try_reserve_exact(len);
-        room.map_err(|_| PyMemoryError::new_err(format!("no memory for marks of {rows} rows")))?;
-        numbers.resize(len, 0.0_f64);
-        run_native(py, || {
-            draws::uniform_into(&self.kernel, None, 2, &mut numbers)
-        })?;
-        PySet::new(py, numbers.as_chunks().0.iter().map(|&[a, b]| (a, b)))
-    }
-
     /// The same stream for some of its nodes only: row r of what it draws is that of node nodes[r].
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Stream> {
         let nodes = some_of(self.kernel.nodes(), nodes)?;
@@ -265,10 +239,6 @@ fn purpose_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
 
 fn round_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     number("round", value, 0)
-}
-
-fn rows_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    number("rows", value, 0)
 }
 
 fn node_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {

@@ -15,7 +15,7 @@ from dpmesh.engines.flower.arrays import flat, unflat
 from dpmesh.engines.flower.ledger import admit, write_down
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.types import Floats, Released, Sensitive
 

@@ -12,7 +12,7 @@ from typing import Any
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.privacy.budget import Budget, Ledger
-from dpmesh.privacy.events import MechanismName, Release
+from dpmesh.privacy.releases import MechanismName, Release
 from dpmesh.privacy.plan import Plan
 
 with needed_by("the engine 'flower'"):

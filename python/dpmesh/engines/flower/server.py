@@ -22,11 +22,12 @@ from dpmesh.engines.flower.client import client_sensitivity
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.door import drawn_once
-from dpmesh.privacy.events import Release, Sensitivity
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.simulator.identity import claim
+from dpmesh.run.identity import claim
 
 with needed_by("the engine 'flower'"):
     from flwr.app import (

@@ -9,13 +9,13 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from dpmesh._validate import able, integer
-from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.claims import Claim, claim_of
 from dpmesh.privacy.audit.contrast import numbers_for, seen_in
 from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
+from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 
 Score = Callable[[Transcript], SupportsFloat]
 
@@ -24,7 +24,7 @@ def audit_algorithm(
     algorithm: AnyAlgorithm,
     problem: Any,
     neighbor: Any,
-    exchange: Exchange,
+    carrier: Carrier,
     *,
     rounds: int,
     runs: int = 1_000,
@@ -42,7 +42,7 @@ def audit_algorithm(
         What is audited.
     problem, neighbor
         Two problems that differ in one unit, as much as possible.
-    exchange
+    carrier
         How messages travel.
     rounds
         Rounds of each run; few are enough for a canary that is used early.
@@ -67,19 +67,19 @@ def audit_algorithm(
     ValueError
         If an argument is out of range, or the plan claims nothing.
     """
-    able("algorithm", algorithm, *AN_ALGORITHM)
+    instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     integer("rounds", rounds, at_least=1)
     claim = claim_of(algorithm.plan(rounds), delta) if claim is None else claim
     keys = fresh_keys(key)
     measure: Score = score or ReplayedLikelihood(
-        algorithm, problem, neighbor, exchange, rounds, next(keys)
+        algorithm, problem, neighbor, carrier, rounds, next(keys)
     )
 
     def look(world: bool) -> Seen:
         data = problem if world else neighbor
         scores, numbers = [], []
         for own in islice(keys, runs):
-            run = record(algorithm, data, exchange, rounds=rounds, key=own)
+            run = record(algorithm, data, carrier, rounds=rounds, key=own)
             scores.append(float(measure(run)))
             numbers.append(seen_in(run, numbers_for(runs)))
         return Seen(np.array(scores), np.array(numbers))

@@ -110,14 +110,18 @@ class PullingClients:
 
     def local_training(
         self, start: Floats, walks: Walks, *, step_size: float, radius: float
-    ) -> tuple[Floats, npt.NDArray[np.float64]]:
-        """Return moves far along the pulls of the clients that take a step, and losses of 0."""
+    ) -> Floats:
+        """Return updates far along the pulls of the clients that take a step."""
         active = np.diff(walks.steps) > 0
         indptr, records = walks.batches
         clients = records[indptr[walks.steps[:-1][active]]]
-        moves = np.zeros((len(active), start.shape[1]))
-        moves[active] = _FAR * self.pulls[clients]
-        return moves, np.where(active, 0.0, np.nan)
+        updates = np.zeros((len(active), start.shape[1]))
+        updates[active] = _FAR * self.pulls[clients]
+        return updates
+
+    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+        """Return 0: these losses are not used."""
+        return np.zeros(len(params))
 
 
 @dataclass(frozen=True, eq=False)

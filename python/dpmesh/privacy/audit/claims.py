@@ -20,7 +20,7 @@ from scipy import special
 
 from dpmesh._validate import instance, keep_numbers, non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.events import Release
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 

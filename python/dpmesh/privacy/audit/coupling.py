@@ -2,13 +2,12 @@
 
 Privacy proofs of adaptive algorithms fix everything that was released before and ask how far a
 neighbouring dataset moves the next release. This asks the code the same question: the second run
-has the coins of the first, and its door returns what the first run's door released. One pair of
-runs on adversarial data finds most faults, with no statistics.
+has the coins of the first, and what travels in it is what the first run released. One pair of runs
+on adversarial data finds most faults, with no statistics.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,12 +16,11 @@ import numpy as np
 from scipy import stats
 
 from dpmesh._validate import able, integer
-from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
-from dpmesh.privacy.door import Passage
-from dpmesh.privacy.events import Release
-from dpmesh.privacy.foreseen import strangers
+from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
@@ -69,11 +67,12 @@ class Coupling:
     def __str__(self) -> str:
         moved = [movement for movement in self.movements if movement.distance > 0]
         largest = max((m.distance / m.allowed for m in moved if m.allowed > 0), default=0.0)
+        held = "verdict   no violation found (an audit cannot prove the claim)"
         lines = [
-            "audit     transcript coupling: one pair of runs that hear the same releases",
-            f"moved     {len(moved)} of {len(self.movements)} releases, "
-            f"at most {largest:.4g} of what is allowed",
-            "verdict   violated" if self.faults else "verdict   consistent, which proves nothing",
+            "audit     transcript coupling: one pair of runs that receive the same releases",
+            f"moved     {len(moved)} of {len(self.movements)} releases differed; largest shift = "
+            f"{largest:.4%} of the declared sensitivity",
+            "verdict   violated" if self.faults else held,
         ]
         return "\n".join(lines + [f"fault     {fault}" for fault in self.faults])
 
@@ -82,17 +81,17 @@ def couple(
     algorithm: AnyAlgorithm,
     problem: Any,
     neighbor: Any,
-    exchange: Exchange,
+    carrier: Carrier,
     *,
     rounds: int,
     key: Key | None = None,
 ) -> Coupling:
     """Run an algorithm on two neighbouring problems with the same releases, and compare.
 
-    It checks that the releases are those of the plan and are recorded; that none moves further than
-    its noise covers, nor all together further than the plan pays for; that no two numbers have the
-    same noise; that what should not depend on the data does not move at all; and that nothing that
-    travels differs, in content or amount, since all of it should be computed from releases.
+    It checks that the releases are those of the plan; that none moves further than its noise
+    covers, nor all together further than the plan accounts for; that no two numbers have the same
+    noise; that what should not depend on the data does not move at all; and that neither the amount
+    of what travels nor what may be published differs, since both should follow from releases.
 
     Parameters
     ----------
@@ -100,7 +99,7 @@ def couple(
         What is audited.
     problem, neighbor
         Two problems that differ in one unit, as much as possible.
-    exchange
+    carrier
         How messages travel.
     rounds
         At least 1.
@@ -112,11 +111,11 @@ def couple(
     ValueError
         If there is no algorithm, or `rounds` is out of range.
     """
-    able("algorithm", algorithm, *AN_ALGORITHM)
+    instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     integer("rounds", rounds, at_least=1)
     key = next(fresh_keys(key))
-    run = record(algorithm, problem, exchange, rounds=rounds, key=key)
-    other = record(algorithm, neighbor, exchange, rounds=rounds, key=key, replay=run)
+    run = record(algorithm, problem, carrier, rounds=rounds, key=key)
+    other = record(algorithm, neighbor, carrier, rounds=rounds, key=key, replay=run)
     movements = tuple(_movement(*pair) for pair in zip(run.passages, other.passages, strict=False))
     plan = algorithm.plan(rounds)
     faults = (
@@ -126,19 +125,16 @@ def couple(
         *_too_far_together(plan, movements),
         *_without_noise(run.passages),
         *_of_one_noise(run.passages),
-        *_past_the_door(run.sent, other.sent, "sent"),
-        *_past_the_door(run.received, other.received, "received"),
-        *_seen_from_outside(run.traffic, other.traffic),
+        *_published(run.received, other.received),
+        *_seen_from_outside(run, other),
     )
     return Coupling(movements, faults)
 
 
 def _movement(passage: Passage, other: Passage) -> Movement:
-    mechanism, release = passage.mechanism, passage.emission.release
-    values = passage.inside
-    scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
+    release, scale, values = passage.release, passage.noise_scale, passage.inside
     if release.noise_multiplier > 0:
-        order, allowed = mechanism.norm, scale / release.noise_multiplier
+        order, allowed = release.mechanism.norm, scale / release.noise_multiplier
     else:
         order, allowed = release.sensitivity.norm, release.sensitivity.bound
 
@@ -153,16 +149,8 @@ def _movement(passage: Passage, other: Passage) -> Movement:
 
 
 def _unplanned(plan: Plan, run: Transcript, name: str) -> Iterator[str]:
-    passed = Counter(passage.emission.release for passage in run.passages)  # perhaps in pieces
-    written = set(run.ledger)
-    unwritten = sum(times for release, times in passed.items() if release not in written)
-    for what, count, which in (
-        ("let out", strangers(plan, tuple(passed)), "were not planned"),
-        ("wrote down", strangers(plan, run.ledger), "were not planned"),
-        ("let out", unwritten, "it did not write down"),
-    ):
-        if count:
-            yield f"the {name} run {what} {count} releases that {which}"
+    if count := unplanned(plan, run.ledger):
+        yield f"the {name} run made {count} releases that were not planned"
 
 
 def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
@@ -180,10 +168,10 @@ def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str
         ratios = [
             movement.distance / movement.noise_scale
             for movement in movements
-            if movement.release.mechanism.endswith(law) and movement.noise_scale > 0
+            if movement.release.name.endswith(law) and movement.noise_scale > 0
         ]
         planned = [
-            [1 / r.noise_multiplier for r in releases if r.mechanism.endswith(law)]
+            [1 / r.noise_multiplier for r in releases if r.name.endswith(law)]
             for releases in plan.compositions()
         ]
         cost = np.linalg.norm(ratios, order)
@@ -193,10 +181,9 @@ def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
-    for mechanism, inside, noisy, emission in passages:
-        scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
+    for release, scale, inside, noisy, _ in passages:
         if scale > 0 and np.array_equal(inside, noisy):
-            yield f"round {emission.release.round}: released without its noise"
+            yield f"round {release.round}: released without its noise"
 
 
 def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
@@ -205,17 +192,16 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
     By chance it is found in fewer than one of 1e9 runs.
     """
     sizes, near = [np.empty(0)], 0.0
-    for mechanism, inside, noisy, emission in passages:
-        scale = mechanism.noise_scale(emission.release.sensitivity, inside.shape[-1])
+    for release, scale, inside, noisy, _ in passages:
         if scale == 0:
             continue
         noise = np.subtract(noisy, inside, dtype=np.float64).ravel() / scale
         if not noise.any():
-            continue  # said by `_without_noise`
+            continue  # reported by `_without_noise`
         sizes.append(np.abs(noise))
         unit = float(np.finfo(np.result_type(inside, np.float32)).eps)
         rounding = 4 * unit * float(np.abs(noisy).max() + np.abs(inside).max())
-        near = max(near, (rounding + (mechanism.grid or 0.0)) / scale)
+        near = max(near, (rounding + (release.mechanism.grid or 0.0)) / scale)
     drawn = np.sort(np.concatenate(sizes))
     again = int((np.diff(drawn) <= near).sum())
     # Each of n^2 / 2 pairs is this near with a probability below 1.2 near under either law.
@@ -223,16 +209,22 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
         yield f"{again} of {len(drawn)} numbers have the noise of another"
 
 
-def _past_the_door(first: Sequence[Floats], second: Sequence[Floats], verb: str) -> Iterator[str]:
+def _published(first: Sequence[Floats], second: Sequence[Floats]) -> Iterator[str]:
+    """Compare what could be published, which should follow from releases alone."""
     if len(first) != len(second):
-        yield f"{len(first)} messages {verb} on the one data, {len(second)} on the other"
+        yield f"{len(first)} rounds published on the one data, {len(second)} on the other"
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         if not np.array_equal(one, other):
-            yield f"message {number} {verb} depends on data that did not pass the door"
+            yield f"what round {number} published depends on data beyond its releases"
 
 
-def _seen_from_outside(first: Sequence[Any], second: Sequence[Any]) -> Iterator[str]:
-    for t, pair in enumerate(zip(first, second, strict=True)):
-        for what, one, other in zip(("length", "number"), *pair, strict=True):
-            if not np.array_equal(one, other):
-                yield f"round {t}: the {what} of messages depends on data"
+def _seen_from_outside(first: Transcript, second: Transcript) -> Iterator[str]:
+    """Compare the number and the length of messages."""
+    if len(first.passages) != len(second.passages):
+        counts = f"{len(first.passages)} releases on the one data, {len(second.passages)} on the"
+        yield f"{counts} other"
+    for t, (one, other) in enumerate(zip(first.traffic, second.traffic, strict=True)):
+        if not np.array_equal(one.bits, other.bits):
+            yield f"round {t}: the length of messages depends on data"
+        if one.times != other.times:
+            yield f"round {t}: the number of messages depends on data"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.algorithm import Score, audit_algorithm
 from dpmesh.privacy.audit.coupling import Coupling, couple
@@ -27,7 +27,7 @@ class Pair:
     problem: Any
     neighbor: Any
     rounds: int
-    exchange: Exchange = alone
+    carrier: Carrier = alone
     delta: float = 0.0
     score: Score | None = None
     coupled: tuple[Pair, ...] = ()
@@ -44,7 +44,7 @@ class Crowd:
     problem_of: Callable[[Coins], Any]
     canaries: int
     rounds: int
-    exchange: Exchange = alone
+    carrier: Carrier = alone
     delta: float = 0.0
     scores: Scores | None = None
 
@@ -79,13 +79,13 @@ def audit_layers(
     """
     keys = fresh_keys(key)
     for each in pair.coupled or (pair,):
-        worlds = each.algorithm, each.problem, each.neighbor, each.exchange
+        worlds = each.algorithm, each.problem, each.neighbor, each.carrier
         yield couple(*worlds, rounds=each.rounds, key=next(keys))
     yield audit_algorithm(
         pair.algorithm,
         pair.problem,
         pair.neighbor,
-        pair.exchange,
+        pair.carrier,
         rounds=pair.rounds,
         runs=runs,
         delta=pair.delta,
@@ -101,7 +101,7 @@ def audit_crowd(crowd: Crowd, *, confidence: float = 0.95, key: Key | None = Non
     return audit_one_run(
         crowd.algorithm,
         crowd.problem_of,
-        crowd.exchange,
+        crowd.carrier,
         canaries=crowd.canaries,
         rounds=crowd.rounds,
         delta=crowd.delta,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
 from dpmesh._validate import able, fail, instance, integer
-from dpmesh.algorithms.base import Exchange, Info, Travel
+from dpmesh.algorithms.base import Algorithm, Message, Round
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit.canaries import diagonal
 from dpmesh.privacy.audit.claims import claim_of
@@ -18,14 +17,14 @@ from dpmesh.privacy.audit.contrast import numbers_for
 from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.privacy.audit.scores import log_likelihood_ratio
 from dpmesh.privacy.audit.transcript import fresh_keys
-from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Sensitive
 
 
 @dataclass(frozen=True)
-class OneRelease:
+class OneRelease(Algorithm[None, Floats]):
     """A bare mechanism as an algorithm, so that all audits of algorithms apply to it.
 
     Its problem is the rows that it releases in even rounds, shape (nodes, dim); in odd ones it
@@ -35,29 +34,18 @@ class OneRelease:
     mechanism: Mechanism
     sensitivity: Sensitivity
 
-    travels: ClassVar[Travel] = "gossip"
+    travels = "gossip"
 
-    def plan(self, rounds: int) -> Plan:
-        """Return one release for each round."""
-        releases = (self.mechanism.planned(t, self.sensitivity) for t in range(rounds))
-        return Plan(tuple(releases), "replace_one", "record")
+    def release_of(self, t: int) -> Release:
+        """Return the release of the rows."""
+        return Release(t, self.mechanism, self.sensitivity)
 
     def init(self, problem: Floats, key: Key) -> None:
         """Return no state."""
 
-    def step(
-        self, state: None, round: int, problem: Floats, exchange: Exchange, key: Key
-    ) -> tuple[None, Info]:
+    def round(self, state: None, t: int, problem: Floats, key: Key) -> Round[None]:
         """Release the rows."""
-        noise, coins = (key.stream(purpose, round) for purpose in (Purpose.NOISE, Purpose.QUANTIZE))
-        values, release, bits = self.mechanism.release(
-            Sensitive(problem if round % 2 == 0 else -problem),
-            self.sensitivity,
-            noise,
-            round=round,
-            coins=coins,
-        )
-        return None, Info((release,), bits, exchange(round, values))
+        yield Message(Sensitive(problem if t % 2 == 0 else -problem), self.release_of(t))
 
     def parameters(self, state: None) -> Floats:
         """Return no parameters."""
@@ -118,8 +106,7 @@ def audit_mechanism(
 
     def look(world: bool) -> Seen:
         values, own = Sensitive(np.tile(rows[0] if world else rows[1], (runs, 1))), next(keys)
-        noise, coins = (own.stream(purpose, 0) for purpose in (Purpose.NOISE, Purpose.QUANTIZE))
-        released = mechanism.release(values, sensitivity, noise, round=0, coins=coins).values
+        released = mechanism.release(values, sensitivity, own.stream(Purpose.NOISE))
         law = mechanism.norm
         scores = log_likelihood_ratio(released, *rows, law, scale, every_bit=every_bit)
         return Seen(scores, np.float64(released[:, : numbers_for(runs)]))

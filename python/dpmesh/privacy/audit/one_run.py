@@ -16,12 +16,12 @@ import numpy.typing as npt
 from scipy import optimize, special, stats
 
 from dpmesh._validate import able, fail, integer, non_negative, probability
-from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.audit.claims import GaussianClaim, claim_of
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import AN_ALGORITHM, Transcript, fresh_keys, record
+from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 
 Coins = npt.NDArray[np.bool_]
 Scores = Callable[[Transcript], npt.NDArray[np.float64]]
@@ -174,7 +174,7 @@ def _largest(refuted: Callable[[float], bool], *, accuracy: float) -> float:
 def audit_one_run(
     algorithm: AnyAlgorithm,
     problem_of: Callable[[Coins], Any],
-    exchange: Exchange,
+    carrier: Carrier,
     *,
     canaries: int,
     rounds: int,
@@ -196,7 +196,7 @@ def audit_one_run(
     problem_of
         Returns the problem for the canaries' coins, shape (canaries,): each coin chooses between
         two neighbouring forms of one unit.
-    exchange
+    carrier
         How messages travel.
     canaries
         At least 2.
@@ -222,17 +222,17 @@ def audit_one_run(
         If an argument is out of range, or the plan claims nothing.
     """
     canaries = integer("canaries", canaries, at_least=2)
-    able("algorithm", algorithm, *AN_ALGORITHM)
+    instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     integer("rounds", rounds, at_least=1)
     guesses = max(2, canaries // 5) if guesses is None else guesses
     half = integer("guesses", guesses, at_least=2, below=canaries + 1) // 2
     claim = claim_of(algorithm.plan(rounds), delta)
     keys = fresh_keys(key)
     coins = generator(next(keys), Purpose.AUDIT).integers(2, size=canaries).astype(bool)
-    run = record(algorithm, problem_of(coins), exchange, rounds=rounds, key=next(keys))
+    run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is None:
         all_true, all_false = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        replayed = ReplayedLikelihood(algorithm, all_true, all_false, exchange, rounds, next(keys))
+        replayed = ReplayedLikelihood(algorithm, all_true, all_false, carrier, rounds, next(keys))
         score = sum(replayed.ratios(run), start=np.zeros(canaries))
     else:
         score = scores(run)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
-from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.transcript import Transcript, record
@@ -58,14 +58,14 @@ def log_likelihood_ratio(
 class ReplayedLikelihood:
     """Likelihood ratio of a transcript, from replaying the algorithm on it in both worlds.
 
-    Each release is compared with what either world would have brought to the door after the same
+    Each release is compared with what either problem would have released after the same
     earlier releases. The replays have coins of their own, since an observer of the transcript does
     not know those of the run: so the protection by sampling counts, but a unit that the replays do
     not sample goes unseen. Without such sampling the score is optimal (Neyman, Pearson).
 
     Parameters
     ----------
-    algorithm, exchange, rounds
+    algorithm, carrier, rounds
         Those of the run.
     problem, neighbor
         The two worlds.
@@ -76,7 +76,7 @@ class ReplayedLikelihood:
     algorithm: AnyAlgorithm
     problem: Any
     neighbor: Any
-    exchange: Exchange
+    carrier: Carrier
     rounds: int
     key: Key
 
@@ -84,16 +84,14 @@ class ReplayedLikelihood:
         """Yield the logarithm of the ratio for each noisy release, shape (rows,)."""
         positive, negative = (
             record(
-                self.algorithm, world, self.exchange, rounds=self.rounds, key=self.key, replay=run
+                self.algorithm, world, self.carrier, rounds=self.rounds, key=self.key, replay=run
             ).passages
             for world in (self.problem, self.neighbor)
         )
         for passage, one, other in zip(run.passages, positive, negative, strict=False):
-            mechanism, sensitivity = passage.mechanism, passage.emission.release.sensitivity
-            scale = mechanism.noise_scale(sensitivity, passage.inside.shape[-1])
-            if scale > 0:
-                values = passage.emission.values
-                yield log_likelihood_ratio(values, one.inside, other.inside, mechanism.norm, scale)
+            if (scale := passage.noise_scale) > 0:
+                values, norm = passage.values, passage.release.mechanism.norm
+                yield log_likelihood_ratio(values, one.inside, other.inside, norm, scale)
 
     def __call__(self, run: Transcript) -> float:
         """Return the logarithm of the whole ratio."""

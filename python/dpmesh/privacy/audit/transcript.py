@@ -1,24 +1,22 @@
-"""What happened in a run, at the door and on the wire; and replays of it."""
+"""What happened in a run, before and after each release and on the way; and replays of it."""
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dpmesh._validate import fail
-from dpmesh.algorithms.base import AnyAlgorithm, Exchange
+from dpmesh._validate import able
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.door import Passage, drawn_once, watched_by
-from dpmesh.privacy.events import Release
-from dpmesh.privacy.mechanisms import Emission
+from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released
-
-AN_ALGORITHM = ("an algorithm", "init", "step", "plan")
-"""What an audit asks of what it runs."""
+from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent
+from dpmesh.run.channel import Channel, Passage
+from dpmesh.run.run import Traffic
 
 
 @dataclass(frozen=True)
@@ -28,25 +26,27 @@ class Transcript:
     Parameters
     ----------
     passages
-        The releases, in order, from both sides of the door.
-    sent, received
-        What reached the exchange, and what each round reported as received.
+        The releases, in order, before and after their noise.
+    sent
+        What was carried.
+    received
+        What could be published after each round.
     ledger
-        The releases as the algorithm recorded them.
+        The releases that were recorded.
     traffic
-        The length of a node's message and the number of messages, of each round.
+        The length of what a node sent in each round, and the number of messages.
     """
 
     passages: list[Passage] = field(default_factory=list)
     sent: list[Released] = field(default_factory=list)
     received: list[Released] = field(default_factory=list)
     ledger: list[Release] = field(default_factory=list)
-    traffic: list[Any] = field(default_factory=list)
+    traffic: list[Sent] = field(default_factory=list)
 
     @property
     def released(self) -> list[Released]:
-        """The values that came out of the door."""
-        return [passage.emission.values for passage in self.passages]
+        """The values that were released."""
+        return [passage.values for passage in self.passages]
 
 
 def fresh_keys(key: Key | None) -> Iterator[Key]:
@@ -56,20 +56,45 @@ def fresh_keys(key: Key | None) -> Iterator[Key]:
         yield Key.seeded(int.from_bytes(draws.bytes(32), "little"))
 
 
-def alone(round: int, messages: Released) -> Released:  # noqa: ARG001
-    """Return to each node its own message: nothing blurs a canary."""
-    return messages
+class Silence(Broadcast):
+    """Carries zeros to all nodes, as if their neighbours' messages cancelled."""
+
+    def carry(self, round: int, packet: Packet) -> Released | None:
+        """Return zeros."""
+        return None if packet.values is None else Released(np.zeros_like(packet.values))
 
 
-def silence(round: int, messages: Released) -> Released:  # noqa: ARG001
-    """Return zeros to all nodes, as if their neighbours' messages cancelled."""
-    return Released(np.zeros_like(messages))
+alone = Broadcast()
+"""Carries to each node its own message: nothing blurs a canary."""
+
+silence = Silence()
+
+
+class _Listening:
+    """A carrier that also keeps what it carries."""
+
+    seconds = None
+    memory = None
+
+    def __init__(self, carrier: Carrier, heard: list[Released]) -> None:
+        self._carrier, self._heard = carrier, heard
+
+    def carry(self, round: int, packet: Packet) -> Released | None:
+        if packet.values is not None:
+            self._heard.append(Released(packet.values.copy()))
+        return self._carrier.carry(round, packet)
+
+    def traffic(self, round: int, sent: Sent) -> Traffic:
+        return self._carrier.traffic(round, sent)
+
+    def recall(self, memory: Any) -> None:
+        """Need nothing of the past."""
 
 
 def record(
     algorithm: AnyAlgorithm,
     problem: Any,
-    exchange: Exchange,
+    carrier: Carrier,
     *,
     rounds: int,
     key: Key,
@@ -79,36 +104,32 @@ def record(
 
     Parameters
     ----------
-    algorithm, problem, exchange, rounds, key
+    algorithm, problem, carrier, rounds, key
         As for a simulation.
     replay
-        If given, the door returns that run's releases as far as they go: this run's own releases
-        are made and recorded, but not sent.
+        If given, that run's releases travel as far as they go: this run's own releases are made
+        and recorded, but not sent.
     """
-    if not callable(exchange):
-        wanted = "how messages travel, such as alone, or Gossip(topology) of simulator.exchange"
-        fail("exchange", wanted, reprlib.repr(exchange))
+    able("carrier", carrier, "what carries messages, such as alone, or Gossip(topology)", "carry")
     run = Transcript()
 
-    def watch(passage: Passage) -> Emission:
+    def watch(passage: Passage) -> Released:
         number = len(run.passages)
-        values = Released(passage.emission.values.copy())
-        emission = passage.emission._replace(values=values)
-        run.passages.append(passage._replace(inside=passage.inside.copy(), emission=emission))
+        run.passages.append(passage)
         if replay is not None and number < len(replay.passages):
-            heard = replay.passages[number].emission
-            return heard._replace(values=Released(heard.values.copy()))
-        return passage.emission
+            return replay.passages[number].values
+        return passage.values
 
-    def listening(round: int, messages: Released) -> Released:
-        run.sent.append(messages.copy())
-        return exchange(round, messages)
-
+    nodes = problem.nodes if hasattr(problem, "nodes") else len(problem)
+    ledger = Ledger(algorithm.plan(rounds), nodes=nodes)
+    channel = Channel(_Listening(carrier, run.sent), key, ledger, watcher=watch)
     state = algorithm.init(problem, key)
-    with watched_by(watch), drawn_once():
-        for t in range(rounds):
-            state, info = algorithm.step(state, t, problem, listening, key)
-            run.received.append(info.received.copy())
-            run.ledger.extend(info.releases)
-            run.traffic.append((info.bits_per_node, info.messages))
+    for t in range(rounds):
+        step = channel.run(algorithm, state, t, problem, key)
+        state = step.state
+        ledger.end_round()
+        if step.received is not None:
+            run.received.append(Released(algorithm.published(state, step.received).copy()))
+        run.traffic.append(step.sent)
+    run.ledger.extend(ledger.releases)
     return run

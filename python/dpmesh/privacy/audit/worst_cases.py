@@ -27,7 +27,7 @@ from dpmesh.privacy.audit.mechanism import OneRelease, worst_pair
 from dpmesh.privacy.audit.one_run import Coins
 from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
 from dpmesh.privacy.audit.transcript import Transcript, alone, silence
-from dpmesh.privacy.events import Sensitivity
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
@@ -227,16 +227,15 @@ def quantized(
 
     one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
-        Pair(algorithm, one, other, rounds, exchange=silence, delta=delta, score=_drift),
-        Crowd(algorithm, problem_of, canaries, rounds, exchange=silence, delta=CROWD_DELTA),
+        Pair(algorithm, one, other, rounds, carrier=silence, delta=delta, score=_drift),
+        Crowd(algorithm, problem_of, canaries, rounds, carrier=silence, delta=CROWD_DELTA),
     )
 
 
 def _drift(run: Transcript) -> float:
     """Return the sum of a canary's releases, each weighted as if it moved by its sensitivity."""
     total = 0.0
-    for mechanism, _, _, (values, release, _) in run.passages:
-        scale = mechanism.noise_scale(release.sensitivity, values.shape[-1])
+    for release, scale, _, _, values in run.passages:
         if scale > 0:
             total += float(values[0].sum()) * release.sensitivity.bound / scale**2
     return total

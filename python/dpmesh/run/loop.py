@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
-import numpy as np
-
-from dpmesh._validate import instance, integer, probability
+from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.keys import Key, fingerprint
-from dpmesh.privacy.budget import Budget, Ledger, OverBudget
-from dpmesh.privacy.door import drawn_once
+from dpmesh.privacy.budget import Budget, OverBudget
+from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
-from dpmesh.simulator.arguments import check_kinds, check_pairs, check_records
-from dpmesh.simulator.checkpoint import Checkpoint
-from dpmesh.simulator.counted import ended_early, telling_gaps
-from dpmesh.simulator.engine import Engine, OneProcess, Sign
-from dpmesh.simulator.exchange import carrier_for
-from dpmesh.simulator.identity import check_unserved, claim, identity, without_addresses
-from dpmesh.simulator.interrupt import Interrupt
-from dpmesh.simulator.metrics import Testable, UserMetric, build_metrics, metric_name
-from dpmesh.simulator.network import Network
-from dpmesh.simulator.progress_bar import shows_bar, with_bar
-from dpmesh.simulator.rounds import Callback, Progress, Rounds, Share, Step
-from dpmesh.simulator.run import Run
+from dpmesh.run.arguments import check_kinds, check_pairs, check_records
+from dpmesh.run.carriers import carrier_for
+from dpmesh.run.channel import Channel
+from dpmesh.run.checkpoint import Checkpoint, salt_in
+from dpmesh.run.counted import ended_early, telling_gaps
+from dpmesh.run.engine import Engine, OneProcess, Share, Sign
+from dpmesh.run.identity import digest, identity, without_addresses
+from dpmesh.run.interrupt import Interrupt
+from dpmesh.run.metrics import Testable, UserMetric, build_metrics, metric_name
+from dpmesh.run.network import Network
+from dpmesh.run.progress_bar import shows_bar, with_bar
+from dpmesh.run.ranks import OnRoot, gathered, scattered
+from dpmesh.run.rounds import Callback, Progress, Rounds
+from dpmesh.run.run import Run
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
@@ -75,10 +75,9 @@ def simulate(
     rounds
         At least 1.
     key
-        Source of all randomness, for this run alone: two runs under one key have the same noise,
-        which cancels in their difference; in one process the second is refused, unless the key is
-        seeded. By default a new one from the operating system. A seeded key makes the run
-        reproducible, and its report says that it is not a private release.
+        Source of all randomness; by default a new one from the operating system. A run mixes 256
+        fresh bits into such a key, so that no two runs have the same noise. A seeded key makes the
+        run reproducible, and its report says that it is not a private release.
     delta
         Delta of the privacy report, in [0, 1); by default that of the budget, or of the algorithm
         if it has a `delta`, or 0, at which Gaussian noise has no finite epsilon.
@@ -124,9 +123,7 @@ def simulate(
     ValueError
         If an argument is invalid, or the plan is over the budget (the error says how many rounds
         are affordable), or the topology and the problem differ in their nodes, or a topology is
-        missing or superfluous, or the checkpoint is that of another run, key or data, or a key from
-        the operating system has served another run, is from before a fork, or is for some nodes
-        only.
+        missing or superfluous, or the checkpoint is that of another run, key or data.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError
@@ -140,48 +137,63 @@ def simulate(
     delta = probability("delta", delta, one=False)
     check_records(algorithm, problem, rounds)
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
-    progress = shows_bar(progress)
+    progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
     plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
     meters = build_metrics(metrics, algorithm, problem)
-    serves_once = key is not None and not key.is_seeded
-    known = serves_once or checkpoint is not None
-    this = identity(algorithm, problem, topology, network, rounds) if known else {}
     key = Key.generate() if key is None else key
+    seeded = any(ranks.everyone(key.is_seeded))
+    this: dict[str, Any] = {}
+    if checkpoint is not None or ranks.processes > 1:
+        this = identity(algorithm, problem, topology, network, rounds)
+        this |= {"rounds": rounds, "nodes": problem.nodes, "every": every}
+        this["metrics"] = None if metrics is None else [metric_name(metric) for metric in metrics]
+        _check_same(ranks, {**this, "plan": crc32(repr(plan.releases).encode())})
+    keys = ranks.everyone(fingerprint(key))
+    salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
+    if not key.is_seeded:
+        key = key.derive(bytes.fromhex(salt))
 
-    ranks: Engine = OneProcess() if engine is None else engine
-    exchange = carrier_for(algorithm, problem, topology, network, key)
-    whole = Share(algorithm, problem, exchange, key)
+    carrier = carrier_for(algorithm, problem, topology, network, key)
+    whole = Share(
+        algorithm=algorithm,
+        problem=problem,
+        carrier=carrier,
+        key=key,
+        noise_key=key,
+        total=problem.nodes,
+    )
     own = ranks.share(whole, topology)
-    seeded = any(ranks.told(key.is_seeded))
+    ledger = Ledger(plan, budget, nodes=problem.nodes)
     saved = None
     if checkpoint is not None:
-        names = None if metrics is None else [metric_name(metric) for metric in metrics]
-        shape = {"rounds": rounds, "nodes": problem.nodes, "every": every, "metrics": names}
-        saved = _checkpoint(checkpoint, checkpoint_every, this | shape, key, ranks)
-
-    with ranks.together(lambda: None):
-        if serves_once:
-            check_unserved(key, this)
-        start = Progress(own.algorithm.init(own.problem, own.start or own.key))
+        if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
+            this["nodes of each rank"] = digest(ranks.everyone(own.nodes))
+        saved = Checkpoint(checkpoint, this, keys, checkpoint_every, salt)
+    with ranks.guard(lambda: None):
+        start = Progress(state=algorithm.init(own.problem, own.key))
         ranks.agree()
-        told = callback if ranks.is_root else None
-        run = Rounds(own, ranks.meters(meters), every, rounds, told, ranks.total, start)
+        run = Rounds(
+            own=own,
+            channel=Channel(own.carrier, own.noise_key, ledger, nodes=own.nodes),
+            engine=ranks,
+            meters=meters if ranks.processes == 1 else [OnRoot(ranks, own, meters)],
+            every=every,
+            last=rounds,
+            callback=callback if ranks.is_root else None,
+            at=start,
+        )
         if saved is not None:
-            run.recall(_resumed(saved, plan, run, ranks))
-        if serves_once:
-            claim(key, this)
+            run.recall(_resumed(saved, plan, run))
         ranks.agree()
 
     if ranks.is_root:
         begun = (run.at.rounds, rounds, problem.nodes, algorithm)
         _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
-    ledger = Ledger(plan, budget)
-    ledger.add(*run.at.ledger)
-    ends_early = saved is not None or budget is not None
-    why = _Loop(ranks, run, ledger, saved, ends_early, seeded).run_all(progress and ranks.is_root)
+    loop = _Loop(ranks, run, saved, keeps=saved is not None or budget is not None)
+    why = loop.run_all(progress and ranks.is_root)
 
-    end = ranks.gather(run.remembered())
+    end = gathered(run.remembered(), ranks, own)
     length = f"{end.rounds} of {rounds}"
     counted = released = telling_gaps(plan, ledger.plan, end.rounds, delta)
     if why == CALLBACK:
@@ -199,7 +211,7 @@ def simulate(
         ledger=released,
         privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes),
         traffic=end.traffic,
-        parameters=(whole if ranks.is_root else own).algorithm.parameters(end.state),
+        parameters=algorithm.parameters(end.state),
         released=end.received,
     )
 
@@ -210,30 +222,22 @@ class _Loop:
 
     ranks: Engine
     run: Rounds
-    ledger: Ledger
     saved: Checkpoint | None
-    ends_early: bool
+    keeps: bool
     """Whether the rounds before one that fails count."""
-    seeded: bool
-    """Whether a key of the run is seeded, which its report says."""
 
     def run_all(self, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
-        patient = self.ranks.stops_together
+        several = self.ranks.processes > 1
         left = range(self.run.at.rounds, self.run.last)
-        ledger = self.run.at.ledger
-        with (
-            Interrupt(deferred=self.saved is not None or patient, patient=patient) as interrupt,
-            self.ranks.at_door(self.ledger.admit),
-            drawn_once(ledger[-1].round + 1 if ledger else 0, seeded=self.seeded),
-        ):
+        with Interrupt(deferred=self.saved is not None or several, patient=several) as interrupt:
             for t in with_bar(left) if progress else left:
                 try:
                     signs = self._round(interrupt)
                 except OverBudget:
                     if t == 0:
                         raise
-                    self._count_what_left()
+                    self.run.channel.ledger.end_round()  # with what left before the refused release
                     if self.ranks.is_root:
                         _log.warning("the budget ended a run after %d rounds", t)
                     return BUDGET
@@ -243,94 +247,72 @@ class _Loop:
                     return CALLBACK
         return None
 
-    def _count_what_left(self) -> None:
-        """Record what left all nodes in a round that was not completed.
-
-        One release that names no nodes leaves all processes.
-        """
-        left = map(Counter, self.ranks.told(self.ledger.leaving))
-        self.ledger.add(*reduce(or_, left).elements())
-
     def _round(self, interrupt: Interrupt) -> Sign:
-        """Run the next round and record it; its temporary values are freed on return."""
-        step, signs = self._attempt(interrupt)
-        return self._accept(step, signs, interrupt)
-
-    def _attempt(self, interrupt: Interrupt) -> tuple[Step, Sign]:
-        """Run the next round, and collect the signs of all processes after it."""
-        if not self.ends_early:
+        """Run the next round, record it, and save it if that is due; return the signs that hold."""
+        if not self.keeps:
             self.run.at.received = None  # its memory, as large as the state, serves the round
-        with self.ranks.together(self._save if self.run.own.rewinds else self._last_checkpoint):
-            step = self.run.attempt(lambda: self.ledger.admitted)
-            return step, self.ranks.agree(self._signs(step, interrupt))
-
-    def _accept(self, step: Step, signs: Sign, interrupt: Interrupt) -> Sign:
-        """Record the round, and save it if that is due; return the signs that hold now."""
-        with self.ranks.together(self._last_checkpoint):
-            releases = step.info.releases
-            if signs and signs & Sign.APART:  # testing a flag takes a microsecond
-                releases = self.ranks.releases(releases, self.ledger.planned(self.run.at.rounds))
-            if signs and signs & Sign.RESTED:
-                step = self._beside_others(step)
-            ended = self.run.accept(step, releases)
-            self.ledger.add(*releases)
+        rewinds = self.run.own.algorithm.rewinds
+        with self.ranks.guard(self._save if rewinds else self._last_checkpoint):
+            step, before = self.run.attempt()
+            ledger = self.run.channel.ledger
+            same = 0 if self.ranks.processes == 1 else _digest(ledger.in_round)
+            signs = self.ranks.agree(self._signs(interrupt), same)
+        with self.ranks.guard(self._last_checkpoint):
+            ended = self.run.accept(step, before)
             if self.run.is_measured:
                 signs |= self.ranks.agree(Sign.ENDED if ended else Sign.NONE)
-            if interrupt.requested and not self.ranks.stops_together:
+            if interrupt.requested and self.ranks.processes == 1:
                 signs |= Sign.STOP  # asked for while the round was recorded
             if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
                 with interrupt.patiently():
                     self._save()
         return signs
 
-    def _signs(self, step: Step, interrupt: Interrupt) -> Sign:
+    def _signs(self, interrupt: Interrupt) -> Sign:
         """Return what this process has to tell the others after a round."""
         signs = Sign.STOP if interrupt.requested else Sign.NONE
         if self.saved is not None and self.saved.is_due(self.run.at.rounds + 1, self.run.last):
             signs |= Sign.SAVE
-        releases = step.info.releases
-        for release in releases:
-            if release.nodes is not None:
-                signs |= Sign.APART
-        several = self.ranks.stops_together
-        if several and [*releases] != self.ledger.planned(self.run.at.rounds):
-            signs |= Sign.APART
-        if step.info.losses is None:
-            signs |= Sign.RESTED
         return signs
-
-    def _beside_others(self, step: Step) -> Step:
-        """Give a step without losses those of no node, if other processes have some."""
-        rested = step.info.losses is None
-        said = self.ranks.agree(Sign.NONE if rested else Sign.LEARNED)
-        if not rested or not said & Sign.LEARNED:
-            return step
-        return Step(step.state, replace(step.info, losses=lambda: np.empty(0)))
 
     def _save(self) -> str | None:
         """Save the rounds that all processes have run, if they are to be kept; say where."""
         if self.saved is None:
             return None
-        saved, everybody = self.saved, self.ranks.gather(self.run.remembered())
-        self.ranks.on_root(lambda: saved.save(everybody))
-        return f"{self.run.at.rounds} rounds are in {saved.path}"
+        everybody = gathered(self.run.remembered(), self.ranks, self.run.own)
+        if self.ranks.is_root:
+            self.saved.save(everybody)
+        self.ranks.agree()
+        return f"{self.run.at.rounds} rounds are in {self.saved.path}"
 
     def _last_checkpoint(self) -> str | None:
         """Say where the last checkpoint is, if there is one."""
         return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
 
 
-def _checkpoint(
-    path: str | Path, every: int | None, run: Mapping[str, Any], key: Key, ranks: Engine
-) -> Checkpoint:
-    """Return the file in which this run, on these ranks, keeps its progress."""
-    keys = ranks.told(fingerprint(key))
-    if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
-        run = {**run, "dealt": ranks.dealt}
-    return Checkpoint(path, run, keys, every)
+def _salt(checkpoint: str | Path | None) -> str:
+    """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
+    kept = None if checkpoint is None else salt_in(checkpoint)
+    return secrets.token_hex(32) if kept is None else kept
 
 
-def _resumed(saved: Checkpoint, plan: Plan, run: Rounds, ranks: Engine) -> Progress:
+def _check_same(ranks: Engine, mine: dict[str, Any]) -> None:
+    """Fail unless all processes run the same."""
+    of_all = ranks.everyone(mine)
+    for name, first in of_all[0].items():
+        if any(each[name] != first for each in of_all):
+            fail(name, "the same on all ranks", ", ".join(str(each[name]) for each in of_all))
+
+
+def _resumed(saved: Checkpoint, plan: Plan, run: Rounds) -> Progress:
     """Return this process's part of the progress in the file, which is created if missing."""
-    start = ranks.gather(run.remembered())
-    return ranks.scatter(ranks.on_root(lambda: saved.resume(start, plan)))
+    ranks = run.engine
+    start = gathered(run.remembered(), ranks, run.own)
+    whole = saved.resume(start, plan) if ranks.is_root else None
+    ranks.agree()
+    return scattered(whole, ranks, run.own)
+
+
+def _digest(releases: Sequence[Release]) -> int:
+    """Return a number that is the same on all processes, and differs for other releases."""
+    return crc32(repr(releases).encode())

@@ -1,4 +1,4 @@
-"""Exchanges inside one process."""
+"""How released messages travel inside one process."""
 
 from __future__ import annotations
 
@@ -12,25 +12,63 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
-from dpmesh.algorithms.base import AnyAlgorithm, Info
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
+from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.network import Conditions, Flags, Network
-from dpmesh.simulator.run import Traffic
+from dpmesh.run.network import Conditions, Flags, Network
+from dpmesh.run.run import Traffic
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology
 
 
-class Carrier(Protocol):
-    """An exchange that also says what it carried, and how long it took."""
+class Sent(NamedTuple):
+    """What nodes sent in a round.
 
-    def __call__(self, round: int, messages: Released) -> Released:
-        """Return what each node receives in this round, shape (nodes, dim)."""
+    Attributes
+    ----------
+    bits
+        Length of what a node sent, all its messages together: a number, or shape (nodes,).
+    times
+        How many messages each node sent; by server or token, how many there were in all.
+    """
+
+    bits: int | npt.NDArray[np.int64] = 0
+    times: int = 0
+
+
+class Packet(NamedTuple):
+    """A message after its release: nothing in it is private.
+
+    Attributes
+    ----------
+    values
+        Shape (rows, dim); None if the sender released nothing, or is in another process.
+    compressed
+        How it is packed, if it is.
+    sender
+        The node that sends, where messages travel with a token.
+    copies
+        How many messages it makes by server or token; None with gossip, one over every link.
+    """
+
+    values: Released | None
+    compressed: Compressed | None = None
+    sender: int | None = None
+    copies: int | None = None
+
+
+class Carrier(Protocol):
+    """Carries what was released to those who receive it; the only part of a round that differs
+    between the machines that it runs on."""
+
+    def carry(self, round: int, packet: Packet) -> Released | None:
+        """Return what each node receives, shape (nodes, dim); None if there was nothing."""
         ...
 
-    def traffic(self, round: int, info: Info) -> Traffic:
-        """Return what was sent in this round; asked once for each, after the exchange."""
+    def traffic(self, round: int, sent: Sent) -> Traffic:
+        """Return what crossed the network in this round; asked once for each, after all messages."""
         ...
 
     @property
@@ -64,29 +102,27 @@ class Gossip(Instant):
     def __init__(self, topology: Topology) -> None:
         self._matrix = lru_cache(maxsize=1)(topology.matrix)
 
-    def __call__(self, round: int, messages: Released) -> Released:
+    def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
-        return Released(kernels.mix(self._matrix(round).weights, messages))
+        return Released(kernels.mix(self._matrix(round).weights, packet.values))
 
-    def traffic(self, round: int, info: Info) -> Traffic:
+    def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what crossed links in this round."""
-        matrix, bits = self._matrix(round), info.bits_per_node
-        if isinstance(bits, int):
-            return Traffic(matrix.messages, matrix.messages * bits)
-        return Traffic(matrix.messages, int(matrix.listeners @ bits))
+        matrix, (bits, times) = self._matrix(round), sent
+        length = matrix.messages * bits if isinstance(bits, int) else int(matrix.listeners @ bits)
+        return Traffic(matrix.messages * times, length)
 
 
 class Broadcast(Instant):
     """Everybody receives what a server or the holder of a token sends."""
 
-    def __call__(self, round: int, messages: Released) -> Released:
+    def carry(self, round: int, packet: Packet) -> Released | None:
         """Return the messages as they are."""
-        return messages
+        return packet.values
 
-    def traffic(self, round: int, info: Info) -> Traffic:
-        """Return what the algorithm reports as sent."""
-        sent = _messages(info)
-        return Traffic(sent, sent * int(info.bits_per_node))
+    def traffic(self, round: int, sent: Sent) -> Traffic:
+        """Return what was sent."""
+        return Traffic(sent.times, int(sent.bits))
 
 
 @dataclass(frozen=True)
@@ -154,26 +190,27 @@ class FailingGossip:
         """Go on from there."""
         self._clock, self._past = memory[0], [_Past(*past) for past in memory[1]]
 
-    def __call__(self, round: int, messages: Released) -> Released:
+    def carry(self, round: int, packet: Packet) -> Released:
         """Return what arrives in this round, weighted, shape (nodes, dim)."""
-        links = self._links(round)
+        links, messages = self._links(round), packet.values
+        assert messages is not None
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
         nth = self._exchanges if round == self._round else 0
         self._round, self._exchanges = round, nth + 1
         return self._mix_late(nth, messages, links)
 
-    def traffic(self, round: int, info: Info) -> Traffic:
+    def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, repeats and losses included, and advance time."""
         links = self._links(round)
-        bits = np.broadcast_to(info.bits_per_node, self._topology.nodes)[links.senders]
+        bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)
-        once = self._conditions.transfer(round, links.senders, info.bits_per_node)
+        once = self._conditions.transfer(round, links.senders, sent.bits)
         waited = links.carried & (links.delays == 0)
         arrival = (ready[links.senders] + links.tries * once)[waited]
         np.maximum.at(ready, links.receivers[waited], arrival)
         self._clock = ready
-        return Traffic(int(links.tries.sum()), int((links.tries * bits).sum()))
+        return Traffic(sent.times * int(links.tries.sum()), int((links.tries * bits).sum()))
 
     def _links_of(self, round: int) -> _Links:
         matrix, network = self._topology.matrix(round), self._conditions.network
@@ -234,21 +271,20 @@ class TimedServer:
         """Go on from there."""
         self.seconds = memory
 
-    def __call__(self, round: int, messages: Released) -> Released:
+    def carry(self, round: int, packet: Packet) -> Released | None:
         """Return the messages as they are."""
-        return messages
+        return packet.values
 
-    def traffic(self, round: int, info: Info) -> Traffic:
+    def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
-        sent = _messages(info)
-        clients = self._conditions.some_nodes(round, (sent + 1) // 2)
-        down_and_up = np.concatenate([clients, clients])[:sent]
-        tries = self._conditions.attempts(round, sent)
-        times = tries * self._conditions.transfer(round, down_and_up, info.bits_per_node)
+        clients = self._conditions.some_nodes(round, (sent.times + 1) // 2)
+        down_and_up = np.concatenate([clients, clients])[: sent.times]
+        tries = self._conditions.attempts(round, sent.times)
+        times = tries * self._conditions.transfer(round, down_and_up, _length(sent))
         for_client = np.bincount(down_and_up, times, self._conditions.nodes)
         busy = self._conditions.compute(round) + for_client
         self.seconds += float(busy[clients].max(initial=0.0))
-        return _sent(tries, info)
+        return Traffic(int(tries.sum()), int(tries.sum()) * _length(sent))
 
 
 class TimedToken:
@@ -277,25 +313,24 @@ class TimedToken:
         """Go on from there."""
         self._clock, self._token = memory
 
-    def __call__(self, round: int, messages: Released) -> Released:
+    def carry(self, round: int, packet: Packet) -> Released | None:
         """Return the messages as they are."""
-        return messages
+        return packet.values
 
-    def traffic(self, round: int, info: Info) -> Traffic:
+    def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
-        sent = _messages(info)
-        holders = self._conditions.some_nodes(round, sent)
-        tries = self._conditions.attempts(round, sent)
-        times = tries * self._conditions.transfer(round, holders, info.bits_per_node)
+        holders = self._conditions.some_nodes(round, sent.times)
+        tries = self._conditions.attempts(round, sent.times)
+        times = tries * self._conditions.transfer(round, holders, _length(sent))
         self._clock = self._clock + self._conditions.compute(round)
         # The token leaves holder k at t_k = max(t_(k-1), ready_k) + times_k: t_k less the times
         # up to k is the largest of what came before.
         way = np.cumsum(times)
         waited = np.maximum.accumulate(self._clock[holders] - (way - times))
         left = np.maximum(self._token, waited) + way
-        if sent:
+        if sent.times:
             self._clock[holders], self._token = left, float(left[-1])
-        return _sent(tries, info)
+        return Traffic(int(tries.sum()), int(tries.sum()) * _length(sent))
 
 
 def carrier_for(
@@ -305,11 +340,14 @@ def carrier_for(
     network: Network | None,
     key: Key,
 ) -> Carrier:
-    """Return the exchange by which the algorithm's messages travel."""
+    """Return what carries the algorithm's messages."""
     conditions = None if network is None else Conditions(network, problem.nodes, key)
     if algorithm.travels != "gossip":
         if topology is not None:
-            fail("topology", f"None, since messages travel by {algorithm.travels}", topology)
+            raise ValueError(
+            f"{type(algorithm).__name__} sends messages by {algorithm.travels} and takes no "
+            "topology; remove topology"
+        )
         if conditions is None:
             return Broadcast()
         return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)
@@ -328,14 +366,6 @@ def _all_present(conditions: Conditions, wanted_by: str) -> None:
         fail("network", f"{', '.join(limited)} of 0, since {wanted_by} waits for everybody", got)
 
 
-def _messages(info: Info) -> int:
-    """Return how many messages were sent where no network of neighbours decides that."""
-    if info.messages is None:
-        wanted = "one whose Info tells how many messages travelled by server or token"
-        fail("algorithm", wanted, "messages=None")
-    return info.messages
-
-
-def _sent(tries: npt.NDArray[np.int64], info: Info) -> Traffic:
-    messages = int(tries.sum())
-    return Traffic(messages, messages * int(info.bits_per_node))
+def _length(sent: Sent) -> int:
+    """Return the length of one message in bits, where all are equally long."""
+    return int(sent.bits) // max(1, sent.times)

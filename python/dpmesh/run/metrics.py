@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import read_only
 from dpmesh._validate import fail, one_of
-from dpmesh.algorithms.base import AnyAlgorithm, Info, Losses
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.data import Dataset
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
-from dpmesh.simulator.history import Value
+from dpmesh.run.history import Value
+
+if TYPE_CHECKING:
+    from dpmesh.run.engine import Share
 
 
 class Testable(Protocol):
@@ -44,28 +47,71 @@ UserMetric: TypeAlias = Callable[[Any, Any, Any], Value]
 in it, both of shape (nodes, dim). The name of the function is that of the metric."""
 
 
+class Before(NamedTuple):
+    """What metrics watch of a round before it runs; None if no metric watches it.
+
+    Attributes
+    ----------
+    parameters
+        The nodes' models, shape (nodes, dim).
+    examples
+        The records that the round uses, shape (nodes, batch).
+    losses
+        The losses of the nodes that learn in this round, only where it is measured.
+    """
+
+    parameters: Floats | None = None
+    examples: npt.NDArray[np.int64] | None = None
+    losses: npt.NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(
+        cls, own: Share, state: Any, t: int, watched: Collection[str], *, measured: bool
+    ) -> Before:
+        """Return what is watched of round t."""
+        if not watched:
+            return cls()
+        algorithm, problem = own.algorithm, own.problem
+        losses = "losses" in watched and measured
+        return cls(
+            algorithm.parameters(state) if "parameters" in watched else None,
+            algorithm.examples(t, problem) if "examples" in watched else None,
+            algorithm.losses(state, t, problem, own.key) if losses else None,
+        )
+
+
+class After(NamedTuple):
+    """What metrics see after a round that is measured.
+
+    Attributes
+    ----------
+    parameters
+        The nodes' own models, shape (nodes, dim).
+    received
+        What may be published: the messages that nodes received, or a shared model.
+    bits
+        Length of what a node sent in the round: a number, or shape (nodes,).
+    """
+
+    parameters: Floats
+    received: Released
+    bits: int | npt.NDArray[np.int64]
+
+
 class Metric(Protocol):
     """Observes every round; its values are asked for now and then."""
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """What `observe` looks at: ``"parameters"`` and fields of `Info`."""
+        """Which fields of `Before` it looks at."""
         ...
 
-    def observe(self, parameters: Floats, info: Info) -> None:
-        """Take the parameters (nodes, dim) before a round, and the round's `Info`."""
+    def observe(self, before: Before) -> None:
+        """Take what was known before a round that has been run."""
         ...
 
-    def values(self, parameters: Floats, received: Released) -> Mapping[str, Value]:
-        """Return named values of all that was observed, and of the last round's results.
-
-        Parameters
-        ----------
-        parameters
-            Shape (nodes, dim): the nodes' own models after the round.
-        received
-            Shape (nodes, dim): the messages that they received in it.
-        """
+    def values(self, after: After) -> Mapping[str, Value]:
+        """Return named values of all that was observed, and of the last round's results."""
         ...
 
     @property
@@ -87,34 +133,29 @@ class Stateless:
     def recall(self, memory: None) -> None:
         """Need nothing of earlier rounds."""
 
-    def observe(self, parameters: Floats, info: Info) -> None:
+    def observe(self, before: Before) -> None:
         """Need nothing of the round."""
 
 
 @dataclass
 class Loss:
-    """Mean loss of the nodes on the records of the round; NaN before anybody has learned."""
+    """Mean loss of the nodes that learned, on the records of the round; NaN before anybody has."""
 
-    _losses: Losses = lambda: np.full(1, np.nan)
+    memory: float = nan
     watches = ("losses",)
 
-    def observe(self, parameters: Floats, info: Info) -> None:
-        """Keep what computes the losses of the round, unless nobody learned in it."""
-        if info.losses is not None:
-            self._losses = info.losses
+    def observe(self, before: Before) -> None:
+        """Keep the losses of the round, unless nobody learned in it."""
+        if before.losses is not None and len(before.losses):
+            self.memory = float(before.losses.mean())
 
-    @property
-    def memory(self) -> npt.NDArray[np.float64]:
-        """The losses."""
-        return self._losses()
+    def recall(self, memory: float) -> None:
+        """Go on with this loss."""
+        self.memory = memory
 
-    def recall(self, memory: npt.NDArray[np.float64]) -> None:
-        """Go on with these losses."""
-        self._losses = lambda: memory
-
-    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+    def values(self, after: After) -> dict[str, float]:
         """Return the mean."""
-        return {"loss": float(self._losses().mean())}
+        return {"loss": self.memory}
 
 
 @dataclass(frozen=True)
@@ -127,11 +168,11 @@ class Accuracy(Stateless):
 
     problem: Testable
 
-    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+    def values(self, after: After) -> dict[str, float]:
         """Return both means over the nodes."""
         return {
-            "accuracy": float(self.problem.accuracy(read_only(parameters)).mean()),
-            "released_accuracy": float(self.problem.accuracy(read_only(received)).mean()),
+            "accuracy": float(self.problem.accuracy(read_only(after.parameters)).mean()),
+            "released_accuracy": float(self.problem.accuracy(read_only(after.received)).mean()),
         }
 
 
@@ -139,9 +180,9 @@ class Accuracy(Stateless):
 class Consensus(Stateless):
     """Root mean square distance of the nodes' models from their average."""
 
-    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+    def values(self, after: After) -> dict[str, float]:
         """Return the distance."""
-        spread = parameters - parameters.mean(axis=0)
+        spread = after.parameters - after.parameters.mean(axis=0)
         return {"consensus_distance": float(np.sqrt((spread**2).sum(axis=1).mean()))}
 
 
@@ -151,9 +192,9 @@ class NodeAccuracy(Stateless):
 
     problem: Testable
 
-    def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
+    def values(self, after: After) -> dict[str, Value]:
         """Return one for each node."""
-        return {"node_accuracy": self.problem.accuracy(read_only(parameters))}
+        return {"node_accuracy": self.problem.accuracy(read_only(after.parameters))}
 
 
 @dataclass(frozen=True)
@@ -163,7 +204,7 @@ class UserDefined(Stateless):
     measure: UserMetric
     problem: Testable
 
-    def values(self, parameters: Floats, received: Released) -> dict[str, Value]:
+    def values(self, after: After) -> dict[str, Value]:
         """Return it under the function's name.
 
         Raises
@@ -171,36 +212,25 @@ class UserDefined(Stateless):
         ValueError
             If it is neither one number nor one for each node or row of parameters.
         """
-        name, rows = metric_name(self.measure), len(parameters)
-        value = self.measure(self.problem, read_only(parameters), Released(read_only(received)))
+        name, rows = metric_name(self.measure), len(after.parameters)
+        received = Released(read_only(after.received))
+        value = self.measure(self.problem, read_only(after.parameters), received)
         shape = np.shape(value)
         if len(shape) == 1 and shape[0] not in (rows, self.problem.nodes):
             fail(name, "a number, or one for each node", f"{shape[0]} numbers")
         return {name: value}
 
 
-@dataclass
-class Compression:
+class Compression(Stateless):
     """Length in bits of a node's message in the round, and how much shorter than float32 it is.
 
     ``bits_per_node`` is the mean over the nodes, ``compression`` is 32 bits per parameter over it.
     """
 
-    memory: float = np.nan
-    watches = ("bits_per_node",)
-
-    def observe(self, parameters: Floats, info: Info) -> None:
-        """Keep the length of the round's messages."""
-        self.memory = float(np.mean(info.bits_per_node))
-
-    def recall(self, memory: float) -> None:
-        """Go on with this length."""
-        self.memory = memory
-
-    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+    def values(self, after: After) -> dict[str, float]:
         """Return the mean length, and the ratio."""
-        ratio = 32 * parameters.shape[1] / self.memory
-        return {"bits_per_node": self.memory, "compression": ratio}
+        bits = float(np.mean(after.bits))
+        return {"bits_per_node": bits, "compression": 32 * after.parameters.shape[1] / bits}
 
 
 @dataclass
@@ -216,12 +246,14 @@ class Regret:
     radius: float | None
     _examples: list[npt.NDArray[np.int64]] = field(default_factory=list)
     _total: npt.NDArray[np.float64] | None = None
-    watches = ("parameters", "records")
+    watches = ("parameters", "examples")
 
-    def observe(self, parameters: Floats, info: Info) -> None:
+    def observe(self, before: Before) -> None:
         """Add each learner's losses on all examples of the round."""
-        assert info.records is not None
-        examples = info.records.ravel()
+        parameters = before.parameters
+        assert parameters is not None
+        assert before.examples is not None
+        examples = before.examples.ravel()
         everybody = np.broadcast_to(examples, (len(parameters), len(examples)))
         losses_of_learner = len(examples) * self.problem.objective(parameters, everybody)
         self._total = losses_of_learner if self._total is None else self._total + losses_of_learner
@@ -236,7 +268,7 @@ class Regret:
         """Go on with these examples and losses."""
         self._examples, self._total = memory
 
-    def values(self, parameters: Floats, received: Released) -> dict[str, float]:
+    def values(self, after: After) -> dict[str, float]:
         """Return the average regret per example so far."""
         examples = np.concatenate(self._examples)
         try:
@@ -268,7 +300,8 @@ def build_metrics(
     if getattr(problem, "classifies", problem.test is not None):
         makers["accuracy"] = lambda: Accuracy(problem)
         makers["node_accuracy"] = lambda: NodeAccuracy(problem)
-    if radius and isinstance(problem, LinearProblem):
+    has_examples = type(algorithm).examples is not Algorithm.examples
+    if radius and has_examples and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
     if algorithm.travels == "gossip":
         makers["consensus_distance"] = Consensus

@@ -15,7 +15,7 @@ from dpmesh._files import replacing
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.simulator.history import History
+from dpmesh.run.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

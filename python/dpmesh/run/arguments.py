@@ -9,12 +9,12 @@ from types import NoneType
 from typing import TYPE_CHECKING, get_args
 
 from dpmesh._validate import able, fail, instance, one_of
-from dpmesh.algorithms.base import AnyAlgorithm, Travel, UsesRecordsOnce
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel, UsesRecordsOnce
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
-from dpmesh.simulator.engine import Engine
-from dpmesh.simulator.metrics import Testable
-from dpmesh.simulator.network import Network
+from dpmesh.run.engine import Engine
+from dpmesh.run.metrics import Testable
+from dpmesh.run.network import Network
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
@@ -31,9 +31,9 @@ def check_kinds(
     callback: object,
 ) -> None:
     """Fail unless the arguments have the right types."""
-    able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
-    travels = getattr(algorithm, "travels", None)
-    one_of("algorithm.travels", travels, get_args(Travel))
+    instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
+    assert isinstance(algorithm, Algorithm)
+    one_of("algorithm.travels", getattr(algorithm, "travels", None), get_args(Travel))
     able("problem", problem, "what is to be learned", "accuracy")
     for name in ("nodes", "test"):
         if not hasattr(problem, name):

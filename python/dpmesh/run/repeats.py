@@ -10,6 +10,7 @@ ledger here adds that up. They are for research.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -19,17 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import able, fail, instance, integer
-from dpmesh.algorithms.base import Algorithm, Exchange
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm
 from dpmesh.keys import A_KEY, Key, Purpose, generator
-from dpmesh.privacy.budget import Ledger
-from dpmesh.privacy.door import drawn_once, kept_by
+from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
-from dpmesh.simulator.exchange import FailingGossip, Gossip
-from dpmesh.simulator.identity import claim, identity
-from dpmesh.simulator.network import Conditions, Network
-from dpmesh.simulator.rounds import only_released
+from dpmesh.run.carriers import Carrier, FailingGossip, Gossip, Instant, Packet, Sent
+from dpmesh.run.channel import Channel
+from dpmesh.run.network import Conditions, Network
+from dpmesh.run.run import Traffic
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
@@ -138,7 +138,6 @@ class Repeats:
             ]
         )
 
-    @drawn_once()
     def simulate(
         self,
         algorithm: Algorithm[StateT, LinearProblem],
@@ -159,21 +158,19 @@ class Repeats:
         at
             Checkpoints, in examples of each node: ascending multiples of the algorithm's batch.
         key
-            Source of the noise, which differs between the runs, and of the failures of the network.
-            As in `dpmesh.simulate`, it serves this call alone, unless it is seeded.
+            Source of the noise, which differs between the runs, and of the failures of the network;
+            mixed with fresh bits unless it is seeded, as in `dpmesh.simulate`.
         network
             Delays of messages and absences of nodes, the same in all runs.
 
         Raises
         ------
         ValueError
-            If the topology does not have the nodes of a copy, an argument does not fit, a key from
-            the operating system has served another run, a message travels without a release, or a
-            release is not recorded.
+            If the topology does not have the nodes of a copy, or an argument does not fit.
         """
         instance("key", key, A_KEY, Key)
         able("topology", topology, "a network of dpmesh.topology", "matrix")
-        able("algorithm", algorithm, "an algorithm", "init", "step", "plan", "parameters")
+        instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
         instance("network", network, "a dpmesh.Network or None", Network, NoneType)
         if np.ndim(at) != 1 or not len(at):
             fail("at", "a list of checkpoints, in examples of each node", at)
@@ -182,43 +179,34 @@ class Repeats:
             fail("at", f"at most {each} examples, as many as each node has", list(at))
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
-        gossip: Exchange = Gossip(topology)
+        if not key.is_seeded:
+            key = key.derive(secrets.token_bytes(32))
+        gossip: Carrier = Gossip(topology)
         if network is not None:
             gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
-        exchange, ledger = self.side_by_side(gossip), Ledger(algorithm.plan(at[-1]))
+        ledger = Ledger(algorithm.plan(at[-1]), nodes=self.problem.nodes)
+        channel = Channel(SideBySide(gossip, self.nodes), key, ledger)
         state = algorithm.init(self.problem, key)
-        if not key.is_seeded:
-            claim(key, identity(algorithm, self.problem, topology, network, rounds=2))
         total, losses, used, t = np.zeros((self.nodes, self.runs)), [], 0, 0
         while used < at[-1]:
-            before = algorithm.parameters(state)
-            carried = only_released(exchange, lambda: ledger.admitted)
-            with kept_by(ledger.admit):
-                state, info = algorithm.step(state, t, self.problem, carried, key)
-            ledger.add(*info.releases)
-            if info.records is None:
+            examples = algorithm.examples(t, self.problem)
+            if examples is None:
                 fail("algorithm", "one that uses each example once", algorithm)
-            batch = info.records.shape[1]
-            total += batch * self._losses_on_all(before, info.records)
+            batch = examples.shape[1]
+            total += batch * self._losses_on_all(algorithm.parameters(state), examples)
+            state, received, _ = channel.run(algorithm, state, t, self.problem, key)
+            ledger.end_round()
             used, t = used + batch, t + 1
             if used in at:
                 losses.append(total.T / used)
         if len(losses) != len(at):
             fail("at", f"ascending multiples of {batch}, the examples of a round", list(at))
+        assert received is not None
         return RepeatedRuns(
             losses=np.stack(losses, axis=-1),
             parameters=self._by_run(algorithm.parameters(state)),
-            released=self._by_run(info.received),
+            released=self._by_run(received),
         )
-
-    def side_by_side(self, exchange: Exchange) -> Exchange:
-        """Return the exchange that treats the copies of a message as one long message."""
-
-        def of_all_copies(round: int, messages: Released) -> Released:
-            long = Released(messages.reshape(self.nodes, -1))
-            return Released(exchange(round, long).reshape(messages.shape))
-
-        return of_all_copies
 
     def _losses_on_all(self, parameters: Floats, records: npt.NDArray[np.int64]) -> Values:
         """Return each node's mean loss on the records of all nodes of its run, (nodes, runs)."""
@@ -229,3 +217,31 @@ class Repeats:
     def _by_run(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return rows of all copies' nodes as shape (runs, nodes, ..)."""
         return np.swapaxes(values.reshape(self.nodes, self.runs, -1), 0, 1)
+
+
+class SideBySide(Instant):
+    """Carries the copies of a message as one long message.
+
+    Parameters
+    ----------
+    carrier
+        How the messages of one copy travel.
+    nodes
+        Nodes of a copy.
+    """
+
+    def __init__(self, carrier: Carrier, nodes: int) -> None:
+        self._carrier, self._nodes = carrier, nodes
+
+    def carry(self, round: int, packet: Packet) -> Released:
+        """Return what the nodes of all copies receive, shape (nodes * copies, dim)."""
+        messages = packet.values
+        assert messages is not None
+        long = Packet(Released(messages.reshape(self._nodes, -1)))
+        arrived = self._carrier.carry(round, long)
+        assert arrived is not None
+        return Released(arrived.reshape(messages.shape))
+
+    def traffic(self, round: int, sent: Sent) -> Traffic:
+        """Return nothing: what copies send is not counted."""
+        return Traffic(0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dpmesh.privacy.foreseen import strangers
+from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 
 
@@ -16,7 +16,7 @@ def ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[P
     """
     ended = f"the callback ended the run after {length} rounds without a look at"
     all_rounds = plan.releases
-    if strangers(plan, released.releases):
+    if unplanned(plan, released.releases):
         rest = (release for release in plan.releases if release.round >= rounds)
         all_rounds = (*released.releases, *rest)
     counted = released.with_releases(all_rounds)

@@ -1,0 +1,130 @@
+"""The ledger of a run: what was released so far, and whether the next release may happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.privacy.budget import Budget, OverBudget
+from dpmesh.privacy.foreseen import Foreseen, unplanned
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.shown import rounded_up
+
+
+class Ledger:
+    """The releases of a run, each recorded before its noise is drawn.
+
+    A release belongs to a round, nodes and a batch. Messages of disjoint nodes are parts of one
+    release; when a node sends again under the same release, that is a release of its own.
+
+    With a budget, it admits what an approved plan foresaw, and anything else as long as the budget
+    allows. Stopping when the budget is spent is itself private for pure and for Gaussian releases
+    of all data (Rogers, Roth, Ullman and Vadhan 2016; Smith and Thakurta 2022); the parameters of
+    sampled ones must be chosen beforehand.
+
+    Parameters
+    ----------
+    plan
+        What is planned. It is approved if it keeps the budget.
+    budget
+        None allows everything.
+    nodes
+        Number of nodes.
+    """
+
+    def __init__(self, plan: Plan, budget: Budget | None = None, *, nodes: int = 1) -> None:
+        self._plan, self._budget, self.nodes = plan, budget, nodes
+        self.releases: list[Release] = []
+        """Those of all finished rounds."""
+        self.in_round: list[Release] = []
+        """Those of the round that is not over."""
+        self._sent: list[tuple[Release, npt.NDArray[np.int64]]] = []
+        self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
+        self._as_planned = budget is None or budget.allows(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The releases so far, as a plan that can say what they cost.
+
+        Unplanned ones are assumed to be no more sensitive than they declare. If earlier releases
+        decided on them, as where noise adapts to results, a run could have cost more than this one
+        did: its epsilon is that of the budget.
+        """
+        so_far = self._with(())
+        count = unplanned(self._plan, so_far.releases)
+        if not count:
+            return so_far
+        assumed = (
+            f"{count} of {len(so_far.releases)} releases, which are not in the algorithm's plan, "
+            "are no more sensitive than declared, and neither data nor releases decided on them"
+        )
+        return replace(so_far, assumptions=(*so_far.assumptions, assumed))
+
+    def admit(self, release: Release, nodes: Sequence[int] | npt.NDArray[np.int64] | None) -> None:
+        """Record that some nodes are about to send, in the current round, under a release.
+
+        Parameters
+        ----------
+        release
+            What is public of it.
+        nodes
+            The nodes that send; None for all.
+
+        Raises
+        ------
+        OverBudget
+            A `ValueError`, if the budget has no room for it; it is then not recorded.
+        """
+        if not self._is_another(release, nodes):
+            return
+        if not self._allows(release):
+            assert self._budget is not None
+            cost = self._budget.cost(self._with((release,))).epsilon
+            raise OverBudget(
+                f"the next release would cost epsilon {rounded_up(cost)}, more than the budget of "
+                f"{self._budget}"
+            )
+        self.in_round.append(release)
+
+    def end_round(self) -> None:
+        """Add the releases of the current round to those of the finished ones."""
+        if self.in_round:
+            self.restore(self.in_round)
+            self.in_round = []
+            self._sent.clear()
+
+    def restore(self, releases: Iterable[Release]) -> None:
+        """Add the releases of finished rounds, such as those before a checkpoint."""
+        kept = tuple(releases)
+        self.releases += kept
+        if self._budget is not None and self._as_planned:
+            self._as_planned = self._left.holds(kept)
+            self._left.take(kept)
+
+    def _is_another(
+        self, release: Release, nodes: Sequence[int] | npt.NDArray[np.int64] | None
+    ) -> bool:
+        """Whether this is no further part of a release that other nodes began."""
+        for begun, times in self._sent:
+            if begun == release:
+                break
+        else:
+            times = np.zeros(self.nodes, np.int64)
+            self._sent.append((release, times))
+        before = times.max()
+        times[slice(None) if nodes is None else nodes] += 1
+        return bool(times.max() > before)
+
+    def _allows(self, release: Release) -> bool:
+        if self._budget is None:
+            return True
+        if self._as_planned and self._left.holds((*self.in_round, release)):
+            return True  # part of a plan that keeps the budget
+        return self._budget.allows(self._with((release,)))
+
+    def _with(self, releases: Iterable[Release]) -> Plan:
+        return self._plan.with_releases((*self.releases, *self.in_round, *releases))

@@ -1,0 +1,136 @@
+"""The public record of what leaves the nodes: by which mechanism, how sensitive, of whose data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmesh._validate import fail, instance, integer
+from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling, sampling_of
+from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What nodes release in one round, known before the run from public numbers alone.
+
+    Parameters
+    ----------
+    round
+        The round, from 0.
+    mechanism
+        What adds the noise. Values of sensitivity 0 are released as they are, by `NoNoise`.
+    sensitivity
+        How far one neighbouring dataset moves the values, given all earlier releases.
+    batch
+        Which of each node's disjoint batches of records the values depend on, given all earlier
+        releases; None if on all of them. Releases of different batches compose in parallel.
+    sampling
+        How the units that the values depend on were drawn; None if all of them took part.
+    nodes
+        The nodes, from 0, whose data the values depend on; None for all. Nodes whose noise or
+        sensitivity differ in a round have a release each.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is not one or more distinct integers of at least 0, or another argument has the
+        wrong type.
+    """
+
+    round: int
+    mechanism: Mechanism
+    sensitivity: Sensitivity
+    _: KW_ONLY
+    batch: int | None = None
+    sampling: Sampling | None = None
+    nodes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self._keep("round", integer("round", self.round))
+        instance("mechanism", self.mechanism, "a mechanism, such as Gaussian(1.0)", Mechanism)
+        instance("sensitivity", self.sensitivity, A_SENSITIVITY, Sensitivity)
+        if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
+            object.__setattr__(self, "mechanism", NoNoise())
+        if self.batch is not None:
+            self._keep("batch", integer("batch", self.batch))
+        if type(self.sampling) not in (PoissonSampling, FixedSizeSampling, NoneType):
+            fail("sampling", "PoissonSampling or FixedSizeSampling", repr(self.sampling))
+        if self.nodes is None:
+            return
+        nodes = np.asarray(self.nodes)
+        whole = nodes.ndim == 1 and nodes.size > 0 and nodes.dtype.kind in "iu"
+        if not whole or nodes.min() < 0 or len(set(nodes.tolist())) < nodes.size:
+            fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
+        if type(self.nodes) is not tuple:
+            object.__setattr__(self, "nodes", tuple(nodes.tolist()))
+
+    def _keep(self, name: str, value: float) -> None:
+        """Convert a numpy scalar field to a Python number."""
+        if value is not getattr(self, name):
+            object.__setattr__(self, name, value)
+
+    @property
+    def name(self) -> str:
+        """Distribution of the noise, real-valued or on a grid; ``"none"`` if there is none."""
+        return self.mechanism.name
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Scale of the noise over the sensitivity in the mechanism's own norm; 0 without noise.
+
+        For Laplace noise this is scale / L1 sensitivity (so 1 / epsilon), for Gaussian noise
+        standard deviation / L2 sensitivity.
+        """
+        return self.mechanism.noise_multiplier
+
+    @property
+    def event(self) -> DpEvent:
+        """The release as an event of the dp-accounting library, see `Mechanism.event`."""
+        import dp_accounting
+
+        if self.sensitivity.bound == 0:
+            return dp_accounting.NoOpDpEvent()
+        event = self.mechanism.event
+        return event if self.sampling is None else self.sampling.event(event)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types that JSON can hold."""
+        mechanism = self.mechanism
+        return {
+            "round": self.round,
+            "mechanism": self.name,
+            "noise_multiplier": self.noise_multiplier,
+            "clipping_norm": mechanism.clipping_norm,
+            "grid": mechanism.grid,
+            "sensitivity": asdict(self.sensitivity),
+            "batch": self.batch,
+            "sampling": None if self.sampling is None else asdict(self.sampling),
+            "nodes": self.nodes,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Release:
+        """Return the release that `as_dict` gave."""
+        sampling, nodes = fields["sampling"], fields["nodes"]
+        return cls(
+            fields["round"],
+            mechanism_named(
+                fields["mechanism"],
+                fields["noise_multiplier"],
+                clipping_norm=fields.get("clipping_norm"),
+                grid=fields.get("grid"),
+            ),
+            Sensitivity(**fields["sensitivity"]),
+            batch=fields["batch"],
+            sampling=None if sampling is None else sampling_of(sampling),
+            nodes=None if nodes is None else tuple(nodes),
+        )

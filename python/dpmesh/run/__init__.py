@@ -1,0 +1,33 @@
+"""Running an algorithm on one machine: the round loop, history, traffic, reports."""
+
+from dpmesh.run.carriers import Broadcast, Carrier, Gossip
+from dpmesh.run.channel import Channel
+from dpmesh.run.engine import Engine, OneProcess, Share
+from dpmesh.run.history import History, Record
+from dpmesh.run.loop import simulate
+from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
+from dpmesh.run.repeats import RepeatedRuns, Repeats
+from dpmesh.run.rounds import StopRun
+from dpmesh.run.run import Run, Traffic
+
+__all__ = [
+    "Broadcast",
+    "Carrier",
+    "Channel",
+    "Engine",
+    "Exponential",
+    "Gossip",
+    "History",
+    "LogNormal",
+    "Network",
+    "OneProcess",
+    "Record",
+    "RepeatedRuns",
+    "Repeats",
+    "Run",
+    "Share",
+    "StopRun",
+    "Traffic",
+    "Uniform",
+    "simulate",
+]

@@ -1,0 +1,267 @@
+"""The only way out of a node: what a round yields is released, recorded and carried here."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._arrays import read_only
+from dpmesh._ragged import Indices
+from dpmesh._validate import fail
+from dpmesh.algorithms.base import AnyAlgorithm, Message, Relay
+from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.privacy.compression import Compressed, Compressor
+from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.run.carriers import Carrier, Packet, Sent
+
+AGAIN = 2**16
+"""Added to the purpose of a stream for each earlier message of a row in the same round."""
+
+
+class Passage(NamedTuple):
+    """One release as an audit sees it, in units of its message: before and after the noise.
+
+    `values` are those that travel, after their compression if there is one.
+    """
+
+    release: Release
+    noise_scale: float
+    inside: Sensitive
+    noisy: Released
+    values: Released
+
+
+Watcher: TypeAlias = Callable[[Passage], Released]
+"""Sees every release of a run that is audited; what it returns travels instead."""
+
+
+class Step(NamedTuple):
+    """A finished round: the next state, what arrived last, and what was sent."""
+
+    state: Any
+    received: Released | None
+    sent: Sent
+
+
+class Channel:
+    """Drives the rounds of an algorithm: releases, records and carries what they yield.
+
+    Each row of each message has noise of its own, from the stream of (key, purpose, round, row): a
+    row that sends again in a round draws under another purpose.
+
+    Parameters
+    ----------
+    carrier
+        How messages travel.
+    key
+        Where noise and a compressor's coins come from; row r draws as row r of this key.
+    ledger
+        Records releases before their noise is drawn, and may refuse them.
+    nodes
+        The numbers of the nodes whose rows are here; None for all.
+    watcher
+        Of an audit; None outside of one.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        key: Key,
+        ledger: Ledger,
+        *,
+        nodes: Indices | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.carrier, self.ledger = carrier, ledger
+        self._key, self._nodes, self._watcher = key, nodes, watcher
+        self._times = np.zeros(0, np.int64)
+        """How many messages of the current round each row was in."""
+        self._packet = Packet(None)
+        """What a `Relay` would carry."""
+        self._received: Released | None = None
+        self._bits: int | npt.NDArray[np.int64] = 0
+        self._count = 0
+
+    def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key) -> Step:
+        """Run round t of an algorithm.
+
+        Raises
+        ------
+        OverBudget
+            If the budget has no room for a release; neither it nor a later one leaves.
+        ValueError
+            If the round yields anything but messages, or a message does not fit its release.
+        """
+        self._times[:] = 0
+        self._received, self._bits, self._count = None, 0, 0
+        requests = algorithm.round(state, t, problem, key)
+        if not isinstance(requests, Generator):
+            wanted = "one whose round is a generator, which yields messages"
+            fail("algorithm", wanted, f"{type(algorithm).__name__} with {reprlib.repr(requests)}")
+        answer = None
+        while True:
+            try:
+                request = requests.send(answer)
+            except StopIteration as end:
+                return Step(end.value, self._received, Sent(self._bits, self._count))
+            if isinstance(request, Message):
+                answer = self._send(t, request)
+            elif isinstance(request, Relay):
+                answer = self._carry(t, self._packet)
+            else:
+                fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
+
+    def _send(self, t: int, message: Message) -> Released | None:
+        """Release a message and let it travel; return what arrived."""
+        release = message.release
+        releases = (release,) if isinstance(release, Release) else release
+        packet = Packet(None, sender=message.sender)
+        if message.values is not None:
+            packet = self._released(t, message, message.values, releases)
+        if not message.travels:
+            self._packet = packet
+            return packet.values
+        arrived = self._carry(t, packet)
+        if message.values is None and arrived is not None:  # the sender is in another process
+            self._admit(t, message, releases)
+        return arrived
+
+    def _carry(self, t: int, packet: Packet) -> Released | None:
+        if packet.values is not None:
+            self._measure(packet)
+        arrived = self.carrier.carry(t, packet)
+        if arrived is not None:  # a step in place would make private what may be published
+            self._received = arrived = Released(read_only(arrived))
+        self._packet = Packet(arrived)
+        return arrived
+
+    def _released(
+        self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
+    ) -> Packet:
+        """Record and release the rows of a message."""
+        rows, unit = message.rows, message.unit
+        if getattr(values, "ndim", None) != 2 or (rows is not None and len(rows) != len(values)):
+            fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
+        self._admit(t, message, releases)
+        again = AGAIN * self._earlier(rows, len(values))
+        key = self._key if rows is None else self._key.for_nodes(rows.astype(np.uint32))
+        has_unit = isinstance(unit, np.ndarray) or unit != 1.0
+        inside = Sensitive(values / unit) if has_unit else values
+        stream = key.stream(Purpose.NOISE + again, t)
+        parts = self._parts(message, releases, len(values))
+        if parts is None:
+            (one,) = releases
+            out = one.mechanism.release(inside, one.sensitivity, stream)
+        else:
+            out = Released(np.empty_like(inside))
+            for release, some in parts:
+                noise = stream.for_nodes(some.astype(np.uint32))
+                private = Sensitive(inside[some])
+                out[some] = release.mechanism.release(private, release.sensitivity, noise)
+        noisy, compressed = out, None
+        if message.compressor is not None:
+            coins = key.stream(Purpose.QUANTIZE + again, t)
+            compressed = _compressed(message.compressor, Released(out * unit), coins)
+            out = Released(compressed.values / unit) if has_unit else Released(compressed.values)
+        if self._watcher is not None:
+            out = self._watched(releases, parts, inside, noisy, out)
+        if has_unit:
+            out = Released(read_only(out * unit))
+        return self._packed(message, out, compressed)
+
+    def _parts(
+        self, message: Message, releases: tuple[Release, ...], count: int
+    ) -> list[tuple[Release, Indices]] | None:
+        """Return the rows of each release; None if there is one release of all rows."""
+        if message.sender is not None or (len(releases) == 1 and releases[0].nodes is None):
+            if len(releases) != 1:
+                fail("release", "one for each message", f"{len(releases)}")
+            return None
+        here = np.arange(count) if self._nodes is None else self._nodes
+        parts = [
+            (release, np.flatnonzero(np.isin(here, release.nodes or ()))) for release in releases
+        ]
+        found = np.concatenate([some for _, some in parts])
+        if not np.array_equal(np.sort(found), np.arange(count)):
+            fail("release", "releases that name each node of the message once", releases)
+        return [(release, some) for release, some in parts if len(some)]
+
+    def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
+        """Ask the ledger for the releases of a message, which it records."""
+        sender = message.sender
+        if sender is not None and not 0 <= sender < self.ledger.nodes:
+            fail("sender", f"a node below {self.ledger.nodes}", sender)
+        for release in releases:
+            if release.round != t:
+                fail("release", f"one of round {t}", f"one of round {release.round}")
+            self.ledger.admit(release, release.nodes if sender is None else (sender,))
+
+    def _earlier(self, rows: Indices | None, count: int) -> int:
+        """Return in how many messages of the round one of these rows was, and count this one."""
+        last = count if rows is None else int(rows.max()) + 1
+        if last > len(self._times):
+            self._times = np.concatenate([self._times, np.zeros(last - len(self._times), np.int64)])
+        which = slice(count) if rows is None else rows
+        earlier = int(self._times[which].max())
+        self._times[which] = earlier + 1
+        return earlier
+
+    def _watched(
+        self,
+        releases: tuple[Release, ...],
+        parts: list[tuple[Release, Indices]] | None,
+        inside: Sensitive,
+        noisy: Released,
+        values: Released,
+    ) -> Released:
+        """Show the releases of a message to the watcher; return what travels instead."""
+        assert self._watcher is not None
+        out = values.copy()
+        for release, some in parts or [(releases[0], np.arange(len(values)))]:
+            mechanism, sensitivity = release.mechanism, release.sensitivity
+            scale = mechanism.noise_scale(sensitivity, values.shape[1])
+            before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
+            passage = Passage(
+                release, scale, before, Released(noisy[some]), Released(values[some])
+            )
+            out[some] = self._watcher(passage)
+        return Released(read_only(out))
+
+    def _packed(self, message: Message, out: Released, compressed: Compressed | None) -> Packet:
+        """Return what travels of a message."""
+        copies = message.copies
+        if message.sender is not None:
+            copies = len(out)
+        if message.among is not None and message.rows is not None:
+            whole = np.full((message.among, out.shape[1]), np.nan, out.dtype)
+            whole[message.rows % message.among] = out
+            out = Released(whole)
+        return Packet(out, compressed, message.sender, copies)
+
+    def _measure(self, packet: Packet) -> None:
+        """Count the bits of a packet, and the messages that it makes."""
+        assert packet.values is not None
+        values, compressed, copies = packet.values, packet.compressed, packet.copies
+        bits = 8 * values.itemsize * values.shape[1] if compressed is None else compressed.bits
+        if copies is None:
+            self._bits, self._count = self._bits + bits, self._count + 1
+        else:
+            self._bits = self._bits + copies * int(np.mean(bits))
+            self._count += copies
+
+
+def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:
+    """Return what receivers decode, and the length of each message in bits."""
+    compressed = compressor.compress(values, coins)
+    if not kernels.all_finite(compressed.values):
+        kind = compressed.values.dtype
+        fail("values", f"numbers whose compression {kind} can hold", "larger ones")
+    return replace(compressed, values=read_only(compressed.values))

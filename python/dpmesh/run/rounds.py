@@ -1,0 +1,128 @@
+"""What happens in a round, and what a run knows after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from dpmesh.privacy.releases import Release
+from dpmesh.run.channel import Channel, Step
+from dpmesh.run.engine import Engine, Share
+from dpmesh.run.history import History, Value
+from dpmesh.run.metrics import After, Before, Metric
+from dpmesh.run.run import Traffic
+
+Callback: TypeAlias = Callable[[int, dict[str, Any]], None]
+"""``callback(round, values)``: each value a number, or an array of one for each node."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Where a run is: everything that its rounds change.
+
+    Parameters
+    ----------
+    state
+        The algorithm's.
+    received
+        What may be published after the last round; None before the first one.
+    rounds
+        How many are done.
+    history, ledger, traffic
+        As in `Run`.
+    metrics, carrier
+        What each metric and the carrier remember; see `Rounds.remembered`.
+    """
+
+    state: Any
+    received: Any = None
+    rounds: int = 0
+    history: History = field(default_factory=History)
+    ledger: list[Release] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=lambda: Traffic(0, 0))
+    metrics: list[Any] = field(default_factory=list)
+    carrier: Any = None
+
+
+class StopRun(Exception):  # noqa: N818
+    """What a callback raises to end its run, after the round that it was called with."""
+
+
+@dataclass(kw_only=True)
+class Rounds:
+    """One round after another, measured every `every` rounds and in the last."""
+
+    own: Share
+    channel: Channel
+    engine: Engine
+    meters: list[Metric]
+    every: int
+    last: int
+    callback: Callback | None
+    at: Progress
+
+    @property
+    def _watched(self) -> frozenset[str]:
+        return frozenset(name for meter in self.meters for name in meter.watches)
+
+    def attempt(self) -> tuple[Step, Before]:
+        """Run the next round without recording it yet."""
+        own, at = self.own, self.at
+        measured = self._is_measured(at.rounds + 1)
+        before = Before.of(own, at.state, at.rounds, self._watched, measured=measured)
+        return self.channel.run(own.algorithm, at.state, at.rounds, own.problem, own.key), before
+
+    def accept(self, step: Step, before: Before) -> bool:
+        """Record a round that was run by all processes; return whether the callback ends the run."""
+        at, algorithm = self.at, self.own.algorithm
+        at.state = step.state
+        at.received = algorithm.published(step.state, step.received)
+        self.channel.ledger.end_round()
+        at.traffic += self.own.carrier.traffic(at.rounds, step.sent)
+        at.rounds += 1
+        for meter in self.meters:
+            meter.observe(before)
+        return self.is_measured and self._measure(step)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are measurements in the last finished round."""
+        return self._is_measured(self.at.rounds)
+
+    def _is_measured(self, rounds: int) -> bool:
+        return rounds % self.every == 0 or rounds == self.last
+
+    def _measure(self, step: Step) -> bool:
+        at, own = self.at, self.own
+        after = After(own.algorithm.parameters(at.state), at.received, step.sent.bits)
+        values: dict[str, Value] = {}
+        for meter in self.meters:
+            values |= meter.values(after)
+        if own.carrier.seconds is not None:
+            values["seconds"] = own.carrier.seconds
+        sent = self.engine.everyone(at.traffic)
+        if not self.engine.is_root:
+            return False
+        values["megabytes"] = sum(sent[1:], sent[0]).megabytes
+        at.history.add(at.rounds, values)
+        try:
+            if self.callback is not None:
+                self.callback(at.rounds, values)
+        except StopRun:
+            return True
+        return False
+
+    def remembered(self) -> Progress:
+        """Return all that a later process needs to resume from here."""
+        metrics = [meter.memory for meter in self.meters]
+        ledger, carrier = self.channel.ledger.releases, self.own.carrier.memory
+        return replace(self.at, ledger=ledger, metrics=metrics, carrier=carrier)
+
+    def recall(self, progress: Progress) -> None:
+        """Go on from there."""
+        self.at = progress
+        self.channel.ledger.restore(progress.ledger)
+        for meter, memory in zip(self.meters, progress.metrics, strict=True):
+            meter.recall(memory)
+        self.own.carrier.recall(progress.carrier)
