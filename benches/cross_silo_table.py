@@ -21,9 +21,8 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD, suggested_rounds
 from dpmesh.data import Dataset, breast_cancer, digits, unit_norm
-from dpmesh.keys import Key, Purpose
+from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.secure import secure_sum
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -78,15 +77,17 @@ def pooled(problem: dm.LinearProblem) -> dm.LinearProblem:
 
 
 def train(algorithm: CrossSiloSGD, problem: dm.LinearProblem, key: Key) -> float:
-    """Accuracy of the model after all rounds, with real masks."""
-    state = algorithm.init(problem, key)
-    sizes = algorithm.secure_sum(state.w.shape[1])
-    for t in range(algorithm.rounds):
-        sums = algorithm.site_sums(state.w, t, problem, key)
-        state = algorithm.absorb(
-            state, secure_sum(sizes, sums, key.stream(Purpose.NOISE, t)), t, problem
-        )
-    return float(problem.accuracy(algorithm.parameters(state))[0])
+    """Accuracy of the model after all rounds."""
+    run = dm.simulate(
+        algorithm,
+        problem,
+        rounds=algorithm.rounds,
+        key=key,
+        delta=DELTA,
+        metrics=[],
+        progress=False,
+    )
+    return float(problem.accuracy(run.parameters)[0])
 
 
 def descend(
@@ -166,8 +167,8 @@ def rows(problem: dm.LinearProblem, seed: int, step: float, trace: float) -> dic
         found["poisson c=1"].append(train(silo("add_remove", 1, 0.2), problem, key))
         z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(plain.rounds)
         found["central"].append(descend(pooled(problem), plain.rounds, step, 2 * z, rng)[0])
-        noise = plain.noise_multiplier * plain.secure_sum(problem.dim).sensitivity
-        noise *= plain.secure_sum(problem.dim).grid
+        noise = plain.noise_multiplier * plain.secure_sum.sensitivity
+        noise *= plain.secure_sum.grid
         same = descend(pooled(problem), plain.rounds, step, noise, rng)[0]
         found["central, noise of c=0"].append(same)
         found["alone private"].append(_alone(problem, epsilon, step, trace, rng))

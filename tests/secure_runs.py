@@ -15,15 +15,12 @@ from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 
 
-def train(
-    algorithm: CrossSiloSGD, problem: Any, key: Key, *, masks: bool = True
-) -> tuple[Floats, list[Floats]]:
-    """Return the model after all rounds, and the released sums."""
-    state = algorithm.init(problem, key)
-    sizes, released = algorithm.secure_sum(state.w.shape[1]), []
+def train(algorithm: CrossSiloSGD, problem: Any, key: Key) -> tuple[Floats, list[Floats]]:
+    """Return the model after all rounds, and the released sums, under real masks."""
+    state, released = algorithm.init(problem, key), []
     for t in range(algorithm.rounds):
         sums = algorithm.site_sums(state.w, t, problem, key)
-        total = secure_sum(sizes, sums, key.stream(Purpose.NOISE, t), masks=masks)
+        total = secure_sum(algorithm.secure_sum, sums, key.stream(Purpose.NOISE, t))
         released.append(total)
         state = algorithm.absorb(state, total, t, problem)
     return algorithm.parameters(state), released

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -12,20 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from secure_runs import by_class, linear, train
 
+import dpmesh as dm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD, suggested_rounds
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.kernels import row_norms
 from dpmesh.keys import Key
-from dpmesh.privacy.secure import encode
+from dpmesh.privacy.audit import couple
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, encode
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Released
 from dpmesh.problems import LinearProblem
+from dpmesh.run.carriers import Broadcast
 from dpmesh.schedules import InverseSqrt
 
 
 def silo(**changed: Any) -> CrossSiloSGD:
-    public: dict[str, Any] = {"sites": 3, "records": 105, "rounds": 6, "noise_multiplier": 3.0}
+    public: dict[str, Any] = {"dim": 7, "sites": 3, "records": 105, "rounds": 6}
+    public["noise_multiplier"] = 3.0
     return CrossSiloSGD(**{**public, **changed})
 
 
@@ -108,7 +115,7 @@ def test_one_bad_record_moves_a_site_by_at_most_the_sensitivity(bad: float) -> N
     with_it = gradients.copy()
     with_it[7, 0] = bad
     batches = np.array([0, 30, 40]), np.arange(40)
-    public = silo(sites=2, colluding=0, records=40).secure_sum(8)
+    public = silo(sites=2, colluding=0, records=40, dim=8).secure_sum
     sums = [
         encode(public, clipped_gradient_sums(Unclipped(g), np.zeros((1, 8)), batches, 1.0))
         for g in (gradients, with_it)
@@ -146,7 +153,7 @@ def test_a_replaced_record_moves_one_sites_integers_by_at_most_the_sensitivity(
     x[30] *= -5
     neighbour = replace(problem, train=Dataset(x, y))
     algorithm = silo(sampling_rate=rate)
-    public, key = algorithm.secure_sum(7), Key.seeded(seed)
+    public, key = algorithm.secure_sum, Key.seeded(seed)
     w = Released(np.random.default_rng(seed).normal(size=(1, 7)))
     one, other = (encode(public, algorithm.site_sums(w, 3, of, key)) for of in (problem, neighbour))
     moved = row_norms((one - other).astype(float))
@@ -156,7 +163,7 @@ def test_a_replaced_record_moves_one_sites_integers_by_at_most_the_sensitivity(
 
 def test_each_record_is_drawn_by_a_coin_of_its_own_site() -> None:
     problem = linear((400, 300, 500), 3, 0)
-    algorithm = silo(records=1200, sampling_rate=0.25)
+    algorithm = silo(dim=3, records=1200, sampling_rate=0.25)
     everything = problem.everything
     seen = np.zeros((40, 1200), bool)
     for t in range(40):
@@ -166,8 +173,6 @@ def test_each_record_is_drawn_by_a_coin_of_its_own_site() -> None:
         seen[t, records] = True
     assert abs(seen.mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / seen.size)
     assert len(np.unique(seen.sum(axis=1))) > 10  # the size is random
-    alone = silo(sites=1 + 2, records=1200, sampling_rate=0.25)
-    assert algorithm == alone
 
 
 def test_the_divisor_is_public() -> None:
@@ -189,6 +194,47 @@ def test_times_sizes_and_losses_are_not_among_what_is_released() -> None:
     assert all(total.shape == (1, 7) for total in released)
 
 
+def test_a_coupled_run_on_neighbouring_records_keeps_to_the_plan() -> None:
+    problem = linear((20, 35, 50), 7, 3)
+    x = problem.train.features.copy()
+    x[30] *= -1
+    neighbour = replace(problem, train=Dataset(x, problem.train.labels))
+    coupled = couple(silo(), problem, neighbour, Broadcast(), rounds=6, key=Key.seeded(1))
+    assert not coupled.faults
+    assert len(coupled.movements) == 6
+
+
+class RoundsWithoutItsPrice(DistributedDiscreteGaussian):
+    """Planted: claims the sensitivity of the sum before it is rounded."""
+
+    def _distance(self, sensitivity: Any, dim: int) -> float:
+        return float(sensitivity.bound)
+
+
+def test_a_coupled_run_flags_a_sensitivity_without_the_price_of_rounding() -> None:
+    public: dict[str, Any] = {"dim": 400, "sites": 3, "records": 4, "noise_multiplier": 40.0}
+    numbers = SecureSum(grid_steps=2, neighboring_relation="add_remove", **public)
+    near = np.zeros((3, 400))
+    near[0] = (0.5 - 1e-9) * numbers.grid
+    far = near + np.array([[0.05], [0.0], [0.0]])
+    for kind, flagged in ((DistributedDiscreteGaussian, False), (RoundsWithoutItsPrice, True)):
+        mechanism = kind(numbers)
+        one, other = (mechanism.prepared(values) for values in (near, far))
+        allowed = mechanism.noise_scale(Sensitivity(1.0, "l2", "C"), 400) / 40.0
+        assert (row_norms(one - other)[0] > allowed) == flagged
+
+
+def test_a_release_is_kept_in_plain_types() -> None:
+    plan = silo(neighboring_relation="add_remove", sampling_rate=0.5).plan(6)
+    assert Plan.from_dict(json.loads(json.dumps(plan.as_dict()))) == plan
+
+
+def test_dropouts_are_planned_and_paid_for() -> None:
+    algorithm = silo(sites=4, dropouts=1)
+    assert len(algorithm.plan(6).releases) == 7
+    assert algorithm.plan(6).cost(1e-5).epsilon == algorithm.secure_sum.epsilon(1e-5)
+
+
 # Training
 
 
@@ -197,8 +243,10 @@ def test_training_has_the_same_bits_with_and_without_masks(rate: float) -> None:
     algorithm = silo(sampling_rate=rate, momentum=0.5, estimator=LaplacianSmoothing(1.0))
     problem = linear((20, 35, 50), 7, 3, regularization=0.01)
     with_masks, _ = train(algorithm, problem, Key.seeded(2))
-    without, _ = train(algorithm, problem, Key.seeded(2), masks=False)
-    assert with_masks.tobytes() == without.tobytes()
+    run = dm.simulate(algorithm, problem, rounds=6, key=Key.seeded(2), delta=1e-5)
+    assert with_masks.tobytes() == run.parameters.tobytes()
+    assert run.ledger == algorithm.plan(6)
+    assert run.privacy.epsilon == pytest.approx(algorithm.secure_sum.epsilon(1e-5))
 
 
 def test_steps_are_those_of_the_docstring() -> None:
@@ -217,7 +265,7 @@ def test_steps_are_those_of_the_docstring() -> None:
 
 def test_without_noise_to_speak_of_it_learns_as_gradient_descent() -> None:
     problem = linear((20, 35, 50), 3, 3)
-    algorithm = silo(noise_multiplier=0.01, rounds=50, step_size=1.0, averaged=0.0)
+    algorithm = silo(dim=3, noise_multiplier=0.01, rounds=50, step_size=1.0, averaged=0.0)
     model, _ = train(algorithm, problem, Key.seeded(2))
     w = np.zeros((1, 3))
     for _ in range(50):
@@ -245,9 +293,10 @@ def test_two_class_sites_learn_all_classes_at_a_small_epsilon() -> None:
         step_size=2.0,
     )
     assert rounds == 61
-    assert algorithm.secure_sum(problem.dim).epsilon(1e-5) <= 1.0
-    model, _ = train(algorithm, problem, Key.seeded(9), masks=False)
-    assert problem.accuracy(model)[0] > 0.6
+    assert algorithm.secure_sum.epsilon(1e-5) <= 1.0
+    run = dm.simulate(algorithm, problem, rounds=rounds, key=Key.seeded(9), delta=1e-5, metrics=[])
+    assert run.privacy.epsilon <= 1.0
+    assert problem.accuracy(run.parameters)[0] > 0.6
 
 
 # Budgets
@@ -263,7 +312,7 @@ def test_a_budget_is_kept_and_sampling_needs_less_noise() -> None:
     assert sampled < full / 5
     assert replaced == pytest.approx(full)  # no amplification is claimed for it
     for algorithm in noises:
-        assert algorithm.secure_sum(7).epsilon(1e-5) <= 2.0
+        assert algorithm.secure_sum.epsilon(1e-5) <= 2.0
 
 
 def test_more_colluding_sites_and_dropouts_cost_more_noise_in_each_share() -> None:
@@ -271,7 +320,7 @@ def test_more_colluding_sites_and_dropouts_cost_more_noise_in_each_share() -> No
         algorithm = CrossSiloSGD.for_budget(
             epsilon=2.0, delta=1e-5, dim=7, sites=6, records=500, rounds=20, **more
         )
-        return algorithm.secure_sum(7).share
+        return algorithm.secure_sum.share
 
     assert share(colluding=0) < share(colluding=1) < share(colluding=3)
     assert share() < share(dropouts=1) < share(dropouts=3)
@@ -303,6 +352,10 @@ def test_local_steps_are_not_offered() -> None:
 
 def test_problems_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="records of 3 sites"):
-        silo().init(linear((5, 6), 3, 1), Key.seeded(1))
+        silo(dim=3).init(linear((5, 6), 3, 1), Key.seeded(1))
     with pytest.raises(ValueError, match="at most 30 records at each site"):
-        silo(records_per_site=30).init(linear((5, 60, 7), 3, 1), Key.seeded(1))
+        silo(dim=3, records_per_site=30).init(linear((5, 60, 7), 3, 1), Key.seeded(1))
+    with pytest.raises(ValueError, match="a model of length 7"):
+        silo().init(linear((5, 6, 7), 3, 1), Key.seeded(1))
+    with pytest.raises(ValueError, match="rounds: wanted at most 6"):
+        silo().plan(7)

@@ -42,12 +42,19 @@ class Parties:
     """Four sites with records of their own, in files of one folder."""
 
     def __init__(self, folder: Path, dim: int = 40, **changed: Any) -> None:
-        public = {"sites": 4, "records": 145, "rounds": 3, "dropouts": 1, "noise_multiplier": 9.0}
+        public = {
+            "dim": dim,
+            "sites": 4,
+            "records": 145,
+            "rounds": 3,
+            "dropouts": 1,
+            "noise_multiplier": 9.0,
+        }
         self.algorithm = CrossSiloSGD(**{**public, **changed})
         self.problem = linear(COUNTS, dim, 3)
         self.keys = [SigningKey.generate() for _ in COUNTS]
         self.contract = Contract(
-            numbers=self.algorithm.secure_sum(dim),
+            numbers=self.algorithm.secure_sum,
             model="logistic regression",
             site_keys=tuple(key.public for key in self.keys),
         )

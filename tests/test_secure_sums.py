@@ -15,6 +15,7 @@ from scipy import stats
 from dpmesh.kernels import discrete_gaussian, get_threads, row_norms, set_threads
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import (
+    DistributedDiscreteGaussian,
     SecureSum,
     answer,
     calibrated_sum,
@@ -32,6 +33,7 @@ from dpmesh.privacy.secure.masks import (
     unpack_words,
 )
 from dpmesh.privacy.secure.sums import pair_secrets
+from dpmesh.privacy.sensitivity import Sensitivity
 
 BITS = st.sampled_from([8, 21, 31, 32, 33, 63, 64])
 ONE_IN_A_MILLION = 1e-6  # how often a test of uniformity fails a uniform sequence
@@ -133,7 +135,8 @@ def test_the_sum_has_the_same_bits_with_and_without_masks_and_on_any_threads() -
     public = numbers(dim=3000, sites=7)
     sums = np.random.default_rng(0).normal(size=(7, 3000))
     stream = Key.seeded(3).stream(1, 5)
-    want = secure_sum(public, sums, stream, masks=False)
+    without = DistributedDiscreteGaussian(public)
+    want = without.release(sums, Sensitivity(2.0, "l2", "2 C"), stream)
     before = get_threads()
     try:
         for threads in (1, 8):

@@ -16,11 +16,13 @@ all of them, so that it protects a site, not a record (`FederatedLearning` offer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from math import sqrt
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged
@@ -33,11 +35,16 @@ from dpmesh._validate import (
     positive,
     probability,
 )
+from dpmesh.algorithms.base import Algorithm, Message, Round, initial_parameters
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.secure import SecureSum, calibrated_sum
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sampling import PoissonSampling
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, calibrated_sum
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -71,11 +78,13 @@ class CrossSiloState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossSiloSGD:
+class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     """Distributed DP-SGD over the records of several sites, which trust neither server nor sites.
 
     Parameters
     ----------
+    dim
+        Length of the model, d.
     sites
         Their number, n.
     records
@@ -109,11 +118,14 @@ class CrossSiloSGD:
 
     Guarantee
     ---------
-    All models of a run have the epsilon and delta of `privacy` for one record of one site, against
+    All models of a run have the epsilon and delta of `plan` for one record of one site, against
     the server together with `colluding` sites, and against each of these sites alone. The sites run
     this code; the cryptography of masks is as assumed. Times, batch sizes and losses are not sent.
     """
 
+    travels = "server"
+
+    dim: int
     sites: int
     records: int
     rounds: int
@@ -138,21 +150,17 @@ class CrossSiloSGD:
         probability("averaged", self.averaged, one=False)
         if isinstance(self.estimator, type) or not callable(self.estimator):
             fail("estimator", "an estimator, such as Identity()", repr(self.estimator))
-        self.secure_sum(1)  # checks the other numbers
+        _ = self.secure_sum  # checks the other numbers
 
     @classmethod
-    def for_budget(
-        cls, *, epsilon: float, delta: float, dim: int, rounds: int, **public: Any
-    ) -> CrossSiloSGD:
+    def for_budget(cls, *, epsilon: float, delta: float, **public: Any) -> CrossSiloSGD:
         """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
 
         Parameters
         ----------
         epsilon, delta
             The budget; see `SecureSum.epsilon`.
-        dim
-            Length of the model.
-        rounds, public
+        public
             The other parameters of `CrossSiloSGD`.
 
         Raises
@@ -160,30 +168,66 @@ class CrossSiloSGD:
         ValueError
             If a number is out of its range, or no noise keeps the budget.
         """
-        trial = cls(noise_multiplier=1.0, rounds=rounds, **public)
-        calibrated = calibrated_sum(
-            epsilon=epsilon, delta=delta, **trial._sum_of(dim), rounds=rounds
-        )
-        return cls(noise_multiplier=calibrated.noise_multiplier, rounds=rounds, **public)
+        trial = cls(noise_multiplier=1.0, **public)
+        sums = calibrated_sum(epsilon=epsilon, delta=delta, **trial._public_numbers())
+        return cls(noise_multiplier=sums.noise_multiplier, **public)
 
-    def secure_sum(self, dim: int) -> SecureSum:
-        """Return the public numbers of the sums of a model of length `dim`."""
-        return SecureSum(
-            noise_multiplier=self.noise_multiplier, rounds=self.rounds, **self._sum_of(dim)
-        )
+    @cached_property
+    def secure_sum(self) -> SecureSum:
+        """The public numbers of the sums: grid, shares of noise, bits of the modulus."""
+        return SecureSum(noise_multiplier=self.noise_multiplier, **self._public_numbers())
 
-    def _sum_of(self, dim: int) -> dict[str, Any]:
+    def _public_numbers(self) -> dict[str, Any]:
+        """Return the fields that secure sums have, too, but for the noise."""
+        own = {field.name for field in fields(self)} - {"noise_multiplier"}
         return {
-            "dim": dim,
-            "sites": self.sites,
-            "records": self.records,
-            "clipping_norm": self.clipping_norm,
-            "colluding": self.colluding,
-            "dropouts": self.dropouts,
-            "sampling_rate": self.sampling_rate,
-            "neighboring_relation": self.neighboring_relation,
-            "records_per_site": self.records_per_site,
+            field.name: getattr(self, field.name)
+            for field in fields(SecureSum)
+            if field.name in own
         }
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on beside the proof."""
+        against = (
+            f"the server and {self.colluding} of the sites" if self.colluding else "the server"
+        )
+        return (
+            f"the guarantee is against {against}; if more collude it is weaker",
+            "the sites run this code, and nobody measures how long they take",
+            "X25519, HKDF and AES are as secure as assumed, if sites are on machines of their own",
+        )
+
+    @cached_property
+    def mechanism(self) -> DistributedDiscreteGaussian:
+        """A share of discrete Gaussian noise from each site."""
+        return DistributedDiscreteGaussian(self.secure_sum)
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """How far one record moves the sum before it is rounded to the grid."""
+        if self.neighboring_relation == "replace_one":
+            return Sensitivity(2 * self.clipping_norm, "l2", "2 C, one clipped gradient replaced")
+        return Sensitivity(self.clipping_norm, "l2", "C, one clipped gradient added or removed")
+
+    def release_of(self, t: int) -> Release:
+        """Return the noisy sum over all sites: one joint release."""
+        sampling = None
+        if self.sampling_rate < 1 and self.neighboring_relation == "add_remove":
+            sampling = PoissonSampling(self.sampling_rate)
+        return Release(t, self.mechanism, self.sensitivity, sampling=sampling)
+
+    def plan(self, rounds: int) -> Plan:
+        """Return the sums of `rounds` rounds, and one more for each site that may be lost.
+
+        Raises
+        ------
+        ValueError
+            If there are more rounds than the algorithm is made for.
+        """
+        if integer("rounds", rounds, at_least=1) > self.rounds:
+            fail("rounds", f"at most {self.rounds}, for which the algorithm was made", rounds)
+        return super().plan(rounds + self.dropouts)
 
     @property
     def expected_batch(self) -> float:
@@ -202,9 +246,17 @@ class CrossSiloSGD:
         if problem.nodes != self.sites:
             fail("problem", f"records of {self.sites} sites", f"{problem.nodes} nodes")
         self.check_site(problem)
-        w = np.array(problem.initial(key))
+        w = initial_parameters(problem, key, 1)
+        if w.shape[1] != self.dim:
+            fail("problem", f"a model of length {self.dim} (dim)", w.shape[1])
         zeros = Released(np.zeros(w.shape))
         return CrossSiloState(Released(w), zeros, zeros, Released(w.astype(np.float64)), 0)
+
+    def round(self, state: CrossSiloState, t: int, problem: Any, key: Key) -> Round[CrossSiloState]:
+        """Sum clipped gradients at each site, release their sum, step."""
+        sums = self.site_sums(state.w, t, problem, key)
+        total = yield Message(sums, self.release_of(t), copies=2 * self.sites)
+        return self.absorb(state, total, t, problem)
 
     def check_site(self, problem: Any) -> None:
         """Fail unless each site of a problem has records, and not more than the public bound."""
@@ -225,7 +277,7 @@ class CrossSiloSGD:
         self, state: CrossSiloState, total: Released, t: int, problem: Any
     ) -> CrossSiloState:
         """Step along the released sum, shape (1, dim): all of this is post-processing."""
-        sizes = self.secure_sum(total.shape[1])
+        sizes = self.secure_sum
         gradient = total / self.expected_batch
         seen = ReleasedSum(Released(state.total + gradient), t + 1)
         scale = sizes.share * sqrt(sizes.sites) * sizes.grid / self.expected_batch
@@ -238,6 +290,19 @@ class CrossSiloSGD:
         return CrossSiloState(
             Released(w.astype(state.w.dtype)), Released(direction), seen.total, output, averaged
         )
+
+    def published(self, state: CrossSiloState, received: Released) -> Released:
+        """Return the model, which follows from released sums."""
+        return Released(self.parameters(state))
+
+    def losses(
+        self, state: CrossSiloState, t: int, problem: Any, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each site's loss on all of its records; only a simulation can."""
+        losses: npt.NDArray[np.float64] = problem.objective(
+            np.repeat(state.w, self.sites, axis=0), self._all_records(problem)
+        )
+        return losses
 
     def parameters(self, state: CrossSiloState) -> Floats:
         """Return the model, shape (1, dim): the mean over the last rounds."""

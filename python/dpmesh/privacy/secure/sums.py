@@ -117,10 +117,35 @@ def open_sum(sizes: SecureSum, answers: Mapping[int, bytes]) -> Released:
     return Released(decode(sizes, modular_sum(parts, bits))[np.newaxis])
 
 
-def secure_sum(
-    sizes: SecureSum, sums: Sensitive, stream: Stream, *, masks: bool = True
-) -> Released:
-    """Return the noisy sum of all sites' vectors, with all sites in this process.
+def clear_sum(sizes: SecureSum, sums: Sensitive) -> Sensitive:
+    """Return the sum of the sites' rounded vectors without noise, shape (1, dim): private."""
+    if len(sums) != sizes.sites:
+        fail("sums", f"a row for each of {sizes.sites} sites", f"{len(sums)} rows")
+    return Sensitive(decode(sizes, encode(sizes, sums).sum(axis=0))[np.newaxis])
+
+
+def release_sum(sizes: SecureSum, inside: Sensitive, stream: Stream) -> Released:
+    """Return a sum of rounded vectors plus all sites' shares of noise, modulo ``2**bits``.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    inside
+        What `clear_sum` returned.
+    stream
+        The noise's randomness, of this release alone: site i draws from node i.
+    """
+    steps = np.rint(inside / sizes.grid).astype(np.int64)
+    shares = kernels.discrete_gaussian((sizes.sites, sizes.dim), sizes.share, stream)
+    total = modular_sum([(steps[0] + shares.sum(axis=0)).view(np.uint64)], sizes.modulus_bits)
+    return Released(decode(sizes, total)[np.newaxis])
+
+
+def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:
+    """Return the noisy sum of all sites' vectors under real masks, with all sites in this process.
+
+    It has the bits of `DistributedDiscreteGaussian`, which leaves the masks out.
 
     Parameters
     ----------
@@ -131,9 +156,6 @@ def secure_sum(
     stream
         The noise's randomness, of this release alone: row r draws from node r, and pairs of sites
         draw their secrets from nodes that no row has.
-    masks
-        Whether the sites mask what they send, as deployed ones do. The result has the same bits
-        without, in less time.
 
     Raises
     ------
@@ -143,9 +165,6 @@ def secure_sum(
     if len(sums) != sizes.sites:
         fail("sums", f"a row for each of {sizes.sites} sites", f"{len(sums)} rows")
     noisy = with_noise(sizes, encode(sizes, sums), stream)
-    if not masks:
-        bits = sizes.modulus_bits
-        return Released(decode(sizes, modular_sum(noisy.view(np.uint64), bits))[np.newaxis])
     secrets = pair_secrets(stream, sizes.sites)
     return open_sum(
         sizes, {site: answer(sizes, site, noisy[site], secrets[site]) for site in range(len(noisy))}
