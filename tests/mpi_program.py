@@ -12,15 +12,15 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.algorithms.base import Info
+from dpmesh.algorithms import Algorithm, Message
 from dpmesh.keys import Purpose, generator
-from dpmesh.privacy import Laplace, Plan, Sensitivity
+from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Release, Sensitivity
 from dpmesh.privacy.compression import Levels, Quantizer, RandomSparsifier
-from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
 from dpmesh.run import Run
+from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
 
 NODES, ROUNDS = 12, 8
-RICH = tuple(range(0, NODES, 3))
+LARGE = tuple(range(0, NODES, 3))
 """Nodes with two more records."""
 
 ONE = Sensitivity(1.0, "l1", "a test")
@@ -32,50 +32,29 @@ class State:
 
 
 @dataclass(frozen=True)
-class PersonalNoise:
-    """Gossip in which the rich nodes add more noise than the others: a release for each group.
+class PersonalNoise(Algorithm[State, dm.LinearProblem]):
+    """Gossip in which the larger nodes add more noise than the others: a release for each group.
 
-    With `apart`, there is a release for each node instead.
+    With `each`, there is a release for each node instead.
     """
 
-    apart: bool = False
-    rare: bool = False
+    each: bool = False
     compressor: Any = None
     travels = "gossip"
 
-    def groups(self, rich: np.ndarray, t: int) -> list[tuple[float, tuple[int, ...]]]:
-        found = [(3.0, np.flatnonzero(rich)), (1.0, np.flatnonzero(~rich))]
-        if self.rare and t % 2:
-            found = found[1:]
-        if self.apart:
-            nodes = sorted((int(node), z) for z, group in found for node in group)
-            return [(z, (node,)) for node, z in nodes]
-        return [(z, tuple(group.tolist())) for z, group in found if len(group)]
-
-    def plan(self, rounds: int) -> Plan:
-        rich = np.isin(np.arange(NODES), RICH)
-        releases = [
-            Laplace(z).planned(t, ONE, nodes=group)
-            for t in range(rounds)
-            for z, group in self.groups(rich, 0)
-        ]
-        return Plan(tuple(releases), "replace_one", "record")
+    def release_of(self, t: int) -> tuple[Release, ...]:
+        noise = [3.0 if node in LARGE else 1.0 for node in range(NODES)]
+        groups = [(node,) for node in range(NODES)]
+        if not self.each:
+            groups = [LARGE, tuple(node for node in range(NODES) if node not in LARGE)]
+        return tuple(Release(t, Laplace(noise[group[0]]), ONE, nodes=group) for group in groups)
 
     def init(self, problem, key) -> State:
         return State(problem.zeros())
 
-    def step(self, state, round, problem, exchange, key):
-        sent, bits, releases = np.zeros_like(state.w), np.zeros(len(state.w), np.int64), []
-        for z, group in self.groups(problem.records > ROUNDS, round):
-            stream, coins = key.stream(Purpose.NOISE, round), key.stream(Purpose.QUANTIZE, round)
-            rows = state.w[list(group)]
-            door = Laplace(z, compressor=self.compressor)
-            out = door.release(rows, ONE, stream, round=round, nodes=group, coins=coins)
-            sent[list(group)], bits[list(group)] = out.values, out.bits_per_node
-            releases.append(out.release)
-        b = exchange(round, sent)
-        w = b - 0.1 * problem.gradient(b, problem.everything)
-        return State(w), Info(tuple(releases), bits, b)
+    def round(self, state, t, problem, key):
+        b = yield Message(state.w, self.release_of(t), self.compressor)
+        return State(b - 0.1 * problem.gradient(b, problem.everything))
 
     def parameters(self, state: State):
         return state.w
@@ -85,59 +64,50 @@ class PersonalNoise:
 class Overspending(PersonalNoise):
     """After its messages of round 3 it releases more than the budget has room for."""
 
-    def step(self, state, round, problem, exchange, key):
-        state, info = super().step(state, round, problem, exchange, key)
-        if round == 3:
-            Laplace(0.01).release(state.w, ONE, key.stream(1000, round), round=round)
-        return state, info
+    def round(self, state, t, problem, key):
+        state = yield from super().round(state, t, problem, key)
+        if t == 3:
+            yield Message(state.w, Release(t, Laplace(0.01), ONE))
+        return state
 
 
 @dataclass(frozen=True)
 class Resting(PersonalNoise):
     """All nodes start at the same random point, and stay there."""
 
+    def release_of(self, t: int) -> Release:
+        return Release(t, NoNoise(), Sensitivity(0.0, "l2", "a start that knows no data"))
+
     def init(self, problem, key) -> State:
         start = generator(key, Purpose.INIT).normal(size=(1, problem.dim))
         return State(np.repeat(start, problem.nodes, axis=0))
 
-    def step(self, state, round, problem, exchange, key):
-        return state, Info((), 0, np.zeros_like(state.w))
+    def round(self, state, t, problem, key):
+        yield Message(state.w, self.release_of(t))
+        return state
 
 
 @dataclass(frozen=True)
 class OneLearns(Resting):
-    """Only one node has losses, so that most ranks have none."""
+    """Only one node has losses."""
 
-    def step(self, state, round, problem, exchange, key):
+    def losses(self, state, t, problem, key):
         slopes = problem.gradient(problem.zeros(), problem.everything)[:, 0]
-        learns = slopes > 0.15
-        losses = (lambda: slopes[learns]) if learns.any() else None
-        return state, Info((), 0, np.zeros_like(state.w), losses)
-
-
-@dataclass(frozen=True)
-class SomeTellRecords(Resting):
-    """All ranks but the first tell which records they used."""
-
-    radius: float = 1.0
-
-    def step(self, state, round, problem, exchange, key):
-        from mpi4py import MPI
-
-        state, info = super().step(state, round, problem, exchange, key)
-        records = problem.everything[1][:, np.newaxis] if MPI.COMM_WORLD.rank else None
-        return state, replace(info, records=records)
+        return slopes[slopes > 0.15]
 
 
 @dataclass(frozen=True)
 class LessNoiseElsewhere(dm.GradientDescent):
-    """All ranks but the first add less noise than planned, as it may be for their own nodes."""
+    """From round 2 on, all ranks but the first add less noise than planned."""
 
-    def step(self, state, round, problem, exchange, key):
+    def release_of(self, t: int) -> Release:
         from mpi4py import MPI
 
-        less = replace(self, noise_multiplier=1.0) if MPI.COMM_WORLD.rank else self
-        return dm.GradientDescent.step(less, state, round, problem, exchange, key)
+        planned = super().release_of(t)
+        return planned if MPI.COMM_WORLD.rank == 0 else replace(planned, mechanism=Gaussian(1.0))
+
+    def plan(self, rounds: int) -> Plan:
+        return dm.GradientDescent(self.records, self.noise_multiplier).plan(rounds)
 
 
 @dataclass(frozen=True)
@@ -146,50 +116,44 @@ class Failing(dm.OnlineLearning):
 
     how: str = "value"
 
-    def step(self, state, round, problem, exchange, key):
+    def round(self, state, t, problem, key):
         import os
         import signal
 
         from mpi4py import MPI
 
-        here = MPI.COMM_WORLD.rank == 1 and round == 5
+        here = MPI.COMM_WORLD.rank == 1 and t == 5
         if here and self.how == "value":
             state = type(state)(np.full_like(state.w, np.nan))
-        if here and self.how == "twice":
-            self.emit(state, round, key)
         if here and self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if here and self.how == "terminated":
             os.kill(os.getpid(), signal.SIGTERM)
-        result = super().step(state, round, problem, exchange, key)
+        state = yield from super().round(state, t, problem, key)
         if here and self.how == "after":
-            raise ArithmeticError("the step went wrong")
-        return result
+            raise ArithmeticError("the round went wrong")
+        return state
 
 
 class FailingToken(dm.WithoutReplacement):
-    """On rank 1 something goes wrong in round 5, of which a file tells whose turns there were."""
+    """On rank 1 something goes wrong in round 5."""
 
-    def update_global(self, state, t, problem, turns, actions, batches, exchange, key):
+    def round(self, state, t, problem, key):
         from mpi4py import MPI
 
-        rank, ranks = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-        if t == 5 and ranks > 1:
-            with (Path(sys.argv[2]) / "turns").open("a") as file:
-                file.write(f"{rank}\n")
-        if t == 5 and rank == 1:
+        if t == 5 and MPI.COMM_WORLD.rank == 1:
             state = replace(state, local=np.full_like(state.local, np.nan))
-        return super().update_global(state, t, problem, turns, actions, batches, exchange, key)
+        return (yield from super().round(state, t, problem, key))
 
 
 def make(network: str) -> tuple[dm.LinearProblem, topology.Topology]:
     rng = np.random.default_rng(3)
-    extra = 2 * len(RICH)
+    extra = 2 * len(LARGE)
     x = rng.normal(size=(NODES * ROUNDS + extra, 5))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     train = dm.Dataset(x, np.where(rng.random(len(x)) < 0.5, -1, 1), "synthetic")
     parts = [*np.arange(NODES * ROUNDS).reshape(ROUNDS, NODES).T]
-    for place, node in enumerate(RICH):
+    for place, node in enumerate(LARGE):
         more = NODES * ROUNDS + 2 * place + np.arange(2)
         parts[node] = np.concatenate([parts[node], more])
     problem = dm.LinearProblem(train, tuple(parts), "logistic", test=train, feature_norm=1.0)
@@ -227,25 +191,25 @@ ALGORITHMS = {
     "sparse": quantized(compressor=RandomSparsifier(0.3)),
     "discrete": quantized(grid=2.0**-12),
     "groups": PersonalNoise(),
-    "apart": PersonalNoise(apart=True),
-    "rare": PersonalNoise(rare=True),
+    "each": PersonalNoise(each=True),
     "packed": PersonalNoise(compressor=Quantizer(0.1)),
-    "overspending": Overspending(apart=True),
+    "overspending": Overspending(each=True),
     "one learns": OneLearns(),
     "resting": Resting(),
-    "some tell records": SomeTellRecords(),
     "less noise elsewhere": LessNoiseElsewhere(ROUNDS, 10.0),
     "ended": dm.OnlineLearning(epsilon=2.0),
     "tracker down": dm.OnlineLearning(epsilon=2.0),
     "own keys": dm.OnlineLearning(epsilon=2.0),
     "own keys again": dm.OnlineLearning(epsilon=2.0),
     "own keys dealt anew": dm.OnlineLearning(epsilon=2.0),
+    "with replacement": dm.WithReplacement(NODES, ROUNDS, 2.0, batch_size=2, visits=2),
+    "another epsilon": dm.OnlineLearning(epsilon=2.0),
+    "more rounds": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),
     "learned": token(dm.controllers.DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
     "token value": token(dm.controllers.AlwaysGlobal(), FailingToken),
     "value": Failing(epsilon=2.0),
     "after": Failing(epsilon=2.0, how="after"),
-    "twice": Failing(epsilon=2.0, how="twice"),
     "killed": Failing(epsilon=2.0, how="killed"),
     "terminated": Failing(epsilon=2.0, how="terminated"),
 }
@@ -257,12 +221,14 @@ def run(name: str, network: str, **options) -> Run:
     options = {"key": dm.Key.seeded(1), "every": 3, "delta": 1e-5, **options}
     if name == "overspending":
         options["budget"] = dm.privacy.Budget(ROUNDS)
+    if name == "with replacement":  # all nodes have as many records
+        parts = [part[:ROUNDS] for part in problem.partition]
+        problem = replace(problem, partition=tuple(parts))
     return dm.simulate(
         algorithm,
         problem,
         None if algorithm.travels == "token" else graph,
-        rounds=ROUNDS,
-        **options,
+        **{"rounds": ROUNDS, **options},
     )
 
 
@@ -302,11 +268,17 @@ def main(network: str, folder: str, *names: str) -> None:
             options = {"key": None}
         elif name.startswith("own keys"):
             options = own_keys(folder, again=name.endswith("again"))
+        elif name == "another epsilon":
+            ALGORITHMS[name] = dm.OnlineLearning(epsilon=2.0 + engine.communicator.rank)
+            options = {}
+        elif name == "more rounds":
+            options = {"rounds": ROUNDS - engine.communicator.rank}
         else:
             options = {"checkpoint": own / "checkpoint", "checkpoint_every": 2}
             options["callback"] = {"ended": end, "tracker down": fail}.get(name)
         result = run(name, network, engine=engine, **options)
-        assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
+        if name != "with replacement":
+            assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
         sent = engine.sent()
         if engine.is_root:
             result.save(own)

@@ -36,11 +36,11 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import (
+    KNOWN_TO_ALL,
     Algorithm,
     Message,
     Round,
     initial_parameters,
-    known_to_all,
     require_problem,
 )
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
@@ -80,8 +80,8 @@ class WithoutReplacementState:
     """
 
     local: Sensitive
-    released: Released = known_to_all()
-    used: npt.NDArray[np.int64] = known_to_all()
+    released: Released = field(metadata=KNOWN_TO_ALL)
+    used: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
     largest_step: npt.NDArray[np.float64]
     controller: Any
 
@@ -368,7 +368,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
-    def published(self, state: WithoutReplacementState, received: Released) -> Released:
+    def published(self, state: WithoutReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 
@@ -401,9 +401,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             return np.ones_like(largest_step)
         constants = self._constants(problem)
         L, mu = constants.loss_lipschitz, constants.smoothness
-        largest = float(largest_step.max())
-        bound = claims.sensitivity(largest, lipschitz=L, batch_size=self.batch_size, smoothness=mu)
-        return bound * (largest_step / largest)
+        steps, places = np.unique(largest_step, return_inverse=True)
+        settings: Any = {"lipschitz": L, "batch_size": self.batch_size, "smoothness": mu}
+        bounds = np.array([claims.sensitivity(step, **settings) for step in steps.tolist()])
+        return np.asarray(bounds[places].reshape(largest_step.shape), dtype=np.float64)
 
     def _public_losses(self, w_g: Released, problem: LinearProblem) -> Floats | None:
         """Return the global models' losses on public data, shape (K,)."""

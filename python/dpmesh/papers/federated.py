@@ -21,8 +21,8 @@ from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import ExponentialDecay
 from dpmesh.run.carriers import Broadcast
+from dpmesh.schedules import ExponentialDecay
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

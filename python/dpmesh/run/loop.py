@@ -177,7 +177,7 @@ def simulate(
             own=own,
             channel=Channel(own.carrier, own.noise_key, ledger, nodes=own.nodes),
             engine=ranks,
-            meters=meters if ranks.processes == 1 else [OnRoot(ranks, own, meters)],
+            meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
             every=every,
             last=rounds,
             callback=callback if ranks.is_root else None,
@@ -190,8 +190,7 @@ def simulate(
     if ranks.is_root:
         begun = (run.at.rounds, rounds, problem.nodes, algorithm)
         _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
-    loop = _Loop(ranks, run, saved, keeps=saved is not None or budget is not None)
-    why = loop.run_all(progress and ranks.is_root)
+    why = _Loop(ranks, run, saved).run_all(progress and ranks.is_root)
 
     end = gathered(run.remembered(), ranks, own)
     length = f"{end.rounds} of {rounds}"
@@ -212,7 +211,7 @@ def simulate(
         privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
-        released=end.received,
+        released=algorithm.published(end.state, end.received),
     )
 
 
@@ -223,8 +222,6 @@ class _Loop:
     ranks: Engine
     run: Rounds
     saved: Checkpoint | None
-    keeps: bool
-    """Whether the rounds before one that fails count."""
 
     def run_all(self, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
@@ -249,8 +246,6 @@ class _Loop:
 
     def _round(self, interrupt: Interrupt) -> Sign:
         """Run the next round, record it, and save it if that is due; return the signs that hold."""
-        if not self.keeps:
-            self.run.at.received = None  # its memory, as large as the state, serves the round
         rewinds = self.run.own.algorithm.rewinds
         with self.ranks.guard(self._save if rewinds else self._last_checkpoint):
             step, before = self.run.attempt()
