@@ -226,7 +226,8 @@ class Channel:
         """Show the releases of a message to the watcher; return what travels instead."""
         assert self._watcher is not None
         out = values.copy()
-        for release, some in parts or [(releases[0], np.arange(len(values)))]:
+        whole: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
+        for release, some in parts or whole:
             mechanism, sensitivity = release.mechanism, release.sensitivity
             scale = mechanism.noise_scale(sensitivity, values.shape[1])
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))

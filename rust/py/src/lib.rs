@@ -12,6 +12,7 @@ mod convert;
 mod discrete;
 mod draws;
 mod linear;
+mod masking;
 mod mixing;
 mod noise;
 mod projection;
@@ -34,6 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;
+    masking::register(module)?;
     mixing::register(module)?;
     noise::register(module)?;
     projection::register(module)?;
