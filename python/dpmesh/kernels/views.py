@@ -13,15 +13,13 @@ looks for the shifts of the least mu; whatever it returns is a valid bound (docs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh._arrays import FloatArray, unmasked
+from dpmesh._arrays import unmasked
 from dpmesh._core import ViewSystem
 from dpmesh._validate import fail, integer, number
 
@@ -94,8 +92,8 @@ def view_system(
     mixings
         Which messages enter which states. Those of the last round are never used.
     noise
-        Standard deviation of the noise of each message, shape (rounds,) or (rounds, nodes): positive
-        from the first round on in which a record moves a state.
+        Standard deviation of the noise of each message, shape (rounds,) or (rounds, nodes):
+        positive from the first round on in which a record moves a state.
     fresh
         How far a record of a node moves that node's state of round t, L2: shape (rounds,) for all
         nodes alike, or (rounds, nodes).

@@ -96,8 +96,8 @@ def best_schedule(
 ) -> ScoredSchedule:
     """Return the schedule whose worst single observer learns least, over all observers and targets.
 
-    The choice looks at no data and costs no privacy, as long as the schedules do not depend on data.
-    It supposes that every record moves its node's state as far in every round, steps that do not
+    The choice looks at no data and costs no privacy, as long as no schedule depends on data. It
+    supposes that every record moves its node's state as far in every round, steps that do not
     expand distances, and equal noise.
 
     Parameters

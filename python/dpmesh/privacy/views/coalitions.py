@@ -48,7 +48,7 @@ def any_coalition(
         return found, f"bound from pairs on all coalitions of {size}"
     coalitions = list(combinations(range(nodes), size))
     pairs = all_pairs(coalitions, nodes)
-    squares = _table(system, nodes, entries)
+    squares = _table(system, nodes)
     members = np.array(coalitions)
     bounds = np.sqrt(squares[members[pairs[:, 0]], pairs[:, 1][:, None]].sum(axis=1))
     worst = worst_pair(system, coalitions, pairs, entries, gap=gap, bounds=bounds)
@@ -89,7 +89,7 @@ def from_pairs(
         exact[chosen[:, 0], chosen[:, 1]] = True
 
 
-def _table(system: ViewSystem, nodes: int, entries: int) -> npt.NDArray[np.float64]:
+def _table(system: ViewSystem, nodes: int) -> npt.NDArray[np.float64]:
     """Squares of bounds, shape (observers, targets); those of a node against itself are 0."""
     observers = [(node,) for node in range(nodes)]
     pairs = all_pairs(observers, nodes)

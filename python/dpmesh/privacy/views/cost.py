@@ -199,9 +199,7 @@ def costs_by_distance(
     away = distances[pairs[:, 0], pairs[:, 1]]
     costs = {}
     for distance in np.unique(away).astype(int).tolist():
-        found, most, _ = _worst(
-            reaction, view, (), gap, observers, pairs[away == distance]
-        )
+        found, most, _ = _worst(reaction, view, (), gap, observers, pairs[away == distance])
         mu = 0.0 if found is None else found.mu * MARGIN
         costs[distance] = ViewCost(
             view=f"any one node at distance {distance}",
@@ -304,9 +302,7 @@ def number_or_infinite(value: float) -> float:
     return inf if value == inf else number("epsilon", value)
 
 
-def _argument(
-    found: Certificate | None, mu: float, distribution: Distribution, how: str
-) -> str:
+def _argument(found: Certificate | None, mu: float, distribution: Distribution, how: str) -> str:
     if found is None:
         return "nothing that is seen depends on the data"
     privacy = {

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, instance, integer, able
+from dpmesh._validate import able, fail, instance, integer
 from dpmesh.kernels.views import Observer
 from dpmesh.topology.topology import Topology
 
@@ -36,9 +36,9 @@ class PublishedMessages:
 
     def __post_init__(self) -> None:
         instance("rounds", self.rounds, "a tuple of rounds", tuple)
-        for round in self.rounds:
-            if round != -1:
-                integer("rounds", round)
+        for t in self.rounds:
+            if t != -1:
+                integer("rounds", t)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,10 +218,10 @@ def observers_of(view: OnNetwork) -> Sequence[Observer]:
 def published_by(view: OnNetwork, rounds: int) -> npt.NDArray[np.bool_]:
     """Return which messages everybody in this view sees, shape (rounds, nodes)."""
     seen = np.zeros((rounds, view.topology.nodes), dtype=bool)
-    for round in _published_rounds(view.also):
-        if round >= rounds:
-            fail("also", f"published rounds below {rounds}", round)
-        seen[round] = True
+    for t in _published_rounds(view.also):
+        if t >= rounds:
+            fail("also", f"published rounds below {rounds}", t)
+        seen[t] = True
     if isinstance(view, LastOnly):
         seen[-1] = True
     if isinstance(view, Links):

@@ -131,8 +131,8 @@ def quantized(
 ) -> Answer:
     """Return the reaction of `QuantizedGossip`.
 
-    ``x' = (1 - beta) x + beta sum_j a_ij z^j - alpha g``; the fresh movement alpha 2 L / gamma is not
-    the ledger's sensitivity, since the un-noised own state carries earlier movements on.
+    ``x' = (1 - beta) x + beta sum_j a_ij z^j - alpha g``. The fresh movement alpha 2 L / gamma is
+    not the ledger's sensitivity: there the un-noised own state carries earlier movements on.
 
     Parameters
     ----------
@@ -153,7 +153,9 @@ compressor, grid
     """
     if noise_std is None:
         return NO_NOISE
-    if compressor is not None and not (isinstance(compressor, Quantizer) and compressor.step == grid):
+    if compressor is not None and not (
+        isinstance(compressor, Quantizer) and compressor.step == grid
+    ):
         reason = (
             "rounding may part two unseen messages by a whole step; use compressor=None, or a "
             "Quantizer of the grid's own step"

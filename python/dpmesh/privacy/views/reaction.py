@@ -88,7 +88,7 @@ class Reaction:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether every message from the first round on in which a record moves a state has noise."""
+        """Whether messages have noise from the first round on in which a record moves a state."""
         moved = np.flatnonzero(self.sensitivity.reshape(self.rounds, -1).any(axis=1))
         return len(moved) == 0 or bool((self.noise[moved[0] :] > 0).all())
 

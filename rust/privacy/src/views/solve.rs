@@ -7,8 +7,12 @@ use crate::KernelError;
 /// What the search may start from: the share of an unseen difference that is passed on.
 const SHARES: [f64; 2] = [0.9, 0.8];
 
-/// Iterations between two looks at the bounds.
+/// Iterations between two looks at the bounds; fewer at first, where many searches end.
 const LOOK: usize = 20;
+const FIRST_LOOKS: usize = 5;
+
+/// So many looks without progress end the trust in an estimated curvature.
+const PATIENCE: usize = 10;
 
 /// Steps of the power iteration for the curvature, and what its result, a lower bound, is multiplied by.
 const POWER_STEPS: usize = 40;
@@ -173,13 +177,27 @@ impl<'a> Search<'a> {
 
     fn run(&mut self) {
         self.start_over();
+        let mut stalled = 0;
         while !self.is_done() && self.found.iterations < self.stop.iterations {
-            for _ in 0..LOOK {
+            let steps = if self.found.iterations < LOOK {
+                FIRST_LOOKS
+            } else {
+                LOOK
+            };
+            for _ in 0..steps {
                 self.step();
             }
-            self.found.iterations += LOOK;
-            if !self.look() {
+            self.found.iterations += steps;
+            let before = self.found.upper;
+            let converges = self.look();
+            stalled = if self.found.upper < before {
+                0
+            } else {
+                stalled + 1
+            };
+            if !converges || stalled == PATIENCE {
                 self.curvature *= 2.0;
+                stalled = 0;
                 self.start_over();
             }
         }
@@ -298,7 +316,7 @@ fn largest_gain(system: &System, t: usize) -> f64 {
 }
 
 fn by_power_iteration(system: &System) -> f64 {
-    let pair = Pair::seeing_nothing(system);
+    let pair = Pair::seeing_the_last(system);
     let mut scratch = Scratch::new(system);
     let (mut a, mut image) = (system.zeros(), system.zeros());
     let signs = |entry: usize| if entry.is_multiple_of(2) { 1.0 } else { -0.5 };

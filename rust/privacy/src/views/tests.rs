@@ -186,6 +186,7 @@ prop_compose! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn the_bound_is_the_least(run in runs()) {
         let found = run.solve(&[0], 1);
