@@ -1,8 +1,8 @@
 """Lipschitz constants of gradient steps, from public numbers alone.
 
 A step ``b - alpha (mean gradient + lambda b)`` on convex losses of smoothness beta is Lipschitz
-with ``max(|1 - alpha lambda|, |1 - alpha (lambda + beta)|)``: its mean Jacobian between two points has
-eigenvalues ``1 - alpha (lambda + h)`` with h in [0, beta].
+with ``max(|1 - alpha lambda|, |1 - alpha (lambda + beta)|)``. Its mean Jacobian between two points
+has eigenvalues ``1 - alpha (lambda + h)`` with h in [0, beta].
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LossFacts:
 
     @property
     def smoothness(self) -> float:
-        """Smoothness beta of a record's loss, without the regularizer; infinite if none is known."""
+        """Smoothness beta of a record's loss without the regularizer; infinite if unknown."""
         if self.feature_norm is None:
             return inf
         square = self.feature_norm**2
