@@ -121,7 +121,7 @@ def view_system(
     moved = _by_node("fresh", fresh, nodes)
     rounds = len(moved)
     stored: dict[int, int] = {}
-    matrices = []
+    matrices: list[sparse.csr_array] = []
     for mixing in mixings:
         if id(mixing.matrix) not in stored:
             stored[id(mixing.matrix)] = len(matrices)
@@ -130,9 +130,10 @@ def view_system(
     table = [(m.mixed, m.sent, stored[id(m.matrix)]) for m in mixings]
     seen = np.zeros((0,), dtype=bool)
     if published is not None:
-        seen = np.ascontiguousarray(published, dtype=bool)
-        if seen.shape != (rounds, nodes):
-            fail("published", f"truth values of shape {(rounds, nodes)}", f"shape {seen.shape}")
+        given = np.asarray(published, dtype=bool)
+        if given.shape != (rounds, nodes):
+            fail("published", f"truth values of shape {(rounds, nodes)}", f"shape {given.shape}")
+        seen = np.ascontiguousarray(given).reshape(-1)
     kept = np.broadcast_to(np.asarray(own, dtype=np.float64), (rounds,))
     return ViewSystem(
         nodes,
@@ -147,7 +148,7 @@ def view_system(
         _by_node("noise", noise, nodes).reshape(-1),
         moved.reshape(-1),
         number("rounding", rounding),
-        seen.reshape(-1),
+        seen,
         np.array(received, dtype=np.int64).reshape(-1),
         bool(mean_of_last),
     )

@@ -73,7 +73,7 @@ class LinearRun:
 
     def weights(self, seen: Seen) -> Floats:
         """Return the weights of the likelihood ratio of the seen messages."""
-        return np.linalg.solve(self.covariance(seen), self.shift(seen))
+        return np.asarray(np.linalg.solve(self.covariance(seen), self.shift(seen)))
 
     def mu(self, seen: Seen) -> float:
         """Return the exact mu of the seen messages."""
@@ -161,9 +161,10 @@ def audit_from_seat(
     claim = GaussianClaim(mu)
     weights = (surrogate or run).weights(seen)
     chosen = np.flatnonzero(seen.reshape(-1))
-    scores = [run.messages(runs, moved, generator)[:, chosen] @ weights for moved in (True, False)]
+    positives = run.messages(runs, True, generator)[:, chosen] @ weights
+    negatives = run.messages(runs, False, generator)[:, chosen] @ weights
     pilot = runs // 10
-    threshold = best_threshold(claim, *(score[:pilot] for score in scores), confidence)
-    tally = count(threshold, *(score[pilot:] for score in scores))
+    threshold = best_threshold(claim, positives[:pilot], negatives[:pilot], confidence)
+    tally = count(threshold, positives[pilot:], negatives[pilot:])
     bound = lower_bound(claim, tally, confidence)
     return AuditResult(claim, bound, confidence, f"likelihood ratio of {len(chosen)} seen messages")
