@@ -31,6 +31,7 @@ FLOORS = [
     ["privacy.rounding"],
     ["privacy.parts", "privacy.mechanisms"],
     ["privacy.cost"],
+    ["privacy.views"],
     ["privacy.plan"],
     ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],

@@ -22,6 +22,7 @@ mod smoothing;
 mod stream;
 mod sums;
 mod threads;
+mod views;
 
 use pyo3::prelude::*;
 
@@ -43,5 +44,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     quantize::register(module)?;
     smoothing::register(module)?;
     stream::register(module)?;
-    sums::register(module)
+    sums::register(module)?;
+    views::register(module)
 }
