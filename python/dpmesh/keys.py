@@ -64,6 +64,7 @@ class Purpose(IntEnum):
     METRIC = 10
     BATCHES = 11
     CHECKPOINT = 12
+    PAIR = 13
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:
