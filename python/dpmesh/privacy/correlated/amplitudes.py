@@ -104,16 +104,16 @@ def partner_secrets(
     of = exposure(nodes, who, coalition)
     least = of.least_own()
     if least > 1 - 1e-9:
-        wanted = "a graph of secrets that no such coalition cuts: a node whose partners all collude "
+        wanted = (
+            "a graph of secrets that no such coalition cuts: a node whose partners all collude "
+        )
         fail("coalition", f"{wanted}gains nothing from secrets (pass more pairs=)", coalition)
     if own is None:
         size = float(np.asarray(sensitivities, dtype=np.float64).max())
         relative = tuple(np.broadcast_to(np.asarray(sensitivities) / size, (rounds,)).tolist())
         own = _best_own(mixing_matrix, who.tobytes(), coalition, rounds, mixings, relative)
     own = positive("own", own)
-    return Secrets(
-        nodes=nodes, pairs=who, own=own, shared=shared_for(own, of), coalition=coalition
-    )
+    return Secrets(nodes=nodes, pairs=who, own=own, shared=shared_for(own, of), coalition=coalition)
 
 
 @lru_cache(maxsize=32)

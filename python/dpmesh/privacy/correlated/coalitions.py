@@ -101,7 +101,9 @@ def exposure(nodes: int, pairs: npt.NDArray[np.int64], size: int) -> Exposure:
     elif count * (nodes - size) ** 2 <= _NUMBERS:
         coalitions = list(combinations(range(nodes), size))
     else:
-        wanted = "a smaller coalition, or a complete graph of secrets: every coalition must be tried"
+        wanted = (
+            "a smaller coalition, or a complete graph of secrets: every coalition must be tried"
+        )
         fail("coalition", wanted, f"{count} coalitions of {size} among {nodes} nodes")
     parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
     values, vectors = np.linalg.eigh(parts)

@@ -54,7 +54,9 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
             raise StopIteration
 
     options = {"maxcor": 30, "maxiter": _ITERATIONS, "ftol": 1e-30, "gtol": 1e-14}
-    minimize(evaluate, np.zeros(rounds), jac=True, method="L-BFGS-B", callback=stop, options=options)
+    minimize(
+        evaluate, np.zeros(rounds), jac=True, method="L-BFGS-B", callback=stop, options=options
+    )
     x = point.normalized()
     return _lower_factor(x), max(0.0, point.gap(gram))
 

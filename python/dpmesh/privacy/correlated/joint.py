@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ class CorrelatedGaussian:
     factorization: Factorization
     sensitivities: npt.ArrayLike = 1.0
     secrets: Secrets | Sequence[Secrets] | None = None
-    memory: npt.ArrayLike = field(default=0.0, kw_only=True)
+    memory: npt.ArrayLike = 0.0
 
     def __post_init__(self) -> None:
         instance("factorization", self.factorization, "a Factorization", Factorization)
@@ -127,7 +127,7 @@ class CorrelatedGaussian:
         return worst / self.noise_multiplier
 
     def _mu_of_changing(self, secrets: tuple[Secrets, ...]) -> float:
-        return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets[0]))
+        return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets))
 
     def _changing(self, secrets: tuple[Secrets, ...], coalition: tuple[int, ...]) -> float:
         """``sum_t C[t, tau]^2 [(b^2 I + a^2 L'_t)^-1]_uu`` for the worst node and pattern of uses."""
@@ -194,6 +194,11 @@ class CorrelatedGaussian:
             remembering[k:, k] -= bands[k:, k - 1] * kept[1 : rounds - k + 1]
         return remembering
 
+    @property
+    def recursion_remembers(self) -> bool:
+        """Whether noise goes on in later rounds as the state does."""
+        return bool(np.asarray(self.memory).any())
+
     def as_dict(self) -> dict[str, Any]:
         """Return what a report stores, from which mu can be computed again."""
         secrets = self.secrets
@@ -221,7 +226,12 @@ class CorrelatedGaussian:
         return "everybody" if first is None else first.claim
 
 
-def _coalitions(secrets: Secrets) -> Iterator[tuple[int, ...]]:
-    """Every coalition of the claimed size."""
-    _ = secrets.exposure  # refuses if there are too many
-    return combinations(range(secrets.nodes), secrets.coalition)
+def _coalitions(secrets: tuple[Secrets, ...]) -> Iterator[tuple[int, ...]]:
+    """Every coalition of the claimed size; one of them if every round's graph is complete."""
+    first = secrets[0]
+    if all(each.is_complete for each in secrets):
+        return iter([tuple(range(first.coalition))])
+    for each in secrets:
+        if not each.is_complete:
+            _ = each.exposure  # refuses if there are too many
+    return combinations(range(first.nodes), first.coalition)

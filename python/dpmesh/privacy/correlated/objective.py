@@ -77,7 +77,11 @@ def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
         fail("sensitivities", f"a number or one for each of {rounds} rounds", f"{given.shape}")
     values = np.broadcast_to(given.reshape(-1), (rounds,)).copy()
     if not (np.isfinite(values).all() and (values > 0).all()):
-        fail("sensitivities", "finite numbers greater than 0 (a row without data has no noise)", value)
+        fail(
+            "sensitivities",
+            "finite numbers greater than 0 (a row without data has no noise)",
+            value,
+        )
     values.flags.writeable = False
     return values
 

@@ -178,9 +178,7 @@ def _worst_pattern(diagonals: Array, uses: int, separation: int) -> float:
             near = tuple(r for r in recent if t - r <= keep)
             _raise_to(reached, (near, count), value)
             if count < uses and (not near or t - near[-1] >= separation):
-                added = absolute[t, 0] + 2 * sum(
-                    absolute[r, t - r] for r in near if t - r < bands
-                )
+                added = absolute[t, 0] + 2 * sum(absolute[r, t - r] for r in near if t - r < bands)
                 _raise_to(reached, ((*near, t), count + 1), value + float(added))
         if len(reached) > _STATES:
             fail(

@@ -136,9 +136,14 @@ class Secrets:
     def claim(self) -> str:
         """Against whom the guarantee holds, in words."""
         if self.coalition == 0:
-            return "everybody outside, if no node colludes"
+            return "everybody except link partners; no colluding node"
         nodes = "node" if self.coalition == 1 else "nodes"
-        return f"everybody outside, and any {self.coalition} colluding {nodes}, except for them"
+        return f"everybody except link partners; up to {self.coalition} colluding {nodes}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every two nodes share a secret."""
+        return len(self.pairs) == self.nodes * (self.nodes - 1) // 2
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a report stores, from which mu can be computed again."""
