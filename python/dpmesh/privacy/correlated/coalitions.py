@@ -1,9 +1,9 @@
 """What a coalition that shares its secrets with the observer leaves of the others' noise.
 
-The coalition knows every secret of its own links. What is left of the others' noise in one round has
-covariance ``own^2 I + shared^2 L'``, where L' is the Laplacian of the remaining nodes and the links
-between them, so that one of them, u, is ``mu = sqrt([(own^2 I + shared^2 L')^-1]_uu)`` exposed at
-noise multiplier 1 (specs, Theorem 3).
+The coalition knows every secret of its own links. What is left of the others' noise in one round
+has covariance ``own^2 I + shared^2 L'``, where L' is the Laplacian of the remaining nodes and the
+links between them, so that one of them, u, has ``mu = sqrt([(own^2 I + shared^2 L')^-1]_uu)`` at
+noise multiplier 1 (Theorem 3 of the page on correlated noise).
 """
 
 from __future__ import annotations

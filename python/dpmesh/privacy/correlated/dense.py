@@ -101,4 +101,5 @@ def _fixed_point(gram: Array) -> _Point:
 
 def _lower_factor(x: Array) -> Array:
     """The lower-triangular C with ``C^T C = X``."""
-    return np.linalg.cholesky(x[::-1, ::-1])[::-1, ::-1].T
+    factor: Array = np.linalg.cholesky(x[::-1, ::-1])[::-1, ::-1].T
+    return factor

@@ -11,7 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, instance, integer, one_of
-from dpmesh.privacy.correlated.participation import Participation, squared_sensitivity
+from dpmesh.privacy.correlated.participation import (
+    SINGLE_USE,
+    Participation,
+    squared_sensitivity,
+)
 
 Array = npt.NDArray[np.float64]
 Kind = Literal["dense", "banded", "toeplitz", "square_root", "diagonal", "given"]
@@ -45,7 +49,7 @@ class Factorization:
 
     bands: Array = field(repr=False)
     kind: Kind
-    participation: Participation = Participation()
+    participation: Participation = SINGLE_USE
 
     def __post_init__(self) -> None:
         bands = np.array(self.bands, dtype=np.float64, order="C")
@@ -82,7 +86,7 @@ class Factorization:
         Computed from this C as float64 holds it, and rounded up.
         """
         squared = squared_sensitivity(self.columns, self.participation)
-        return float(np.sqrt(squared)) * (1 + _ROUNDING * sum(self.bands.shape))
+        return float(np.sqrt(squared) * (1 + _ROUNDING * sum(self.bands.shape)))
 
     def matrix(self) -> Array:
         """Return C, shape (rounds, rounds)."""
@@ -132,7 +136,7 @@ class Factorization:
 
 
 def from_matrix(
-    matrix: npt.ArrayLike, *, kind: Kind = "given", participation: Participation = Participation()
+    matrix: npt.ArrayLike, *, kind: Kind = "given", participation: Participation = SINGLE_USE
 ) -> Factorization:
     """Return the factorization of a lower-triangular matrix C, shape (rounds, rounds).
 

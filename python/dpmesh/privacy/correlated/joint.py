@@ -87,8 +87,8 @@ class CorrelatedGaussian:
         use, bands = self.factorization.participation, self.factorization.bands.shape[1]
         if use.most(self.rounds) > 1 and bands > use.separation:
             wanted = (
-                f"one graph of secrets for all rounds, or at most {use.separation} bands: uses whose "
-                "columns overlap are proved for one graph only"
+                f"one graph of secrets for all rounds, or at most {use.separation} bands: uses "
+                "whose columns overlap are proved for one graph only"
             )
             fail("secrets", wanted, f"changing graphs and {bands} bands")
 
@@ -130,7 +130,7 @@ class CorrelatedGaussian:
         return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets))
 
     def _changing(self, secrets: tuple[Secrets, ...], coalition: tuple[int, ...]) -> float:
-        """``sum_t C[t, tau]^2 [(b^2 I + a^2 L'_t)^-1]_uu`` for the worst node and pattern of uses."""
+        """The root of the worst sum over uses of ``sum_t C[t, tau]^2 [(b^2 I + a^2 L'_t)^-1]_uu``."""
         known: dict[int, Array] = {}
         for each in secrets:
             if id(each) not in known:
@@ -182,7 +182,7 @@ class CorrelatedGaussian:
         ``B[t, 0] N_t = E_t - sum_k B[t, k] N_(t-k)`` gives the noise of round t from earlier noise.
         """
         s, kept = np.asarray(self.sensitivities), np.asarray(self.memory)
-        bands = self.factorization.bands.copy()
+        bands: Array = self.factorization.bands.copy()
         rounds, width = bands.shape
         for k in range(width):
             bands[k:, k] /= s[: rounds - k]

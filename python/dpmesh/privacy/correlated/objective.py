@@ -2,9 +2,9 @@
 
 Noise of covariance ``K`` between the nodes enters the messages of a round, and gossip mixes it in
 this and in all later rounds. Gradients are taken, and models are read, at the mixed points, so the
-objective is ``tr(G X^-1)``, the variance of their noise, averaged over nodes and summed over rounds,
-where ``X = C^T C`` and ``G`` depends on the public network and on the sensitivities alone. Privacy
-never depends on ``G``.
+objective is ``tr(G X^-1)``, the variance of their noise, averaged over nodes and summed over
+rounds, where ``X = C^T C`` and ``G`` depends on the public network and on the sensitivities alone.
+Privacy never depends on ``G``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Objective:
         apart = np.abs(np.subtract.outer(rounds, rounds))
         powers = self.eigenvalues ** rounds[:, None]
         sums = (powers * self.weights) @ _sums_of_squares(self.eigenvalues, self.rounds)[1:].T
-        gram = sums[apart, self.rounds - 1 - later]
-        return gram * np.outer(self.sensitivities, self.sensitivities)
+        gram: Array = sums[apart, self.rounds - 1 - later]
+        gram *= np.outer(self.sensitivities, self.sensitivities)
+        return gram
 
     def trace(self) -> float:
         """Return ``tr G``: the objective of noise that is independent between rounds."""
@@ -83,7 +84,7 @@ def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
             value,
         )
     values.flags.writeable = False
-    return values
+    return np.asarray(values)
 
 
 def server(rounds: int, *, sensitivities: npt.ArrayLike = 1.0) -> Objective:
@@ -133,7 +134,7 @@ def gossip(
     distinct, which = np.unique(np.round(values**mixings, _DIGITS), return_inverse=True)
     return Objective(
         eigenvalues=distinct,
-        weights=np.bincount(which, along),
+        weights=np.bincount(which, along).astype(np.float64),
         sensitivities=sensitivities_of(sensitivities, rounds),
     )
 
@@ -186,8 +187,9 @@ def _symmetric(matrix: MixingMatrix) -> Array:
     instance("mixing_matrix", matrix, "a MixingMatrix, such as ring(8).mixing_matrix", MixingMatrix)
     if not matrix.is_symmetric:
         fail("mixing_matrix", "symmetric weights (average_matrix takes others)", "others")
-    weights: Array = sparse.csr_array(matrix.weights).toarray()
-    return (weights + weights.T) / 2
+    given = sparse.csr_array(matrix.weights).toarray()
+    weights: Array = (given + given.T) / 2
+    return weights
 
 
 def _covariance(covariance: npt.ArrayLike | None, nodes: int) -> Array:

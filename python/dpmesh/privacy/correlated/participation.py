@@ -1,8 +1,8 @@
 """How often a record is used, and how far it can then move the correlated messages.
 
-A record changes the unit vectors ``v_k`` of the rounds ``k`` that use it. The noise of the whole run
-hides a shift of squared length ``sum over rounds t of |sum_k C[t, k] v_k|^2``, whose largest value
-is the squared sensitivity of ``C``: a sum over pairs of uses of ``X = C^T C``.
+A record changes the unit vectors ``v_k`` of the rounds ``k`` that use it. The noise of the whole
+run hides a shift of squared length ``sum over rounds t of |sum_k C[t, k] v_k|^2``, whose largest
+value is the squared sensitivity of ``C``: a sum over pairs of uses of ``X = C^T C``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Participation:
         return f"each record is used in at most {self.uses} rounds, {apart} {self.separation} apart"
 
 
+SINGLE_USE = Participation()
+"""Each record is used in one round at most."""
+
+
 def squared_sensitivity(columns: Array, participation: Participation) -> float:
     """Return the largest squared shift of one record, for noise ``C^-1 Z`` of unit normals ``Z``.
 
@@ -72,7 +76,7 @@ def squared_sensitivity(columns: Array, participation: Participation) -> float:
     -------
     Exact for one use, for separated uses of a C with at most `separation` bands (its columns are
     then orthogonal) and where no entry of X is negative. Otherwise the sum of absolute values, an
-    upper bound for vectors of any length (specs, section 2).
+    upper bound for vectors of any length (triangle inequality).
 
     Raises
     ------

@@ -138,7 +138,7 @@ class CorrelatedNoise:
         instance("key", key, "a Key", Key)
         if not key.is_whole:
             fail("key", "the key for all nodes, since pairs of nodes draw from it, too", "another")
-        round, secrets = self.first_round + t, release.secrets_of(t)
+        secrets, at = release.secrets_of(t), self.first_round + t
         factors = release.recursion[t]
         fresh = release.noise_multiplier / float(factors[0])
         own, earlier = 1.0 if secrets is None else secrets.own, state.earlier
@@ -147,13 +147,13 @@ class CorrelatedNoise:
             fresh * own,
             earlier,
             (-factors[1 : len(earlier) + 1] / factors[0]).tolist(),
-            key.stream(self.purpose, round),
+            key.stream(self.purpose, at),
             dtype=state.dtype,
             nodes=state.nodes,
         )
         if secrets is not None and len(secrets.pairs):
             numbers, ends = held_pairs(secrets, state.nodes)
-            stream = key.stream(Purpose.PAIR, round)
+            stream = key.stream(Purpose.PAIR, at)
             kernels.add_pair_gaussian(noise, numbers, ends, fresh * secrets.shared, stream)
         noise = read_only(noise)
         kept = (noise, *earlier)[: len(factors) - 1]

@@ -2,7 +2,8 @@
 
 The noise of node i in a round is ``own n_i + shared sum_j sgn(j - i) p_ij`` times the noise
 multiplier and the sensitivity, with standard normal vectors n of its own and p of each pair, fresh
-in every round. Secrets cancel where messages are averaged; who sees the messages does not know them.
+in every round. Secrets cancel where messages are averaged; who sees the messages does not know
+them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dpmesh.privacy.correlated.banded import optimal_bands
 from dpmesh.privacy.correlated.dense import LARGEST, optimal_matrix
 from dpmesh.privacy.correlated.factorization import Factorization, from_matrix
 from dpmesh.privacy.correlated.objective import Objective
-from dpmesh.privacy.correlated.participation import Participation
+from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
 from dpmesh.privacy.correlated.toeplitz import (
     optimal_coefficients,
     square_root_coefficients,
@@ -35,7 +35,7 @@ def factorize(
     objective: Objective | Array,
     *,
     bands: int | None = None,
-    participation: Participation = Participation(),
+    participation: Participation = SINGLE_USE,
     method: Method = "optimal",
 ) -> Factorization:
     """Return a C of sensitivity 1 with little noise in the mixed points; results are cached.
@@ -67,6 +67,8 @@ def factorize(
     one_of("method", method, get_args(Method))
     rounds = objective.rounds if isinstance(objective, Objective) else len(objective)
     width = rounds if bands is None else integer("bands", bands, 1, rounds + 1)
+    if method == "diagonal":
+        width = 1
     if method == "optimal" and participation.most(rounds) > 1 and width > participation.separation:
         separation = participation.separation
         fail(
@@ -112,10 +114,9 @@ def _square_root(objective: Objective | Array, width: int, use: Participation) -
 
 def _diagonal(objective: Objective | Array, width: int, use: Participation) -> Factorization:
     gram = objective.matrix() if isinstance(objective, Objective) else objective
-    if use.most(len(gram)) == 1:
-        bands = np.ones((len(gram), 1))
-    else:
-        bands = np.diag(gram)[:, None] ** 0.25
+    bands = np.ones((len(gram), width))
+    if use.most(len(gram)) > 1:
+        bands *= np.diag(gram)[:, None] ** 0.25
     return Factorization(bands=bands, kind="diagonal", participation=use)
 
 

@@ -50,7 +50,8 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
     options = {"maxiter": 200, "ftol": 1e-13, "gtol": 1e-9}
     found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
     c = np.concatenate([np.ones(1), found.x])
-    return c / np.linalg.norm(c)
+    unit: Array = c / np.linalg.norm(c)
+    return unit
 
 
 def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
