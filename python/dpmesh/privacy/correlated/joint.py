@@ -130,7 +130,10 @@ class CorrelatedGaussian:
         return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets))
 
     def _changing(self, secrets: tuple[Secrets, ...], coalition: tuple[int, ...]) -> float:
-        """The root of the worst sum over uses of ``sum_t C[t, tau]^2 [(b^2 I + a^2 L'_t)^-1]_uu``."""
+        """mu at noise multiplier 1: the root of the worst node's sum over its uses.
+
+        A use in round tau adds ``sum_t C[t, tau]^2 [(own^2 I + shared^2 L'_t)^-1]_uu``.
+        """
         known: dict[int, Array] = {}
         for each in secrets:
             if id(each) not in known:
