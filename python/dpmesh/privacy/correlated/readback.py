@@ -147,7 +147,10 @@ def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
 def _mu(
     factors: Array, release: CorrelatedGaussian, nodes: int, coalition: tuple[int, ...]
 ) -> float:
-    """The worst shift of one honest node in one round, in the noise that the coalition leaves."""
+    """The worst shift of one honest node in one round, in the noise that the coalition leaves.
+
+    Infinite if some combination of the messages that the shift moves has no noise at all.
+    """
     rounds = len(factors) // nodes
     unknown = []
     for t in range(rounds):
@@ -159,16 +162,18 @@ def _mu(
             ]
     honest = np.array([node not in coalition for node in range(nodes)] * rounds)
     left = factors[honest][:, np.array(unknown)]
-    inverse = np.linalg.pinv(left @ left.T, rcond=1e-12, hermitian=True)
+    values, vectors = np.linalg.eigh(left @ left.T)
+    hidden = values > 1e-12 * values[-1]
     count = int(honest.sum()) // rounds
     worst = 0.0
     for tau in range(rounds):
-        goes_on = _goes_on(release, rounds, tau)
         for u in range(count):
             shift = np.zeros((rounds, count))
-            shift[:, u] = goes_on
-            flat = shift.ravel()
-            worst = max(worst, float(flat @ inverse @ flat))
+            shift[:, u] = _goes_on(release, rounds, tau)
+            along = vectors.T @ shift.ravel()
+            if np.linalg.norm(along[~hidden]) > 1e-6 * np.linalg.norm(along):
+                return np.inf  # a combination of messages has no noise
+            worst = max(worst, float(along[hidden] ** 2 @ (1 / values[hidden])))
     return float(np.sqrt(worst))
 
 
