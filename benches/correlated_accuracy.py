@@ -2,9 +2,10 @@
 
     python -m benches.correlated_accuracy                       # digits, online and full batches
     python -m benches.correlated_accuracy --seeds 3 --epsilon 1
+    python -m benches.correlated_accuracy --data mnist --seeds 2 --epsilon 1      # set DPMESH_DATA
 
 A plain loop in numpy over the package's samplers and gradients: softmax on digits, 16 nodes on a
-4x4 torus, records of unit norm with a constant, clipping 1, delta 1e-5, replace-one, models in a
+4x4 torus, or on MNIST, 64 nodes on an 8x8 torus, online only; records of unit norm with a constant, clipping 1, delta 1e-5, replace-one, models in a
 ball of radius 10. The step is ``min(4, (radius / 2) / q)``, where q is the noise of a mixed point
 at unit steps, so that nothing is tuned on the test records. "released" is the accuracy of the last
 messages after 20 more mixings, "nodes" that of the nodes' own mixed points; means over seeds, and
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,6 +40,7 @@ class Setting:
 
 
 ONLINE = Setting(name="online", rounds=22, records=4)
+MNIST_ONLINE = Setting(name="online", rounds=46, records=20)
 FULL_BATCH = Setting(name="gradient descent", rounds=16, records=89, uses=16)
 
 
@@ -73,28 +76,37 @@ VARIANTS = {
 }
 
 
-def problem(seed: int, nodes: int, online: bool) -> dm.LinearProblem:
-    """Return digits among 16 nodes, or all of their records at one server in the same order."""
+@lru_cache(maxsize=2)
+def records_of(data: str) -> tuple[dm.Dataset, dm.Dataset | None]:
+    """Return the training and the test records; None if these are to be split off."""
+    if data == "digits":
+        return dm.data.unit_norm(dm.data.with_constant(dm.data.digits())), None
+    train, test = (dm.data.with_constant(dm.data.mnist(part)) for part in ("train", "test"))
+    return dm.data.unit_norm(train), dm.data.unit_norm(test)
+
+
+def problem(data: str, setting: Setting, seed: int, nodes: int, server: bool) -> dm.LinearProblem:
+    """Return the records among the nodes, or all of them at one server in the same order."""
     rng = np.random.default_rng(seed)
-    digits = dm.data.unit_norm(dm.data.with_constant(dm.data.digits()))
-    train, test = dm.data.train_test_split(digits, 0.2, rng)
-    parts = dm.data.iid(train, 16, rng, equal_sizes=True)
-    if nodes == 1:
-        size = 4 if online else len(parts[0])
-        rounds = min(map(len, parts)) // size
+    train, test = records_of(data)
+    if test is None:
+        train, test = dm.data.train_test_split(train, 0.2, rng)
+    parts = dm.data.iid(train, nodes, rng, equal_sizes=True)
+    if server:
+        size, rounds = setting.records, setting.rounds if setting.uses == 1 else 1
         order = [part[t * size : (t + 1) * size] for t in range(rounds) for part in parts]
         parts = [np.concatenate(order)]
     return dm.LinearProblem(train, parts, "softmax", classes=10, test=test)
 
 
 def train(
-    setting: Setting, noise: Noise, epsilon: float, seed: int, coalition: int
+    name: str, setting: Setting, noise: Noise, epsilon: float, seed: int, coalition: int
 ) -> tuple[float, float]:
     """Return the accuracies of the released model and of the nodes' own models."""
-    nodes = 1 if noise.server else 16
-    data = problem(seed, nodes, setting.uses == 1)
-    records = setting.records * (16 if noise.server else 1)
-    matrix = None if noise.server else topology.torus(4, 4).mixing_matrix
+    side = 4 if name == "digits" else 8
+    data = problem(name, setting, seed, side**2, noise.server)
+    records = setting.records * (side**2 if noise.server else 1)
+    matrix = None if noise.server else topology.torus(side, side).mixing_matrix
     use = correlated.Participation(uses=setting.uses)
     secrets = None
     if noise.space:
@@ -155,11 +167,13 @@ def _run(
     return float(data.accuracy(released).mean()), float(data.accuracy(b).mean())
 
 
-def rows(epsilons: list[float], seeds: int, coalition: int) -> Iterator[str]:
-    for setting in (ONLINE, FULL_BATCH):
+def rows(data: str, epsilons: list[float], seeds: int, coalition: int) -> Iterator[str]:
+    for setting in (ONLINE, FULL_BATCH) if data == "digits" else (MNIST_ONLINE,):
         for noise in VARIANTS[setting.name]:
             for epsilon in epsilons:
-                runs = [train(setting, noise, epsilon, seed, coalition) for seed in range(seeds)]
+                runs = [
+                    train(data, setting, noise, epsilon, seed, coalition) for seed in range(seeds)
+                ]
                 released, own = 100 * np.mean(runs, axis=0)
                 spread = 100 * np.std([run[0] for run in runs], ddof=1) if seeds > 1 else 0.0
                 yield (
@@ -172,9 +186,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 2.0, 4.0, 8.0])
+    parser.add_argument("--data", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--coalition", type=int, default=0)
     arguments = parser.parse_args()
-    for row in rows(arguments.epsilon, arguments.seeds, arguments.coalition):
+    for row in rows(arguments.data, arguments.epsilon, arguments.seeds, arguments.coalition):
         print(row, flush=True)
 
 
