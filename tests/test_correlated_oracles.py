@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def charged_and_scalar(inputs: Inputs) -> list[float]:
     largest = 0.0
     for count in range(1, inputs["most"] + 1):
         for pattern in combinations(range(len(c)), count):
-            if all(j - i >= inputs["min_separation"] for i, j in zip(pattern, pattern[1:])):
+            if all(j - i >= inputs["min_separation"] for i, j in pairwise(pattern)):
                 for signs in product([1, -1], repeat=count):
                     largest = max(largest, np.linalg.norm(c[:, pattern] @ signs))
     return [sensitivity(inputs), largest]

@@ -59,7 +59,7 @@ def test_the_noise_is_that_of_its_definition(memory: float, dtype: type) -> None
     assert found.mu == pytest.approx(found.claim, rel=1e-6)
 
 
-def test_the_recursion_is_the_inverse_of_C() -> None:
+def test_the_recursion_is_the_inverse_of_its_matrix() -> None:
     plan = correlated.CorrelatedNoise(release=release(secrets=None, memory=0.9))
     key, s = Key.seeded(1), np.asarray(plan.release.sensitivities)
     got = run(plan, key, 10)

@@ -130,7 +130,7 @@ class CorrelatedGaussian:
         return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets))
 
     def _changing(self, secrets: tuple[Secrets, ...], coalition: tuple[int, ...]) -> float:
-        """mu at noise multiplier 1: the root of the worst node's sum over its uses.
+        """Return mu at noise multiplier 1: the root of the worst node's sum over its uses.
 
         A use in round tau adds ``sum_t C[t, tau]^2 [(own^2 I + shared^2 L'_t)^-1]_uu``.
         """

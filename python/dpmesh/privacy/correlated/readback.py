@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail
 from dpmesh.keys import Key, Purpose

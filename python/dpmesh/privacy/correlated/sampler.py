@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh import kernels
+import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray, float_type, read_only
 from dpmesh._validate import fail, instance, integer
 from dpmesh.keys import Key, Purpose
