@@ -26,6 +26,7 @@ FLOORS = [
         "privacy.events",
         "privacy.door",
         "privacy.compression",
+        "privacy.correlated",
         "privacy.grid",
     ],
     ["privacy.rounding"],

@@ -93,6 +93,23 @@ def rademacher_suprema(
     vectors: _Floats, p: float, stream: Stream, first: int, out: npt.NDArray[np.float64]
 ) -> None: ...
 
+# correlated
+def correlated_noise(
+    scale: npt.ArrayLike,
+    weights: list[float],
+    earlier: list[_Floats],
+    stream: Stream,
+    nodes: npt.ArrayLike | None,
+    out: _Floats,
+) -> None: ...
+def add_pair_noise(
+    x: _Floats,
+    pairs: npt.NDArray[np.uint32] | None,
+    ends: npt.NDArray[np.int64],
+    scale: float,
+    stream: Stream,
+) -> None: ...
+
 # discrete
 def discrete_noise(
     law: str,

@@ -9,6 +9,7 @@ mod arguments;
 mod claim;
 mod complexity;
 mod convert;
+mod correlated;
 mod discrete;
 mod draws;
 mod linear;
@@ -33,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     accounting::register(module)?;
     arguments::register(module)?;
     complexity::register(module)?;
+    correlated::register(module)?;
     discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;
