@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         topology,
     )
     from dpmesh.algorithms import (
+        CrossSiloSGD,
         FederatedLearning,
         GradientDescent,
         OnlineLearning,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from dpmesh.run import Network, Run, StopRun, simulate
 
 __all__ = [
+    "CrossSiloSGD",
     "Dataset",
     "FederatedLearning",
     "GradientDescent",
@@ -82,6 +84,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CrossSiloSGD": "dpmesh.algorithms",
     "Dataset": "dpmesh.data",
     "FederatedLearning": "dpmesh.algorithms",
     "GradientDescent": "dpmesh.algorithms",

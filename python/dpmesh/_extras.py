@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 EXTRA_OF = {
+    "cryptography": "secure",
     "flwr": "flower",
     "jax": "jax",
     "matplotlib": "plots",

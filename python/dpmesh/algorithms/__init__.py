@@ -1,6 +1,7 @@
 """The algorithms, each in the file of its paper's short name."""
 
 from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
@@ -10,6 +11,7 @@ from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
     "Algorithm",
+    "CrossSiloSGD",
     "FederatedLearning",
     "GradientDescent",
     "Message",

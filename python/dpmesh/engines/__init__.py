@@ -1,15 +1,15 @@
 """Existing distributed engines for the same algorithms, in place of the exchange in process.
 
-Each is imported when it is first used, since each needs its extra: `mpi`, `flower`.
+Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, `secure`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpmesh.engines import blocks, flower, mpi
+    from dpmesh.engines import blocks, flower, mpi, secure
 
-__all__ = ["blocks", "flower", "mpi"]
+__all__ = ["blocks", "flower", "mpi", "secure"]
 
 
 def __getattr__(name: str) -> object:

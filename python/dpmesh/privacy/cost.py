@@ -20,9 +20,11 @@ from dpmesh.privacy.accounting._arguments import (
     rates,
 )
 from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant, accountants
+from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -59,6 +61,7 @@ class _Kind(NamedTuple):
     mechanism: str
     noise_multiplier: float
     sampling: Sampling | None
+    secure_sum: SecureSum | None
 
     @property
     def rate(self) -> float:
@@ -218,7 +221,9 @@ def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], In
     which = np.full(len(releases), -1)
     for index in np.flatnonzero(chosen).tolist():
         release = releases[index]
-        kind = _Kind(release.name, release.noise_multiplier, release.sampling)
+        joint = release.mechanism
+        sums = joint.numbers if isinstance(joint, DistributedDiscreteGaussian) else None
+        kind = _Kind(release.name, release.noise_multiplier, release.sampling, sums)
         which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which
 
@@ -257,8 +262,21 @@ def _composed(
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
     what = SAMPLED[sampled]
+    sums = [kind.secure_sum for kind in used]
     if sampled is PoissonSampling:
         only_add_remove(relation)
+    if any(kind.secure_sum is not None for kind in used):
+        epsilon = sum_of_shares_epsilon(
+            delta,
+            multiplier,
+            share=[SMALLEST_SHARE if s is None else s.share for s in sums],
+            sites=[1 if s is None else s.sites for s in sums],
+            dim=[1 if s is None else s.dim for s in sums],
+            neighboring_relation=relation,
+            sampling_rate=rate,
+            count=count.astype(int),
+        )
+        return Cost(epsilon, f"Rényi curve of sums of discrete Gaussian shares on {what}")
     if any(kind.mechanism == "discrete_gaussian" for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
             delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count

@@ -129,7 +129,6 @@ class Mechanism(ABC):
         reason = f"{factor} x clipping norm, {neighboring_relation}"
         return Sensitivity(factor * self.clipping_norm, self.norm, reason)
 
-    @final
     def prepared(self, values: Sensitive) -> Sensitive:
         """Return rows as the noise finds them: clipped, and rounded to the grid if there is one."""
         inside = _rows(values)

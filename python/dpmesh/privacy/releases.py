@@ -12,6 +12,7 @@ import numpy as np
 from dpmesh._validate import fail, instance, integer
 from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling, sampling_of
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Release:
             "noise_multiplier": self.noise_multiplier,
             "clipping_norm": mechanism.clipping_norm,
             "grid": mechanism.grid,
+            "secure_sum": _secure_sum_of(mechanism),
             "sensitivity": asdict(self.sensitivity),
             "batch": self.batch,
             "sampling": None if self.sampling is None else asdict(self.sampling),
@@ -123,14 +125,27 @@ class Release:
         sampling, nodes = fields["sampling"], fields["nodes"]
         return cls(
             fields["round"],
-            mechanism_named(
-                fields["mechanism"],
-                fields["noise_multiplier"],
-                clipping_norm=fields.get("clipping_norm"),
-                grid=fields.get("grid"),
-            ),
+            _mechanism_of(fields),
             Sensitivity(**fields["sensitivity"]),
             batch=fields["batch"],
             sampling=None if sampling is None else sampling_of(sampling),
             nodes=None if nodes is None else tuple(nodes),
         )
+
+
+def _secure_sum_of(mechanism: Mechanism) -> dict[str, Any] | None:
+    """Return the public numbers of a secure sum, None for another mechanism."""
+    if not isinstance(mechanism, DistributedDiscreteGaussian):
+        return None
+    return asdict(mechanism.numbers)
+
+
+def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
+    if fields.get("secure_sum") is not None:
+        return DistributedDiscreteGaussian(SecureSum(**fields["secure_sum"]))
+    return mechanism_named(
+        fields["mechanism"],
+        fields["noise_multiplier"],
+        clipping_norm=fields.get("clipping_norm"),
+        grid=fields.get("grid"),
+    )

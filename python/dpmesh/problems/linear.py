@@ -234,6 +234,18 @@ class LinearProblem:
             clipping_norm=clipping_norm,
         )
 
+    def gradient_sum(
+        self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float
+    ) -> FloatArray:
+        """Sum of the clipped gradients of the records' losses; 0 for a node without records."""
+        return kernels.linear_gradient(
+            params,
+            *self._model(batches),
+            classes=self.classes,
+            clipping_norm=clipping_norm,
+            divide_by=1.0,
+        )
+
     def step(
         self,
         params: npt.ArrayLike,

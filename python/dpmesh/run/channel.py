@@ -242,7 +242,8 @@ class Channel:
         assert self._watcher is not None
         out = values.copy()
         bits = None if compressed is None else compressed.bits.copy()
-        for release, some in parts or [(releases[0], np.arange(len(values)))]:
+        whole: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
+        for release, some in parts or whole:
             mechanism, sensitivity = release.mechanism, release.sensitivity
             scale = mechanism.noise_scale(sensitivity, values.shape[1])
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))

@@ -30,6 +30,7 @@ pub mod complexity;
 pub mod discrete;
 pub mod draws;
 pub mod linear;
+pub mod masking;
 pub mod mixing;
 pub mod noise;
 pub mod packing;

@@ -9,9 +9,11 @@ mod arguments;
 mod claim;
 mod complexity;
 mod convert;
+mod correlated;
 mod discrete;
 mod draws;
 mod linear;
+mod masking;
 mod mixing;
 mod noise;
 mod projection;
@@ -21,6 +23,7 @@ mod smoothing;
 mod stream;
 mod sums;
 mod threads;
+mod views;
 
 use pyo3::prelude::*;
 
@@ -31,9 +34,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     accounting::register(module)?;
     arguments::register(module)?;
     complexity::register(module)?;
+    correlated::register(module)?;
     discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;
+    masking::register(module)?;
     mixing::register(module)?;
     noise::register(module)?;
     projection::register(module)?;
@@ -41,5 +46,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     quantize::register(module)?;
     smoothing::register(module)?;
     stream::register(module)?;
-    sums::register(module)
+    sums::register(module)?;
+    views::register(module)
 }

@@ -183,7 +183,7 @@ def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
-    for release, scale, inside, noisy, _ in passages:
+    for release, scale, inside, noisy, *_ in passages:
         if scale > 0 and np.array_equal(inside, noisy):
             yield f"round {release.round}: released without its noise"
 
@@ -194,7 +194,7 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
     By chance it is found in fewer than one of 1e9 runs.
     """
     sizes, near = [np.empty(0)], 0.0
-    for release, scale, inside, noisy, _ in passages:
+    for release, scale, inside, noisy, *_ in passages:
         if scale == 0:
             continue
         noise = np.subtract(noisy, inside, dtype=np.float64).ravel() / scale

@@ -1,0 +1,210 @@
+"""What one noise for all sites buys: accuracy at a small epsilon, beside what a site has without.
+
+    python -m benches.cross_silo_table [splits]
+
+The rule for the number of rounds is `suggested_rounds`, the step is 1 / smoothness, and nothing
+else is chosen. Guarantees are for one record, delta 1e-5, with proved accounting: replace-one with
+full batches (`silo`), add-remove with full batches (`add`) and with Poisson batches of a fifth
+(`poisson`); c sites may collude. `central` is a trusted server that adds continuous noise under the
+accounting of Gaussian differential privacy, or as much as all shares of `silo c=0` together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import dpmesh as dm
+from dpmesh.algorithms.cross_silo import CrossSiloSGD, suggested_rounds
+from dpmesh.data import Dataset, breast_cancer, digits, unit_norm
+from dpmesh.keys import Key
+from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+
+DELTA = 1e-5
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+BREAST_SITES = (38, 62, 83, 95, 149)
+
+
+def with_constant(dataset: Dataset) -> Dataset:
+    """Records of norm 1, of which one feature was the same for all before."""
+    x = np.asarray(dataset.features)
+    return unit_norm(Dataset(np.c_[x, np.ones(len(x))], dataset.labels, dataset.name))
+
+
+def split(dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """Three quarters to learn from."""
+    order = np.random.default_rng(seed).permutation(dataset.records)
+    train = round(0.75 * dataset.records)
+    return dataset.take(order[:train]), dataset.take(order[train:])
+
+
+def two_classes_each(train: Dataset, seed: int) -> list[Any]:
+    """Ten sites: each class is divided between two of them, at random."""
+    rng = np.random.default_rng(seed)
+    halves: list[list[Any]] = [[] for _ in range(10)]
+    for k in range(10):
+        first, second = np.array_split(rng.permutation(np.flatnonzero(train.labels == k)), 2)
+        halves[k].append(first)
+        halves[(k + 1) % 10].append(second)
+    return [np.concatenate(half) for half in halves]
+
+
+def digits_problem(seed: int) -> dm.LinearProblem:
+    train, test = split(with_constant(digits()), seed)
+    parts = two_classes_each(train, seed)
+    return dm.LinearProblem(train, parts, "softmax", test=test, classes=10)
+
+
+def breast_problem(seed: int) -> dm.LinearProblem:
+    whole = breast_cancer()
+    x = np.asarray(whole.features)
+    # Means and deviations of the measurements count as public: published with the data set.
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    train, test = split(with_constant(Dataset(x, whole.labels, whole.name)), seed)
+    parts = np.split(np.arange(train.records), np.cumsum(BREAST_SITES)[:-1])
+    return dm.LinearProblem(train, parts, "logistic", test=test)
+
+
+def pooled(problem: dm.LinearProblem) -> dm.LinearProblem:
+    everything = np.concatenate([np.asarray(part) for part in problem.partition])
+    return dm.LinearProblem(
+        problem.train, [everything], problem.loss, test=problem.test, classes=problem.classes
+    )
+
+
+def train(algorithm: CrossSiloSGD, problem: dm.LinearProblem, key: Key) -> float:
+    """Accuracy of the model after all rounds."""
+    run = dm.simulate(
+        algorithm,
+        problem,
+        rounds=algorithm.rounds,
+        key=key,
+        delta=DELTA,
+        metrics=[],
+        progress=False,
+    )
+    return float(problem.accuracy(run.parameters)[0])
+
+
+def descend(
+    problem: dm.LinearProblem, rounds: int, step: float, noise: float, rng: Any
+) -> tuple[float, ...]:
+    """Accuracies of gradient descent at each node alone: mean of the last half of its models."""
+    w = problem.zeros()
+    counts = problem.records[:, np.newaxis]
+    tail = np.zeros(w.shape)
+    for t in range(rounds):
+        g = problem.gradient_sum(w, problem.everything, clipping_norm=1.0)
+        w = w - step * (g + noise * rng.normal(size=w.shape)) / counts
+        tail += w * (t + 1 > rounds / 2)
+    return tuple(problem.accuracy(tail))
+
+
+def gossip(problem: dm.LinearProblem, rounds: int, step: float, epsilon: float, key: Key) -> float:
+    """Mean accuracy of `GradientDescent` on a complete graph."""
+    z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(rounds - 1)
+    algorithm = dm.GradientDescent(
+        records=int(problem.records.min()), noise_multiplier=z, step_size=step
+    )
+    run = dm.simulate(
+        algorithm,
+        problem,
+        dm.topology.complete(problem.nodes),
+        rounds=rounds,
+        key=key,
+        metrics=[],
+        progress=False,
+    )
+    return float(problem.accuracy(run.parameters).mean())
+
+
+def rows(problem: dm.LinearProblem, seed: int, step: float, trace: float) -> dict[str, list[float]]:
+    """Accuracies at each epsilon, of one split."""
+    n, total = problem.nodes, int(problem.records.sum())
+    key, rng = Key.seeded(seed), np.random.default_rng(seed)
+    found: dict[str, list[float]] = defaultdict(list)
+    alone = descend(problem, 400, step, 0.0, rng)
+    found["alone"] = [float(np.mean(alone))] * 4
+    found["best alone"] = [max(alone)] * 4
+    found["pooled"] = [descend(pooled(problem), 400, step, 0.0, rng)[0]] * 4
+    test = problem.test
+    assert test is not None
+    found["chance"] = [
+        float(np.unique(test.labels, return_counts=True)[1].max() / test.records)
+    ] * 4
+    for epsilon in EPSILONS:
+        public: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "dim": problem.dim}
+
+        def silo(relation: Any, c: int, q: float = 1.0, public: Any = public) -> CrossSiloSGD:
+            rounds = suggested_rounds(
+                epsilon=public["epsilon"],
+                delta=DELTA,
+                records=total,
+                step_size=step,
+                curvature_trace=trace,
+                neighboring_relation=relation,
+            )
+            return CrossSiloSGD.for_budget(
+                **public,
+                sites=n,
+                records=total,
+                rounds=rounds,
+                step_size=step,
+                colluding=c,
+                sampling_rate=q,
+                neighboring_relation=relation,
+            )
+
+        plain = silo("replace_one", 0)
+        found["silo c=0"].append(train(plain, problem, key))
+        found["silo c=1"].append(train(silo("replace_one", 1), problem, key))
+        found["silo c=n/3"].append(train(silo("replace_one", max(1, n // 3)), problem, key))
+        found["add c=1"].append(train(silo("add_remove", 1), problem, key))
+        found["poisson c=1"].append(train(silo("add_remove", 1, 0.2), problem, key))
+        z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(plain.rounds)
+        found["central"].append(descend(pooled(problem), plain.rounds, step, 2 * z, rng)[0])
+        noise = plain.noise_multiplier * plain.secure_sum.sensitivity
+        noise *= plain.secure_sum.grid
+        same = descend(pooled(problem), plain.rounds, step, noise, rng)[0]
+        found["central, noise of c=0"].append(same)
+        found["alone private"].append(_alone(problem, epsilon, step, trace, rng))
+        choices = {plain.rounds, 40}
+        found["gossip"].append(max(gossip(problem, r, step, epsilon, key) for r in choices))
+        found["rounds"].append(plain.rounds)
+    return found
+
+
+def _alone(problem: dm.LinearProblem, epsilon: float, step: float, trace: float, rng: Any) -> float:
+    found = []
+    for node, part in enumerate(problem.partition):
+        own = problem.for_nodes(np.array([node]))
+        rounds = suggested_rounds(
+            epsilon=epsilon,
+            delta=DELTA,
+            records=len(part),
+            step_size=step,
+            curvature_trace=trace,
+        )
+        z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(rounds)
+        found.append(descend(own, rounds, step, 2 * z, rng)[0])
+    return float(np.mean(found))
+
+
+def table(name: str, make: Callable[[int], dm.LinearProblem], splits: int, *rule: float) -> None:
+    """Print mean and standard deviation over splits."""
+    runs = [rows(make(200 + seed), 200 + seed, *rule) for seed in range(splits)]
+    print(f"\n{name}, {splits} splits\n{'':21s}" + "".join(f"{e:>14g}" for e in EPSILONS))
+    for row in runs[0]:
+        values = np.array([run[row] for run in runs])
+        cells = zip(values.mean(axis=0), values.std(axis=0), strict=True)
+        print(f"{row:21s}" + "".join(f"  {m:7.3f}+-{s:.3f}" for m, s in cells))
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    table("digits, ten sites of two classes", digits_problem, count, 2.0, 0.9)
+    table("breast cancer, five sites", breast_problem, count, 4.0, 0.25)

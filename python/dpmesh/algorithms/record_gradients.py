@@ -1,0 +1,82 @@
+"""Sums of clipped gradients of single records, for guarantees about one record of many sites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices, Ragged
+from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.problems import LinearProblem
+
+_NUMBERS_AT_ONCE = 1 << 22  # of gradients of single records
+
+
+def clipped_gradient_sums(
+    problem: Any, point: Floats, batches: Ragged, clipping_norm: float
+) -> Sensitive:
+    """Return each node's sum of its records' gradients at `point`, each clipped to an L2 norm.
+
+    The clipping is the package's own: of a problem of a user's own, or in float32, gradients are
+    taken record by record and clipped here, in float64. A record whose gradient is NaN, infinite
+    or raises an error counts as 0, so that no record moves a sum by more than `clipping_norm`.
+
+    Parameters
+    ----------
+    problem
+        A `LinearProblem`, or one with ``gradient(params, batches)`` whose row r is the mean
+        gradient at ``params[r]`` of batch r, weight decay included.
+    point
+        The model, shape (1, dim).
+    batches
+        ``(indptr, indices)``: the records of each node, possibly none.
+    clipping_norm
+        Positive.
+
+    Returns
+    -------
+    Shape (nodes, dim), float64, without weight decay.
+    """
+    indptr, records = batches
+    nodes = len(indptr) - 1
+    if type(problem) is LinearProblem and problem.train.features.dtype == np.float64:
+        rows = np.repeat(np.asarray(point, np.float64), nodes, axis=0)
+        sums = problem.gradient_sum(rows, batches, clipping_norm=clipping_norm)
+    else:
+        sums = np.full((nodes, point.shape[1]), np.nan)
+    at_once = max(1, _NUMBERS_AT_ONCE // point.shape[1])
+    for node in np.flatnonzero(~np.isfinite(sums).all(axis=1)):
+        own = records[indptr[node] : indptr[node + 1]]
+        sums[node] = 0.0
+        for first in range(0, len(own), at_once):
+            chunk = own[first : first + at_once]
+            sums[node] += _clipped(problem, point, chunk, clipping_norm).sum(axis=0)
+    return Sensitive(sums)
+
+
+def _clipped(problem: Any, point: Floats, records: Indices, clipping_norm: float) -> Floats:
+    """Return the clipped gradient of each record, shape (records, dim), 0 where there is none."""
+    gradients = _gradients(problem, point, records)
+    gradients[~np.isfinite(kernels.row_norms(gradients))] = 0.0
+    clipped: Floats = kernels.clip_rows(gradients, clipping_norm)
+    return clipped
+
+
+def _gradients(problem: Any, point: Floats, records: Indices) -> Floats:
+    """Return the gradient of each record's loss in float64; NaN for a record that raises."""
+    points = np.repeat(point, len(records), axis=0)
+    singles = np.arange(len(records) + 1), records
+    try:
+        rows = np.asarray(problem.gradient(points, singles), np.float64)
+    except MemoryError:
+        raise
+    except Exception:  # any error that a record causes is that record's alone
+        if len(records) == 1:
+            return np.full((1, point.shape[1]), np.nan)
+        half = len(records) // 2
+        parts = records[:half], records[half:]
+        return np.concatenate([_gradients(problem, point, part) for part in parts])
+    without_decay: Floats = rows - problem.regularization * np.asarray(point, np.float64)
+    return without_decay

@@ -1,0 +1,186 @@
+"""Integer sums whose noise is a sum of shares: one discrete Gaussian share from each site.
+
+A sum of discrete Gaussian samples is not a discrete Gaussian sample. The logarithm of the ratio of
+their probabilities is at most `closure_gap` everywhere, 3e-68 for 100 shares of scale 4, so that a
+guarantee of the exact discrete Gaussian noise carries over with a little more epsilon and delta
+(Kairouz, Liu and Steinke 2021). Guarantees of the exact noise rest on Rényi divergences: Gaussian
+differential privacy is no upper bound for noise on the integers.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, positive
+from dpmesh.privacy.accounting._arguments import open_probability
+from dpmesh.privacy.accounting.calibration import calibrate_noise
+from dpmesh.privacy.accounting.discrete import discrete_gaussian_epsilon
+from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.types import NeighboringRelation
+
+SMALLEST_SHARE = 4.0
+"""Least scale of a share, in steps of the grid."""
+
+_LARGEST_EPSILON = 700.0
+"""Beyond it the error of the samplers alone exceeds any delta."""
+
+_SAMPLER_ERROR = 2.0**-73
+"""Total variation between a sample of `kernels.discrete_gaussian` and the exact distribution."""
+
+
+def closure_gap(sites: int, share: float) -> float:
+    """Return tau, which bounds abs(log(P[sum of shares = x] / P[discrete Gaussian = x])).
+
+    Parameters
+    ----------
+    sites
+        Number of shares, n.
+    share
+        Scale of one share, in steps of the grid; the discrete Gaussian has ``sqrt(n)`` times it.
+
+    Returns
+    -------
+    ``10 sum_{k=1}^{n-1} exp(-2 pi^2 share^2 k / (k + 1))``, which also covers fewer shares.
+    """
+    k = np.arange(1, integer("sites", sites, at_least=1))
+    return float(10 * np.exp(-2 * pi**2 * positive("share", share) ** 2 * k / (k + 1)).sum())
+
+
+def sum_of_shares_epsilon(
+    delta: float,
+    noise_multiplier: npt.ArrayLike,
+    *,
+    share: npt.ArrayLike,
+    sites: npt.ArrayLike,
+    dim: npt.ArrayLike,
+    neighboring_relation: NeighboringRelation,
+    sampling_rate: npt.ArrayLike = 1.0,
+    count: npt.ArrayLike = 1,
+) -> float:
+    """Return an epsilon of released sums of integer vectors with a share of noise from each site.
+
+    If exact discrete Gaussian noise gives ``(epsilon_0, delta_0)``, a sum of shares gives
+    ``(epsilon_0 + 2 R d tau, exp(R d tau) delta_0)`` for R sums of d numbers, tau being the
+    `closure_gap`: the probabilities of whole transcripts differ by a factor of at most
+    ``exp(R d tau)`` on either of two neighbouring datasets. The samplers of all sites add
+    ``(1 + exp(epsilon)) R n d 2**-73`` to delta. Both are part of the result.
+
+    Everything but `delta` and the relation is a number, or one for each of several runs on the same
+    records.
+
+    Parameters
+    ----------
+    delta
+        In (0, 1).
+    noise_multiplier
+        Scale of the noise that the adversary does not know, ``share * sqrt(shares it does not
+        know)``, over the L2 sensitivity of the rounded sum.
+    share
+        Scale of one site's share in steps of the grid, at least `SMALLEST_SHARE`.
+    sites
+        All sites, n.
+    dim
+        Length of the vectors, d.
+    neighboring_relation
+        That of the sensitivity. Sampling amplifies under ``"add_remove"`` alone.
+    sampling_rate
+        Probability in (0, 1] with which each record takes part in a sum, by secret coins.
+    count
+        Number of sums, R, those of abandoned attempts included.
+
+    Returns
+    -------
+    The epsilon; infinity if none is proved at this `delta`, for example because the error of the
+    samplers alone exceeds it.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or the share is too small.
+    """
+    delta = open_probability("delta", delta)
+    runs = np.broadcast_arrays(noise_multiplier, share, sites, dim, sampling_rate, count)
+    z, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
+    if not (shares >= SMALLEST_SHARE).all():
+        fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
+    for name, numbers in (("sites", n), ("dim", d), ("count", times)):
+        for number in numbers:
+            integer(name, number, at_least=1)
+    each = zip(times, d, n, shares, strict=True)
+    gap = float(sum(t * m * closure_gap(k, s) for t, m, k, s in each))
+    samplers = float((times * d.astype(float) * n).sum()) * _SAMPLER_ERROR
+    if neighboring_relation == "replace_one":
+        rate = np.ones(rate.shape)
+
+    def proved(epsilon_of_samplers: float) -> float:
+        left: float = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap)
+        if left <= 0:
+            return inf
+        exact = discrete_gaussian_epsilon(
+            left,
+            z.astype(float),
+            neighboring_relation=neighboring_relation,
+            sampling_rate=rate.astype(float),
+            count=times,
+        )
+        return exact + 2 * gap
+
+    allowed = proved(0.0) + 1e-3
+    while allowed < _LARGEST_EPSILON:
+        epsilon = proved(allowed)
+        if epsilon <= allowed:
+            return epsilon
+        allowed = max(2 * allowed, epsilon)
+    return inf
+
+
+def sum_of_shares_noise_multiplier(
+    target_epsilon: float,
+    target_delta: float,
+    *,
+    share_per_multiplier: float,
+    sites: int,
+    dim: int,
+    neighboring_relation: NeighboringRelation,
+    sampling_rate: float = 1.0,
+    count: int = 1,
+) -> float:
+    """Return the least noise multiplier whose `sum_of_shares_epsilon` keeps a budget.
+
+    Parameters
+    ----------
+    target_epsilon, target_delta
+        The budget; finite and positive, in (0, 1).
+    share_per_multiplier
+        The share at noise multiplier 1: the sensitivity over ``sqrt(shares not known)``.
+    sites, dim, neighboring_relation, sampling_rate, count
+        As for `sum_of_shares_epsilon`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or no noise keeps the budget.
+    """
+    least = SMALLEST_SHARE / positive("share_per_multiplier", share_per_multiplier)
+    exact = analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
+    guess = max(exact * sqrt(integer("count", count, at_least=1)) * sampling_rate, least)
+
+    def epsilon_of(noise_multiplier: float) -> float:
+        multiplier = max(noise_multiplier, least)
+        return sum_of_shares_epsilon(
+            target_delta,
+            multiplier,
+            share=max(multiplier * share_per_multiplier, SMALLEST_SHARE),
+            sites=sites,
+            dim=dim,
+            neighboring_relation=neighboring_relation,
+            sampling_rate=sampling_rate,
+            count=count,
+        )
+
+    if epsilon_of(least) <= target_epsilon:
+        return least
+    return calibrate_noise(epsilon_of, target_epsilon, guess=guess)

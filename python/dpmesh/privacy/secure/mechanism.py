@@ -1,0 +1,72 @@
+"""The distributed discrete Gaussian mechanism: all rows together make one release, their sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dpmesh.keys import Stream
+from dpmesh.privacy.mechanisms import Mechanism
+from dpmesh.privacy.secure.sizes import SecureSum
+from dpmesh.privacy.secure.sums import clear_sum, release_sum
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Sensitive
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, init=False)
+class DistributedDiscreteGaussian(Mechanism):
+    """A secure sum of all sites' rows, with a share of discrete Gaussian noise from each site.
+
+    Parameters
+    ----------
+    numbers
+        The public numbers of the sum.
+
+    Guarantee
+    ---------
+    The released sum is a joint event of all sites: a record of any site moves it by at most
+    `SecureSum.sensitivity` steps of the grid, and noise of scale `noise_multiplier` times that is
+    unknown to the server together with `SecureSum.colluding` sites. It is accounted as what is
+    proved of sums of shares; see `accounting.shares.sum_of_shares_epsilon`. In one process the
+    masks are left out, which changes no bit of the result (`secure_sum` has them).
+    """
+
+    distribution = "gaussian"
+    norm = "l2"
+
+    numbers: SecureSum = field(init=False)
+
+    def __init__(self, numbers: SecureSum) -> None:
+        fields = {
+            "numbers": numbers,
+            "noise_multiplier": numbers.noise_multiplier,
+            "clipping_norm": None,
+            "grid": numbers.grid,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def name(self) -> str:
+        """The distribution of the noise."""
+        return "distributed_discrete_gaussian"
+
+    @property
+    def event(self) -> DpEvent:
+        """Zero-concentrated differential privacy of the discrete Gaussian that the shares form."""
+        import dp_accounting
+
+        return dp_accounting.ZCDpEvent(1 / (2 * self.noise_multiplier**2))
+
+    def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
+        return self.numbers.sensitivity * self.numbers.grid
+
+    def prepared(self, values: Sensitive) -> Sensitive:
+        """Return what the noise is added to: the sum of the rounded rows, shape (1, dim)."""
+        return Sensitive(clear_sum(self.numbers, values))
+
+    def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
+        return release_sum(self.numbers, Sensitive(values), stream)

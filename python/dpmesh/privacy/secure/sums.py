@@ -1,0 +1,185 @@
+"""One secure sum: what a site makes of its own vector, and what the cohort's vectors add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._validate import fail
+from dpmesh.keys import Stream
+from dpmesh.privacy.secure.masks import masked, modular_sum, pack_words, unpack_words
+from dpmesh.privacy.secure.sizes import SecureSum
+from dpmesh.privacy.types import Floats, Released, Sensitive
+
+Integers = npt.NDArray[np.int64]
+
+_FIRST_PAIR = 1 << 31
+"""Nodes of a stream from here on are pairs of sites: in process their secrets come from it."""
+
+
+def encode(sizes: SecureSum, sums: Floats) -> Integers:
+    """Return each site's sum in steps of the grid, rounded to the nearest integer.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    sums
+        Shape (sites, dim), float64: sums of vectors of norm at most `clipping_norm`.
+
+    Raises
+    ------
+    ValueError
+        If the sums are not of float64 or not of this shape, or not finite.
+    """
+    if sums.dtype != np.float64:
+        wanted = "float64, whose rounding the sensitivity covers"
+        fail("sums", wanted, sums.dtype)
+    if sums.ndim != 2 or sums.shape[1] != sizes.dim:
+        fail("sums", f"shape (sites, {sizes.dim})", f"shape {sums.shape}")
+    if not kernels.all_finite(sums):
+        fail("sums", "finite numbers", "NaN or infinity")
+    steps: Integers = np.rint(sums * (sizes.steps / sizes.clipping_norm)).astype(np.int64)
+    return steps
+
+
+def decode(sizes: SecureSum, total: Integers) -> Floats:
+    """Return a sum in steps of the grid as a vector, float64."""
+    return total * sizes.grid
+
+
+def with_noise(
+    sizes: SecureSum,
+    steps: Integers,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+) -> Integers:
+    """Return each site's integers plus its share of noise, an independent one for each row.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    steps
+        Shape (sites, dim): what `encode` returned.
+    stream
+        The randomness of this attempt and nothing else.
+    nodes
+        The site of each row; 0, 1, .. by default.
+    """
+    share = kernels.discrete_gaussian(steps.shape, sizes.share, stream, nodes=nodes)
+    return np.add(steps, share, out=share)
+
+
+def answer(sizes: SecureSum, own: int, noisy: Integers, secrets: Mapping[int, bytes]) -> bytes:
+    """Return what a site sends: its noisy integers, masked and packed.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    own
+        The site's number.
+    noisy
+        Shape (dim,): a row of what `with_noise` returned.
+    secrets
+        What it shares with each other site of the cohort, for this attempt alone.
+
+    Raises
+    ------
+    ValueError
+        If the cohort is too small for its shares of noise to be enough.
+    """
+    sizes.check_cohort(len(secrets) + 1)
+    bits = sizes.modulus_bits
+    return pack_words(masked(noisy, own, secrets, bits), bits)
+
+
+def open_sum(sizes: SecureSum, answers: Mapping[int, bytes]) -> Released:
+    """Return the noisy sum of a cohort's vectors, shape (1, dim), from all of their answers.
+
+    If one of them is missing, or two sites did not agree on the attempt, masks do not cancel and
+    the result is uniform noise.
+
+    Raises
+    ------
+    ValueError
+        If the cohort is too small, or an answer has another length: sites with other grids or
+        moduli.
+    """
+    sizes.check_cohort(len(answers))
+    bits = sizes.modulus_bits
+    parts = (unpack_words(message, sizes.dim, bits) for message in answers.values())
+    return Released(decode(sizes, modular_sum(parts, bits))[np.newaxis])
+
+
+def clear_sum(sizes: SecureSum, sums: Sensitive) -> Sensitive:
+    """Return the sum of the sites' rounded vectors without noise, shape (1, dim): private."""
+    if len(sums) != sizes.sites:
+        fail("sums", f"a row for each of {sizes.sites} sites", f"{len(sums)} rows")
+    return Sensitive(decode(sizes, encode(sizes, sums).sum(axis=0))[np.newaxis])
+
+
+def release_sum(sizes: SecureSum, inside: Sensitive, stream: Stream) -> Released:
+    """Return a sum of rounded vectors plus all sites' shares of noise, modulo ``2**bits``.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    inside
+        What `clear_sum` returned.
+    stream
+        The noise's randomness, of this release alone: site i draws from node i.
+    """
+    steps = np.rint(inside / sizes.grid).astype(np.int64)
+    shares = kernels.discrete_gaussian((sizes.sites, sizes.dim), sizes.share, stream)
+    total = modular_sum([(steps[0] + shares.sum(axis=0)).view(np.uint64)], sizes.modulus_bits)
+    return Released(decode(sizes, total)[np.newaxis])
+
+
+def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:
+    """Return the noisy sum of all sites' vectors under real masks, with all sites in this process.
+
+    It has the bits of `DistributedDiscreteGaussian`, which leaves the masks out.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    sums
+        Shape (sites, dim), float64: a row for each site, which stays inside it.
+    stream
+        The noise's randomness, of this release alone: row r draws from node r, and pairs of sites
+        draw their secrets from nodes that no row has.
+
+    Raises
+    ------
+    ValueError
+        If there is another number of rows than sites, or they are not finite, or not float64.
+    """
+    if len(sums) != sizes.sites:
+        fail("sums", f"a row for each of {sizes.sites} sites", f"{len(sums)} rows")
+    noisy = with_noise(sizes, encode(sizes, sums), stream)
+    secrets = pair_secrets(stream, sizes.sites)
+    return open_sum(
+        sizes, {site: answer(sizes, site, noisy[site], secrets[site]) for site in range(len(noisy))}
+    )
+
+
+def pair_secrets(stream: Stream, sites: int) -> list[dict[int, bytes]]:
+    """Return what each site shares with each other one, drawn in process from the run's key.
+
+    Deployed sites agree on them instead; see `dpmesh.engines.secure`.
+    """
+    secrets: list[dict[int, bytes]] = [{} for _ in range(sites)]
+    words = np.empty(8, np.uint32)
+    for low in range(sites):
+        for high in range(low + 1, sites):
+            stream.words(_FIRST_PAIR + low * sites + high, words)
+            secrets[low][high] = secrets[high][low] = words.astype("<u4").tobytes()
+    return secrets

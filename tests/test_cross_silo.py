@@ -1,0 +1,361 @@
+"""Distributed DP-SGD: sums of clipped gradients, what one record moves, training, what it buys."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from secure_runs import by_class, linear, train
+
+import dpmesh as dm
+from dpmesh.algorithms.cross_silo import CrossSiloSGD, suggested_rounds
+from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.data import Dataset, digits, unit_norm
+from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.kernels import row_norms
+from dpmesh.keys import Key
+from dpmesh.privacy.audit import couple
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, encode
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Released
+from dpmesh.problems import LinearProblem
+from dpmesh.run.carriers import Broadcast
+from dpmesh.schedules import InverseSqrt
+
+
+def silo(**changed: Any) -> CrossSiloSGD:
+    public: dict[str, Any] = {"dim": 7, "sites": 3, "records": 105, "rounds": 6}
+    public["noise_multiplier"] = 3.0
+    return CrossSiloSGD(**{**public, **changed})
+
+
+# Sums of clipped gradients
+
+
+def twin_sums(problem: LinearProblem, w: Any, batches: Any, clipping_norm: float) -> list[Any]:
+    """Return each site's sum, one record and one number after the other."""
+    sums = []
+    for i in range(len(batches[0]) - 1):
+        total = [0.0] * problem.dim
+        for r in batches[1][batches[0][i] : batches[0][i + 1]]:
+            x, y = problem.train.features[r], problem.train.labels[r]
+            if problem.loss == "logistic":
+                margin = y * sum(a * b for a, b in zip(x, w, strict=True))
+                g = [-y * a / (1 + math.exp(margin)) for a in x]
+            else:
+                rows = np.reshape(w, (problem.classes, -1))
+                scores = [sum(a * b for a, b in zip(x, row, strict=True)) for row in rows]
+                norm = sum(math.exp(s) for s in scores)
+                g = [a * (math.exp(s) / norm - (k == y)) for k, s in enumerate(scores) for a in x]
+            length = math.sqrt(sum(a * a for a in g))
+            factor = min(1.0, clipping_norm / length)
+            total = [t + factor * a for t, a in zip(total, g, strict=True)]
+        sums.append(total)
+    return sums
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([("logistic", None), ("softmax", 3)]),
+    st.sampled_from([np.float64, np.float32]),
+)
+def test_sums_are_those_of_a_loop_over_records(seed: int, of: Any, kind: Any) -> None:
+    loss, classes = of
+    problem = linear((4, 1, 7), 5, seed, loss, classes=classes, regularization=0.3)
+    records = Dataset(problem.train.features.astype(kind), problem.train.labels)
+    problem = replace(problem, train=records)
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(1, problem.dim)).astype(kind) * 3
+    batches = np.array([0, 3, 3, 8]), np.arange(8)  # the second site has no record in it
+    got = clipped_gradient_sums(problem, w, batches, 0.25)
+    np.testing.assert_allclose(
+        got,
+        twin_sums(problem, w[0].astype(float), batches, 0.25),
+        atol=1e-10 if kind is np.float64 else 1e-5,
+    )
+    assert got.dtype == np.float64
+    assert (got[1] == 0).all()
+
+
+class Unclipped:
+    """A problem of a user's own, whose gradients are longer than any clipping norm."""
+
+    regularization = 0.0
+    nodes = 2
+
+    def __init__(self, gradients: Any) -> None:
+        self.gradients = np.asarray(gradients, float)
+
+    def gradient(self, params: Any, batches: Any) -> Any:
+        indptr, records = batches
+        assert (np.diff(indptr) == 1).all()
+        if any(np.isposinf(self.gradients[records, 0])):
+            raise ArithmeticError("a record that cannot be used")
+        return self.gradients[records]
+
+
+def test_gradients_of_a_problem_of_ones_own_are_clipped_here() -> None:
+    problem = Unclipped(np.full((6, 4), 100.0))
+    batches = np.array([0, 2, 6]), np.arange(6)
+    sums = clipped_gradient_sums(problem, np.zeros((1, 4)), batches, 1.0)
+    np.testing.assert_allclose(row_norms(sums), [2.0, 4.0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf, 1e300])
+def test_one_bad_record_moves_a_site_by_at_most_the_sensitivity(bad: float) -> None:
+    """Planted faults: NaN, infinity, a record that raises (+inf here), one beyond the norm."""
+    gradients = np.random.default_rng(0).normal(size=(40, 8))
+    with_it = gradients.copy()
+    with_it[7, 0] = bad
+    batches = np.array([0, 30, 40]), np.arange(40)
+    public = silo(sites=2, colluding=0, records=40, dim=8).secure_sum
+    sums = [
+        encode(public, clipped_gradient_sums(Unclipped(g), np.zeros((1, 8)), batches, 1.0))
+        for g in (gradients, with_it)
+    ]
+    moved = row_norms((sums[1] - sums[0]).astype(float))
+    assert moved[0] <= public.sensitivity
+    assert moved[1] == 0
+    zeroed = row_norms(sums[0].astype(float))  # planted: the whole site zeroed for one record
+    assert zeroed[0] > public.sensitivity
+
+
+def test_a_linear_record_that_overflows_counts_as_nothing() -> None:
+    problem = linear((5, 5), 3, 1)
+    x = problem.train.features.copy()
+    x[2] = [1e308, 1e308, -1e308]
+    problem = replace(problem, train=Dataset(x, problem.train.labels))
+    w = np.full((1, 3), 10.0)
+    sums = clipped_gradient_sums(problem, w, (np.array([0, 5, 10]), np.arange(10)), 1.0)
+    assert np.isfinite(sums).all()
+    without = clipped_gradient_sums(
+        problem, w, (np.array([0, 4, 9]), np.delete(np.arange(10), 2)), 1.0
+    )
+    assert row_norms(sums - without)[0] <= 1 + 1e-9
+
+
+# One record
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1.0, 0.3]))
+def test_a_replaced_record_moves_one_sites_integers_by_at_most_the_sensitivity(
+    seed: int, rate: float
+) -> None:
+    problem = linear((20, 35, 50), 7, seed)
+    x, y = problem.train.features.copy(), problem.train.labels.copy()
+    x[30] *= -5
+    neighbour = replace(problem, train=Dataset(x, y))
+    algorithm = silo(sampling_rate=rate)
+    public, key = algorithm.secure_sum, Key.seeded(seed)
+    w = Released(np.random.default_rng(seed).normal(size=(1, 7)))
+    one, other = (encode(public, algorithm.site_sums(w, 3, of, key)) for of in (problem, neighbour))
+    moved = row_norms((one - other).astype(float))
+    assert moved[1] <= public.sensitivity
+    assert (moved[[0, 2]] == 0).all()
+
+
+def test_each_record_is_drawn_by_a_coin_of_its_own_site() -> None:
+    problem = linear((400, 300, 500), 3, 0)
+    algorithm = silo(dim=3, records=1200, sampling_rate=0.25)
+    everything = problem.everything
+    seen = np.zeros((40, 1200), bool)
+    for t in range(40):
+        indptr, records = algorithm._sample(everything, t, Key.seeded(1))
+        owners = np.repeat(np.arange(3), np.diff(indptr))
+        assert (owners == np.searchsorted([400, 700], records, side="right")).all()
+        seen[t, records] = True
+    assert abs(seen.mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / seen.size)
+    assert len(np.unique(seen.sum(axis=1))) > 10  # the size is random
+
+
+def test_the_divisor_is_public() -> None:
+    """Planted: the realised batch size as divisor would show how many records took part."""
+    problem = linear((20, 35, 50), 7, 3)
+    algorithm = silo(sampling_rate=0.2, step_size=1.0, averaged=0.0)
+    state = algorithm.init(problem, Key.seeded(1))
+    total = Released(np.ones((1, 7)))
+    steps = {
+        tuple((state.w - algorithm.absorb(state, total, t, problem).w)[0].tolist())
+        for t in range(5)
+    }
+    assert steps == {tuple([1.0 / (0.2 * 105)] * 7)}
+
+
+def test_times_sizes_and_losses_are_not_among_what_is_released() -> None:
+    algorithm = silo()
+    _, released = train(algorithm, linear((20, 35, 50), 7, 3), Key.seeded(1))
+    assert all(total.shape == (1, 7) for total in released)
+
+
+def test_a_coupled_run_on_neighbouring_records_keeps_to_the_plan() -> None:
+    problem = linear((20, 35, 50), 7, 3)
+    x = problem.train.features.copy()
+    x[30] *= -1
+    neighbour = replace(problem, train=Dataset(x, problem.train.labels))
+    coupled = couple(silo(), problem, neighbour, Broadcast(), rounds=6, key=Key.seeded(1))
+    assert not coupled.faults
+    assert len(coupled.movements) == 6
+
+
+class RoundsWithoutItsPrice(DistributedDiscreteGaussian):
+    """Planted: claims the sensitivity of the sum before it is rounded."""
+
+    def _distance(self, sensitivity: Any, dim: int) -> float:
+        return float(sensitivity.bound)
+
+
+def test_a_coupled_run_flags_a_sensitivity_without_the_price_of_rounding() -> None:
+    public: dict[str, Any] = {"dim": 400, "sites": 3, "records": 4, "noise_multiplier": 40.0}
+    numbers = SecureSum(grid_steps=2, neighboring_relation="add_remove", **public)
+    near = np.zeros((3, 400))
+    near[0] = (0.5 - 1e-9) * numbers.grid
+    far = near + np.array([[0.05], [0.0], [0.0]])
+    for kind, flagged in ((DistributedDiscreteGaussian, False), (RoundsWithoutItsPrice, True)):
+        mechanism = kind(numbers)
+        one, other = (mechanism.prepared(values) for values in (near, far))
+        allowed = mechanism.noise_scale(Sensitivity(1.0, "l2", "C"), 400) / 40.0
+        assert (row_norms(one - other)[0] > allowed) == flagged
+
+
+def test_a_release_is_kept_in_plain_types() -> None:
+    plan = silo(neighboring_relation="add_remove", sampling_rate=0.5).plan(6)
+    assert Plan.from_dict(json.loads(json.dumps(plan.as_dict()))) == plan
+
+
+def test_dropouts_are_planned_and_paid_for() -> None:
+    algorithm = silo(sites=4, dropouts=1)
+    assert len(algorithm.plan(6).releases) == 7
+    assert algorithm.plan(6).cost(1e-5).epsilon == algorithm.secure_sum.epsilon(1e-5)
+
+
+# Training
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_training_has_the_same_bits_with_and_without_masks(rate: float) -> None:
+    algorithm = silo(sampling_rate=rate, momentum=0.5, estimator=LaplacianSmoothing(1.0))
+    problem = linear((20, 35, 50), 7, 3, regularization=0.01)
+    with_masks, _ = train(algorithm, problem, Key.seeded(2))
+    run = dm.simulate(algorithm, problem, rounds=6, key=Key.seeded(2), delta=1e-5)
+    assert with_masks.tobytes() == run.parameters.tobytes()
+    assert run.ledger == algorithm.plan(6)
+    assert run.privacy.epsilon == pytest.approx(algorithm.secure_sum.epsilon(1e-5))
+
+
+def test_steps_are_those_of_the_docstring() -> None:
+    problem = linear((20, 35, 50), 7, 3, regularization=0.1)
+    algorithm = silo(
+        step_size=InverseSqrt(2.0), momentum=0.9, averaged=0.5, estimator=LaplacianSmoothing(0.5)
+    )
+    model, released = train(algorithm, problem, Key.seeded(2))
+    w, m, models = np.zeros((1, 7)), 0.0, []
+    for t, total in enumerate(released):
+        m = 0.9 * m + LaplacianSmoothing(0.5)(total / 105, 0.0, None)
+        w = w - 2.0 / math.sqrt(t + 1) * (m + 0.1 * w)
+        models.append(w)
+    np.testing.assert_allclose(model, np.mean(models[3:], axis=0), rtol=1e-12)
+
+
+def test_without_noise_to_speak_of_it_learns_as_gradient_descent() -> None:
+    problem = linear((20, 35, 50), 3, 3)
+    algorithm = silo(dim=3, noise_multiplier=0.01, rounds=50, step_size=1.0, averaged=0.0)
+    model, _ = train(algorithm, problem, Key.seeded(2))
+    w = np.zeros((1, 3))
+    for _ in range(50):
+        w = w - sum(clipped_gradient_sums(problem, w, problem.everything, 1.0)) / 105
+    np.testing.assert_allclose(model, w, atol=0.02)
+
+
+def test_two_class_sites_learn_all_classes_at_a_small_epsilon() -> None:
+    """A site alone knows two of ten classes: at most about 0.2 without any privacy."""
+    x = digits()
+    everything = unit_norm(Dataset(np.c_[x.features, np.ones(x.records)], x.labels))
+    order = np.random.default_rng(5).permutation(x.records)
+    learned, test = everything.take(order[450:]), everything.take(order[:450])
+    problem = LinearProblem(learned, by_class(learned, 10), "softmax", test=test, classes=10)
+    rounds = suggested_rounds(
+        epsilon=1.0, delta=1e-5, records=learned.records, step_size=2.0, curvature_trace=0.9
+    )
+    algorithm = CrossSiloSGD.for_budget(
+        epsilon=1.0,
+        delta=1e-5,
+        dim=problem.dim,
+        sites=10,
+        records=learned.records,
+        rounds=rounds,
+        step_size=2.0,
+    )
+    assert rounds == 61
+    assert algorithm.secure_sum.epsilon(1e-5) <= 1.0
+    run = dm.simulate(algorithm, problem, rounds=rounds, key=Key.seeded(9), delta=1e-5, metrics=[])
+    assert run.privacy.epsilon <= 1.0
+    assert problem.accuracy(run.parameters)[0] > 0.6
+
+
+# Budgets
+
+
+def test_a_budget_is_kept_and_sampling_needs_less_noise() -> None:
+    public: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "dim": 7, "sites": 5, "records": 500}
+    noises = [
+        CrossSiloSGD.for_budget(**public, rounds=40, neighboring_relation=relation, sampling_rate=q)
+        for relation, q in [("add_remove", 1.0), ("add_remove", 0.1), ("replace_one", 0.1)]
+    ]
+    full, sampled, replaced = (algorithm.noise_multiplier for algorithm in noises)
+    assert sampled < full / 5
+    assert replaced == pytest.approx(full)  # no amplification is claimed for it
+    for algorithm in noises:
+        assert algorithm.secure_sum.epsilon(1e-5) <= 2.0
+
+
+def test_more_colluding_sites_and_dropouts_cost_more_noise_in_each_share() -> None:
+    def share(**more: Any) -> float:
+        algorithm = CrossSiloSGD.for_budget(
+            epsilon=2.0, delta=1e-5, dim=7, sites=6, records=500, rounds=20, **more
+        )
+        return algorithm.secure_sum.share
+
+    assert share(colluding=0) < share(colluding=1) < share(colluding=3)
+    assert share() < share(dropouts=1) < share(dropouts=3)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"momentum": 1.0}, "momentum"),
+        ({"averaged": 1.0}, "averaged"),
+        ({"colluding": 2}, "at least 2 honest sites"),
+        ({"estimator": LaplacianSmoothing}, "estimator"),
+        ({"sampling_rate": 1.5}, "sampling_rate"),
+        ({"step_size": 0.0}, "step_size"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        silo(**changed)
+
+
+def test_local_steps_are_not_offered() -> None:
+    with pytest.raises(TypeError):
+        silo(local_steps=5)
+
+
+def test_problems_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="records of 3 sites"):
+        silo(dim=3).init(linear((5, 6), 3, 1), Key.seeded(1))
+    with pytest.raises(ValueError, match="at most 30 records at each site"):
+        silo(dim=3, records_per_site=30).init(linear((5, 60, 7), 3, 1), Key.seeded(1))
+    with pytest.raises(ValueError, match="a model of length 7"):
+        silo().init(linear((5, 6, 7), 3, 1), Key.seeded(1))
+    with pytest.raises(ValueError, match="rounds: wanted at most 6"):
+        silo().plan(7)

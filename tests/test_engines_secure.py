@@ -1,0 +1,517 @@
+"""Sites and a server that trust each other in nothing: what a server can do, and what it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from secure_runs import linear
+
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.engines.secure import (
+    Contract,
+    Header,
+    Hello,
+    Ready,
+    RefusedError,
+    Server,
+    SigningKey,
+    Site,
+    SiteLostError,
+    SiteState,
+    record_sums,
+)
+from dpmesh.engines.secure.keys import RunSecrets
+from dpmesh.keys import Key
+from dpmesh.privacy.secure import encode, open_sum
+from dpmesh.privacy.secure.masks import unpack_words
+
+DELTA = 1e-5
+COUNTS = (20, 35, 50, 40)
+RUN = b"run number one.."
+
+
+class Parties:
+    """Four sites with records of their own, in files of one folder."""
+
+    def __init__(self, folder: Path, dim: int = 40, **changed: Any) -> None:
+        public = {
+            "dim": dim,
+            "sites": 4,
+            "records": 145,
+            "rounds": 3,
+            "dropouts": 1,
+            "noise_multiplier": 9.0,
+        }
+        self.algorithm = CrossSiloSGD(**{**public, **changed})
+        self.problem = linear(COUNTS, dim, 3)
+        self.keys = [SigningKey.generate() for _ in COUNTS]
+        self.contract = Contract(
+            numbers=self.algorithm.secure_sum,
+            model="logistic regression",
+            site_keys=tuple(key.public for key in self.keys),
+        )
+        self.folder = folder
+        self.sites = [self.site(i) for i in range(4)]
+        self.w = np.zeros((1, dim))
+
+    def site(self, i: int, path: Path | None = None, **changed: Any) -> Site:
+        """Start a site, with its file if there is one."""
+        path = path or self.folder / f"site{i}.db"
+        if path.exists():
+            state = SiteState.open(path)
+        else:
+            state = SiteState.create(
+                path, epsilon=8.0, delta=DELTA, neighboring_relation="replace_one"
+            )
+        sums = changed.pop("sums", record_sums(self.algorithm, self.problem.for_nodes([i])))
+        parts = {"contract": self.contract, "signing": self.keys[i], **changed}
+        return Site(parts["contract"], i, parts["signing"], state, sums)
+
+    def header(self, attempt: int = 0, cohort: tuple[int, ...] = (0, 1, 2, 3)) -> Header:
+        """Make a header as an honest server does."""
+        hellos = tuple(self.sites[i].join(RUN) for i in cohort)
+        readies = tuple(self.sites[i].ready(RUN) for i in cohort)
+        return Header(RUN, attempt, attempt, cohort, hellos, readies)
+
+    def answers(self, header: Header) -> dict[int, bytes]:
+        return {i: self.sites[i].answer(header, self.w) for i in header.cohort}
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Iterator[Parties]:
+    made = Parties(tmp_path)
+    yield made
+    for site in made.sites:
+        site.state.close()
+
+
+class Lossy:
+    """A site whose connection fails for good before or after it answers an attempt."""
+
+    def __init__(self, site: Site, attempt: int, *, answers: bool) -> None:
+        self.own, self._site, self._attempt, self._answers = site.own, site, attempt, answers
+        self.withheld: bytes | None = None
+
+    def join(self, run: bytes) -> Hello:
+        return self._site.join(run)
+
+    def ready(self, run: bytes) -> Ready:
+        return self._site.ready(run)
+
+    def leave(self, run: bytes) -> None:
+        self._site.leave(run)
+
+    def answer(self, header: Header, w: Any) -> bytes:
+        if header.attempt < self._attempt:
+            return self._site.answer(header, w)
+        if self._answers:
+            self.withheld = self._site.answer(header, w)
+        raise SiteLostError
+
+
+def is_open(parties: Parties, total: Any, w: Any = None) -> bool:
+    """Return whether an opened sum is that of the sites' gradients with noise, not uniform."""
+    public = parties.contract.numbers
+    w = parties.w if w is None else w
+    true = parties.algorithm.site_sums(w, 0, parties.problem, Key.seeded(0)).sum(axis=0)
+    error = (total[0] - true) / public.grid
+    return bool(np.sqrt((error**2).mean()) <= 3 * public.share * np.sqrt(public.sites))
+
+
+# What an honest run gives
+
+
+def test_a_run_of_an_honest_server_learns_and_every_ledger_is_its_plan(parties: Parties) -> None:
+    server = Server(parties.contract, parties.sites)
+    state = parties.algorithm.init(parties.problem, Key.seeded(1))
+    for t in range(3):
+        total = server.sum(t, state.w)
+        assert is_open(parties, total, state.w)
+        state = parties.algorithm.absorb(state, total, t, parties.problem)
+    assert [site.state.read(server.run).spent for site in parties.sites] == [3] * 4
+    assert parties.sites[0].state.epsilon() == pytest.approx(
+        replace(parties.contract.numbers, dropouts=0, colluding=2).epsilon(DELTA)
+    )
+    server.close()
+    for site in parties.sites:
+        with pytest.raises(RefusedError, match="the run is over"):
+            site.join(server.run)
+
+
+def test_what_is_opened_is_the_sum_of_the_sites_own_integers_and_noise(parties: Parties) -> None:
+    small = replace(parties.contract.numbers, noise_multiplier=0.01)
+    quiet = replace(parties.contract, numbers=small)
+    for site in parties.sites:
+        site.contract = quiet
+        site.state.budget = (math.inf, DELTA)
+    total = open_sum(small, parties.answers(parties.header()))
+    key = Key.seeded(0)
+    steps = encode(small, parties.algorithm.site_sums(parties.w, 0, parties.problem, key))
+    np.testing.assert_allclose(total[0] / small.grid, steps.sum(axis=0), atol=8 * small.share * 2)
+
+
+def test_each_answer_is_uniform(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, dim=5000)
+    public = parties.contract.numbers
+    answers = parties.answers(parties.header())
+    words = {i: unpack_words(sent, 5000, public.modulus_bits) for i, sent in answers.items()}
+    all_but_one = sum(words[i] for i in (0, 1, 2))
+    for seen in (*words.values(), all_but_one):
+        counts = np.bincount((seen & np.uint64(255)).astype(int), minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-6
+
+
+# Sites that are lost
+
+
+def test_a_lost_site_is_left_out_of_a_new_attempt_which_is_charged(parties: Parties) -> None:
+    lost = Lossy(parties.sites[2], 1, answers=False)
+    server = Server(parties.contract, [*parties.sites[:2], lost, parties.sites[3]])
+    for t in range(3):
+        assert is_open(parties, server.sum(t, parties.w))
+    assert server.cohort == (0, 1, 3)
+    spent = [site.state.read(server.run).spent for site in parties.sites]
+    assert spent == [4, 4, 1, 4]
+    assert parties.contract.numbers.attempts == 4
+    with pytest.raises(RefusedError, match="the plan or the budget is spent"):
+        server.sum(3, parties.w)
+
+
+def test_too_few_sites_are_no_cohort(parties: Parties) -> None:
+    lost = [Lossy(site, 0, answers=False) for site in parties.sites[:2]]
+    server = Server(parties.contract, [*lost, *parties.sites[2:]])
+    with pytest.raises(ValueError, match="at least 3 sites that answer"):
+        server.sum(0, parties.w)
+    with pytest.raises(RefusedError, match="from 3 to 4 sites"):
+        parties.sites[2].answer(parties.header(9, (2, 3)), parties.w)
+
+
+def test_a_late_message_of_a_lost_site_opens_nothing_of_its_own(parties: Parties) -> None:
+    """Leak of row 5: masks handed over to repair a dropout would open the vector. None are.
+
+    Leak of row 6: the first sum completed late, minus the second, has the noise of both attempts.
+    """
+    public = parties.contract.numbers
+    first = parties.answers(parties.header(0))
+    second = parties.answers(parties.header(1, (0, 1, 3)))
+    difference = open_sum(public, first) - open_sum(public, second)
+    own = parties.algorithm.site_sums(parties.w, 0, parties.problem, Key.seeded(0))[2]
+    left_over = (difference - own) / public.grid
+    # noise of 4 shares and of 3 others, 2.6 shares; 1 if the survivors' noise were the same
+    assert np.sqrt((left_over**2).mean()) > 1.7 * public.share
+    assert not is_open(parties, _open(public, [second[0], second[1], first[2], second[3]]))
+    assert not is_open(parties, _open(public, [first[0], first[1], first[3]]))
+
+
+def _open(public: Any, answers: list[bytes]) -> Any:
+    return open_sum(public, dict(enumerate(answers)))
+
+
+def test_planted_noise_that_is_reused_in_a_new_attempt_is_caught(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = RunSecrets.derived
+    monkeypatch.setattr(
+        RunSecrets,
+        "derived",
+        lambda self, use, salt, *context: honest(self, use, salt, *context[1:]),  # without H
+    )
+    public = parties.contract.numbers
+    first = parties.answers(parties.header(0))
+    second = parties.answers(parties.header(1, (0, 1, 3)))
+    difference = open_sum(public, first) - open_sum(public, second)
+    own = parties.algorithm.site_sums(parties.w, 0, parties.problem, Key.seeded(0))[2]
+    left_over = (difference - own) / public.grid
+    assert np.sqrt((left_over**2).mean()) < 1.7 * public.share  # the noise of one site
+
+
+# A server that lies
+
+
+def test_the_same_header_gets_the_same_bytes_also_after_a_restart(parties: Parties) -> None:
+    header = parties.header()
+    sent = parties.sites[1].answer(header, parties.w)
+    assert parties.sites[1].answer(header, parties.w) == sent
+    parties.sites[1].state.close()
+    parties.sites[1] = parties.site(1)
+    assert parties.sites[1].answer(header, parties.w) == sent
+    assert parties.sites[1].state.read(RUN).spent == 1
+
+
+@pytest.mark.parametrize("what", ["model", "round", "cohort"])
+def test_another_header_with_an_old_attempt_is_refused(parties: Parties, what: str) -> None:
+    header = parties.header()
+    parties.sites[0].answer(header, parties.w)
+    w = parties.w + (what == "model")
+    if what == "round":
+        header = replace(header, step=7)
+    if what == "cohort":
+        header = replace(
+            header, cohort=(0, 1, 2), hellos=header.hellos[:3], readies=header.readies[:3]
+        )
+    with pytest.raises(RefusedError, match="attempt 0 is not after 0"):
+        parties.sites[0].answer(header, w)
+
+
+@pytest.mark.parametrize("what", ["model", "round", "cohort", "contract"])
+def test_sites_that_are_shown_different_things_open_nothing(parties: Parties, what: str) -> None:
+    public = parties.contract.numbers
+    header = parties.header()
+    answers = {i: parties.sites[i].answer(header, parties.w) for i in range(3)}
+    other, w = header, parties.w
+    if what == "model":
+        w = parties.w + 1e-9
+    if what == "round":
+        other = replace(header, step=1)
+    if what == "cohort":
+        some = 1, 2, 3
+        other = replace(header, cohort=some, hellos=header.hellos[1:], readies=header.readies[1:])
+    if what == "contract":
+        longer = replace(parties.contract, model="another text")
+        parties.sites[3].contract = longer
+        signed = [
+            (Hello.signed(longer, i, RUN, h.key, parties.keys[i]), i)
+            for i, h in enumerate(header.hellos)
+        ]
+        readies = [Ready.signed(longer, i, RUN, -1, 0, parties.keys[i]) for i in range(4)]
+        other = replace(header, hellos=tuple(hello for hello, _ in signed), readies=tuple(readies))
+    answers[3] = parties.sites[3].answer(other, w)
+    assert not is_open(parties, open_sum(public, answers))
+
+
+def test_a_server_cannot_put_its_own_key_in_the_place_of_a_sites(parties: Parties) -> None:
+    header = parties.header()
+    own = RunSecrets.generate()
+    forged = Hello.signed(parties.contract, 2, RUN, own.public, SigningKey.generate())
+    hellos = header.hellos
+    for bad, said in [
+        (forged, "the key of site 2 is not signed"),
+        (replace(hellos[2], run=b"another run's id"), "the key of site 2 is not signed"),
+        (replace(hellos[3], site=2), "the key of site 2 is not signed"),
+        (replace(hellos[2], signature=bytes(64)), "the key of site 2 is not signed"),
+        (hellos[3], "the keys are not those of the cohort"),
+        (Hello.signed(parties.contract, 2, RUN, bytes(32), parties.keys[2]), "no X25519 key"),
+        (Hello.signed(parties.contract, 2, RUN, hellos[1].key, parties.keys[2]), "the same key"),
+        (
+            Hello.signed(parties.contract, 2, RUN, b"\1" + bytes(31), parties.keys[2]),
+            "no secret can be shared with site 2",
+        ),
+    ]:
+        with pytest.raises(RefusedError, match=said):
+            parties.sites[0].answer(
+                replace(header, hellos=(*hellos[:2], bad, hellos[3])), parties.w
+            )
+    assert parties.sites[0].state.read(RUN).spent == 0
+
+
+def test_a_second_key_of_a_site_in_one_run_is_refused(parties: Parties) -> None:
+    header = parties.header()
+    parties.sites[0].answer(header, parties.w)
+    second = Hello.signed(parties.contract, 2, RUN, RunSecrets.generate().public, parties.keys[2])
+    again = parties.header(1)
+    with pytest.raises(RefusedError, match="site 2 has another key in this run"):
+        parties.sites[0].answer(
+            replace(again, hellos=(*again.hellos[:2], second, again.hellos[3])), parties.w
+        )
+
+
+def test_models_and_cohorts_that_are_none_are_refused_without_a_look_at_data(
+    parties: Parties,
+) -> None:
+    looked = []
+    parties.sites[0].state.close()
+    parties.sites[0] = parties.site(0, sums=lambda w, coins: looked.append(w))
+    header = parties.header()
+    for bad, w, said in [
+        (header, parties.w + np.nan, "finite"),
+        (header, parties.w[:, :3], "40 finite numbers"),
+        (replace(header, cohort=(0, 0, 1, 2)), parties.w, "no list of sites"),
+        (replace(header, cohort=(1, 2, 3, 9)), parties.w, "no list of sites"),
+        (replace(header, attempt=-1), parties.w, "the attempt is no integer"),
+        (replace(header, run=b"run number two.."), parties.w, "has not joined"),
+    ]:
+        with pytest.raises(RefusedError, match=said):
+            parties.sites[0].answer(bad, w)
+    with pytest.raises(RefusedError, match="the site is not in the cohort"):
+        parties.sites[0].answer(parties.header(0, (1, 2, 3)), parties.w)
+    assert not looked
+
+
+# Disks that are restored, and ledgers that are lost
+
+
+def test_a_restored_site_answers_the_same_header_with_the_same_bytes(parties: Parties) -> None:
+    """Leak of row 7: fresh noise under the same masks would open the vector."""
+    header = parties.header()
+    path = parties.folder / "site1.db"
+    parties.sites[1].state.close()
+    old = parties.folder / "backup.db"
+    copy(path, old)
+    parties.sites[1] = parties.site(1)
+    sent = parties.sites[1].answer(header, parties.w)
+    restored = parties.site(1, old)
+    assert restored.answer(header, parties.w) == sent
+    restored.state.close()
+
+
+def test_a_restored_site_that_is_asked_for_something_else_opens_nothing(parties: Parties) -> None:
+    header = parties.header()
+    parties.sites[1].state.close()
+    copy(parties.folder / "site1.db", parties.folder / "backup.db")
+    parties.sites[1] = parties.site(1)
+    answers = parties.answers(header)
+    restored = parties.site(1, parties.folder / "backup.db")
+    answers[1] = restored.answer(header, parties.w + 1.0)
+    assert not is_open(parties, open_sum(parties.contract.numbers, answers))
+    restored.state.close()
+
+
+def test_planted_fresh_noise_for_a_repeated_header_is_open(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public, header = parties.contract.numbers, parties.header()
+    parties.sites[1].state.close()
+    copy(parties.folder / "site1.db", parties.folder / "backup.db")
+    parties.sites[1] = parties.site(1)
+    fresh = iter(range(10**9))
+    monkeypatch.setattr(RunSecrets, "derived", lambda *_: next(fresh))
+    restored = parties.site(1, parties.folder / "backup.db")
+    bits = public.modulus_bits
+    one, other = (
+        unpack_words(site.answer(header, parties.w), 40, bits)
+        for site in (parties.sites[1], restored)
+    )
+    shift = np.uint64(64 - bits)
+    difference = ((one - other) << shift).view(np.int64) >> shift.astype(np.int64)
+    assert np.abs(difference).max() < 10 * public.share  # no mask is left: flagged
+    restored.state.close()
+
+
+def test_a_restored_site_takes_over_what_the_others_know(parties: Parties) -> None:
+    parties.header()
+    parties.sites[1].state.close()
+    copy(parties.folder / "site1.db", parties.folder / "backup.db")
+    parties.sites[1] = parties.site(1)
+    for attempt in range(2):
+        parties.answers(parties.header(attempt))
+    parties.sites[1].state.close()
+    parties.sites[1] = parties.site(1, parties.folder / "backup.db")
+    old = parties.header(1)
+    with pytest.raises(RefusedError, match="attempt 1 is not after 1"):
+        parties.sites[1].answer(old, parties.w)
+    parties.answers(parties.header(2))
+    assert parties.sites[1].state.read(RUN).spent == 3
+
+
+def test_two_processes_cannot_hold_one_ledger(parties: Parties) -> None:
+    with pytest.raises(ValueError, match="a ledger that no other process uses"):
+        parties.site(0)
+
+
+def test_a_lost_ledger_counts_as_spent_in_whole(parties: Parties, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no ledger"):
+        SiteState.open(tmp_path / "none.db")
+    state = SiteState.create(
+        tmp_path / "new.db",
+        epsilon=8.0,
+        delta=DELTA,
+        neighboring_relation="replace_one",
+        lost=[parties.contract],
+    )
+    assert state.epsilon() == pytest.approx(parties.contract.numbers.epsilon(DELTA))
+    state.close()
+
+
+def test_the_ledger_goes_on_over_runs(parties: Parties) -> None:
+    whole = parties.contract.numbers.epsilon(DELTA)
+    for site in parties.sites:
+        site.state.budget = (1.2 * whole, DELTA)
+    parties.answers(parties.header())
+    assert 0 < parties.sites[0].state.epsilon() < whole
+    for attempt in (1, 2):
+        parties.answers(parties.header(attempt))
+    with pytest.raises(RefusedError, match="no room for the whole plan"):
+        parties.sites[0].join(b"run number two..")
+
+
+def test_a_contract_of_another_relation_is_refused(tmp_path: Path, parties: Parties) -> None:
+    state = SiteState.create(
+        tmp_path / "other.db", epsilon=1.0, delta=DELTA, neighboring_relation="add_remove"
+    )
+    with pytest.raises(ValueError, match="for add_remove"):
+        Site(parties.contract, 0, parties.keys[0], state, lambda w, coins: w).join(RUN)
+    state.close()
+
+
+# Sites that fail
+
+
+def test_a_site_whose_code_fails_sends_noise_alone_and_stops(
+    parties: Parties, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(w: Any, coins: Key) -> Any:
+        raise RuntimeError("patient 17 has no age")
+
+    parties.sites[2].state.close()
+    parties.sites[2] = parties.site(2, sums=fails)
+    answers = parties.answers(parties.header())
+    assert is_open(parties, open_sum(parties.contract.numbers, answers))
+    assert "patient 17" in caplog.text  # the site's own log
+    with pytest.raises(RefusedError, match="the site has stopped"):
+        parties.answers(parties.header(1))
+
+
+# Keys and contracts
+
+
+def test_keys_are_kept_in_files_of_their_owner_alone(tmp_path: Path) -> None:
+    key = SigningKey.generate()
+    path = tmp_path / "key.pem"
+    key.save(path)
+    assert SigningKey.load(path).public == key.public
+    assert path.stat().st_mode & 0o077 == 0
+    with pytest.raises(FileExistsError):
+        key.save(path)
+
+
+def test_secrets_are_erased_and_not_printed(parties: Parties) -> None:
+    parties.answers(parties.header())
+    secrets = parties.sites[0].state.read(RUN).secrets
+    assert secrets.own.hex() not in repr(secrets)
+    parties.sites[0].leave(RUN)
+    parties.sites[0].state.close()
+    kept = (parties.folder / "site0.db").read_bytes()
+    assert secrets.own.hex().encode() not in kept
+    assert (parties.folder / "site0.db").stat().st_mode & 0o077 == 0
+
+
+def test_contracts_that_do_not_fit_are_refused(parties: Parties) -> None:
+    keys = parties.contract.site_keys
+    with pytest.raises(ValueError, match="a key for each of 4 sites"):
+        replace(parties.contract, site_keys=keys[:3])
+    with pytest.raises(ValueError, match="the same for sites 0 and 3"):
+        replace(parties.contract, site_keys=(*keys[:3], keys[0]))
+    with pytest.raises(ValueError, match="the key of site 1 in the contract"):
+        parties.site(1, parties.folder / "x.db", signing=parties.keys[0])
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "clipping_norm", "records", "dropouts"])
+def test_every_number_of_a_contract_is_in_its_fingerprint(parties: Parties, name: str) -> None:
+    numbers = parties.contract.numbers
+    changed = replace(numbers, **{name: getattr(numbers, name) + (-1 if name == "dropouts" else 1)})
+    assert replace(parties.contract, numbers=changed).fingerprint != parties.contract.fingerprint
+
+
+def test_a_shares_own_number_of_honest_sites_is_held_to_the_cohort(parties: Parties) -> None:
+    """A share sized for more honest sites than a cohort has is refused before anything is sent."""
+    header = parties.header(0, (0, 1))
+    with pytest.raises(RefusedError, match="whose shares of noise are enough"):
+        parties.sites[0].answer(header, parties.w)

@@ -1,0 +1,372 @@
+"""Secure sums: grid, shares of noise, masks, modulus, and what a wrong one would do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpmesh.kernels import discrete_gaussian, get_threads, row_norms, set_threads
+from dpmesh.keys import Key
+from dpmesh.privacy.secure import (
+    DistributedDiscreteGaussian,
+    SecureSum,
+    answer,
+    calibrated_sum,
+    encode,
+    open_sum,
+    secure_sum,
+    with_noise,
+)
+from dpmesh.privacy.secure.masks import (
+    MASK_PURPOSE,
+    mask_words,
+    masked,
+    modular_sum,
+    pack_words,
+    unpack_words,
+)
+from dpmesh.privacy.secure.sums import pair_secrets
+from dpmesh.privacy.sensitivity import Sensitivity
+
+BITS = st.sampled_from([8, 21, 31, 32, 33, 63, 64])
+ONE_IN_A_MILLION = 1e-6  # how often a test of uniformity fails a uniform sequence
+
+
+def numbers(**changed: Any) -> SecureSum:
+    public: dict[str, Any] = {"dim": 12, "sites": 5, "records": 300, "noise_multiplier": 2.0}
+    return SecureSum(**{**public, **changed})
+
+
+def secrets_of(sites: int, seed: int) -> list[dict[int, bytes]]:
+    return pair_secrets(Key.seeded(seed).stream(7), sites)
+
+
+def masked_vectors(values: Any, secrets: list[dict[int, bytes]], cohort: Any, bits: int) -> Any:
+    own = {i: {j: secrets[i][j] for j in cohort if j != i} for i in cohort}
+    return {i: masked(values[i], i, own[i], bits) for i in cohort}
+
+
+# Masks
+
+
+@given(st.data(), st.integers(2, 7), BITS, st.integers(1, 20))
+def test_masks_cancel_over_any_cohort_bit_for_bit(data: Any, n: int, bits: int, dim: int) -> None:
+    cohort = sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=2)))
+    values = np.random.default_rng(dim).integers(-(2**62), 2**62, size=(n, dim))
+    vectors = masked_vectors(values, secrets_of(n, bits), cohort, bits)
+    want = [sum(int(values[i, j]) for i in cohort) for j in range(dim)]
+    half = 1 << bits - 1
+    centred = [(v + half) % (1 << bits) - half for v in want]
+    assert modular_sum(vectors.values(), bits).tolist() == centred
+
+
+def test_masks_of_a_hundred_sites_cancel() -> None:
+    values = np.random.default_rng(0).integers(-1000, 1000, size=(100, 9))
+    vectors = masked_vectors(values, secrets_of(100, 1), range(100), 33)
+    assert modular_sum(vectors.values(), 33).tolist() == values.sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_each_vector_and_the_sum_of_all_but_one_are_uniform(bits: int) -> None:
+    values = np.full((4, 20_000), 5)  # nothing random beneath the masks
+    vectors = masked_vectors(values, secrets_of(4, bits), range(4), bits)
+    mask = np.uint64((1 << bits) - 1) if bits < 64 else np.uint64(2**64 - 1)
+    all_but_one = (vectors[0] + vectors[1] + vectors[2]) & mask
+    for words in (*vectors.values(), all_but_one):
+        flat = np.frombuffer(pack_words(words, bits), np.uint8)
+        counts = np.bincount(flat, minlength=256)
+        assert stats.chisquare(counts).pvalue > ONE_IN_A_MILLION
+
+
+def test_a_site_with_another_secret_makes_the_sum_uniform() -> None:
+    values = np.zeros((3, 20_000), np.int64)
+    secrets = secrets_of(3, 1)
+    other = secrets_of(3, 2)
+    mixed = [secrets[0], secrets[1], other[2]]
+    total = modular_sum(masked_vectors(values, mixed, range(3), 16).values(), 16)
+    counts = np.bincount(total % 256, minlength=256)
+    assert stats.chisquare(counts).pvalue > ONE_IN_A_MILLION
+
+
+def test_the_difference_of_two_vectors_under_one_mask_is_open() -> None:
+    """What reuse of masks would do: a secret must serve one sum only."""
+    secrets = secrets_of(3, 1)
+    first, second = (np.full((3, 6), v) for v in (3, 10))
+    under = [masked_vectors(v, secrets, range(3), 32)[0] for v in (first, second)]
+    assert (under[1] - under[0]).tolist() == [7] * 6
+
+
+@given(st.binary(min_size=32, max_size=32), BITS, st.integers(1, 40))
+def test_mask_words_are_the_key_stream_of_aes(secret: bytes, bits: int, dim: int) -> None:
+    size = 4 if bits <= 32 else 8
+    nonce = MASK_PURPOSE.to_bytes(4, "big") + bytes(12)
+    cipher = Cipher(algorithms.AES(secret), modes.CTR(nonce)).encryptor()
+    raw = cipher.update(bytes(size * dim))
+    words = [int.from_bytes(raw[size * j :][:size], "little") % 2**bits for j in range(dim)]
+    assert mask_words(secret, dim, bits).tolist() == words
+
+
+@given(st.integers(1, 64), st.integers(1, 50), st.integers(0, 10))
+def test_packing_is_undone(bits: int, dim: int, seed: int) -> None:
+    low = np.uint64(2**bits - 1)
+    words = np.random.default_rng(seed).integers(0, 2**64, size=dim, dtype=np.uint64) & low
+    message = pack_words(words, bits)
+    as_number = sum(int(w) << bits * j for j, w in enumerate(words))
+    assert message == as_number.to_bytes((dim * bits + 7) // 8, "little")
+    assert unpack_words(message, dim, bits).tolist() == words.tolist()
+
+
+def test_long_vectors_are_packed_in_pieces() -> None:
+    words = np.random.default_rng(0).integers(0, 2**21, size=200_003, dtype=np.uint64)
+    assert (unpack_words(pack_words(words, 21), 200_003, 21) == words).all()
+
+
+# The sum
+
+
+def test_the_sum_has_the_same_bits_with_and_without_masks_and_on_any_threads() -> None:
+    public = numbers(dim=3000, sites=7)
+    sums = np.random.default_rng(0).normal(size=(7, 3000))
+    stream = Key.seeded(3).stream(1, 5)
+    without = DistributedDiscreteGaussian(public)
+    want = without.release(sums, Sensitivity(2.0, "l2", "2 C"), stream)
+    before = get_threads()
+    try:
+        for threads in (1, 8):
+            set_threads(threads)
+            assert (secure_sum(public, sums, stream) == want).all()
+    finally:
+        set_threads(before)
+
+
+def test_the_sum_is_the_sum_of_the_rounded_sums_and_shares() -> None:
+    public = numbers()
+    sums = np.random.default_rng(1).normal(size=(5, 12))
+    stream = Key.seeded(4).stream(1, 2)
+    share = discrete_gaussian((5, 12), public.share, stream)
+    steps = [[round(v / public.grid) for v in row] for row in sums.tolist()]
+    want = [
+        (sum(steps[i][j] for i in range(5)) + int(share[:, j].sum())) * public.grid
+        for j in range(12)
+    ]
+    assert secure_sum(public, sums, stream)[0].tolist() == want
+
+
+def test_an_answer_missing_leaves_uniform_noise_and_is_refused_below_the_cohort() -> None:
+    public = numbers(dropouts=1)
+    noisy = np.zeros((5, 12), np.int64)
+    secrets = secrets_of(5, 3)
+    answers = {i: answer(public, i, noisy[i], secrets[i]) for i in range(5)}
+    assert (open_sum(public, answers) == 0).all()
+    del answers[2]
+    assert np.abs(open_sum(public, answers)).max() > 2 ** (public.modulus_bits - 4) * public.grid
+    del answers[3]
+    with pytest.raises(ValueError, match="cohort: wanted from 4 to 5 sites"):
+        open_sum(public, answers)
+
+
+def test_sites_with_other_grids_or_moduli_are_refused() -> None:
+    public, other = numbers(), numbers(records=10**6, records_per_site=10**4)
+    assert other.modulus_bits > public.modulus_bits
+    secrets, noisy = secrets_of(5, 3), np.zeros((5, 12), np.int64)
+    answers = {i: answer(public, i, noisy[i], secrets[i]) for i in range(4)}
+    answers[4] = answer(other, 4, noisy[4], secrets[4])
+    with pytest.raises(ValueError, match="message: wanted"):
+        open_sum(public, answers)
+
+
+# Sensitivity
+
+
+@given(st.integers(0, 2**32), st.sampled_from(["replace_one", "add_remove"]))
+def test_one_record_moves_the_integers_by_at_most_the_sensitivity(seed: int, relation: Any) -> None:
+    rng = np.random.default_rng(seed)
+    public = numbers(neighboring_relation=relation, grid_steps=int(2 ** rng.integers(2, 12)))
+    rest = rng.normal(size=(1, 12)) * 10
+    one, other = rng.normal(size=(2, 12))
+    one /= np.linalg.norm(one)
+    other = -one if rng.random() < 0.5 else other / np.linalg.norm(other)
+    if relation == "add_remove":
+        other = 0 * other
+    moved = encode(public, rest + one) - encode(public, rest + other)
+    assert row_norms(moved.astype(float))[0] <= public.sensitivity
+
+
+def test_a_sensitivity_without_the_price_of_rounding_is_exceeded() -> None:
+    """Planted: distance S claimed; every coordinate just below one half, a step of S / sqrt(d)."""
+    public = numbers(
+        dim=400, grid_steps=4, neighboring_relation="add_remove", noise_multiplier=20.0
+    )
+    without = np.full((1, 400), (0.5 - 1e-12) * public.grid)
+    record = np.full((1, 400), 1 / 20)  # norm 1
+    moved = encode(public, without + record) - encode(public, without)
+    distance = row_norms(moved.astype(float))[0]
+    assert distance == 20 > public.steps
+    assert distance <= public.sensitivity == pytest.approx(24)
+
+
+def test_replace_one_needs_both_records() -> None:
+    """Planted: S + sqrt(d) claimed for a record replaced by its opposite."""
+    public, added = numbers(), numbers(neighboring_relation="add_remove")
+    record = np.eye(1, 12)
+    moved = encode(public, record) - encode(public, -record)
+    distance = row_norms(moved.astype(float))[0]
+    assert added.sensitivity < distance <= public.sensitivity
+
+
+# Noise
+
+
+def leftover(share: float, honest: int, seed: int) -> Any:
+    """Return what a coalition is left with after it subtracts all that it knows of a sum."""
+    stream = Key.seeded(seed).stream(1)
+    return discrete_gaussian((honest, 40_000), share, stream).sum(axis=0)
+
+
+def is_enough(unknown: Any, variance: float) -> bool:
+    """Return whether noise of this variance is not refuted: at 6 standard errors of a variance."""
+    return bool(unknown.var() > variance * (1 - 6 * math.sqrt(2 / len(unknown))))
+
+
+@pytest.mark.parametrize(("colluding", "dropouts"), [(0, 0), (1, 0), (2, 1)])
+def test_the_noise_against_a_coalition_is_what_is_claimed(colluding: int, dropouts: int) -> None:
+    public = numbers(colluding=colluding, dropouts=dropouts, dim=40_000)
+    claimed = (public.noise_multiplier * public.sensitivity) ** 2
+    sums = np.zeros((5, 40_000), np.int64)
+    noisy = with_noise(public, sums, Key.seeded(5).stream(1))
+    unknown = noisy[colluding + dropouts :].sum(axis=0)  # the worst: dropped out, and subtracted
+    assert is_enough(unknown, claimed)
+    assert unknown.var() < claimed * 1.1
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(lambda p: p.share * math.sqrt(p.honest) / p.sites, id="sigma over n"),
+        pytest.param(
+            lambda p: p.share * math.sqrt(p.honest / p.sites), id="sigma over sqrt(n), one colludes"
+        ),
+        pytest.param(lambda p: 0.0, id="share forgotten"),
+    ],
+)
+def test_planted_shares_are_flagged(planted: Any) -> None:
+    public = numbers()
+    claimed = (public.noise_multiplier * public.sensitivity) ** 2
+    assert is_enough(leftover(public.share, public.honest, 1), claimed)
+    assert not is_enough(leftover(planted(public), public.honest, 1), claimed)
+
+
+def test_a_seed_that_sites_share_is_flagged() -> None:
+    """Planted: a coalition subtracts its own noise once for every honest site."""
+    public = numbers(dim=1000)
+    one = discrete_gaussian(1000, public.share, Key.seeded(1).stream(1))
+    total = np.tile(one, (5, 1)).sum(axis=0)
+    assert not is_enough(total - 5 * one, (public.noise_multiplier * public.sensitivity) ** 2)
+    shares = with_noise(public, np.zeros((5, 1000), np.int64), Key.seeded(1).stream(1))
+    correlation = np.corrcoef(shares)
+    assert np.abs(correlation - np.eye(5)).max() < 6 / math.sqrt(1000)
+
+
+# The modulus
+
+
+def test_too_few_bits_are_refused_and_would_be_off_by_multiples_of_the_modulus() -> None:
+    public = numbers()
+    with pytest.raises(ValueError, match=f"bits: wanted at least {public.modulus_bits}"):
+        numbers(bits=public.modulus_bits - 1)
+    total = np.array([2 ** (public.modulus_bits - 1) - 1, 5])
+    bits = public.modulus_bits - 1
+    wrong = modular_sum([total.astype(np.uint64)], bits) - total
+    assert wrong.tolist() == [-(2**bits), 0]
+
+
+def test_no_sum_at_the_bound_wraps_around() -> None:
+    public = numbers(rounds=100)
+    most = np.full((5, 12), public.records * public.steps // 5)
+    for t in range(1000):
+        noisy = with_noise(public, most, Key.seeded(2).stream(1, t))
+        total = noisy.sum(axis=0)
+        assert (modular_sum(noisy.view(np.uint64), public.modulus_bits) == total).all()
+
+
+@given(
+    st.integers(1, 5000),
+    st.integers(3, 50),
+    st.integers(1, 10**5),
+    st.floats(0.5, 60),
+    st.floats(0.01, 1),
+)
+def test_the_rule_for_bits_keeps_the_bound_on_wraps(
+    dim: int, sites: int, records: int, z: float, rate: float
+) -> None:
+    public = numbers(
+        dim=dim,
+        sites=sites,
+        records=records,
+        noise_multiplier=z,
+        sampling_rate=rate,
+        records_per_site=min(records, 10_000),
+        rounds=7,
+    )
+    assert public.wrap_probability <= 2**-20
+    room = 2.0 ** (public.modulus_bits - 2) - 1  # one bit fewer would not hold the largest sum
+    assert room < public._largest_sum + 10 * public.share * math.sqrt(sites)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"colluding": 4}, "sites: wanted at least 2 honest sites left"),
+        ({"sites": 3, "dropouts": 1}, "5 - 1 - 1|3 - 1 - 1 = 1"),
+        ({"grid_steps": 3}, "grid_steps: wanted a power of 2"),
+        ({"grid_steps": 1, "noise_multiplier": 0.1}, "share of noise between 4 and"),
+        ({"noise_multiplier": 1e9}, "share of noise between 4 and 2\\*\\*25 steps"),
+        ({"records": 2 * 10**9}, "records_per_site: wanted so few records"),
+        ({"records_per_site": 301}, "records_per_site"),
+        ({"sampling_rate": 0.0}, "sampling_rate"),
+        ({"neighboring_relation": "zero_out"}, "neighboring_relation"),
+        ({"clipping_norm": math.inf}, "clipping_norm"),
+        ({"bits": 8}, "wrap around with a probability of at most 2\\*\\*-20"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        numbers(**changed)
+
+
+def test_sums_that_do_not_fit_are_refused() -> None:
+    public, stream = numbers(), Key.seeded(1).stream(1)
+    good = np.zeros((5, 12))
+    for bad, said in [
+        (good.astype(np.float32), "float64"),
+        (good[:, :3], "shape"),
+        (good[:4], "a row for each of 5 sites"),
+        (good + np.nan, "finite"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            secure_sum(public, bad, stream)
+
+
+def test_a_larger_grid_is_taken_where_the_share_would_be_too_small() -> None:
+    public = numbers(noise_multiplier=0.005, dim=1)
+    assert public.share >= 4
+    assert public.steps > 2**7
+
+
+def test_calibration_keeps_the_budget_and_attempts_cost() -> None:
+    public: dict[str, Any] = {"dim": 31, "sites": 5, "records": 427, "rounds": 22}
+    found = calibrated_sum(epsilon=1.0, delta=1e-5, **public)
+    assert 0.999999 <= found.epsilon(1e-5) <= 1.0
+    with_dropout = calibrated_sum(epsilon=1.0, delta=1e-5, dropouts=1, **public)
+    assert with_dropout.noise_multiplier > found.noise_multiplier
+    assert with_dropout.share > found.share * math.sqrt(4 / 3)
