@@ -247,7 +247,7 @@ class Channel:
             mechanism, sensitivity = release.mechanism, release.sensitivity
             scale = mechanism.noise_scale(sensitivity, values.shape[1])
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
-            length = None if bits is None else bits[some]
+            length = None if compressed is None else compressed.bits[some]
             after = Released(noisy[some]), Released(values[some]), length
             shown = self._watcher(Passage(release, scale, before, *after))
             out[some] = shown.values
