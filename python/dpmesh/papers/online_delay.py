@@ -20,8 +20,8 @@ from dpmesh.papers.online_runs import (
     name_of,
     paragraph,
 )
-from dpmesh.schedules import InverseTime
 from dpmesh.run import Network
+from dpmesh.schedules import InverseTime
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,8 +21,8 @@ from dpmesh.papers.online_runs import (
     points_of,
     read,
 )
-from dpmesh.schedules import at
 from dpmesh.run import RepeatedRuns
+from dpmesh.schedules import at
 
 DELTA = 1e-5
 L1_NORM = 9.0

@@ -20,8 +20,8 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.papers._output import Tell
 from dpmesh.papers._statistics import interval, with_spread
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import InverseTime
 from dpmesh.run import Network, RepeatedRuns, Repeats
+from dpmesh.schedules import InverseTime
 from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
 
 if TYPE_CHECKING:

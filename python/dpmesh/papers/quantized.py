@@ -21,9 +21,9 @@ from dpmesh.papers._output import Output, Tell
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.schedules import PowerLaw
 from dpmesh.run import Run, simulate
 from dpmesh.run.metrics import Testable
+from dpmesh.schedules import PowerLaw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

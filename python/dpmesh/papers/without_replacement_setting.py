@@ -18,8 +18,8 @@ from dpmesh.papers._statistics import interval
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Schedule
 from dpmesh.run import Run, simulate
+from dpmesh.schedules import Schedule
 
 Case = Literal["convex", "strongly convex"]
 Noise = Literal["none", "paper", "proved"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -256,6 +256,19 @@ class Channel:
         else:
             self._bits = self._bits + copies * int(np.mean(bits))
             self._count += copies
+
+
+def run_rounds(
+    algorithm: AnyAlgorithm, problem: Any, carrier: Carrier, *, rounds: int, key: Key
+) -> Iterator[Step]:
+    """Run an algorithm without measuring anything, and yield each finished round."""
+    ledger = Ledger(algorithm.plan(rounds), nodes=problem.nodes)
+    channel, state = Channel(carrier, key, ledger), algorithm.init(problem, key)
+    for t in range(rounds):
+        step = channel.run(algorithm, state, t, problem, key)
+        ledger.end_round()
+        state = step.state
+        yield step
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:
