@@ -84,8 +84,8 @@ class Channel:
         self._key, self._nodes, self._watcher = key, nodes, watcher
         self._times = np.zeros(0, np.int64)
         """How many messages of the current round each row was in."""
-        self._packet = Packet(None)
-        """What a `Relay` would carry."""
+        self._packet: Packet | None = None
+        """What a `Relay` would carry; None before the first message of a round."""
         self._received: Released | None = None
         self._bits: int | npt.NDArray[np.int64] = 0
         self._count = 0
@@ -101,7 +101,7 @@ class Channel:
             If the round yields anything but messages, or a message does not fit its release.
         """
         self._times[:] = 0
-        self._received, self._bits, self._count = None, 0, 0
+        self._packet, self._received, self._bits, self._count = None, None, 0, 0
         requests = algorithm.round(state, t, problem, key)
         if not isinstance(requests, Generator):
             wanted = "one whose round is a generator, which yields messages"
@@ -114,8 +114,10 @@ class Channel:
                 return Step(end.value, self._received, Sent(self._bits, self._count))
             if isinstance(request, Message):
                 answer = self._send(t, request)
-            elif isinstance(request, Relay):
+            elif isinstance(request, Relay) and self._packet is not None:
                 answer = self._carry(t, self._packet)
+            elif isinstance(request, Relay):
+                fail("algorithm", "a Message in each round before a Relay", "a Relay first")
             else:
                 fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
 
