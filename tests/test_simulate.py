@@ -132,16 +132,17 @@ def test_a_best_model_that_is_not_found_ends_no_run(monkeypatch: pytest.MonkeyPa
 
 
 def test_arrays_that_no_round_needs_any_more_are_gone() -> None:
-    """A state and what was received in its round, before the next round."""
+    """A state, after its round; what was received, when the next is."""
     states, received = [], []
 
     class Watched(dm.OnlineLearning):
         def round(self, state, t, problem, key):
-            assert all(earlier() is None for earlier in states + received)
+            assert all(earlier() is None for earlier in states)
             states.append(weakref.ref(state.w))
             return super().round(state, t, problem, key)
 
         def _stepped(self, state, b, *others):
+            assert all(earlier() is None for earlier in received)
             received.append(weakref.ref(b))
             return super()._stepped(state, b, *others)
 

@@ -91,7 +91,7 @@ def test_a_run_that_calls_its_data_public_departs_from_its_plan(
 
     done = run(Public(), small_problem)
     assert done.privacy.epsilon == 0
-    assert done.privacy.assumptions[0].startswith("9 of 10 releases, which are not in the algo")
+    assert done.privacy.assumptions[0].startswith("10 of 10 releases, which are not in the algo")
     honest = report(dm.OnlineLearning().plan(10), seeded=True)
     assert run(dm.OnlineLearning(), small_problem).privacy.assumptions == honest.assumptions
 

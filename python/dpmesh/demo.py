@@ -13,8 +13,8 @@ from dpmesh.algorithms import OnlineLearning
 from dpmesh.data import digits, iid, train_test_split, unit_norm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import InverseSqrt
 from dpmesh.run import Run, simulate
+from dpmesh.schedules import InverseSqrt
 from dpmesh.topology import Topology, edge_dropping, random_regular
 
 NODES = 16

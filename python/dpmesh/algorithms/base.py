@@ -17,9 +17,17 @@ from __future__ import annotations
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from dataclasses import field
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
-from typing import runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +44,7 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
-ProblemT = TypeVar("ProblemT")
+ProblemT = TypeVar("ProblemT", contravariant=True)
 
 Travel: TypeAlias = Literal["gossip", "server", "token"]
 """How messages travel: to the neighbours of a network, to everybody from a server, or with a token
@@ -45,6 +53,9 @@ that one node after another holds."""
 Releases: TypeAlias = "Release | tuple[Release, ...]"
 """What nodes release together: one release, or several that name disjoint nodes."""
 
+
+KNOWN_TO_ALL = {"known_to_all": True}
+"""Metadata of a field of a state whose array all nodes know, not one with a row for each node."""
 
 AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of your own"
 
@@ -103,6 +114,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     travels: ClassVar[Travel]
 
     @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves the state before it as it was."""
+        return True
+
+    @property
     def neighboring_relation(self) -> NeighboringRelation:
         """Which datasets count as neighbours."""
         return "replace_one"
@@ -144,7 +160,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             releases += (of_round,) if isinstance(of_round, Release) else of_round
         return Plan(tuple(releases), self.neighboring_relation, self.unit, self.assumptions)
 
-    def published(self, state: StateT, received: Released) -> Released:
+    def published(self, state: StateT, received: Any) -> Any:
         """Return the models to publish, which follow from releases alone.
 
         Parameters
@@ -152,7 +168,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         state
             The state after a round.
         received
-            What arrived last, shape (nodes, dim): by default the models to publish.
+            What arrived last, shape (nodes, dim), by default the models to publish; None before the
+            first message.
         """
         return received
 
@@ -172,11 +189,6 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         Regret needs them; None if records are used in another way.
         """
         return None
-
-
-def known_to_all() -> Any:
-    """Declare a field of a state whose array all nodes know, not one with a row for each node."""
-    return field(metadata={"known_to_all": True})
 
 
 @runtime_checkable

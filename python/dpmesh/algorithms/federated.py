@@ -306,7 +306,10 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         step_size = at(self.local_step_size, t + 1)
         start = read_only(w.copy())  # training in place would be a release without noise
         trained: Any = problem.local_training(
-            start, self._walks(cohort, t, problem, key), step_size=step_size, radius=self.clipping_norm
+            start,
+            self._walks(cohort, t, problem, key),
+            step_size=step_size,
+            radius=self.clipping_norm,
         )
         updates = np.require(floats("local_training", trained), requirements="W")
         # The guarantee must not rely on the problem for one row per client, nor for the ball.
@@ -344,7 +347,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         start = np.repeat(state.w, len(first), axis=0)
         return problem.objective(start, rows(batches, first))
 
-    def published(self, state: FederatedState, received: Released) -> Released:
+    def published(self, state: FederatedState, received: Any) -> Released:
         """Return the global model w^(t+1)."""
         return state.w
 

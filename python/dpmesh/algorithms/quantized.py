@@ -61,7 +61,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
@@ -294,6 +294,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
+        """What stays secret, and what the losses are assumed to be."""
         said = ["which records a node samples stays secret"]
         if self.mode == "paper":
             said.append("every record's loss is convex")
@@ -303,7 +304,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         return tuple(said)
 
     def _check_decay(self, problem: GossipProblem, alpha: float, beta: float) -> None:
-        """Fail if decay drives two states apart; in mode "paper" the losses' curvature adds to it."""
+        """Fail if decay drives states apart; in mode "paper" the losses' curvature adds to it."""
         known = self.smoothness if self.mode == "paper" else 0.0
         largest = max(0.0, 2 * (1 - beta) / alpha - known)
         if problem.regularization > largest:

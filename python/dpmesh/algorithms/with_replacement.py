@@ -13,9 +13,10 @@ samples of fixed size, which amplify privacy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,11 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer, keep_numbers, positive
 from dpmesh.algorithms.base import (
+    KNOWN_TO_ALL,
     Algorithm,
     Message,
     Round,
     initial_parameters,
-    known_to_all,
     require_problem,
 )
 from dpmesh.keys import Key, Purpose
@@ -45,8 +46,8 @@ from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 class WithReplacementState:
     """The global models, shape (K, d), and how often each node has updated them."""
 
-    released: Released = known_to_all()
-    turns: npt.NDArray[np.int64] = known_to_all()
+    released: Released = field(metadata=KNOWN_TO_ALL)
+    turns: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         _, own = problem.records_of(np.array([problem.row_of(m)]))
         return own[places]
 
-    def published(self, state: WithReplacementState, received: Released) -> Released:
+    def published(self, state: WithReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 

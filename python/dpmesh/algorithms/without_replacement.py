@@ -36,11 +36,11 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
 from dpmesh.algorithms.base import (
+    KNOWN_TO_ALL,
     Algorithm,
     Message,
     Round,
     initial_parameters,
-    known_to_all,
     require_problem,
 )
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
@@ -80,8 +80,8 @@ class WithoutReplacementState:
     """
 
     local: Sensitive
-    released: Released = known_to_all()
-    used: npt.NDArray[np.int64] = known_to_all()
+    released: Released = field(metadata=KNOWN_TO_ALL)
+    used: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
     largest_step: npt.NDArray[np.float64]
     controller: Any
 
@@ -162,6 +162,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         probability("arrival_rate", self.arrival_rate, zero=False)
         if self.public_data is not None:
             able("public_data", self.public_data, "a Dataset, or None", "take")
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
+        return isinstance(self.controller, FixedController)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -363,7 +368,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
-    def published(self, state: WithoutReplacementState, received: Released) -> Released:
+    def published(self, state: WithoutReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 

@@ -115,7 +115,13 @@ def online(
     )
     mechanism, dim = algorithm.mechanism, integer("dim", dim, at_least=1)
     scale = dm.privacy.rounded_up(mechanism.noise_scale(algorithm.sensitivity(1), dim))
-    _tell(algorithm, None, delta, mechanism.noise_multiplier, f"{mechanism.law}, scale {scale}")
+    _tell(
+        algorithm,
+        None,
+        delta,
+        mechanism.noise_multiplier,
+        f"{mechanism.distribution}, scale {scale}",
+    )
 
 
 @privacy.command()

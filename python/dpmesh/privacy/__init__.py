@@ -7,13 +7,13 @@ from dpmesh.privacy import accounting
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, total_cost
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, Spread, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Released, Sensitive
 

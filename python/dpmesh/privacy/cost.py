@@ -20,8 +20,8 @@ from dpmesh.privacy.accounting._arguments import (
     rates,
 )
 from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant, accountants
-from dpmesh.privacy.releases import Release
 from dpmesh.privacy.parts import Numbers, Parts
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation

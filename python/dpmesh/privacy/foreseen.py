@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from dpmesh.privacy.releases import Release
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 
 Kinds = Counter[tuple[object, ...]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +43,7 @@ class Ledger:
         self.in_round: list[Release] = []
         """Those of the round that is not over."""
         self._sent: list[tuple[Release, npt.NDArray[np.int64]]] = []
+        """Which of the current round were admitted, and how often for each node."""
         self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
         self._as_planned = budget is None or budget.allows(plan)
 
@@ -64,7 +65,7 @@ class Ledger:
         )
         return replace(so_far, assumptions=(*so_far.assumptions, assumed))
 
-    def admit(self, release: Release, nodes: Sequence[int] | npt.NDArray[np.int64] | None) -> None:
+    def admit(self, release: Release, nodes: Iterable[int] | None) -> None:
         """Record that some nodes are about to send, in the current round, under a release.
 
         Parameters
@@ -105,19 +106,18 @@ class Ledger:
             self._as_planned = self._left.holds(kept)
             self._left.take(kept)
 
-    def _is_another(
-        self, release: Release, nodes: Sequence[int] | npt.NDArray[np.int64] | None
-    ) -> bool:
+    def _is_another(self, release: Release, nodes: Iterable[int] | None) -> bool:
         """Whether this is no further part of a release that other nodes began."""
+        which = slice(None) if nodes is None else list(nodes)
         for begun, times in self._sent:
             if begun == release:
-                break
-        else:
-            times = np.zeros(self.nodes, np.int64)
-            self._sent.append((release, times))
-        before = times.max()
-        times[slice(None) if nodes is None else nodes] += 1
-        return bool(times.max() > before)
+                before = times.max()
+                times[which] += 1
+                return bool(times.max() > before)
+        times = np.zeros(self.nodes, np.int64)
+        times[which] = 1
+        self._sent.append((release, times))
+        return True
 
     def _allows(self, release: Release) -> bool:
         if self._budget is None:

@@ -16,8 +16,8 @@ import numpy as np
 
 from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.privacy.cost import Cost, Costs, costs
-from dpmesh.privacy.releases import Release
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import NeighboringRelation, Unit
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ class Report:
         if self.by_node is not None:
             smallest, median, largest = map(rounded_up, self.by_node)
             lines.append(f"by node     epsilon = {smallest} to {largest}, median {median}")
-        lines += [f"not proved  {text}" for text in self.assumptions]
+        lines += [f"assumption  {text}" for text in self.assumptions]
         return "\n".join(lines)
 
 
@@ -134,9 +134,10 @@ def report(
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     assumptions, touching = plan.assumptions, plan.touching
-    if any(release.mechanism in ("laplace", "gaussian") for release in touching):
+    if any(release.name in ("laplace", "gaussian") for release in touching):
         assumptions += (
-            "nobody reads the last bits of floating-point noise, which only a grid would hide",
+            "the adversary does not exploit floating-point rounding (use grid= to remove this "
+            "assumption)",
         )
     if seeded:
         assumptions += (

@@ -1,4 +1,4 @@
-"""Types of privacy: arrays on either side of the door, and who is protected."""
+"""Types of privacy: arrays before and after their release, and who is protected."""
 
 from __future__ import annotations
 

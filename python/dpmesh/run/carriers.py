@@ -60,15 +60,17 @@ class Packet(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Carries what was released to those who receive it; the only part of a round that differs
-    between the machines that it runs on."""
+    """Carries what was released to those who receive it.
+
+    It is the only part of a round that differs between the machines that it runs on.
+    """
 
     def carry(self, round: int, packet: Packet) -> Released | None:
         """Return what each node receives, shape (nodes, dim); None if there was nothing."""
         ...
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
-        """Return what crossed the network in this round; asked once for each, after all messages."""
+        """Return what crossed the network in this round; asked once, after all its messages."""
         ...
 
     @property
@@ -104,6 +106,7 @@ class Gossip(Instant):
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
+        assert packet.values is not None
         return Released(kernels.mix(self._matrix(round).weights, packet.values))
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
@@ -345,9 +348,9 @@ def carrier_for(
     if algorithm.travels != "gossip":
         if topology is not None:
             raise ValueError(
-            f"{type(algorithm).__name__} sends messages by {algorithm.travels} and takes no "
-            "topology; remove topology"
-        )
+                f"{type(algorithm).__name__} sends messages by {algorithm.travels} and takes no "
+                "topology; remove topology"
+            )
         if conditions is None:
             return Broadcast()
         return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)

@@ -44,10 +44,9 @@ Watcher: TypeAlias = Callable[[Passage], Released]
 
 
 class Step(NamedTuple):
-    """A finished round: the next state, what arrived last, and what was sent."""
+    """A finished round: the next state, and what was sent."""
 
     state: Any
-    received: Released | None
     sent: Sent
 
 
@@ -86,7 +85,8 @@ class Channel:
         """How many messages of the current round each row was in."""
         self._packet: Packet | None = None
         """What a `Relay` would carry; None before the first message of a round."""
-        self._received: Released | None = None
+        self.received: Released | None = None
+        """What arrived last, in this round or an earlier one; None before the first message."""
         self._bits: int | npt.NDArray[np.int64] = 0
         self._count = 0
 
@@ -101,17 +101,17 @@ class Channel:
             If the round yields anything but messages, or a message does not fit its release.
         """
         self._times[:] = 0
-        self._packet, self._received, self._bits, self._count = None, None, 0, 0
+        self._packet, self._bits, self._count = None, 0, 0
         requests = algorithm.round(state, t, problem, key)
         if not isinstance(requests, Generator):
             wanted = "one whose round is a generator, which yields messages"
             fail("algorithm", wanted, f"{type(algorithm).__name__} with {reprlib.repr(requests)}")
-        answer = None
+        answer: Any = None
         while True:
             try:
                 request = requests.send(answer)
             except StopIteration as end:
-                return Step(end.value, self._received, Sent(self._bits, self._count))
+                return Step(end.value, Sent(self._bits, self._count))
             if isinstance(request, Message):
                 answer = self._send(t, request)
             elif isinstance(request, Relay) and self._packet is not None:
@@ -123,6 +123,7 @@ class Channel:
 
     def _send(self, t: int, message: Message) -> Released | None:
         """Release a message and let it travel; return what arrived."""
+        self.received = None  # its memory, as large as the state, serves the round
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
         packet = Packet(None, sender=message.sender)
@@ -141,7 +142,7 @@ class Channel:
             self._measure(packet)
         arrived = self.carrier.carry(t, packet)
         if arrived is not None:  # a step in place would make private what may be published
-            self._received = arrived = Released(read_only(arrived))
+            self.received = arrived = Released(read_only(arrived))
         self._packet = Packet(arrived)
         return arrived
 
@@ -231,9 +232,7 @@ class Channel:
             mechanism, sensitivity = release.mechanism, release.sensitivity
             scale = mechanism.noise_scale(sensitivity, values.shape[1])
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
-            passage = Passage(
-                release, scale, before, Released(noisy[some]), Released(values[some])
-            )
+            passage = Passage(release, scale, before, Released(noisy[some]), Released(values[some]))
             out[some] = self._watcher(passage)
         return Released(read_only(out))
 

@@ -51,6 +51,8 @@ class Checkpoint:
         Fingerprints of the processes' keys, in their order; they do not reveal the keys.
     every
         How many rounds lie between two checkpoints; None for about 10 seconds.
+    salt
+        What the run mixes into its key: a resumed run has the same noise, any other has not.
     """
 
     def __init__(
@@ -59,19 +61,14 @@ class Checkpoint:
         run: Mapping[str, Any],
         keys: Iterable[str],
         every: int | None,
+        salt: str,
     ) -> None:
-        self.path = Path(path)
+        self.path, self._salt = Path(path), salt
         self._run = {"dpmesh": __version__, "key": ", ".join(dict.fromkeys(keys)), **run}
         if every is not None:
             integer("checkpoint_every", every, at_least=1)
         self._every = every
         self._saved_at = time.monotonic()
-        self.salt = ""
-        """What the run mixes into its key: a resumed run has the same noise, any other has not."""
-
-    def read_salt(self) -> str | None:
-        """Return the salt of the run in the file; None without a file."""
-        return str(self._read()[0]["salt"]) if self.path.exists() else None
 
     def resume(self, start: Progress, plan: Plan) -> Progress:
         """Return the progress that the file holds; without a file, write `start` and return it.
@@ -111,7 +108,7 @@ class Checkpoint:
             "format": "dpmesh checkpoint",
             "version": VERSION,
             "run": self._run,
-            "salt": self.salt,
+            "salt": self._salt,
             "progress": encode(progress, arrays),
         }
         arrays[_HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -120,22 +117,8 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
-    def _read(self) -> tuple[dict[str, Any], Arrays]:
-        """Return what the file says of its run, and its arrays."""
-        try:
-            with self.path.open("rb") as file, NpzFile(file) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            header = json.loads(arrays.pop(_HEADER).tobytes())
-            version = header["version"]
-        except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
-            wanted = "a checkpoint, or a path where there is no file yet"
-            raise ValueError(f"checkpoint: wanted {wanted}, got {self.path}: {error}") from error
-        if version != VERSION:
-            fail("checkpoint", f"one of version {VERSION}", version)
-        return header, arrays
-
     def _load(self, classes: Classes) -> Progress:
-        header, arrays = self._read()
+        header, arrays = _read(self.path)
         for name, saved in header["run"].items():
             now = self._run.get(name)
             if saved == now:
@@ -147,3 +130,29 @@ class Checkpoint:
             fail(name, f"{saved}, {wanted}", now)
         progress: Progress = decode(header["progress"], arrays, classes)
         return progress
+
+
+def salt_in(path: str | Path) -> str | None:
+    """Return the salt of the run in a checkpoint; None if there is no file.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a checkpoint.
+    """
+    return str(_read(Path(path))[0]["salt"]) if Path(path).exists() else None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """Return what the file says of its run, and its arrays."""
+    try:
+        with path.open("rb") as file, NpzFile(file) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        header = json.loads(arrays.pop(_HEADER).tobytes())
+        version = header["version"]
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+        wanted = "a checkpoint, or a path where there is no file yet"
+        raise ValueError(f"checkpoint: wanted {wanted}, got {path}: {error}") from error
+    if version != VERSION:
+        fail("checkpoint", f"one of version {VERSION}", version)
+    return header, arrays

@@ -1,4 +1,4 @@
-"""What a run must have in common with the one that it resumes: settings in words, data as digests."""
+"""What a run must have in common with the one that it resumes: settings, and digests of data."""
 
 from __future__ import annotations
 

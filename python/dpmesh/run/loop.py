@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-from dpmesh._validate import instance, integer, probability
+from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.keys import Key, fingerprint
 from dpmesh.privacy.budget import Budget, OverBudget
@@ -21,10 +21,10 @@ from dpmesh.privacy.report import report
 from dpmesh.run.arguments import check_kinds, check_pairs, check_records
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
-from dpmesh.run.checkpoint import Checkpoint
+from dpmesh.run.checkpoint import Checkpoint, salt_in
 from dpmesh.run.counted import ended_early, telling_gaps
 from dpmesh.run.engine import Engine, OneProcess, Share, Sign
-from dpmesh.run.identity import identity, without_addresses
+from dpmesh.run.identity import digest, identity, without_addresses
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.run.metrics import Testable, UserMetric, build_metrics, metric_name
 from dpmesh.run.network import Network
@@ -143,16 +143,14 @@ def simulate(
     meters = build_metrics(metrics, algorithm, problem)
     key = Key.generate() if key is None else key
     seeded = any(ranks.everyone(key.is_seeded))
-
-    saved = None
-    if checkpoint is not None:
-        names = None if metrics is None else [metric_name(metric) for metric in metrics]
+    this: dict[str, Any] = {}
+    if checkpoint is not None or ranks.processes > 1:
         this = identity(algorithm, problem, topology, network, rounds)
-        this |= {"rounds": rounds, "nodes": problem.nodes, "every": every, "metrics": names}
-        saved = Checkpoint(checkpoint, this, ranks.everyone(fingerprint(key)), checkpoint_every)
-    salt = ranks.everyone(_salt(saved) if ranks.is_root else "")[0]
-    if saved is not None:
-        saved.salt = salt
+        this |= {"rounds": rounds, "nodes": problem.nodes, "every": every}
+        this["metrics"] = None if metrics is None else [metric_name(metric) for metric in metrics]
+        _check_same(ranks, {**this, "plan": crc32(repr(plan.releases).encode())})
+    keys = ranks.everyone(fingerprint(key))
+    salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
     if not key.is_seeded:
         key = key.derive(bytes.fromhex(salt))
 
@@ -167,6 +165,11 @@ def simulate(
     )
     own = ranks.share(whole, topology)
     ledger = Ledger(plan, budget, nodes=problem.nodes)
+    saved = None
+    if checkpoint is not None:
+        if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
+            this["nodes of each rank"] = digest(ranks.everyone(own.nodes))
+        saved = Checkpoint(checkpoint, this, keys, checkpoint_every, salt)
     with ranks.guard(lambda: None):
         start = Progress(state=algorithm.init(own.problem, own.key))
         ranks.agree()
@@ -187,8 +190,7 @@ def simulate(
     if ranks.is_root:
         begun = (run.at.rounds, rounds, problem.nodes, algorithm)
         _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
-    loop = _Loop(ranks, run, saved, keeps=saved is not None or budget is not None)
-    why = loop.run_all(progress and ranks.is_root)
+    why = _Loop(ranks, run, saved).run_all(progress and ranks.is_root)
 
     end = gathered(run.remembered(), ranks, own)
     length = f"{end.rounds} of {rounds}"
@@ -209,7 +211,7 @@ def simulate(
         privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
-        released=end.received,
+        released=algorithm.published(end.state, end.received),
     )
 
 
@@ -220,8 +222,6 @@ class _Loop:
     ranks: Engine
     run: Rounds
     saved: Checkpoint | None
-    keeps: bool
-    """Whether the rounds before one that fails count."""
 
     def run_all(self, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
@@ -246,9 +246,8 @@ class _Loop:
 
     def _round(self, interrupt: Interrupt) -> Sign:
         """Run the next round, record it, and save it if that is due; return the signs that hold."""
-        if not self.keeps:
-            self.run.at.received = None  # its memory, as large as the state, serves the round
-        with self.ranks.guard(self._save):
+        rewinds = self.run.own.algorithm.rewinds
+        with self.ranks.guard(self._save if rewinds else self._last_checkpoint):
             step, before = self.run.attempt()
             ledger = self.run.channel.ledger
             same = 0 if self.ranks.processes == 1 else _digest(ledger.in_round)
@@ -286,10 +285,18 @@ class _Loop:
         return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
 
 
-def _salt(saved: Checkpoint | None) -> str:
+def _salt(checkpoint: str | Path | None) -> str:
     """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
-    kept = None if saved is None else saved.read_salt()
+    kept = None if checkpoint is None else salt_in(checkpoint)
     return secrets.token_hex(32) if kept is None else kept
+
+
+def _check_same(ranks: Engine, mine: dict[str, Any]) -> None:
+    """Fail unless all processes run the same."""
+    of_all = ranks.everyone(mine)
+    for name, first in of_all[0].items():
+        if any(each[name] != first for each in of_all):
+            fail(name, "the same on all ranks", ", ".join(str(each[name]) for each in of_all))
 
 
 def _resumed(saved: Checkpoint, plan: Plan, run: Rounds) -> Progress:

@@ -118,7 +118,7 @@ class OnRoot:
         """Return their values for all nodes; nothing elsewhere."""
         gossip = self.own.algorithm.travels == "gossip"
         parameters = after.parameters
-        if self._has_rows(after):
+        if sum(self.engine.everyone(len(parameters))) == self.own.total:  # not one that all know
             parameters = self.engine.rows(parameters)
         received = self.engine.rows(after.received) if gossip else after.received
         bits = after.bits if isinstance(after.bits, int) else self.engine.rows(after.bits)
@@ -128,7 +128,3 @@ class OnRoot:
                 values |= meter.values(After(parameters, received, bits))
         self.engine.agree()
         return values
-
-    def _has_rows(self, after: After) -> bool:
-        """Whether each node has parameters of its own, not one model that all know."""
-        return self.own.nodes is not None and len(after.parameters) == len(self.own.nodes)

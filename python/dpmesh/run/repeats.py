@@ -194,18 +194,18 @@ class Repeats:
                 fail("algorithm", "one that uses each example once", algorithm)
             batch = examples.shape[1]
             total += batch * self._losses_on_all(algorithm.parameters(state), examples)
-            state, received, _ = channel.run(algorithm, state, t, self.problem, key)
+            state = channel.run(algorithm, state, t, self.problem, key).state
             ledger.end_round()
             used, t = used + batch, t + 1
             if used in at:
                 losses.append(total.T / used)
         if len(losses) != len(at):
             fail("at", f"ascending multiples of {batch}, the examples of a round", list(at))
-        assert received is not None
+        assert channel.received is not None
         return RepeatedRuns(
             losses=np.stack(losses, axis=-1),
             parameters=self._by_run(algorithm.parameters(state)),
-            released=self._by_run(received),
+            released=self._by_run(channel.received),
         )
 
     def _losses_on_all(self, parameters: Floats, records: npt.NDArray[np.int64]) -> Values:

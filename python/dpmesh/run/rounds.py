@@ -26,7 +26,7 @@ class Progress:
     state
         The algorithm's.
     received
-        What may be published after the last round; None before the first one.
+        What arrived last; None before the first message.
     rounds
         How many are done.
     history, ledger, traffic
@@ -74,10 +74,9 @@ class Rounds:
         return self.channel.run(own.algorithm, at.state, at.rounds, own.problem, own.key), before
 
     def accept(self, step: Step, before: Before) -> bool:
-        """Record a round that was run by all processes; return whether the callback ends the run."""
-        at, algorithm = self.at, self.own.algorithm
+        """Record a round that all processes ran; return whether the callback ends the run."""
+        at = self.at
         at.state = step.state
-        at.received = algorithm.published(step.state, step.received)
         self.channel.ledger.end_round()
         at.traffic += self.own.carrier.traffic(at.rounds, step.sent)
         at.rounds += 1
@@ -93,9 +92,14 @@ class Rounds:
     def _is_measured(self, rounds: int) -> bool:
         return rounds % self.every == 0 or rounds == self.last
 
+    @property
+    def published(self) -> Any:
+        """What may be published now."""
+        return self.own.algorithm.published(self.at.state, self.channel.received)
+
     def _measure(self, step: Step) -> bool:
         at, own = self.at, self.own
-        after = After(own.algorithm.parameters(at.state), at.received, step.sent.bits)
+        after = After(own.algorithm.parameters(at.state), self.published, step.sent.bits)
         values: dict[str, Value] = {}
         for meter in self.meters:
             values |= meter.values(after)
@@ -117,11 +121,12 @@ class Rounds:
         """Return all that a later process needs to resume from here."""
         metrics = [meter.memory for meter in self.meters]
         ledger, carrier = self.channel.ledger.releases, self.own.carrier.memory
-        return replace(self.at, ledger=ledger, metrics=metrics, carrier=carrier)
+        received = self.channel.received
+        return replace(self.at, received=received, ledger=ledger, metrics=metrics, carrier=carrier)
 
     def recall(self, progress: Progress) -> None:
         """Go on from there."""
-        self.at = progress
+        self.at, self.channel.received = progress, progress.received
         self.channel.ledger.restore(progress.ledger)
         for meter, memory in zip(self.meters, progress.metrics, strict=True):
             meter.recall(memory)

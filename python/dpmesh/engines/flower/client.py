@@ -15,8 +15,9 @@ from dpmesh.engines.flower.arrays import flat, unflat
 from dpmesh.engines.flower.ledger import admit, write_down
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 
 with needed_by("the engine 'flower'"):
@@ -126,7 +127,7 @@ def _clipped(clipping_norm: float) -> Mod:
 
 def _noisy(clipping_norm: float, mechanism: Gaussian, budget: Budget | None) -> Mod:
     sensitivity = client_sensitivity(clipping_norm)
-    release = mechanism.planned(0, sensitivity)
+    release = Release(0, mechanism, sensitivity)
     admit(release, (), budget)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -140,8 +141,7 @@ def _noisy(clipping_norm: float, mechanism: Gaussian, budget: Budget | None) -> 
         except (Exception, SystemExit):  # even that it failed may reveal something of the data
             log.exception("Training failed: the answer is noise alone")
             move = Sensitive(np.zeros_like(w))
-        stream = Key.generate().stream(Purpose.NOISE)
-        noisy, _, _ = mechanism.release(move, sensitivity, stream, round=0)
+        noisy = mechanism.release(move, sensitivity, Key.generate().stream(Purpose.NOISE))
         return _answer(message, name, start, w, noisy)
 
     return mod

@@ -11,9 +11,11 @@ from typing import Any
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
-from dpmesh.privacy.budget import Budget, Ledger
-from dpmesh.privacy.releases import MechanismName, Release
+from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.mechanisms import Mechanism, mechanism_named
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 
 with needed_by("the engine 'flower'"):
     from flwr.app import Context, MetricRecord
@@ -27,8 +29,8 @@ STATE = "dpmesh-ledger"
 PATIENCE = 60.0
 """Seconds to wait for other writers of the file."""
 
-Noise = tuple[MechanismName, float]
-"""What the cost of a release depends on: its mechanism and its noise multiplier."""
+Noise = tuple[str, float]
+"""What the cost of a release depends on: the name of its mechanism and its noise multiplier."""
 
 
 def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> None:
@@ -40,8 +42,14 @@ def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> Non
         A `ValueError`, which reveals public numbers only.
     """
     ledger = Ledger(Plan((), "replace_one", "user"), budget)
-    ledger.add(*(replace(release, mechanism=name, noise_multiplier=z) for name, z in past))
-    ledger.admit(release)
+    ledger.restore(replace(release, mechanism=_mechanism(*noise)) for noise in past)
+    ledger.admit(release, None)
+
+
+def _mechanism(name: str, noise_multiplier: float) -> Mechanism:
+    """Return a mechanism that costs what the one of this name did: its grid does not count."""
+    grid = 1.0 if name.startswith("discrete_") else None
+    return mechanism_named(name, noise_multiplier, grid=grid)
 
 
 def write_down(release: Release, context: Context, budget: Budget | None) -> None:
@@ -67,7 +75,7 @@ def _into_state(release: Release, context: Context, budget: Budget | None) -> No
     held: dict[Any, Any] = dict(context.state.get(STATE, {}))
     past = [(name, multiplier) for name, multipliers in held.items() for multiplier in multipliers]
     admit(release, past, budget)
-    held[release.mechanism] = [*held.get(release.mechanism, ()), release.noise_multiplier]
+    held[release.name] = [*held.get(release.name, ()), release.noise_multiplier]
     context.state[STATE] = MetricRecord(held)
 
 
@@ -79,5 +87,5 @@ def _into_file(release: Release, path: Path, budget: Budget | None) -> None:
         file.execute("CREATE TABLE IF NOT EXISTS releases (mechanism TEXT, noise_multiplier REAL)")
         past = file.execute("SELECT mechanism, noise_multiplier FROM releases")
         admit(release, past, budget)
-        noise = release.mechanism, release.noise_multiplier
+        noise = release.name, release.noise_multiplier
         file.execute("INSERT INTO releases VALUES (?, ?)", noise)

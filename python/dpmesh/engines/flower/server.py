@@ -19,15 +19,13 @@ from dpmesh._validate import fail, instance, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.engines.flower.arrays import flat, unflat
 from dpmesh.engines.flower.client import client_sensitivity
-from dpmesh.keys import A_KEY, Key
+from dpmesh.keys import A_KEY, Key, Purpose
 from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.door import drawn_once
-from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan, each_round
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.run.identity import claim
 
 with needed_by("the engine 'flower'"):
     from flwr.app import (
@@ -66,7 +64,8 @@ class DPFedLS(Strategy):
         each client adds its own, by ``private_update(clipping_norm, noise_multiplier, grid=grid)``
         with the algorithm's numbers, and the server never sees a move without noise.
     key
-        Key of the server; by default a new one from the operating system.
+        Key of the server; by default a new one from the operating system, into which a strategy
+        mixes fresh bits.
 
     Raises
     ------
@@ -92,8 +91,8 @@ class DPFedLS(Strategy):
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
         self.trust = one_of("trust", trust, ("central", "local"))
-        self.key = Key.generate() if key is None else key
-        self._identity = {"strategy": secrets.token_hex(8)}
+        key = Key.generate() if key is None else key
+        self.key = key if key.is_seeded else key.derive(secrets.token_bytes(32))
         self._ledger: list[Release] = []
         self._cohort: dict[int, int] = {}
         self._state: FederatedState | None = None
@@ -119,7 +118,6 @@ class DPFedLS(Strategy):
         """What was released so far, and what it cost; it names who sees what."""
         return self._report(self.plan(1).with_releases(self._ledger))
 
-    @drawn_once()
     def start(
         self,
         grid: Grid,
@@ -133,15 +131,13 @@ class DPFedLS(Strategy):
         Raises
         ------
         ValueError
-            Before the first round, if `num_rounds` rounds are over the budget, or if the strategy,
-            or its key unless seeded, has run before: the rounds would draw the same noise again.
+            Before the first round, if `num_rounds` rounds are over the budget, or if the strategy
+            has run before: the rounds would draw the same noise again.
         """
         if self._ledger:
             fail("strategy", "a new one for each run", f"one that ran {len(self._ledger)} rounds")
         if self.budget is not None:
             self.budget.require(self, num_rounds)
-        if not self.key.is_seeded:
-            claim(self.key, self._identity)
         self._rounds = num_rounds
         return super().start(grid, initial_arrays, num_rounds, *arguments, **options)
 
@@ -179,9 +175,11 @@ class DPFedLS(Strategy):
             kernels.clip_rows(moves, self.algorithm.clipping_norm, out=moves)
         total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(w.dtype)
         if self._is_central:
-            noisy, release, _ = self.algorithm.release(Sensitive(total), t, self.key)
+            release = self.algorithm.release_of(t)
+            noise = self.key.stream(Purpose.NOISE, t)
+            noisy = release.mechanism.release(Sensitive(total), release.sensitivity, noise)
         else:
-            noisy, release = Released(total), self._planned_by_client(t)
+            release, noisy = self._planned_by_client(t), Released(total)
         self._ledger.append(release)
         self._state = self._server.absorb(self._state, noisy, t)
         return unflat(self._state.output, self._arrays), self._metrics()
@@ -227,7 +225,7 @@ class DPFedLS(Strategy):
         return client_sensitivity(self.algorithm.clipping_norm)
 
     def _planned_by_client(self, t: int) -> Release:
-        return self.algorithm.mechanism.planned(t, self._by_client)
+        return Release(t, self.algorithm.mechanism, self._by_client)
 
     def _connected(self, grid: Grid) -> list[int]:
         """Wait for all clients; return their node ids on the grid, ascending."""

@@ -20,8 +20,8 @@ from scipy import special
 
 from dpmesh._validate import instance, keep_numbers, non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.releases import Release
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.shown import rounded_up
 
 Rates = npt.NDArray[np.float64]
@@ -154,4 +154,4 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
 
 def _is_gaussian(release: Release) -> bool:
     everybody = release.sampling is None or release.sampling.rate == 1
-    return release.mechanism == "gaussian" and everybody
+    return release.name == "gaussian" and everybody

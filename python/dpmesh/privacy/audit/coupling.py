@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from dpmesh._validate import able, integer
+from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
-from dpmesh.privacy.releases import Release
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
+from dpmesh.run.carriers import Carrier
+from dpmesh.run.channel import Passage
 
 _ROUNDING = 1 + 1e-9  # tolerance for rounding of the bounds themselves
 

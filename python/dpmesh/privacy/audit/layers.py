@@ -13,6 +13,7 @@ from dpmesh.privacy.audit.coupling import Coupling, couple
 from dpmesh.privacy.audit.one_run import Coins, Scores, audit_one_run
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.transcript import alone, fresh_keys
+from dpmesh.run.carriers import Carrier
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from dpmesh.privacy.audit.contrast import numbers_for
 from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.privacy.audit.scores import log_likelihood_ratio
 from dpmesh.privacy.audit.transcript import fresh_keys
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 
 

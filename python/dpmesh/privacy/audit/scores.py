@@ -15,6 +15,7 @@ from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.types import Floats
+from dpmesh.run.carriers import Carrier
 
 
 def log_likelihood_ratio(

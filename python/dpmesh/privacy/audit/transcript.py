@@ -128,8 +128,8 @@ def record(
         step = channel.run(algorithm, state, t, problem, key)
         state = step.state
         ledger.end_round()
-        if step.received is not None:
-            run.received.append(Released(algorithm.published(state, step.received).copy()))
+        if (published := algorithm.published(state, channel.received)) is not None:
+            run.received.append(Released(published.copy()))
         run.traffic.append(step.sent)
     run.ledger.extend(ledger.releases)
     return run

@@ -27,8 +27,8 @@ from dpmesh.privacy.audit.mechanism import OneRelease, worst_pair
 from dpmesh.privacy.audit.one_run import Coins
 from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
 from dpmesh.privacy.audit.transcript import Transcript, alone, silence
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.mechanisms import Mechanism
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import at
