@@ -123,7 +123,6 @@ class Channel:
 
     def _send(self, t: int, message: Message) -> Released | None:
         """Release a message and let it travel; return what arrived."""
-        self.received = None  # its memory, as large as the state, serves the round
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
         packet = Packet(None, sender=message.sender)
@@ -140,6 +139,7 @@ class Channel:
     def _carry(self, t: int, packet: Packet) -> Released | None:
         if packet.values is not None:
             self._measure(packet)
+            self.received = None  # its memory, as large as the state, serves what arrives
         arrived = self.carrier.carry(t, packet)
         if arrived is not None:  # a step in place would make private what may be published
             self.received = arrived = Released(read_only(arrived))
