@@ -340,6 +340,8 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     ) -> npt.NDArray[np.float64] | None:
         """Return the losses of the cohort's clients at w^t, each on its first batch."""
         cohort = self.returning(self.sample(t, key), t, key)
+        if not len(cohort):
+            return None
         steps, batches = self._walks(cohort, t, problem, key)
         first = steps[:-1][np.diff(steps) > 0]
         if not len(first):
