@@ -27,8 +27,9 @@ from dpmesh.data import mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.papers.federated import ROUNDS, algorithm_of, mnist_clients, standardized
+from dpmesh.privacy import Ledger
 from dpmesh.problems import LinearProblem
-from dpmesh.run.carriers import Broadcast
+from dpmesh.run import Broadcast, Channel
 
 NOISE = 0.8
 SMOOTHED = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))
@@ -60,14 +61,16 @@ class OneForm(LinearProblem):
 def dpmesh_way(problem: Any, algorithm: FederatedLearning = SMOOTHED) -> Way:
     """A round of our algorithm and its accuracy."""
     key = Key.generate()
+    channel = Channel(Broadcast(), key, Ledger(algorithm.plan(1), nodes=problem.nodes))
     states = [algorithm.init(problem, key)]
 
     def run(t: int) -> float:
         if t == 0:
             del states[1:]
-        state, _ = algorithm.step(states[-1], t, problem, Broadcast(), key)
-        states[1:] = [state]
-        return float(problem.accuracy(algorithm.parameters(state))[0])
+        step = channel.run(algorithm, states[-1], t, problem, key)
+        channel.ledger.end_round()
+        states[1:] = [step.state]
+        return float(problem.accuracy(algorithm.parameters(step.state))[0])
 
     return run
 

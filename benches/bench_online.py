@@ -19,9 +19,9 @@ from scipy import sparse
 
 import dpmesh as dm
 from benches.measure import THREADS, Case, Way
-from dpmesh import kernels
 from dpmesh.keys import Key
-from dpmesh.run import Repeats
+from dpmesh.run import Gossip, Repeats, run_rounds
+from dpmesh.run.repeats import SideBySide
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20
@@ -110,14 +110,12 @@ def side_by_side(train: dm.data.Dataset, weights: sparse.csr_array) -> Case:
     algorithm = dm.OnlineLearning(epsilon=EPSILON, radius=RADIUS)
     numpy_run = NumpyRun(train, weights.toarray(), 1)
 
-    def exchange(_: int, messages: np.ndarray) -> np.ndarray:
-        return kernels.mix(weights, messages.reshape(NODES, -1)).reshape(messages.shape)
+    network = dm.topology.Static(dm.topology.MixingMatrix(weights))
+    carrier = SideBySide(Gossip(network), NODES)
 
     def ours() -> None:
-        key = Key.generate()
-        state = algorithm.init(learned, key)
-        for t in range(ROUNDS):
-            state, _ = algorithm.step(state, t, learned, exchange, key)
+        for _ in run_rounds(algorithm, learned, carrier, rounds=ROUNDS, key=Key.generate()):
+            pass
 
     return Case(
         f"online, d = 10, a round of {RUNS} runs",

@@ -15,7 +15,8 @@ import numpy as np
 import dpmesh as dm
 from benches.measure import Case
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController, DeepQ, RandomGlobal
-from dpmesh.run.carriers import Broadcast
+from dpmesh.privacy import Ledger
+from dpmesh.run import Broadcast, Channel
 
 NODES, MODELS, DIM, BATCH, ROUNDS = 1_000, 10, 50, 50, 30
 WARM_UP = 12  # rounds until a replay memory holds a mini-batch
@@ -34,14 +35,16 @@ def problem() -> dm.LinearProblem:
 def rounds_of(learned: dm.LinearProblem, controller: AnyController) -> Callable[[], object]:
     """Return a function that runs the next round, and starts a run anew at its end."""
     algorithm = dm.WithoutReplacement(models=MODELS, batch_size=BATCH, controller=controller)
-    key, exchange = dm.Key.seeded(0), Broadcast()
+    key = dm.Key.seeded(0)
+    channel = Channel(Broadcast(), key, Ledger(algorithm.plan(ROUNDS), nodes=NODES))
     state, t = algorithm.init(learned, key), 0
 
     def run() -> None:
         nonlocal state, t
         if t == ROUNDS:  # the same records again; what was learned stays
             state, t = replace(state, used=np.zeros_like(state.used)), WARM_UP
-        state, _ = algorithm.step(state, t, learned, exchange, key)
+        state = channel.run(algorithm, state, t, learned, key).state
+        channel.ledger.end_round()
         t += 1
 
     for _ in range(WARM_UP if isinstance(controller, DeepQ) else 0):

@@ -7,7 +7,6 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
 from threading import Barrier
 from typing import Any
 
@@ -18,8 +17,6 @@ import scipy.sparse as sp
 import dpmesh as dm
 from dpmesh import _memory, kernels
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import Budget, Gaussian, Ledger, OverBudget, Plan, Sensitivity
-from dpmesh.privacy.door import Passage, drawn_once, watched_by
 
 THREADS, TURNS = 8, 20
 NODES, DIM = 16, 1_100  # results so large that the memory of one may serve for the next
@@ -142,61 +139,18 @@ def problem_and_network() -> tuple[dm.LinearProblem, dm.topology.Topology]:
 
 
 def test_runs_on_one_problem_at_once_are_the_runs_alone() -> None:
-    """They share the problem and the network; memory, and who watches the door, are their own."""
+    """They share the problem and the network; memory is their own."""
     algorithm = dm.OnlineLearning(epsilon=2.0)
 
     def run(seed: int, problem: dm.LinearProblem, network: dm.topology.Topology) -> Any:
-        seen = []
-
-        def watch(passage: Passage) -> Any:
-            seen.append(passage.emission.values.sum())
-            return passage.emission
-
-        with watched_by(watch):
-            result = dm.simulate(algorithm, problem, network, rounds=12, key=Key.seeded(seed))
-        return result.parameters, np.array(seen), result.history.last("loss")
+        result = dm.simulate(algorithm, problem, network, rounds=12, key=Key.seeded(seed))
+        return result.parameters, result.released, result.history.last("loss")
 
     alone = [run(seed, *problem_and_network()) for seed in range(THREADS)]
     shared = problem_and_network()
     for one, other in zip(alone, at_once(lambda seed: run(seed, *shared)), strict=True):
         for mine, same in zip(one, other, strict=True):
             np.testing.assert_array_equal(mine, same)
-
-
-def test_no_budget_is_spent_by_two_threads_at_once() -> None:
-    mechanism, once = Gaussian(1.0), Sensitivity(1.0, "l2", "a test")
-    nothing = Plan((), "replace_one", "record")
-    releases = [mechanism.planned(0, once)] * 3
-    budget = Budget(nothing.with_releases(releases).cost(1e-5).epsilon, 1e-5)
-    for _ in range(TURNS):
-        ledger = Ledger(nothing, budget)
-
-        def is_let_out(thread: int, ledger: Ledger = ledger) -> bool:
-            try:
-                ledger.admit(releases[0])
-            except OverBudget:
-                return False
-            return True
-
-        assert sum(at_once(is_let_out)) == ledger.admitted == len(ledger.plan.releases) == 3
-
-
-def test_threads_of_one_run_never_share_noise() -> None:
-    """In a free-threaded interpreter threads stand at the door of the one that started them."""
-    mechanism, once = Gaussian(1.0), Sensitivity(1.0, "l2", "a test")
-    stream, values = Key.seeded(1).stream(Purpose.NOISE), np.zeros((2, 3))
-
-    def is_let_out(door: Context) -> bool:
-        try:
-            door.run(mechanism.release, values, once, stream, round=0)
-        except ValueError:
-            return False
-        return True
-
-    for _ in range(10 * TURNS):
-        with drawn_once():
-            doors = [copy_context() for _ in range(THREADS)]
-        assert sum(at_once(lambda thread, doors=doors: is_let_out(doors[thread]))) == 1
 
 
 def test_many_threads_may_be_the_first_to_use_the_names() -> None:

@@ -90,7 +90,7 @@ def test_only_a_module_that_was_given_is_searched(tmp_path, monkeypatch) -> None
     with pytest.raises(ValueError, match=r"topology\.kind: wanted a type .*, got chain\(width\)"):
         Experiment.of(read(write(tmp_path, text), module="own_parts"))
     text = WITH_OWN.partition("[algorithm]")[0] + '[algorithm]\nkind = "Alternating"\nscale = 1.0'
-    with pytest.raises(ValueError, match=r"line 23: algorithm: wanted an algorithm, with init"):
+    with pytest.raises(ValueError, match=r"line 23: algorithm: wanted an algorithm of dpm"):
         Experiment.of(read(write(tmp_path, text), module="own_parts"))
     write(tmp_path)
     for name in ("own_parts.py", "no_folder.own_parts", ".own_parts", "./own_parts", ""):

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.privacy import Emission
-from dpmesh.privacy.door import Passage, watched_by
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
@@ -158,7 +156,7 @@ for needed in (
     lambda: dm.problems.JaxProblem,
     lambda: dm.problems.TorchProblem,
     lambda: dm.problems.networks,
-    lambda: dm.simulator.History().to_pandas(),
+    lambda: dm.run.History().to_pandas(),
     lambda: dm.simulate(algorithm, problem, ring, rounds=1, progress=True),
 ):
     try:
@@ -203,23 +201,3 @@ def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
         assert set(module.__all__) == set(dir(module))
         with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
             module.nonsense  # noqa: B018
-
-
-def test_the_runs_of_the_demo_share_no_noise() -> None:
-    pytest.importorskip("sklearn")
-    from dpmesh.demo import run_demo
-
-    noises: list[np.ndarray[Any, Any]] = []
-
-    def watch(passage: Passage) -> Emission:
-        if passage.emission.release.round == 1 and passage.mechanism.noise_multiplier > 0:
-            noise = passage.emission.values - passage.inside
-            noises.append((noise / np.abs(noise).max()).ravel())
-        return passage.emission
-
-    with watched_by(watch):
-        run_demo(dm.Key.generate(), lambda name, run: None)
-    assert len(noises) == 3
-    # The same noise at another scale correlates fully. 1,024 independent numbers stay below 0.25
-    # but for a probability of 2e-15 each.
-    assert np.abs(np.corrcoef(noises) - np.eye(3)).max() < 0.25

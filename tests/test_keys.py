@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import hmac
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose, fingerprint, generator
@@ -85,23 +88,33 @@ def test_keys_and_streams_are_never_stored(store: Callable[[object], object]) ->
 
 
 @pytest.mark.parametrize("cipher", ["aes", "chacha20"])
-def test_rows_with_the_same_marks_draw_the_same(cipher: str) -> None:
-    key, other = Key.seeded(5, cipher), Key.seeded(6, cipher)
-    stream = key.stream(7, 3)
-    assert (stream.purpose, stream.round) == (7, 3)
-    marks = stream.marks(4)
-    assert len(marks) == 4
-    assert stream.for_nodes(np.array([9, 2], np.uint32)).marks(2) & marks == stream.marks(3) - (
-        stream.marks(2)
-    )
-    for apart in (other.stream(7, 3), key.stream(8, 3), key.stream(7, 4)):
-        assert apart.marks(4).isdisjoint(marks)
-    with pytest.raises(ValueError, match="nodes: wanted one for each of 3 rows, got 2"):
-        stream.for_nodes(np.array([9, 2], np.uint32)).marks(3)
-    for rows in (-1, 2**32, 2**62):
-        wanted = f"rows: wanted an integer of at least 0 and below 2**32, got {rows}"
-        with pytest.raises(ValueError, match=re.escape(wanted)):
-            stream.marks(rows)
+def test_a_derived_key_is_the_hmac_of_the_bytes(cipher: str) -> None:
+    """HMAC-SHA-256 under the key, by Python's own: RFC 2104."""
+    seed, data = 2**200 + 12345, b"round 7 of node 3"
+    derived = hmac.new(seed.to_bytes(32, "little"), data, hashlib.sha256).digest()
+    expected = Key.seeded(int.from_bytes(derived, "little"), cipher)
+    assert first_words(Key.seeded(seed, cipher).derive(data)) == first_words(expected)
+
+
+@given(one=st.binary(max_size=100), other=st.binary(max_size=100))
+def test_derived_keys_differ_with_their_bytes_alone(one: bytes, other: bytes) -> None:
+    key = Key.seeded(3)
+    words, same, others = (first_words(key.derive(data)) for data in (one, one, other))
+    assert words == same
+    assert (words == others) == (one == other)
+    assert words != first_words(key)
+    assert words != first_words(Key.seeded(4).derive(one))
+    assert words != first_words(key.derive(other).derive(one))
+
+
+def test_a_derived_key_keeps_what_its_key_says_of_itself() -> None:
+    nodes = np.array([3, 0], dtype=np.uint32)
+    for key in (Key.generate("chacha20"), Key.seeded(5)):
+        derived = key.derive(b"inputs")
+        assert (derived.cipher, derived.is_seeded) == (key.cipher, key.is_seeded)
+        whole = kernels.gaussian((4, 6), 1.0, derived.stream(Purpose.NOISE))
+        part = kernels.gaussian((2, 6), 1.0, key.for_nodes(nodes).derive(b"inputs").stream(1))
+        np.testing.assert_array_equal(part, whole[nodes])
 
 
 def test_purposes_are_distinct_and_0_stays_free() -> None:

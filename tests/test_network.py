@@ -16,10 +16,9 @@ from test_simulate import make_problem
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.algorithms.base import Info
 from dpmesh.privacy.types import Released
 from dpmesh.run import Exponential, LogNormal, Network, Uniform
-from dpmesh.run.carriers import FailingGossip, TimedServer, TimedToken
+from dpmesh.run.carriers import FailingGossip, Packet, Sent, TimedServer, TimedToken
 from dpmesh.run.network import Conditions
 
 KEY = dm.Key.seeded(5)
@@ -38,8 +37,8 @@ def gossip(network: Network, base: Any) -> FailingGossip:
     return FailingGossip(base, Conditions(network, base.nodes, KEY))
 
 
-def info(bits: Any = BITS, messages: int | None = None) -> Info:
-    return Info((), bits, Released(np.zeros((1, 1))), messages=messages)
+def carried(carrier: FailingGossip, t: int, values: Any) -> Released:
+    return carrier.carry(t, Packet(Released(values)))
 
 
 failures = st.builds(
@@ -72,17 +71,17 @@ def test_what_arrives_is_doubly_stochastic_and_symmetric(network: Network, round
 )
 def test_consensus_still_reaches_the_mean(network: Network) -> None:
     x = np.random.default_rng(0).normal(size=(12, 3))
-    exchange, now = gossip(network, topology.torus(3, 4)), Released(x)
+    carrier, now = gossip(network, topology.torus(3, 4)), Released(x)
     for t in range(250):
-        now = exchange(t, now)
+        now = carried(carrier, t, now)
     np.testing.assert_allclose(now, np.broadcast_to(x.mean(axis=0), x.shape), atol=1e-6)
 
 
 def test_late_messages_lead_to_consensus_among_the_values_that_were_there() -> None:
     x = np.random.default_rng(0).normal(size=(12, 3))
-    exchange, now = gossip(Network(max_delay=3), topology.torus(3, 4)), Released(x)
+    carrier, now = gossip(Network(max_delay=3), topology.torus(3, 4)), Released(x)
     for t in range(200):
-        now = exchange(t, now)
+        now = carried(carrier, t, now)
     assert np.ptp(now, axis=0).max() < 1e-9
     assert (now >= x.min(axis=0)).all()
     assert (now <= x.max(axis=0)).all()
@@ -91,11 +90,11 @@ def test_late_messages_lead_to_consensus_among_the_values_that_were_there() -> N
 def test_late_messages_are_the_old_values() -> None:
     """A round-by-round loop that keeps all messages is the oracle."""
     network, base, rng = Network(max_delay=2, loss=0.2), topology.ring(5), np.random.default_rng(1)
-    exchange, sent = gossip(network, base), []
+    carrier, sent = gossip(network, base), []
     for t in range(12):
         sent.append(rng.normal(size=(5, 2)))
-        got = exchange(t, Released(sent[t]))
-        links = exchange._links(t)
+        got = carried(carrier, t, sent[t])
+        links = carrier._links(t)
         weights = links.matrix.weights.toarray()
         expected = np.diag(weights)[:, None] * sent[t]
         for j, i, used, late in zip(
@@ -109,12 +108,12 @@ def test_late_messages_are_the_old_values() -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_late_messages_are_of_their_own_kind(every: int) -> None:
-    """An algorithm may exchange twice in a round, and not in each: ones stay ones, twos twos."""
-    exchange = gossip(Network(max_delay=2), topology.ring(5))
+    """An algorithm may send twice in a round, and not in each: ones stay ones, twos twos."""
+    carrier = gossip(Network(max_delay=2), topology.ring(5))
     ones, twos = (Released(np.full((5, dim), float(dim))) for dim in (1, 2))
     for t in range(every, 12, every):
-        np.testing.assert_allclose(exchange(t, ones), ones)
-        np.testing.assert_allclose(exchange(t, twos), twos)
+        np.testing.assert_allclose(carried(carrier, t, ones), ones)
+        np.testing.assert_allclose(carried(carrier, t, twos), twos)
 
 
 def test_the_ledger_and_the_report_do_not_depend_on_the_network() -> None:
@@ -137,8 +136,8 @@ def test_what_is_sent_again_is_the_same_value() -> None:
 def test_loss_is_as_frequent_as_said() -> None:
     """False alarm below 1e-6 (5 standard deviations); a loss of 0.35 in place of 0.3 is noticed."""
     rounds, base = 200, topology.torus(10, 10)
-    exchange = gossip(Network(loss=0.3), base)
-    used = np.concatenate([exchange._links(t).carried[:200] for t in range(rounds)])
+    carrier = gossip(Network(loss=0.3), base)
+    used = np.concatenate([carrier._links(t).carried[:200] for t in range(rounds)])
     deviation = 5 * np.sqrt(0.49 * 0.51 / used.size)
     assert abs(used.mean() - 0.7**2) < deviation
     assert abs(0.65**2 - 0.7**2) > 2 * deviation
@@ -164,21 +163,21 @@ def test_nodes_are_away_in_stretches_and_come_back() -> None:
 def test_a_node_alone_keeps_its_own_value() -> None:
     network = Network(late_fraction=1.0, late_rounds=1)  # all join in round 1
     x = Released(np.random.default_rng(0).normal(size=(4, 2)))
-    exchange = gossip(network, topology.ring(4))
-    assert exchange(0, x).tobytes() == x.tobytes()
-    assert exchange.traffic(0, info()).messages == 0
-    assert exchange(1, x).tobytes() != x.tobytes()
+    carrier = gossip(network, topology.ring(4))
+    assert carried(carrier, 0, x).tobytes() == x.tobytes()
+    assert carrier.traffic(0, Sent(BITS, 1)).messages == 0
+    assert carried(carrier, 1, x).tobytes() != x.tobytes()
 
 
 def test_time_passes_node_by_node() -> None:
     """On a path one slow node delays its neighbours first, and others a round later."""
     path = topology.from_networkx(nx.path_graph(4))
-    exchange = gossip(Network(latency=1.0, bandwidth=100.0, compute=2.0), path)
-    exchange._conditions._slowness[0] = 10.0
+    carrier = gossip(Network(latency=1.0, bandwidth=100.0, compute=2.0), path)
+    carrier._conditions._slowness[0] = 10.0
     clock = np.zeros(4)
     for t in range(5):
-        exchange(t, Released(np.zeros((4, 1))))
-        exchange.traffic(t, info(np.array([100, 100, 100, 300])))
+        carried(carrier, t, np.zeros((4, 1)))
+        carrier.traffic(t, Sent(np.array([100, 100, 100, 300]), 1))
         ready = clock + np.array([20, 2, 2, 2])
         transfer = [2.0, 2.0, 2.0, 4.0]
         clock = np.array(
@@ -187,24 +186,24 @@ def test_time_passes_node_by_node() -> None:
                 for i in range(4)
             ]
         )
-        np.testing.assert_allclose(exchange._clock, clock)
-    assert exchange.seconds == clock.max()
+        np.testing.assert_allclose(carrier._clock, clock)
+    assert carrier.seconds == clock.max()
 
 
 def test_a_message_that_is_sent_again_takes_as_long_again() -> None:
-    exchange = gossip(Network(latency=1.0, loss=0.5, attempts=3), topology.complete(2))
-    exchange(0, Released(np.zeros((2, 1))))
-    links = exchange._links(0)
-    exchange.traffic(0, info())
+    carrier = gossip(Network(latency=1.0, loss=0.5, attempts=3), topology.complete(2))
+    carried(carrier, 0, np.zeros((2, 1)))
+    links = carrier._links(0)
+    carrier.traffic(0, Sent(BITS, 1))
     arrived = links.tries[links.carried]
-    assert exchange.seconds == (arrived.max() if len(arrived) else 0)
+    assert carrier.seconds == (arrived.max() if len(arrived) else 0)
 
 
 def test_who_is_away_sends_nothing_and_hears_nothing() -> None:
-    exchange = gossip(Network(offline=0.5, attempts=3), topology.complete(8))
-    present = exchange._conditions.present(0)
+    carrier = gossip(Network(offline=0.5, attempts=3), topology.complete(8))
+    present = carrier._conditions.present(0)
     assert 0 < present.sum() < 8
-    links = exchange._links(0)
+    links = carrier._links(0)
     sends, hears = present[links.senders], present[links.receivers]
     np.testing.assert_array_equal(links.tries, np.where(sends, np.where(hears, 1, 3), 0))
     np.testing.assert_array_equal(links.carried, sends & hears)
@@ -221,32 +220,32 @@ def test_time_to_accuracy_is_in_the_history() -> None:
 
 def test_a_server_waits_for_its_slowest_client() -> None:
     network = Network(latency=1.0, bandwidth=100.0, compute=3.0)
-    exchange = TimedServer(Conditions(network, 10, KEY))
-    assert exchange.traffic(0, info(200, 8)).messages == 8
-    assert exchange.seconds == 3.0 + 2 * (1.0 + 2.0)
-    exchange._conditions._slowness[:] = 10.0
-    exchange.traffic(1, info(200, 8))
-    assert exchange.seconds == 9.0 + 30.0 + 6.0
-    assert exchange.traffic(2, info(200, 0)) == dm.simulator.Traffic(0, 0)
+    carrier = TimedServer(Conditions(network, 10, KEY))
+    assert carrier.traffic(0, Sent(8 * 200, 8)).messages == 8
+    assert carrier.seconds == 3.0 + 2 * (1.0 + 2.0)
+    carrier._conditions._slowness[:] = 10.0
+    carrier.traffic(1, Sent(8 * 200, 8))
+    assert carrier.seconds == 9.0 + 30.0 + 6.0
+    assert carrier.traffic(2, Sent()) == dm.run.Traffic(0, 0)
 
 
 def test_a_token_travels_while_all_compute() -> None:
     """A loop over the holders is the oracle."""
     network = Network(Exponential(1.0), 100.0, Exponential(3.0), loss=0.2)
     conditions = Conditions(network, 10, KEY)
-    exchange = TimedToken(conditions)
+    carrier = TimedToken(conditions)
     token, clock = 0.0, np.zeros(10)
     for t, sent in enumerate([4, 0, 10, 1, 7]):
-        traffic = exchange.traffic(t, info(200, sent))
+        traffic = carrier.traffic(t, Sent(200 * sent, sent))
         holders, tries = conditions.some_nodes(t, sent), conditions.attempts(t, sent)
         times = tries * conditions.transfer(t, holders, 200)
         clock = clock + conditions.compute(t)
         for holder, time in zip(holders, times, strict=True):
             token = clock[holder] = max(token, clock[holder]) + time
-        assert traffic == dm.simulator.Traffic(tries.sum(), 200 * tries.sum())
-        np.testing.assert_allclose(exchange._clock, clock)
-        assert exchange.seconds == pytest.approx(max(token, clock.max()))
-    exchange.traffic(5, info(200, 25))  # more messages than nodes
+        assert traffic == dm.run.Traffic(tries.sum(), 200 * tries.sum())
+        np.testing.assert_allclose(carrier._clock, clock)
+        assert carrier.seconds == pytest.approx(max(token, clock.max()))
+    carrier.traffic(5, Sent(25 * 200, 25))  # more messages than nodes
 
 
 def test_a_server_sends_again_until_it_arrives() -> None:
@@ -265,22 +264,6 @@ def test_a_server_sends_again_until_it_arrives() -> None:
             run(refused, **options)
 
 
-@pytest.mark.parametrize("network", [None, Network(latency=0.1)])
-@pytest.mark.parametrize("travels", ["server", "token"])
-def test_messages_that_no_network_counts_must_be_told(travels: str, network: Any) -> None:
-    """A run that did not tell them sent 0 megabytes in 0 seconds."""
-
-    class Untold(dm.FederatedLearning):
-        def step(self, *arguments: Any) -> Any:
-            state, info = super().step(*arguments)
-            return state, replace(info, messages=None)
-
-    Untold.travels = travels
-    algorithm = Untold(4, 0.5, 1.0, 1.0, local_epochs=1)
-    with pytest.raises(ValueError, match="algorithm: wanted one whose Info tells how many mes"):
-        run(network, algorithm=algorithm, topology=None, rounds=1)
-
-
 @given(least=st.integers(0, 3), more=st.integers(0, 3), round=st.integers(0, 20))
 def test_delays_keep_to_their_bounds(least: int, more: int, round: int) -> None:
     network = Network(min_delay=least, max_delay=least + more)
@@ -292,11 +275,11 @@ def test_delays_keep_to_their_bounds(least: int, more: int, round: int) -> None:
 
 def test_a_fixed_delay_mixes_what_neighbours_sent_so_many_rounds_ago() -> None:
     base, x = topology.ring(4), np.random.default_rng(0).normal(size=(5, 4, 2))
-    exchange = gossip(Network(min_delay=2, max_delay=2), base)
+    carrier = gossip(Network(min_delay=2, max_delay=2), base)
     weights = base.matrix(0).weights.toarray()
     own = np.diag(weights)[:, None]
     for t in range(5):
-        got = exchange(t, Released(x[t]))
+        got = carried(carrier, t, x[t])
         expected = own * x[t] + weights @ x[max(t - 2, 0)] - own * x[max(t - 2, 0)]
         np.testing.assert_allclose(got, expected, atol=1e-12)
 

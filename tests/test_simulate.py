@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh import kernels, topology
-from dpmesh.run.carriers import Gossip
+from dpmesh import topology
+from dpmesh.algorithms import Message, Relay
+from dpmesh.run import Gossip, run_rounds
 
 
 def make_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.LinearProblem:
@@ -35,6 +36,13 @@ class HalfAProblem:
 def run(problem: dm.LinearProblem, **options) -> dm.Run:
     options = {"rounds": 6, "key": dm.Key.seeded(0), **options}
     return dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), **options)
+
+
+def models(problem: dm.LinearProblem) -> list:
+    """The states of `run`: before the first round, and after each."""
+    algorithm, key = dm.OnlineLearning(epsilon=2.0), dm.Key.seeded(0)
+    steps = run_rounds(algorithm, problem, Gossip(topology.ring(4)), rounds=6, key=key)
+    return [algorithm.init(problem, key), *(step.state for step in steps)]
 
 
 def test_measures_what_it_says_when_it_says() -> None:
@@ -73,34 +81,32 @@ def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
 
 
 def test_losses_are_those_of_the_models_before_they_learn() -> None:
-    problem, key = make_problem(), dm.Key.seeded(0)
-    algorithm, exchange = dm.OnlineLearning(epsilon=2.0), Gossip(topology.ring(4))
-    state, expected = algorithm.init(problem, key), []
-    for t in range(6):
-        expected.append(problem.objective(state.w, problem.batch(t, 1)).mean())
-        state, _ = algorithm.step(state, t, problem, exchange, key)
+    problem = make_problem()
     result = run(problem, metrics=["loss"], every=1)
+    expected = [
+        problem.objective(state.w, problem.batch(t, 1)).mean()
+        for t, state in enumerate(models(problem)[:-1])
+    ]
     np.testing.assert_allclose(result.history["loss"], expected, rtol=1e-12)
 
 
 def test_there_is_no_loss_before_anybody_has_learned() -> None:
     class Silent(dm.OnlineLearning):
-        def step(self, state, round, *others):
-            state, info = super().step(state, round, *others)
-            return state, info if round > 1 else replace(info, losses=None)
+        def losses(self, state, t, problem, key):
+            return super().losses(state, t, problem, key) if t > 1 else None
 
-    history = dm.simulate(Silent(), make_problem(), topology.ring(4), rounds=4, every=1).history
+    options = {"rounds": 4, "every": 1, "key": dm.Key.seeded(0)}
+    history = dm.simulate(Silent(), make_problem(), topology.ring(4), **options).history
     np.testing.assert_array_equal(np.isnan(history["loss"]), [True, True, False, False])
 
 
 def test_regret_is_that_of_definition_2() -> None:
     """The losses of each learner on everybody's examples, against the best model in the ball."""
     nodes, rounds = 4, 6
-    problem, key, network = make_problem(nodes, rounds), dm.Key.seeded(0), topology.ring(4)
-    algorithm = dm.OnlineLearning(epsilon=2.0)
+    problem = make_problem(nodes, rounds)
     result = run(problem, metrics=["regret"])
-    total, state = np.zeros(nodes), algorithm.init(problem, key)
-    for t in range(rounds):
+    total = np.zeros(nodes)
+    for t, state in enumerate(models(problem)[:-1]):
         for j in range(nodes):
             for i in range(nodes):
                 record = problem.partition[i][t]
@@ -108,8 +114,6 @@ def test_regret_is_that_of_definition_2() -> None:
                     problem.train.features[record] @ state.w[j]
                 )
                 total[j] += np.log1p(np.exp(-margin))
-        mixed = lambda t, messages: kernels.mix(network.matrix(t).weights, messages)  # noqa: E731
-        state, _ = algorithm.step(state, t, problem, mixed, key)
     best = dm.problems.best_fixed_predictor(problem, radius=1.0).value
     regrets = total / (nodes * rounds) - best
     assert result.history.last("regret") == pytest.approx(regrets.mean(), abs=1e-4)
@@ -128,24 +132,23 @@ def test_a_best_model_that_is_not_found_ends_no_run(monkeypatch: pytest.MonkeyPa
 
 
 def test_arrays_that_no_round_needs_any_more_are_gone() -> None:
-    """What is sent, after its exchange; a state, after its round; what came, before the next."""
-    sent, states, received = [], [], []
+    """A state, after its round; what was received, when the next is."""
+    states, received = [], []
 
     class Watched(dm.OnlineLearning):
-        def emit(self, state, t, key):
-            assert all(earlier() is None for earlier in states + received)
+        def round(self, state, t, problem, key):
+            assert all(earlier() is None for earlier in states)
             states.append(weakref.ref(state.w))
-            emission = super().emit(state, t, key)
-            sent.append(weakref.ref(emission.values))
-            return emission
+            return super().round(state, t, problem, key)
 
-        def absorb(self, state, b, *others):
-            assert len(sent) == 1 or sent[-1]() is None  # round 0 sends its state as it is
+        def _stepped(self, state, b, *others):
+            assert all(earlier() is None for earlier in received)
             received.append(weakref.ref(b))
-            return super().absorb(state, b, *others)
+            return super()._stepped(state, b, *others)
 
-    dm.simulate(Watched(epsilon=2.0), make_problem(), topology.ring(4), rounds=6, metrics=())
-    assert len(sent) == len(received) == 6
+    options = {"rounds": 6, "metrics": (), "key": dm.Key.seeded(0)}
+    dm.simulate(Watched(epsilon=2.0), make_problem(), topology.ring(4), **options)
+    assert len(states) == len(received) == 6
 
 
 def test_counts_what_crosses_links() -> None:
@@ -211,10 +214,11 @@ def test_bad_options_are_named(options: dict, message: str) -> None:
 def test_the_report_is_at_the_delta_of_the_algorithm_unless_told() -> None:
     problem, network = make_problem(), topology.ring(4)
     gaussian = dm.OnlineLearning(epsilon=2.0, delta=1e-5)
-    own = dm.simulate(gaussian, problem, network, rounds=6).privacy
+    options = {"rounds": 6, "key": dm.Key.seeded(0)}
+    own = dm.simulate(gaussian, problem, network, **options).privacy
     assert own.delta == 1e-5
     assert own.epsilon == pytest.approx(2.0)
-    told = dm.simulate(gaussian, problem, network, rounds=6, delta=0.0).privacy
+    told = dm.simulate(gaussian, problem, network, delta=0.0, **options).privacy
     assert not told.is_private
     assert "none: Gaussian noise needs a delta above 0" in str(told)
     assert run(problem).privacy.delta == 0
@@ -225,7 +229,8 @@ def test_a_step_size_of_ones_own_prints_by_its_name() -> None:
         return 1 / t
 
     algorithm = dm.OnlineLearning(epsilon=2.0, step_size=slower)
-    result = dm.simulate(algorithm, make_problem(), topology.ring(4), rounds=2)
+    options = {"rounds": 2, "key": dm.Key.seeded(0)}
+    result = dm.simulate(algorithm, make_problem(), topology.ring(4), **options)
     assert "slower>, radius" in result.settings["algorithm"]
 
 
@@ -255,8 +260,9 @@ def test_a_network_of_plain_arrays_is_refused() -> None:
 
 
 def test_a_network_of_another_size_is_refused() -> None:
+    options = {"rounds": 2, "key": dm.Key.seeded(0)}
     with pytest.raises(ValueError, match="topology: wanted 4 nodes, as the problem has, got 5"):
-        dm.simulate(dm.OnlineLearning(), make_problem(), topology.ring(5), rounds=2)
+        dm.simulate(dm.OnlineLearning(), make_problem(), topology.ring(5), **options)
 
 
 def test_accuracy_needs_test_records() -> None:
@@ -288,10 +294,11 @@ def test_a_server_needs_no_network() -> None:
     assert result.ledger == algorithm.plan(5)
     assert result.traffic.messages == 5 * 2 * 2  # two clients expected: the model out, a move back
     assert result.traffic.bits == result.traffic.messages * 64 * problem.dim
-    with pytest.raises(ValueError, match="topology: wanted None, since messages travel by server"):
-        dm.simulate(algorithm, problem, topology.ring(4), rounds=5)
+    options = {"rounds": 5, "key": dm.Key.seeded(0)}
+    with pytest.raises(ValueError, match="sends messages by server and takes no topology; remove"):
+        dm.simulate(algorithm, problem, topology.ring(4), **options)
     with pytest.raises(ValueError, match="topology: wanted a network for messages to travel over"):
-        dm.simulate(dm.OnlineLearning(), problem, rounds=5)
+        dm.simulate(dm.OnlineLearning(), problem, **options)
 
 
 class Homeless(dm.OnlineLearning):
@@ -303,14 +310,29 @@ class PlansAList(dm.OnlineLearning):
         return list(super().plan(rounds).releases)
 
 
-class TellsNothing(dm.OnlineLearning):
-    def step(self, *arguments):
-        return super().step(*arguments)[0], None
+class ReturnsAtOnce(dm.OnlineLearning):
+    def round(self, state, *others):
+        return state
 
 
-class ReturnsOne(dm.OnlineLearning):
-    def step(self, *arguments):
-        return super().step(*arguments)[0]
+class YieldsValues(dm.OnlineLearning):
+    def round(self, state, *others):
+        yield state.w
+
+
+class RelaysNothing(dm.OnlineLearning):
+    def round(self, state, *others):
+        yield Relay()
+
+
+class OfAnotherRound(dm.OnlineLearning):
+    def release_of(self, t):
+        return super().release_of(t + 1)
+
+
+class OneRowTooFew(dm.OnlineLearning):
+    def round(self, state, t, *others):
+        yield Message(state.w, self.release_of(t), rows=np.arange(3))
 
 
 @pytest.mark.parametrize(
@@ -318,12 +340,15 @@ class ReturnsOne(dm.OnlineLearning):
     [
         ({"algorithm": Homeless()}, "algorithm.travels: wanted one of 'gossip', .*, got 'post'"),
         ({"algorithm": PlansAList()}, r"algorithm: wanted one whose plan\(rounds\) is a Plan, got"),
-        ({"algorithm": TellsNothing()}, "algorithm: .* a state and an Info, got TellsNothing with"),
-        ({"algorithm": ReturnsOne()}, "algorithm: .* a state and an Info, got ReturnsOne with"),
+        ({"algorithm": ReturnsAtOnce()}, "algorithm: wanted one whose round is a generator"),
+        ({"algorithm": YieldsValues()}, "algorithm: wanted rounds that yield Message or Relay"),
+        ({"algorithm": RelaysNothing()}, "algorithm: wanted a Message in each round before"),
+        ({"algorithm": OfAnotherRound()}, "release: wanted one of round 0, got one of round 1"),
+        ({"algorithm": OneRowTooFew()}, r"values: wanted an array of shape \(rows, dim\), as many"),
         ({"topology": "ring"}, "topology: wanted a network of .*, got 'ring'"),
         ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
         ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),
-        ({"algorithm": dm.OnlineLearning}, "algorithm: wanted an algorithm, with init, step, "),
+        ({"algorithm": dm.OnlineLearning}, "algorithm: wanted an algorithm of dpmesh.algo"),
         ({"problem": dm.OnlineLearning()}, "problem: wanted what is to be learned, with accuracy"),
         ({"problem": HalfAProblem()}, "problem: wanted what is to be learned, with test, got"),
         ({"algorithm": dm.OnlineLearning(batch_size=7)}, "problem: wanted enough records at"),
@@ -340,5 +365,6 @@ class ReturnsOne(dm.OnlineLearning):
 )
 def test_arguments_of_another_kind_are_named(wrong: dict, message: str) -> None:
     right = {"algorithm": dm.OnlineLearning(), "problem": make_problem(), "rounds": 2}
+    right |= {"topology": topology.ring(4), "key": dm.Key.seeded(0)}
     with pytest.raises(ValueError, match=message):
-        dm.simulate(**right | {"topology": topology.ring(4)} | wrong)
+        dm.simulate(**right | wrong)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from test_checkpoint import ROUNDS, assert_same, online
 from test_simulate import make_problem
 
 import dpmesh as dm
-from dpmesh.algorithms import Info
 
 
 def at(last: int) -> Any:
@@ -69,9 +67,9 @@ def test_it_costs_its_plan_where_chance_gave_out_the_rounds() -> None:
 class Spending(dm.GradientDescent):
     """Releases with less noise than it planned, from some round on."""
 
-    def step(self, state: Any, round: int, *others: Any) -> Any:
-        less = replace(self, noise_multiplier=1.0) if round > 2 else self
-        return dm.GradientDescent.step(less, state, round, *others)
+    def round(self, state: Any, t: int, *others: Any) -> Any:
+        less = replace(self, noise_multiplier=1.0) if t > 2 else self
+        return dm.GradientDescent.round(less, state, t, *others)
 
 
 def test_what_it_released_in_place_of_its_plan_is_counted() -> None:
@@ -94,10 +92,10 @@ class Falling(dm.GradientDescent):
 
     silent_after: int = ROUNDS
 
-    def step(self, state: Any, round: int, *others: Any) -> Any:
-        if round < self.silent_after:
-            return super().step(state, round, *others)
-        return state, Info((), 0, np.zeros_like(state.x))
+    def round(self, state: Any, t: int, *others: Any) -> Any:
+        if t < self.silent_after:
+            return (yield from super().round(state, t, *others))
+        return state
 
 
 def test_planned_releases_that_are_missing_are_told_of() -> None:

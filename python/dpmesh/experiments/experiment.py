@@ -15,9 +15,9 @@ import dpmesh.data as data
 import dpmesh.keys as keys
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
-from dpmesh._validate import able, fail, integer, probability
+from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.controllers import DeepQ
 from dpmesh.data import Dataset
 from dpmesh.experiments.parts import SECTIONS, Maker, entries
@@ -189,8 +189,8 @@ class Experiment:
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
         table, kinds = settings.table("algorithm"), SECTIONS["algorithm"]
         algorithm = settings.make("algorithm", table, kinds, nodes=nodes, clients=nodes)
-        methods = "init", "step", "plan", "parameters"
-        settings.call("algorithm", lambda: able("algorithm", algorithm, "an algorithm", *methods))
+        check = partial(instance, "algorithm", algorithm, AN_ALGORITHM, Algorithm)
+        settings.call("algorithm", check)
         budget = None
         if "budget" in settings.content:
             budget = settings.make("budget", settings.table("budget"), SECTIONS["budget"])

@@ -21,7 +21,7 @@ from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.run.carriers import Broadcast
+from dpmesh.run import Broadcast, run_rounds
 from dpmesh.schedules import ExponentialDecay
 
 if TYPE_CHECKING:
@@ -239,11 +239,9 @@ def final_accuracy(
 def states(
     algorithm: FederatedLearning, problem: ClientProblem, rounds: int, key: Key
 ) -> Iterator[FederatedState]:
-    """Yield the state after each round, with an exchange in which no message is lost."""
-    state, exchange = algorithm.init(problem, key), Broadcast()
-    for t in range(rounds):
-        state, _ = algorithm.step(state, t, problem, exchange, key)
-        yield state
+    """Yield the state after each round, over a network that loses no message."""
+    for step in run_rounds(algorithm, problem, Broadcast(), rounds=rounds, key=key):
+        yield step.state
 
 
 def in_words(cell: Cell) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
-from dpmesh.algorithms import Exchange, Info, OnlineLearning, QuantizedGossip, Travel
+from dpmesh._ragged import Ragged
+from dpmesh.algorithms import Algorithm, Message, OnlineLearning, QuantizedGossip, Round
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.bounds.quantized import Powers
@@ -28,8 +28,8 @@ from dpmesh.privacy import (
     Gaussian,
     Mechanism,
     NoNoise,
-    Plan,
     Quantizer,
+    Release,
     Released,
     Sensitive,
     Sensitivity,
@@ -70,7 +70,7 @@ class ReleasedModels:
 
 
 @dataclass(frozen=True)
-class GradientPerturbation:
+class GradientPerturbation(Algorithm[ReleasedModels, LinearProblem]):
     """Gossip of unquantized models with noise on the gradients: x <- A x - alpha (g + noise).
 
     Parameters
@@ -90,7 +90,7 @@ class GradientPerturbation:
     sample without replacement, since models are computed from noisy gradients.
     """
 
-    travels: ClassVar[Travel] = "gossip"
+    travels = "gossip"
 
     step_size: float
     sample_size: int
@@ -100,7 +100,7 @@ class GradientPerturbation:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The door of a gradient."""
+        """Of a gradient."""
         return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
 
     @property
@@ -114,41 +114,42 @@ class GradientPerturbation:
         """How a node draws its records."""
         return FixedSizeSampling(self.sample_size, self.records)
 
-    def plan(self, rounds: int) -> Plan:
-        """Return the noisy gradients of all rounds."""
-        releases = (
-            self.mechanism.planned(t, self.sensitivity, sampling=self.sampling)
-            for t in range(rounds)
-        )
-        return Plan(tuple(releases), "replace_one", "record", ("who is sampled stays secret",))
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Amplification by sampling rests on this."""
+        return ("who is sampled stays secret",)
+
+    def release_of(self, t: int) -> tuple[Release, Release]:
+        """Return the noisy gradients, and the models, which are made of earlier ones alone."""
+        gradients = Release(t, self.mechanism, self.sensitivity, sampling=self.sampling)
+        return gradients, Release(t, NoNoise(), Sensitivity(0.0, "l2", "made of releases alone"))
 
     def init(self, problem: LinearProblem, key: Key) -> ReleasedModels:
         """Start at 0."""
         return ReleasedModels(Released(problem.zeros()))
 
-    def step(
-        self,
-        state: ReleasedModels,
-        round: int,
-        problem: LinearProblem,
-        exchange: Exchange,
-        key: Key,
-    ) -> tuple[ReleasedModels, Info]:
+    def round(
+        self, state: ReleasedModels, t: int, problem: LinearProblem, key: Key
+    ) -> Round[ReleasedModels]:
         """Send the models, mix them, and step against a noisy gradient."""
-        records = problem.records_of(np.arange(problem.nodes))
-        batches = without_replacement(records, self.sample_size, key.stream(Purpose.SAMPLE, round))
+        of_gradients, of_models = self.release_of(t)
+        batches = self._batches(t, problem, key)
         gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
-        noisy, release, bits = self.mechanism.release(
-            Sensitive(gradient),
-            self.sensitivity,
-            key.stream(Purpose.NOISE, round),
-            round=round,
-            sampling=self.sampling,
-        )
-        mixed = exchange(round, state.x)
-        x = Released(read_only(mixed - self.step_size * noisy))  # all of it is released
-        losses = partial(problem.objective, state.x, batches)
-        return ReleasedModels(x), Info((release,), bits, x, losses)
+        noisy = yield Message(Sensitive(gradient), of_gradients, travels=False)
+        mixed = yield Message(Sensitive(state.x), of_models)
+        return ReleasedModels(Released(read_only(mixed - self.step_size * noisy)))
+
+    def losses(self, state: ReleasedModels, t: int, problem: LinearProblem, key: Key) -> Floats:
+        """Return the losses at x on the records of the round."""
+        return problem.objective(state.x, self._batches(t, problem, key))
+
+    def _batches(self, t: int, problem: LinearProblem, key: Key) -> Ragged:
+        records = problem.records_of(np.arange(problem.nodes))
+        return without_replacement(records, self.sample_size, key.stream(Purpose.SAMPLE, t))
+
+    def published(self, state: ReleasedModels, received: Released) -> Released:
+        """Return the models, all of which follow from releases."""
+        return state.x
 
     def parameters(self, state: ReleasedModels) -> Released:
         """Return the models."""

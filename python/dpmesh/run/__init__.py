@@ -1,7 +1,7 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip
-from dpmesh.run.channel import Channel
+from dpmesh.run.channel import Channel, run_rounds
 from dpmesh.run.engine import Engine, OneProcess, Share
 from dpmesh.run.history import History, Record
 from dpmesh.run.loop import simulate
@@ -29,5 +29,6 @@ __all__ = [
     "StopRun",
     "Traffic",
     "Uniform",
+    "run_rounds",
     "simulate",
 ]

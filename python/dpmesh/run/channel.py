@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -132,7 +132,6 @@ class Channel:
         packet = Packet(None, sender=message.sender)
         self._turns += message.sender is not None
         if message.values is not None:
-            self.received = None  # its memory, as large as the state, serves the round
             packet = self._released(t, message, message.values, releases)
         if not message.travels:
             self._packet = packet
@@ -160,6 +159,8 @@ class Channel:
             fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
         parts = self._parts(message, releases, len(values))
         self._admit(t, message, releases)
+        if message.travels:
+            self.received = None  # its memory, as large as the state, serves what arrives
         again = AGAIN * self._earlier(message, len(values))
         key = self._key if rows is None else self._key.for_nodes(rows.astype(np.uint32))
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
@@ -286,3 +287,16 @@ def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Comp
         kind = compressed.values.dtype
         fail("values", f"numbers whose compression {kind} can hold", "larger ones")
     return replace(compressed, values=read_only(compressed.values))
+
+
+def run_rounds(
+    algorithm: AnyAlgorithm, problem: Any, carrier: Carrier, *, rounds: int, key: Key
+) -> Iterator[Step]:
+    """Run an algorithm without measuring anything, and yield each finished round."""
+    ledger = Ledger(algorithm.plan(rounds), nodes=problem.nodes)
+    channel, state = Channel(carrier, key, ledger), algorithm.init(problem, key)
+    for t in range(rounds):
+        step = channel.run(algorithm, state, t, problem, key)
+        ledger.end_round()
+        state = step.state
+        yield step

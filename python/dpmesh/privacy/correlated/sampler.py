@@ -129,15 +129,12 @@ class CorrelatedNoise:
         Raises
         ------
         ValueError
-            If the release has no more rows: a longer run needs a C planned for it. If the key is
-            for some nodes only.
+            If the release has no more rows: a longer run needs a C planned for it.
         """
         release, t = self.release, state.row
         if t >= release.rounds:
             fail("state", f"a run of at most {release.rounds} rows, as C was planned for", t + 1)
         instance("key", key, "a Key", Key)
-        if not key.is_whole:
-            fail("key", "the key for all nodes, since pairs of nodes draw from it, too", "another")
         secrets, at = release.secrets_of(t), self.first_round + t
         factors = release.recursion[t]
         fresh = release.noise_multiplier / float(factors[0])
