@@ -62,6 +62,7 @@ from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
@@ -195,6 +196,23 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     def release_of(self, t: int) -> Release:
         """Return the messages z_k of iteration k = t, before their quantization."""
         return Release(t, self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
+
+    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+        """Return how x_(k+1) reacts to a record and to messages."""
+        return of_algorithms.quantized(
+            rounds,
+            LossFacts.of(problem),
+            mode=self.mode,
+            step_size=self.step_size,
+            consensus_step_size=self.consensus_step_size,
+            sample_size=self.sample_size,
+            noise_std=self.noise_std,
+            clipping_norm=self.clipping_norm,
+            smoothness=self.smoothness,
+            compressor=self.compressor,
+            grid=self.grid,
+            dim=problem.dim,
+        )
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).

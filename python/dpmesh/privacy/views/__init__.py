@@ -3,6 +3,7 @@
 See docs/privacy/views.md for the theorem, its proof and what it assumes.
 """
 
+from dpmesh.privacy.views import of_algorithms
 from dpmesh.privacy.views.cost import ViewCost, costs_by_distance, epsilon_of, view_cost
 from dpmesh.privacy.views.observers import (
     AnyCoalition,
@@ -38,6 +39,7 @@ __all__ = [
     "ViewCost",
     "costs_by_distance",
     "epsilon_of",
+    "of_algorithms",
     "step_lipschitz",
     "view_cost",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Any
 
 from dpmesh._validate import integer, non_negative, one_of, positive
 from dpmesh.kernels.linear_model import LOSSES, Loss
@@ -41,6 +42,16 @@ class LossFacts:
     feature_norm: float | None
     classes: int | None = None
     regularization: float = 0.0
+
+    @classmethod
+    def of(cls, problem: Any) -> LossFacts:
+        """Return those of a `LinearProblem`."""
+        return cls(
+            loss=problem.loss,
+            feature_norm=problem.feature_norm,
+            classes=problem.classes,
+            regularization=problem.regularization,
+        )
 
     def __post_init__(self) -> None:
         one_of("loss", self.loss, LOSSES)
