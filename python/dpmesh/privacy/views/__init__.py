@@ -17,6 +17,7 @@ from dpmesh.privacy.views.observers import (
     PublishedMessages,
     View,
 )
+from dpmesh.privacy.views.pairs import epsilons_by_pair
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts, step_lipschitz
 from dpmesh.privacy.views.system import HandOver
@@ -39,6 +40,7 @@ __all__ = [
     "ViewCost",
     "costs_by_distance",
     "epsilon_of",
+    "epsilons_by_pair",
     "of_algorithms",
     "step_lipschitz",
     "view_cost",

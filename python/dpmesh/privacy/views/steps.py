@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
-from dpmesh._validate import integer, non_negative, one_of, positive
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels.linear_model import LOSSES, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.views.reaction import NotProved
@@ -35,7 +35,7 @@ class LossFacts:
     Raises
     ------
     ValueError
-        If a number is out of range, or the loss is unknown.
+        If a number is out of range, the loss is unknown, or softmax lacks its number of classes.
     """
 
     loss: Loss
@@ -59,6 +59,8 @@ class LossFacts:
             positive("feature_norm", self.feature_norm)
         if self.classes is not None:
             integer("classes", self.classes, at_least=2)
+        elif self.loss == "softmax":
+            fail("classes", "the number of classes for the loss 'softmax'", None)
         non_negative("regularization", self.regularization)
 
     @property
