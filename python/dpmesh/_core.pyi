@@ -99,6 +99,23 @@ def rademacher_suprema(
     vectors: _Floats, p: float, stream: Stream, first: int, out: npt.NDArray[np.float64]
 ) -> None: ...
 
+# correlated
+def correlated_noise(
+    scale: npt.ArrayLike,
+    weights: list[float],
+    earlier: list[_Floats],
+    stream: Stream,
+    nodes: npt.ArrayLike | None,
+    out: _Floats,
+) -> None: ...
+def add_pair_noise(
+    x: _Floats,
+    pairs: npt.NDArray[np.uint32] | None,
+    ends: npt.NDArray[np.int64],
+    scale: float,
+    stream: Stream,
+) -> None: ...
+
 # discrete
 def discrete_noise(
     law: str,
@@ -288,3 +305,34 @@ def effective_dimensions(dim: int, smoothing: float, power: int) -> tuple[float,
 # sums
 def weighted_sum(terms: list[tuple[float, _Floats]], out: _Floats) -> None: ...
 def column_sums(x: _Floats, out: npt.NDArray[np.float64]) -> None: ...
+
+# views
+@final
+class ViewSystem:
+    def __new__(
+        cls,
+        nodes: int,
+        rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Float64s],
+        mixings: npt.NDArray[np.int64],
+        gains: _Float64s,
+        own: _Float64s,
+        noise: _Float64s,
+        fresh: _Float64s,
+        rounding: float,
+        published: npt.NDArray[np.bool_],
+        received: npt.NDArray[np.int64],
+        mean_of_last: bool,
+    ) -> ViewSystem: ...
+    def everybody(self, target: int) -> float: ...
+    def seen(self, observer: Sequence[int]) -> npt.NDArray[np.bool_]: ...
+    def cheap(
+        self, observers: Sequence[Sequence[int]], pairs: npt.NDArray[np.int64]
+    ) -> _Float64s: ...
+    def solve(
+        self,
+        observers: Sequence[Sequence[int]],
+        pairs: npt.NDArray[np.int64],
+        gap: float,
+        at_most: float,
+        iterations: int,
+    ) -> tuple[_Float64s, _Float64s, npt.NDArray[np.int64]]: ...

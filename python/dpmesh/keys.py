@@ -65,6 +65,7 @@ class Purpose(IntEnum):
     BATCHES = 11
     CHECKPOINT = 12
     SHARED = 13
+    PAIR = 14
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:

@@ -21,6 +21,7 @@ from dpmesh.kernels.complexity import (
     rademacher_bound_linear,
     rademacher_complexity,
 )
+from dpmesh.kernels.correlated import add_pair_gaussian, correlated_gaussian
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
 from dpmesh.kernels.draws import batch_ends, bernoulli, rademacher, sample, shuffle, uniform
 from dpmesh.kernels.linear import (
@@ -72,12 +73,14 @@ __all__ = [
     "RademacherComplexity",
     "add_gaussian",
     "add_laplace",
+    "add_pair_gaussian",
     "all_finite",
     "batch_ends",
     "bernoulli",
     "bits_needed",
     "clip_rows",
     "column_sums",
+    "correlated_gaussian",
     "dequantize",
     "discrete_gaussian",
     "discrete_laplace",

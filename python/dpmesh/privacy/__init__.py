@@ -18,7 +18,7 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Released, Sensitive
 
 if TYPE_CHECKING:
-    from dpmesh.privacy import audit
+    from dpmesh.privacy import audit, correlated
 
 __all__ = [
     "Budget",
@@ -44,6 +44,7 @@ __all__ = [
     "Spread",
     "accounting",
     "audit",
+    "correlated",
     "report",
     "rounded_up",
     "total_cost",
@@ -51,8 +52,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "audit":  # a higher floor: it runs algorithms
-        return import_module("dpmesh.privacy.audit")
+    if name in ("audit", "correlated"):  # a higher floor; optimisers that few runs need
+        return import_module(f"dpmesh.privacy.{name}")
     raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}")
 
 

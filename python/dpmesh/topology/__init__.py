@@ -15,16 +15,24 @@ from dpmesh.topology.graphs import (
     torus,
 )
 from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.meetings import (
+    ScoredSchedule,
+    best_schedule,
+    meetings,
+    one_peer_exponential,
+)
 from dpmesh.topology.sequences import cycle, edge_dropping, random_matchings, shuffled
 from dpmesh.topology.topology import Static, Topology, Varying
 from dpmesh.topology.weights import Weights
 
 __all__ = [
     "MixingMatrix",
+    "ScoredSchedule",
     "Static",
     "Topology",
     "Varying",
     "Weights",
+    "best_schedule",
     "check_jointly_connected",
     "check_weights",
     "complete",
@@ -32,6 +40,8 @@ __all__ = [
     "edge_dropping",
     "erdos_renyi",
     "from_networkx",
+    "meetings",
+    "one_peer_exponential",
     "random_matchings",
     "random_regular",
     "ring",

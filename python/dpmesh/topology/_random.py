@@ -17,6 +17,7 @@ class Use(IntEnum):
     MATCHINGS = auto()
     EDGE_DROPPING = auto()
     SHUFFLING = auto()
+    MEETINGS = auto()
 
 
 def public_generator(key: Key, use: Use, round: int = 0) -> np.random.Generator:

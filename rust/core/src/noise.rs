@@ -10,6 +10,8 @@
 //! which sums are possible depends on the value under the noise (Mironov, CCS 2012). Where that matters, add discrete
 //! noise to values on a grid ([`crate::discrete`]).
 
+pub mod correlated;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cache::prefetch_all;

@@ -20,5 +20,6 @@ mod vector;
 pub mod conversion;
 pub mod gdp;
 pub mod rdp;
+pub mod views;
 
 pub use dpmesh_core::KernelError;

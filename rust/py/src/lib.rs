@@ -9,6 +9,7 @@ mod arguments;
 mod claim;
 mod complexity;
 mod convert;
+mod correlated;
 mod discrete;
 mod draws;
 mod linear;
@@ -22,6 +23,7 @@ mod smoothing;
 mod stream;
 mod sums;
 mod threads;
+mod views;
 
 use pyo3::prelude::*;
 
@@ -32,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     accounting::register(module)?;
     arguments::register(module)?;
     complexity::register(module)?;
+    correlated::register(module)?;
     discrete::register(module)?;
     draws::register(module)?;
     linear::register(module)?;
@@ -43,5 +46,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     quantize::register(module)?;
     smoothing::register(module)?;
     stream::register(module)?;
-    sums::register(module)
+    sums::register(module)?;
+    views::register(module)
 }

@@ -1,0 +1,110 @@
+"""What a coalition that shares its secrets with the observer leaves of the others' noise.
+
+The coalition knows every secret of its own links. What is left of the others' noise in one round
+has covariance ``own^2 I + shared^2 L'``, where L' is the Laplacian of the remaining nodes and the
+links between them, so that one of them, u, has ``mu = sqrt([(own^2 I + shared^2 L')^-1]_uu)`` at
+noise multiplier 1 (Theorem 3 of the page on correlated noise).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail
+
+Array = npt.NDArray[np.float64]
+
+_NUMBERS = 30_000_000
+"""Numbers of all coalitions' eigenvectors that are kept at once: 240 MB."""
+
+_ZERO = 1e-9
+
+
+def laplacian(nodes: int, pairs: npt.NDArray[np.int64]) -> Array:
+    """Return the Laplacian of a graph, shape (nodes, nodes)."""
+    result = np.zeros((nodes, nodes))
+    for i, j in pairs:
+        result[i, j] = result[j, i] = -1.0
+    np.fill_diagonal(result, -result.sum(axis=1))
+    return result
+
+
+def honest(whole: Array, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
+    """Return the other nodes, and the Laplacian of the links between them."""
+    others = np.setdiff1d(np.arange(len(whole)), coalition)
+    part = whole[np.ix_(others, others)].copy()
+    np.fill_diagonal(part, 0.0)
+    np.fill_diagonal(part, -part.sum(axis=1))
+    return others, part
+
+
+@dataclass(frozen=True, eq=False)
+class Exposure:
+    """The exposure of the others to every coalition of one size, by the graphs' eigenvectors.
+
+    ``values`` has shape (coalitions, others) and ``squares``, the squared entries of the
+    eigenvectors, shape (coalitions, others, others).
+    """
+
+    coalitions: list[tuple[int, ...]]
+    values: Array
+    squares: Array
+
+    def squared(self, own: float, shared: float) -> Array:
+        """Return mu^2 at noise multiplier 1: shape (coalitions, others)."""
+        inverse = 1 / (own**2 + shared**2 * self.values)
+        result: Array = np.matmul(self.squares, inverse[:, :, None])[:, :, 0]
+        return result
+
+    def worst(self, own: float, shared: float) -> float:
+        """Return the largest mu at noise multiplier 1."""
+        return float(np.sqrt(self.squared(own, shared).max()))
+
+    def least_own(self) -> float:
+        """Return the `own` that mu = 1 needs however large the secrets are.
+
+        Without a bound on the secrets only the mean over a connected part of the honest graph stays
+        unprotected by them: ``mu = 1 / (own sqrt(nodes of the smallest part))``.
+        """
+        alone = np.where(self.values < _ZERO, 1.0, 0.0)
+        return float(np.sqrt(np.matmul(self.squares, alone[:, :, None]).max()))
+
+    def only(self, chosen: npt.NDArray[np.int64]) -> Exposure:
+        """Return that to some of the coalitions."""
+        coalitions = [self.coalitions[i] for i in chosen]
+        return Exposure(coalitions, self.values[chosen], self.squares[chosen])
+
+
+def exposure(nodes: int, pairs: npt.NDArray[np.int64], size: int) -> Exposure:
+    """Return the exposure to all coalitions of up to `size` nodes.
+
+    Those of exactly `size` are enough, since a larger one knows more. On a complete graph one of
+    them stands for all.
+
+    Raises
+    ------
+    ValueError
+        If no node is left, or there are too many coalitions to try each: a sampled maximum would
+        be no bound.
+    """
+    if size >= nodes:
+        fail("coalition", f"fewer than the {nodes} nodes", size)
+    whole = laplacian(nodes, pairs)
+    count = comb(nodes, size)
+    if len(pairs) == nodes * (nodes - 1) // 2:
+        coalitions = [tuple(range(size))]
+    elif count * (nodes - size) ** 2 <= _NUMBERS:
+        coalitions = list(combinations(range(nodes), size))
+    else:
+        wanted = (
+            "a smaller coalition, or a complete graph of secrets: every coalition must be tried"
+        )
+        fail("coalition", wanted, f"{count} coalitions of {size} among {nodes} nodes")
+    parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
+    values, vectors = np.linalg.eigh(parts)
+    return Exposure(coalitions, np.maximum(values, 0.0), vectors**2)

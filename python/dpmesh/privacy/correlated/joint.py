@@ -1,0 +1,240 @@
+"""The noise of a whole run as one release, with one cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, instance, positive
+from dpmesh.privacy.correlated.factorization import Factorization
+from dpmesh.privacy.correlated.objective import sensitivities_of
+from dpmesh.privacy.correlated.participation import squared_worst_sum
+from dpmesh.privacy.correlated.secrets import Secrets
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CorrelatedGaussian:
+    """Gaussian noise of a run that is correlated over rounds, between partners, or both.
+
+    The noise of round t is row t of ``P S C^-1 E``, where row t of E is independent over rounds:
+    standard normal times the noise multiplier, or with secrets. All releases of a run together are
+    ``mu``-Gaussian-DP; a row alone has no cost, and costs of rows must not be added.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of E at own noise 1.
+    factorization
+        C. Its rounds are those with data in their messages: a round that sends public values, such
+        as x_0, has no row.
+    sensitivities
+        S: the largest change of the message of a round that uses the record, given all earlier
+        messages; a positive number, or one for each round, for all nodes. The factor 2 of
+        replace-one belongs here. With `memory`, that of the gradient's share of the message.
+    secrets
+        Of partners: the same in every round, or those of each round; None for independent nodes.
+    memory
+        For states that remember: the factor with which the message of the previous round stays in
+        this one (1 - beta of quantized gossip, 1 - beta - alpha lambda with a regularized gradient
+        at x). The noise of a round then goes on in the next ones as the state does, and
+        ``P[t, s]`` is the product of the factors. 0 for none, a number, or one for each round.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, the secrets are of different nodes or claims, or graphs of
+        secrets change while C has more bands than the separation of a record's rounds.
+    """
+
+    noise_multiplier: float
+    factorization: Factorization
+    sensitivities: npt.ArrayLike = 1.0
+    secrets: Secrets | Sequence[Secrets] | None = None
+    memory: npt.ArrayLike = 0.0
+
+    def __post_init__(self) -> None:
+        instance("factorization", self.factorization, "a Factorization", Factorization)
+        multiplier = positive("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", multiplier)
+        object.__setattr__(self, "sensitivities", sensitivities_of(self.sensitivities, self.rounds))
+        kept = np.broadcast_to(np.asarray(self.memory, dtype=np.float64), (self.rounds,)).copy()
+        if not np.isfinite(kept).all():
+            fail("memory", "finite numbers", self.memory)
+        kept.flags.writeable = False
+        object.__setattr__(self, "memory", kept)
+        if self.secrets is not None and not isinstance(self.secrets, Secrets):
+            object.__setattr__(self, "secrets", tuple(self.secrets))
+            self._check_changing(tuple(self.secrets))
+
+    def _check_changing(self, secrets: tuple[Secrets, ...]) -> None:
+        if len(secrets) != self.rounds:
+            fail("secrets", f"Secrets, or those of each of {self.rounds} rounds", len(secrets))
+        for each in secrets:
+            instance("secrets", each, "Secrets of each round", Secrets)
+        if len({(each.nodes, each.coalition) for each in secrets}) > 1:
+            fail("secrets", "the same nodes and the same coalition in every round", "others")
+        use, bands = self.factorization.participation, self.factorization.bands.shape[1]
+        if use.most(self.rounds) > 1 and bands > use.separation:
+            wanted = (
+                f"one graph of secrets for all rounds, or at most {use.separation} bands: uses "
+                "whose columns overlap are proved for one graph only"
+            )
+            fail("secrets", wanted, f"changing graphs and {bands} bands")
+
+    @property
+    def rounds(self) -> int:
+        """Number of rows, T."""
+        return self.factorization.rounds
+
+    @cached_property
+    def mu(self) -> float:
+        """Gaussian DP parameter of all messages of the run together, for the worst record."""
+        if self.secrets is None:
+            return self.factorization.sensitivity / self.noise_multiplier
+        if isinstance(self.secrets, Secrets):
+            return self.factorization.sensitivity * self.secrets.mu / self.noise_multiplier
+        return self._mu_of_changing(tuple(self.secrets)) / self.noise_multiplier
+
+    @property
+    def mu_against_partners(self) -> float:
+        """The same if everybody colludes: as though there were no secrets."""
+        own = 1.0
+        if isinstance(self.secrets, Secrets):
+            own = self.secrets.own
+        elif self.secrets is not None:
+            own = min(each.own for each in self.secrets)
+        return self.factorization.sensitivity / (own * self.noise_multiplier)
+
+    def mu_of(self, coalition: Sequence[int]) -> float:
+        """Return mu against this coalition."""
+        if self.secrets is None:
+            return self.mu
+        if isinstance(self.secrets, Secrets):
+            exposed = self.secrets.mu_of(coalition)
+            return self.factorization.sensitivity * exposed / self.noise_multiplier
+        worst = self._changing(tuple(self.secrets), tuple(sorted(coalition)))
+        return worst / self.noise_multiplier
+
+    def _mu_of_changing(self, secrets: tuple[Secrets, ...]) -> float:
+        return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets))
+
+    def _changing(self, secrets: tuple[Secrets, ...], coalition: tuple[int, ...]) -> float:
+        """Return mu at noise multiplier 1: the root of the worst node's sum over its uses.
+
+        A use in round tau adds ``sum_t C[t, tau]^2 [(own^2 I + shared^2 L'_t)^-1]_uu``.
+        """
+        known: dict[int, Array] = {}
+        for each in secrets:
+            if id(each) not in known:
+                known[id(each)] = each.leverages(coalition)[1]
+        exposed = np.stack([known[id(each)] for each in secrets])
+        columns = self.factorization.columns
+        rounds, bands = columns.shape
+        shifts = np.zeros((rounds, exposed.shape[1]))
+        for k in range(bands):
+            shifts[: rounds - k] += columns[: rounds - k, k, None] ** 2 * exposed[k:]
+        use = self.factorization.participation
+        worst = max(squared_worst_sum(of_node, use) for of_node in shifts.T)
+        return float(np.sqrt(worst)) * (1 + 1e-12)
+
+    @property
+    def event(self) -> DpEvent:
+        """All releases of the run as one event of the dp-accounting library."""
+        import dp_accounting
+
+        return dp_accounting.GaussianDpEvent(1 / self.mu)
+
+    def prefix(self, rounds: int) -> CorrelatedGaussian:
+        """Return what a run that stopped after this many rows released: never more than the whole.
+
+        The noise of these rows is the same. Stopping may depend on released values.
+        """
+        factorization = self.factorization.prefix(rounds)
+        secrets = self.secrets
+        if secrets is not None and not isinstance(secrets, Secrets):
+            secrets = tuple(secrets)[:rounds]
+        return CorrelatedGaussian(
+            noise_multiplier=self.noise_multiplier,
+            factorization=factorization,
+            sensitivities=np.asarray(self.sensitivities)[:rounds],
+            secrets=secrets,
+            memory=np.asarray(self.memory)[:rounds],
+        )
+
+    def secrets_of(self, row: int) -> Secrets | None:
+        """Return the secrets of a row, from 0."""
+        if self.secrets is None or isinstance(self.secrets, Secrets):
+            return self.secrets
+        return self.secrets[row]
+
+    @cached_property
+    def recursion(self) -> Array:
+        """Rows of ``C S^-1 P^-1`` from the diagonal backwards, shape (rounds, bands).
+
+        ``B[t, 0] N_t = E_t - sum_k B[t, k] N_(t-k)`` gives the noise of round t from earlier noise.
+        """
+        s, kept = np.asarray(self.sensitivities), np.asarray(self.memory)
+        bands: Array = self.factorization.bands.copy()
+        rounds, width = bands.shape
+        for k in range(width):
+            bands[k:, k] /= s[: rounds - k]
+        if not kept.any():
+            return bands
+        remembering = np.zeros((rounds, min(width + 1, rounds)))
+        remembering[:, :width] = bands
+        for k in range(1, remembering.shape[1]):
+            remembering[k:, k] -= bands[k:, k - 1] * kept[1 : rounds - k + 1]
+        return remembering
+
+    @property
+    def recursion_remembers(self) -> bool:
+        """Whether noise goes on in later rounds as the state does."""
+        return bool(np.asarray(self.memory).any())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a report stores, from which mu can be computed again."""
+        secrets = self.secrets
+        if secrets is not None:
+            each = [secrets] if isinstance(secrets, Secrets) else secrets
+            stored: Any = [one.as_dict() for one in each]
+        else:
+            stored = None
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "factorization": self.factorization.as_dict(),
+            "sensitivities": np.asarray(self.sensitivities).tolist(),
+            "memory": np.asarray(self.memory).tolist(),
+            "secrets": stored,
+            "mu": self.mu,
+            "view": self.view,
+        }
+
+    @property
+    def view(self) -> str:
+        """Against whom `mu` holds, in words."""
+        if self.secrets is None:
+            return "everybody"
+        first = self.secrets_of(0)
+        return "everybody" if first is None else first.claim
+
+
+def _coalitions(secrets: tuple[Secrets, ...]) -> Iterator[tuple[int, ...]]:
+    """Every coalition of the claimed size; one of them if every round's graph is complete."""
+    first = secrets[0]
+    if all(each.is_complete for each in secrets):
+        return iter([tuple(range(first.coalition))])
+    for each in secrets:
+        if not each.is_complete:
+            _ = each.exposure  # refuses if there are too many
+    return combinations(range(first.nodes), first.coalition)

@@ -1,0 +1,179 @@
+"""Noise that partners share: what one end of a link adds, the other subtracts.
+
+The noise of node i in a round is ``own n_i + shared sum_j sgn(j - i) p_ij`` times the noise
+multiplier and the sensitivity, with standard normal vectors n of its own and p of each pair, fresh
+in every round. Secrets cancel where messages are averaged; who sees the messages does not know
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._validate import fail, instance, integer, non_negative, positive
+from dpmesh.privacy.correlated.coalitions import Exposure, exposure, honest, laplacian
+from dpmesh.topology import MixingMatrix
+
+Array = npt.NDArray[np.float64]
+Pairs = npt.NDArray[np.int64]
+
+_ROUNDING = 1e-12
+"""Relative error of an inverse that mu is rounded up by."""
+
+LARGEST_NODE = 92_000
+"""Nodes up to which every pair has a number of 32 bits of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Secrets:
+    """Which nodes share secrets, how large these are, and who may collude.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    pairs
+        Pairs of nodes that share a secret, shape (pairs, 2), in any order: by default of `links`.
+    own
+        Standard deviation of a node's own noise, at noise multiplier and sensitivity 1.
+    shared
+        Standard deviation of each secret.
+    coalition
+        The largest number of nodes that collude with the observer: the claim holds against any of
+        these sizes, for every node outside.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or a pair is not of two different nodes or occurs twice.
+    """
+
+    nodes: int
+    pairs: Pairs = field(repr=False)
+    own: float
+    shared: float
+    coalition: int = 0
+
+    def __post_init__(self) -> None:
+        nodes = integer("nodes", self.nodes, 1, LARGEST_NODE)
+        object.__setattr__(self, "nodes", nodes)
+        object.__setattr__(self, "own", positive("own", self.own))
+        object.__setattr__(self, "shared", non_negative("shared", self.shared))
+        object.__setattr__(self, "coalition", integer("coalition", self.coalition, 0, nodes))
+        object.__setattr__(self, "pairs", canonical_pairs(self.pairs, nodes))
+
+    @property
+    def covariance(self) -> Array:
+        """Of one round's noise between nodes, shape (nodes, nodes)."""
+        shared: Array = self.shared**2 * laplacian(self.nodes, self.pairs)
+        return self.own**2 * np.eye(self.nodes) + shared
+
+    @cached_property
+    def mu(self) -> float:
+        """Gaussian DP parameter of one round at noise multiplier 1, against any such coalition."""
+        return self.exposure.worst(self.own, self.shared) * (1 + _ROUNDING)
+
+    @cached_property
+    def exposure(self) -> Exposure:
+        """That to each coalition of the claimed size."""
+        return exposure(self.nodes, self.pairs, self.coalition)
+
+    def mu_of(self, coalition: Iterable[int] = ()) -> float:
+        """Return mu of one round at noise multiplier 1, against this coalition."""
+        members = tuple(sorted({integer("coalition", node, 0, self.nodes) for node in coalition}))
+        return float(np.sqrt(self.leverages(members)[1].max())) * (1 + _ROUNDING)
+
+    def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
+        """Return the nodes outside a coalition, and mu^2 of each at noise multiplier 1."""
+        others, part = honest(laplacian(self.nodes, self.pairs), coalition)
+        inverse = np.linalg.inv(self.own**2 * np.eye(len(others)) + self.shared**2 * part)
+        return others, np.diagonal(inverse)
+
+    def without(self, *absent: int) -> Secrets:
+        """Return the secrets of a round that these nodes, by a public decision, take no part in.
+
+        Their partners leave the secrets with them out. That costs privacy, so plan for it; a
+        partner who leaves a secret out while the other end keeps it is worse (`mu_one_ended`).
+        """
+        gone = [integer("absent", node, 0, self.nodes) for node in absent]
+        kept = self.pairs[~np.isin(self.pairs, gone).any(axis=1)]
+        return Secrets(
+            nodes=self.nodes,
+            pairs=kept,
+            own=self.own,
+            shared=self.shared,
+            coalition=self.coalition,
+        )
+
+    def mu_after_loss(self, *lost: int) -> float:
+        """Return the others' mu if these nodes send nothing and nobody knew.
+
+        Their secrets stay in the messages of their partners: privacy never gets worse, and the mean
+        keeps the residue of that round. Never publish or resend a secret to remove it.
+        """
+        kept = np.setdiff1d(np.arange(self.nodes), lost)
+        block = self.covariance[np.ix_(kept, kept)]
+        return float(np.sqrt(np.diagonal(np.linalg.inv(block)).max()))
+
+    def mu_one_ended(self, node: int) -> Array:
+        """Return mu of every node if the partners of `node` leave its secrets out and it does not.
+
+        A secret with one end is noise of that node's own. Shape (nodes,), no coalition.
+        """
+        left = self.without(node)
+        covariance = left.covariance
+        covariance[node, node] += self.shared**2 * np.count_nonzero(self.pairs == node)
+        result: Array = np.sqrt(np.diagonal(np.linalg.inv(covariance)))
+        return result
+
+    @property
+    def claim(self) -> str:
+        """Against whom the guarantee holds, in words."""
+        if self.coalition == 0:
+            return "everybody except link partners; no colluding node"
+        nodes = "node" if self.coalition == 1 else "nodes"
+        return f"everybody except link partners; up to {self.coalition} colluding {nodes}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every two nodes share a secret."""
+        return len(self.pairs) == self.nodes * (self.nodes - 1) // 2
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a report stores, from which mu can be computed again."""
+        return {
+            "nodes": self.nodes,
+            "pairs": self.pairs.tolist(),
+            "own": self.own,
+            "shared": self.shared,
+            "coalition": self.coalition,
+        }
+
+
+def links(mixing_matrix: MixingMatrix) -> Pairs:
+    """Return the links of a network as pairs of nodes, shape (links, 2)."""
+    instance("mixing_matrix", mixing_matrix, "a MixingMatrix", MixingMatrix)
+    weights = sparse.csr_array(mixing_matrix.weights)
+    upper = sparse.triu(abs(weights) + abs(weights.T), k=1).tocoo()
+    return canonical_pairs(np.column_stack([upper.row, upper.col]), mixing_matrix.nodes)
+
+
+def canonical_pairs(pairs: npt.ArrayLike, nodes: int) -> Pairs:
+    """Return pairs with the smaller node first, in ascending order, read-only."""
+    given = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    if given.size and (given.min() < 0 or given.max() >= nodes):
+        fail("pairs", f"nodes from 0 to {nodes - 1}", "others")
+    if (given[:, 0] == given[:, 1]).any():
+        fail("pairs", "pairs of two different nodes", "a node with itself")
+    sorted_pairs = np.unique(np.sort(given, axis=1), axis=0).reshape(-1, 2)
+    if len(sorted_pairs) != len(given):
+        fail("pairs", "each pair once", "one twice")
+    sorted_pairs.flags.writeable = False
+    return sorted_pairs

@@ -1,0 +1,43 @@
+"""What a run costs against whom: everybody, one node, a coalition, readers of the end only.
+
+See docs/privacy/views.md for the theorem, its proof and what it assumes.
+"""
+
+from dpmesh.privacy.views.cost import ViewCost, costs_by_distance, epsilon_of, view_cost
+from dpmesh.privacy.views.observers import (
+    AnyCoalition,
+    Coalition,
+    Everybody,
+    LastOnly,
+    Links,
+    Node,
+    OneNode,
+    PublishedMean,
+    PublishedMessages,
+    View,
+)
+from dpmesh.privacy.views.reaction import NotProved, Reaction
+from dpmesh.privacy.views.steps import LossFacts, step_lipschitz
+from dpmesh.privacy.views.system import HandOver
+
+__all__ = [
+    "AnyCoalition",
+    "Coalition",
+    "Everybody",
+    "HandOver",
+    "LastOnly",
+    "Links",
+    "LossFacts",
+    "Node",
+    "NotProved",
+    "OneNode",
+    "PublishedMean",
+    "PublishedMessages",
+    "Reaction",
+    "View",
+    "ViewCost",
+    "costs_by_distance",
+    "epsilon_of",
+    "step_lipschitz",
+    "view_cost",
+]

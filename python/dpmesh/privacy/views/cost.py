@@ -1,0 +1,317 @@
+"""What a run costs against whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.csgraph import shortest_path
+
+from dpmesh._core import ViewSystem
+from dpmesh._validate import fail, instance, number, positive, probability
+from dpmesh.kernels.views import Certificate, Observer, Received, all_pairs, worst_pair
+from dpmesh.privacy import accounting
+from dpmesh.privacy.cost import Cost
+from dpmesh.privacy.shown import rounded_up
+from dpmesh.privacy.views.coalitions import any_coalition
+from dpmesh.privacy.views.observers import (
+    AnyCoalition,
+    Everybody,
+    OneNode,
+    OnNetwork,
+    View,
+    in_words,
+    observers_of,
+)
+from dpmesh.privacy.views.reaction import Distribution, NotProved, Reaction
+from dpmesh.privacy.views.system import systems_of
+from dpmesh.topology.topology import Static
+
+MARGIN = 1 + 1e-9
+"""Covers the rounding of the solver's sums."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewCost:
+    """What a run costs against everybody and, if it is proved to be less, against a view.
+
+    Attributes
+    ----------
+    view
+        Who looks on, in words.
+    epsilon
+        Against the view; that against everybody where nothing less is proved.
+    delta
+        The delta of both.
+    everybody
+        Epsilon against somebody who sees every message.
+    mu, mu_at_least
+        The view is mu-Gaussian-DP (for discrete and Laplace noise: mu^2 / 2 zero-concentrated), and
+        what no better search could go below. None where nothing below `everybody` is proved.
+    observer, target
+        The worst ones, if there is one worst pair.
+    accountant
+        Names the argument.
+    reason
+        Why `everybody` is all that is proved; empty otherwise.
+    """
+
+    view: str
+    epsilon: float
+    delta: float
+    everybody: float
+    accountant: str
+    mu: float | None = None
+    mu_at_least: float | None = None
+    observer: Observer | None = None
+    target: int | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        lines = [
+            f"everybody  epsilon = {rounded_up(self.everybody, 4)}, delta = {self.delta:g}, "
+            "against everybody who sees all messages"
+        ]
+        if self.reason:
+            lines.append(f"view       not proved against {self.view}: {self.reason}")
+        elif self.mu is not None:
+            lines.append(f"view       epsilon = {rounded_up(self.epsilon, 4)} against {self.view}")
+            lines.append(f"accountant {self.accountant}")
+        return "\n".join(lines)
+
+
+def epsilon_of(mu: float, delta: float, distribution: Distribution = "gaussian") -> float:
+    """Return the epsilon of a view's mu at `delta`.
+
+    Gaussian noise: mu-Gaussian-DP. Discrete Gaussian and Laplace noise: mu^2 / 2 zero-concentrated
+    differential privacy, by its Rényi curve.
+
+    Parameters
+    ----------
+    mu
+        At least 0; infinite where messages carry no noise.
+    delta
+        In [0, 1). At 0 every positive mu has an infinite epsilon.
+    distribution
+        Of the noise.
+
+    Raises
+    ------
+    ValueError
+        If `delta` is outside [0, 1).
+    """
+    probability("delta", delta, one=False)
+    if mu == 0:
+        return 0.0
+    if delta == 0 or mu == inf:
+        return inf
+    if distribution == "gaussian":
+        return accounting.gdp_epsilon(delta, float(mu))
+    return accounting.rdp_epsilon(delta, accounting.rdp_gaussian(1 / mu)).epsilon
+
+
+def view_cost(
+    delta: float,
+    reaction: Reaction | NotProved,
+    view: View,
+    *,
+    everybody: Cost | None = None,
+    received: Sequence[Received] = (),
+    gap: float = 1e-3,
+    strict: bool = False,
+) -> ViewCost:
+    """Return what a run costs against a view, beside what it costs against everybody.
+
+    Parameters
+    ----------
+    delta
+        In [0, 1).
+    reaction
+        The run's public numbers, or why there is no such proof.
+    view
+        Who looks on.
+    everybody
+        The cost against everybody at the same delta, such as ``plan.cost(delta)``; by default that
+        of the same argument without any unseen message. The view's epsilon is never above it.
+    received
+        Messages of a finished run that arrived without being mixed.
+    gap
+        Relative gap at which the search for the least bound may stop.
+    strict
+        Raise where only the cost against everybody is proved.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit; with `strict` also if the view is not proved.
+    """
+    instance("reaction", reaction, "a Reaction, or NotProved", Reaction, NotProved)
+    positive("gap", gap)
+    if isinstance(reaction, NotProved):
+        if strict:
+            fail("view", "a run for which it is proved", reaction.reason)
+        if everybody is None:
+            fail("everybody", "the cost against everybody where no view is proved", None)
+        return _fallback(delta, view, everybody, reaction.reason)
+    found, most, how = _solve(reaction, view, received, gap)
+    local = epsilon_of(most * MARGIN, delta, reaction.distribution)
+    if everybody is None:
+        everybody = Cost(local, "every message seen")
+    mu = 0.0 if found is None else found.mu * MARGIN
+    epsilon = epsilon_of(mu, delta, reaction.distribution)
+    if everybody.epsilon < epsilon and not isinstance(view, Everybody):
+        reason = f"another accountant's bound is smaller: {everybody.accountant}"
+        return _fallback(delta, view, everybody, reason)
+    return ViewCost(
+        view=in_words(view),
+        epsilon=min(epsilon, everybody.epsilon),
+        delta=delta,
+        everybody=everybody.epsilon,
+        accountant=_argument(found, mu, reaction.distribution, how),
+        mu=mu,
+        mu_at_least=0.0 if found is None else found.mu_at_least,
+        observer=None if found is None else found.observer,
+        target=None if found is None else found.target,
+    )
+
+
+def costs_by_distance(
+    delta: float, reaction: Reaction, view: OneNode, *, gap: float = 1e-3
+) -> dict[int, ViewCost]:
+    """Return the cost against any one node by its distance from the target, on a static network.
+
+    At distance 1 it is that against everybody: a neighbour receives the very messages.
+
+    Raises
+    ------
+    ValueError
+        If the network changes over time, or an argument does not fit.
+    """
+    instance("topology", view.topology, "a network that does not change", Static)
+    instance("reaction", reaction, "a Reaction", Reaction)
+    weights = view.topology.matrix(0).weights
+    distances = shortest_path(weights > 0, unweighted=True)  # [v, u]: from v to the u it hears
+    observers = observers_of(view)
+    pairs = all_pairs(observers, view.topology.nodes)
+    away = distances[pairs[:, 0], pairs[:, 1]]
+    costs = {}
+    for distance in np.unique(away).astype(int).tolist():
+        found, most, _ = _worst(reaction, view, (), gap, observers, pairs[away == distance])
+        mu = 0.0 if found is None else found.mu * MARGIN
+        costs[distance] = ViewCost(
+            view=f"any one node at distance {distance}",
+            epsilon=epsilon_of(mu, delta, reaction.distribution),
+            delta=delta,
+            everybody=epsilon_of(most * MARGIN, delta, reaction.distribution),
+            accountant=_argument(found, mu, reaction.distribution, ""),
+            mu=mu,
+            mu_at_least=0.0 if found is None else found.mu_at_least,
+            observer=None if found is None else found.observer,
+            target=None if found is None else found.target,
+        )
+    return costs
+
+
+def _solve(
+    reaction: Reaction, view: View, received: Sequence[Received], gap: float
+) -> tuple[Certificate | None, float, str]:
+    """Return the worst certificate, the mu against everybody, and how it was found."""
+    if isinstance(view, Everybody):
+        most = _against_everybody(reaction)
+        return Certificate(most, most, (), 0), most, ""
+    if not reaction.is_noisy:
+        return Certificate(inf, inf, (), 0), inf, "messages leave without noise"
+    if isinstance(view, AnyCoalition):
+        return _coalitions(reaction, view, received, gap)
+    observers = observers_of(view)
+    pairs = all_pairs(observers, view.topology.nodes)
+    return _worst(reaction, view, received, gap, observers, pairs)
+
+
+def _worst(
+    reaction: Reaction,
+    view: OnNetwork,
+    received: Sequence[Received],
+    gap: float,
+    observers: Sequence[Observer],
+    pairs: npt.NDArray[np.int64],
+) -> tuple[Certificate | None, float, str]:
+    worst, most = None, 0.0
+    entries = reaction.rounds * view.topology.nodes
+    for system in systems_of(reaction, view, received):
+        most = max(most, _everybody(system, view.topology.nodes))
+        so_far = 0.0 if worst is None else worst.mu
+        worse = worst_pair(system, observers, pairs, entries, gap=gap, at_least=so_far)
+        worst = worse or worst
+    return worst, most, ""
+
+
+def _coalitions(
+    reaction: Reaction, view: AnyCoalition, received: Sequence[Received], gap: float
+) -> tuple[Certificate | None, float, str]:
+    worst, most, how = None, 0.0, ""
+    entries = reaction.rounds * view.topology.nodes
+    for system in systems_of(reaction, view, received):
+        local = _everybody(system, view.topology.nodes)
+        most = max(most, local)
+        found, how = any_coalition(system, view.topology.nodes, view.size, entries, gap=gap)
+        if found.mu > local:
+            found = found._replace(mu=local, mu_at_least=min(found.mu_at_least, local))
+        if worst is None or found.mu > worst.mu:
+            worst = found
+    return worst, most, how
+
+
+def _everybody(system: ViewSystem, nodes: int) -> float:
+    return max(system.everybody(target) for target in range(nodes))
+
+
+def _against_everybody(reaction: Reaction) -> float:
+    """The mu of all messages, without a network: only the target's own are moved."""
+    if not reaction.is_noisy:
+        return inf
+    moves = reaction.sensitivity.reshape(reaction.rounds, -1)
+    state, squares = np.zeros(moves.shape[1]), []
+    added = reaction.rounding * (np.cumsum(moves, axis=0) > 0)
+    for t, fresh in enumerate(moves):
+        carried = np.broadcast_to(reaction.own_state, (reaction.rounds,))[t - 1] * state
+        state = (carried if t and not reaction.one_round else 0) + fresh + added[t]
+        noise = reaction.noise[t]
+        squares.append(np.divide(state, noise, out=np.zeros_like(state), where=noise > 0) ** 2)
+    table = np.array(squares)
+    total = table.max() if reaction.one_round else table.sum(axis=0).max()
+    return float(np.sqrt(total))
+
+
+def _fallback(delta: float, view: View, everybody: Cost, reason: str) -> ViewCost:
+    return ViewCost(
+        view=in_words(view),
+        epsilon=number_or_infinite(everybody.epsilon),
+        delta=delta,
+        everybody=everybody.epsilon,
+        accountant=everybody.accountant,
+        reason=reason,
+    )
+
+
+def number_or_infinite(value: float) -> float:
+    """A number, or infinity."""
+    return inf if value == inf else number("epsilon", value)
+
+
+def _argument(found: Certificate | None, mu: float, distribution: Distribution, how: str) -> str:
+    if found is None:
+        return "nothing that is seen depends on the data"
+    privacy = {
+        "gaussian": "Gaussian differential privacy",
+        "discrete_gaussian": "zero-concentrated differential privacy",
+        "laplace": "zero-concentrated differential privacy",
+    }[distribution]
+    text = f"{privacy} by coupling, mu = {rounded_up(mu, 4)} ({found.mu_at_least:.4g} at least)"
+    if found.observer:
+        who = "observer" if len(found.observer) == 1 else "observers"
+        text += f", {who} {', '.join(map(str, found.observer))}, target {found.target}"
+    return f"{text}; {how}" if how else text

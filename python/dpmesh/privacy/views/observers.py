@@ -1,0 +1,264 @@
+"""Views: who looks on, and which messages they have.
+
+An observer knows the network, weights and noise scales of all rounds, all other nodes' data and
+which two data sets are possible; it does not know noise and states outside itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import able, fail, instance, integer
+from dpmesh.kernels.views import Observer
+from dpmesh.topology.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedMessages:
+    """All nodes' messages of some rounds become public.
+
+    Published final messages, a public metric computed from messages, and a decision to stop that
+    rests on such a metric all count as this.
+
+    Parameters
+    ----------
+    rounds
+        Which rounds, counted from 0; -1 is the last one.
+    """
+
+    rounds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        instance("rounds", self.rounds, "a tuple of rounds", tuple)
+        for t in self.rounds:
+            if t != -1:
+                integer("rounds", t)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedMean:
+    """The mean of the last round's messages becomes public; somebody trusted computes it.
+
+    If an observer helps to compute the mean, it sees messages: use `PublishedMessages`.
+    """
+
+
+Published: TypeAlias = PublishedMessages | PublishedMean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everybody:
+    """Sees every message: local differential privacy, what ``plan.cost(delta)`` reports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnNetwork:
+    topology: Topology
+    also: tuple[Published, ...] = ()
+
+    def __post_init__(self) -> None:
+        able("topology", self.topology, "a network, such as ring(16)", "matrix")
+        instance("also", self.also, "a tuple of PublishedMessages and PublishedMean", tuple)
+        for published in self.also:
+            instance("also", published, "published messages", PublishedMessages, PublishedMean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node(_OnNetwork):
+    """Sees what one given node receives, sends and holds.
+
+    Parameters
+    ----------
+    node
+        Its number.
+    topology
+        The network of all rounds; public.
+    also
+        What is published beside: `PublishedMessages` or `PublishedMean`.
+
+    Raises
+    ------
+    ValueError
+        If the node is not in the network, or another argument does not fit.
+    """
+
+    node: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("node", self.node, below=self.topology.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneNode(_OnNetwork):
+    """Any single node, as long as no two of them pool what they see: the worst `Node`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coalition(_OnNetwork):
+    """Given nodes that pool what they receive, send and hold.
+
+    Members' own records are not protected, and not counted.
+
+    Parameters
+    ----------
+    nodes
+        The members.
+    topology, also
+        As for `Node`.
+
+    Raises
+    ------
+    ValueError
+        If a member is not in the network or named twice, there is none, or nobody is outside.
+    """
+
+    nodes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        instance("nodes", self.nodes, "a tuple of nodes", tuple)
+        for node in self.nodes:
+            integer("nodes", node, below=self.topology.nodes)
+        if not 0 < len(set(self.nodes)) == len(self.nodes):
+            fail("nodes", "at least 1 node, each once", self.nodes)
+        if len(self.nodes) == self.topology.nodes:
+            fail("nodes", "at least 1 node outside the coalition, to protect", "all nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyCoalition(_OnNetwork):
+    """Every coalition of a number of nodes: enumerated if they are few, else bounded from pairs.
+
+    Parameters
+    ----------
+    size
+        Number of members.
+    topology, also
+        As for `Node`.
+
+    Raises
+    ------
+    ValueError
+        If `size` is below 1 or leaves nobody outside.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("size", self.size, at_least=1, below=self.topology.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links(_OnNetwork):
+    """Sees the messages on given links, and nobody's state.
+
+    A message is the same on all links of its sender in a round.
+
+    Parameters
+    ----------
+    links
+        Pairs (sender, receiver).
+    topology, also
+        As for `Node`.
+
+    Raises
+    ------
+    ValueError
+        If a pair names an unknown node.
+    """
+
+    links: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        instance("links", self.links, "a tuple of pairs (sender, receiver)", tuple)
+        for link in self.links:
+            if not isinstance(link, tuple) or len(link) != 2:
+                fail("links", "pairs (sender, receiver)", link)
+            for node in link:
+                integer("links", node, below=self.topology.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastOnly(_OnNetwork):
+    """Sees only the messages of the last round, of all nodes."""
+
+
+View: TypeAlias = Everybody | Node | OneNode | Coalition | AnyCoalition | Links | LastOnly
+OnNetwork: TypeAlias = Node | OneNode | Coalition | AnyCoalition | Links | LastOnly
+
+
+def observers_of(view: OnNetwork) -> Sequence[Observer]:
+    """Return who may look on: one entry for each possible observer, its members.
+
+    A view of published messages alone has one observer without members.
+    """
+    nodes = range(view.topology.nodes)
+    match view:
+        case Node():
+            return [(view.node,)]
+        case OneNode():
+            return [(node,) for node in nodes]
+        case Coalition():
+            return [view.nodes]
+        case AnyCoalition():
+            return list(combinations(nodes, view.size))
+        case Links() | LastOnly():
+            return [()]
+
+
+def published_by(view: OnNetwork, rounds: int) -> npt.NDArray[np.bool_]:
+    """Return which messages everybody in this view sees, shape (rounds, nodes)."""
+    seen = np.zeros((rounds, view.topology.nodes), dtype=bool)
+    for t in _published_rounds(view.also):
+        if t >= rounds:
+            fail("also", f"published rounds below {rounds}", t)
+        seen[t] = True
+    if isinstance(view, LastOnly):
+        seen[-1] = True
+    if isinstance(view, Links):
+        for t in range(rounds):
+            for sender, receiver in view.links:
+                weights = view.topology.matrix(t).weights
+                start, end = weights.indptr[receiver : receiver + 2]
+                seen[t, sender] |= sender in weights.indices[start:end]
+    return seen
+
+
+def mean_is_published(view: OnNetwork) -> bool:
+    """Return whether the mean of the last messages is published."""
+    return any(isinstance(published, PublishedMean) for published in view.also)
+
+
+def in_words(view: View) -> str:
+    """Name a view in a report."""
+    match view:
+        case Everybody():
+            words = "everybody, who sees every message"
+        case Node():
+            words = f"node {view.node}"
+        case OneNode():
+            words = "any one node, if no two nodes pool what they see"
+        case Coalition():
+            words = f"nodes {', '.join(map(str, view.nodes))} together"
+        case AnyCoalition():
+            words = f"any {view.size} nodes together"
+        case Links():
+            words = f"a listener on {len(view.links)} links"
+        case LastOnly():
+            words = "readers of the last messages alone"
+    return words
+
+
+def _published_rounds(also: Sequence[Published]) -> Iterator[int]:
+    for published in also:
+        if isinstance(published, PublishedMessages):
+            yield from published.rounds

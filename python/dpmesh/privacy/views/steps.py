@@ -1,0 +1,119 @@
+"""Lipschitz constants of gradient steps, from public numbers alone.
+
+A step ``b - alpha (mean gradient + lambda b)`` on convex losses of smoothness beta is Lipschitz
+with ``max(|1 - alpha lambda|, |1 - alpha (lambda + beta)|)``. Its mean Jacobian between two points
+has eigenvalues ``1 - alpha (lambda + h)`` with h in [0, beta].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+from dpmesh._validate import integer, non_negative, one_of, positive
+from dpmesh.kernels.linear_model import LOSSES, Loss
+from dpmesh.kernels.projection import Norm
+from dpmesh.privacy.views.reaction import NotProved
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFacts:
+    """The public facts of a linear model's loss that a view rests on.
+
+    Parameters
+    ----------
+    loss
+        ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
+    feature_norm
+        Largest L2 norm of a record's features; None if unknown.
+    classes
+        Number of classes of softmax and one-vs-all; None for one model.
+    regularization
+        lambda, the factor of ``|w|^2 / 2``.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the loss is unknown.
+    """
+
+    loss: Loss
+    feature_norm: float | None
+    classes: int | None = None
+    regularization: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("loss", self.loss, LOSSES)
+        if self.feature_norm is not None:
+            positive("feature_norm", self.feature_norm)
+        if self.classes is not None:
+            integer("classes", self.classes, at_least=2)
+        non_negative("regularization", self.regularization)
+
+    @property
+    def smoothness(self) -> float:
+        """Smoothness beta of a record's loss without the regularizer; infinite if unknown."""
+        if self.feature_norm is None:
+            return inf
+        square = self.feature_norm**2
+        return {"logistic": square / 4, "squared": square, "softmax": square / 2, "hinge": inf}[
+            self.loss
+        ]
+
+    def not_proved(self, clipping_norm: float | None, norm: Norm = "l2") -> NotProved | None:
+        """Return why clipped gradients of this loss are not those of smooth convex losses, if so.
+
+        Clipping the gradient of one score leaves it the gradient of a convex loss of the same
+        smoothness; clipping several scores by one factor does not, so it must never be in force.
+
+        Parameters
+        ----------
+        clipping_norm
+            Largest norm of a record's gradient; None if nothing is clipped.
+        norm
+            Which norm is clipped.
+        """
+        if self.loss == "hinge":
+            return NotProved(reason="the hinge has a kink, where a step expands distances")
+        if self.feature_norm is None:
+            reason = "the norm of records has no public bound; give the problem a feature_norm"
+            return NotProved(reason=reason)
+        if self.classes is None or clipping_norm is None:
+            return None
+        if self.loss == "squared":
+            reason = "gradients of one-vs-all squared losses are unbounded and clipped together"
+            return NotProved(reason=reason)
+        if norm == "l1":
+            return NotProved(reason="scores of several classes are clipped together in L1 norm")
+        needed = self.feature_norm * sqrt(2 if self.loss == "softmax" else self.classes)
+        if clipping_norm < needed:
+            reason = (
+                "a clipped gradient of several classes need not be that of a convex loss; choose "
+                f"a clipping_norm of at least {_up(needed)}, which no gradient exceeds"
+            )
+            return NotProved(reason=reason)
+        return None
+
+
+def step_lipschitz(step_size: float, smoothness: float, regularization: float = 0.0) -> float:
+    """Return the Lipschitz constant of a gradient step on convex losses.
+
+    Parameters
+    ----------
+    step_size
+        alpha, at least 0.
+    smoothness
+        beta of every record's loss, without the regularizer.
+    regularization
+        lambda.
+
+    Returns
+    -------
+    At most 1 if ``alpha <= 2 / (beta + lambda)`` holds for a positive lambda or any beta.
+    """
+    alpha = non_negative("step_size", step_size)
+    return max(abs(1 - alpha * regularization), abs(1 - alpha * (regularization + smoothness)))
+
+
+def _up(value: float) -> str:
+    return f"{int(-(-value * 10_000 // 1)) / 10_000:g}"

@@ -1,0 +1,113 @@
+"""From a reaction and a network to the numbers that the solver takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from dpmesh._core import ViewSystem
+from dpmesh._validate import fail, integer
+from dpmesh.kernels.views import Mixing, Received, view_system
+from dpmesh.privacy.views.observers import OnNetwork, mean_is_published, published_by
+from dpmesh.privacy.views.reaction import Numbers, Reaction
+from dpmesh.topology.matrix import MixingMatrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandOver:
+    """A token's way: in each round the holder sends its model to the next holder alone.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    holders
+        Who holds the token in rounds 0, 1, ...
+
+    Raises
+    ------
+    ValueError
+        If a holder is not a node.
+    """
+
+    nodes: int
+    holders: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        integer("nodes", self.nodes, at_least=1)
+        for holder in self.holders:
+            integer("holders", holder, below=self.nodes)
+
+    def matrix(self, round: int) -> OneWay:
+        """Return who receives what in a round: the next holder this one's message."""
+        if integer("round", round) >= len(self.holders):
+            fail("round", f"a round below {len(self.holders)}", round)
+        weights = sparse.lil_array((self.nodes, self.nodes))
+        if round + 1 < len(self.holders):
+            weights[self.holders[round + 1], self.holders[round]] = 1.0
+        return OneWay(weights=sparse.csr_array(weights))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OneWay:
+    """Weights that need not be those of an average."""
+
+    weights: sparse.csr_array
+
+
+def mixings_of(reaction: Reaction, matrices: Sequence[MixingMatrix | OneWay]) -> list[Mixing]:
+    """Return which messages enter which states: those of round t the states of round t + 1."""
+    if reaction.own_message is None:
+        return [
+            Mixing(t, t, matrix.weights, float(reaction.lipschitz[t]))
+            for t, matrix in enumerate(matrices)
+        ]
+    return [
+        Mixing(t, t, _with_own(matrix.weights, float(reaction.lipschitz[t]), own))
+        for t, (matrix, own) in enumerate(zip(matrices, reaction.own_message, strict=True))
+    ]
+
+
+def systems_of(
+    reaction: Reaction, view: OnNetwork, received: Sequence[Received] = ()
+) -> Iterator[ViewSystem]:
+    """Return the problem of each record: one, or one for each round in which a record is used."""
+    nodes = view.topology.nodes
+    if reaction.sensitivity.ndim == 2 and reaction.sensitivity.shape[1] != nodes:
+        fail("topology", f"{reaction.sensitivity.shape[1]} nodes, as the algorithm has", nodes)
+    mixings = mixings_of(reaction, [view.topology.matrix(t) for t in range(reaction.rounds)])
+    for sensitivity in _records(reaction):
+        yield view_system(
+            mixings,
+            noise=reaction.noise,
+            fresh=sensitivity,
+            nodes=nodes,
+            own=reaction.own_state,
+            rounding=reaction.rounding,
+            published=published_by(view, reaction.rounds),
+            received=received,
+            mean_of_last=mean_is_published(view),
+        )
+
+
+def _records(reaction: Reaction) -> Iterator[Numbers]:
+    """How far a record moves each state: all rounds, or each round that a record may be used in."""
+    if not reaction.one_round:
+        yield reaction.sensitivity
+        return
+    for t in range(reaction.rounds):
+        one = np.zeros_like(reaction.sensitivity)
+        one[t] = reaction.sensitivity[t]
+        if one.any():
+            yield one
+
+
+def _with_own(weights: sparse.csr_array, gain: float, curvature: Numbers) -> sparse.csr_array:
+    """Weights times `gain`; the own one less step size times curvature, at worst."""
+    scaled = sparse.csr_array(weights * gain)
+    own = scaled.diagonal()
+    least = np.abs(own[:, None] - curvature[None, :]).max(axis=1)
+    return sparse.csr_array(scaled + sparse.diags_array(least - own))

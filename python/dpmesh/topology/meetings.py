@@ -1,0 +1,190 @@
+"""Schedules in which each node meets one other a round, and which of them hides a record best.
+
+On a static network a neighbour receives every message of a node, so that one curious node learns as
+much as somebody who sees everything. Meetings in a random order spread what a node sends over all
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._validate import able, fail, instance, integer, positive
+from dpmesh.kernels.views import Mixing, all_pairs, view_system, worst_pair
+from dpmesh.keys import A_KEY, Key
+from dpmesh.topology._random import Use, public_generator
+from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.topology import Topology, Varying
+
+
+def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
+    """Round-robin meetings: each pair averages once in a cycle, rounds in a new order each cycle.
+
+    A cycle has ``nodes - 1`` rounds; with an odd number of nodes it has `nodes`, in each of which
+    one node sits out. See `best_schedule` for choosing among orders.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, at least 2.
+    key
+        Public: the order depends on it and on nothing else.
+    order
+        Number of the order to draw, so that one key gives several.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is below 2, `order` is negative, or `key` is not a key.
+    """
+    nodes = integer("nodes", nodes, at_least=2)
+    order = integer("order", order, below=2**16)
+    instance("key", key, A_KEY, Key)
+    description = f"meetings of {nodes} nodes in random order {order}"
+    return Varying(nodes, partial(_meeting, nodes, key, order), description)
+
+
+def one_peer_exponential(nodes: int) -> Varying:
+    """In round t, node i averages with what it receives from node ``i + 2^(t mod k)``, circularly.
+
+    With ``k = log2(nodes)`` rounds all nodes have the exact mean if `nodes` is a power of 2. It
+    mixes fastest of all, and hides a record less well than `meetings`.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, at least 2.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is below 2.
+    """
+    nodes = integer("nodes", nodes, at_least=2)
+    description = f"one-peer exponential graphs of {nodes} nodes"
+    return Varying(nodes, partial(_one_peer, nodes), description)
+
+
+class ScoredSchedule(NamedTuple):
+    """A schedule, and what its worst pair of observer and target learns.
+
+    Attributes
+    ----------
+    schedule
+        The network over time.
+    share
+        mu against the worst single observer over mu against everybody, with the same movement and
+        noise in every round.
+    observer, target
+        The worst pair.
+    """
+
+    schedule: Topology
+    share: float
+    observer: int
+    target: int
+
+
+def best_schedule(
+    schedules: Iterable[Topology], rounds: int, *, gap: float = 5e-3
+) -> ScoredSchedule:
+    """Return the schedule whose worst single observer learns least, over all observers and targets.
+
+    The choice looks at no data and costs no privacy, as long as no schedule depends on data. It
+    supposes that every record moves its node's state as far in every round, steps that do not
+    expand distances, and equal noise.
+
+    Parameters
+    ----------
+    schedules
+        Such as ``[meetings(64, key=key, order=k) for k in range(8)]``.
+    rounds
+        Number of rounds, at least 2.
+    gap
+        Relative gap of the solver.
+
+    Raises
+    ------
+    ValueError
+        If there is no schedule, or `rounds` is below 2.
+    """
+    integer("rounds", rounds, at_least=2)
+    positive("gap", gap)
+    best: ScoredSchedule | None = None
+    for schedule in schedules:
+        able("schedules", schedule, "networks, such as meetings(16, key=key)", "matrix")
+        scored = _scored(schedule, rounds, gap)
+        if best is None or scored.share < best.share:
+            best = scored
+    if best is None:
+        fail("schedules", "at least 1 schedule", "none")
+    return best
+
+
+def _scored(schedule: Topology, rounds: int, gap: float) -> ScoredSchedule:
+    nodes = schedule.nodes
+    moves = np.ones(rounds)
+    moves[0] = 0.0
+    system = view_system(
+        [Mixing(t, t, schedule.matrix(t).weights) for t in range(rounds)],
+        noise=np.ones(rounds),
+        fresh=moves,
+        nodes=nodes,
+    )
+    observers = [(node,) for node in range(nodes)]
+    pairs = all_pairs(observers, nodes)
+    worst = worst_pair(system, observers, pairs, rounds * nodes, gap=gap)
+    if worst is None:
+        return ScoredSchedule(schedule, 0.0, 0, 0)
+    share = worst.mu / system.everybody(worst.target)
+    return ScoredSchedule(schedule, share, worst.observer[0], worst.target)
+
+
+def pairs_of_round(nodes: int, round: int) -> npt.NDArray[np.int64]:
+    """Return who meets whom in a round of the circle method: shape (pairs, 2).
+
+    One node stays in its place, the others walk around a circle; those opposite each other meet. An
+    odd number of nodes is completed by an empty place, whose partner sits out.
+    """
+    places = nodes + nodes % 2
+    circle = np.concatenate([[0], 1 + (np.arange(places - 1) + round) % (places - 1)])
+    pairs = np.stack([circle[: places // 2], circle[: places // 2 - 1 : -1]], axis=1)
+    found: npt.NDArray[np.int64] = pairs[(pairs < nodes).all(axis=1)]
+    return found
+
+
+def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
+    length = nodes - 1 + nodes % 2
+    cycle, place = divmod(round, length)
+    return _averages(nodes, int(_order(length, key, order, cycle)[place]))
+
+
+def _order(length: int, key: Key, order: int, cycle: int) -> npt.NDArray[np.int64]:
+    numbers = public_generator(key, Use.MEETINGS, cycle * 2**16 + order)
+    return numbers.permutation(length)
+
+
+@lru_cache(maxsize=256)
+def _averages(nodes: int, round: int) -> MixingMatrix:
+    left, right = pairs_of_round(nodes, round).T
+    partner = np.arange(nodes)
+    partner[left], partner[right] = right, left
+    each = np.arange(nodes)
+    places = (np.concatenate([each, each]), np.concatenate([each, partner]))
+    half = np.full(2 * nodes, 0.5)
+    return MixingMatrix(sparse.csr_array((half, places), shape=(nodes, nodes)))
+
+
+def _one_peer(nodes: int, round: int) -> MixingMatrix:
+    steps = (nodes - 1).bit_length()
+    each = np.arange(nodes)
+    peer = (each + 2 ** (round % steps)) % nodes
+    places = (np.concatenate([each, each]), np.concatenate([each, peer]))
+    half = np.full(2 * nodes, 0.5)
+    return MixingMatrix(sparse.csr_array((half, places), shape=(nodes, nodes)))
