@@ -66,15 +66,15 @@ def drifting() -> tuple[LinearProblem, LinearProblem]:
     x = np.ones((150, 1))
     x[48] = 0.0
     part = (np.arange(150),)
-    worlds = []
+    datasets = []
     for canary in (1.0, -1.0):
         labels = y.copy()
         labels[49] = canary
         data = Dataset(x, labels, "drifting")
-        worlds.append(
+        datasets.append(
             LinearProblem(data, part, "logistic", regularization=LAMBDA, feature_norm=1.0)
         )
-    return worlds[0], worlds[1]
+    return datasets[0], datasets[1]
 
 
 @pytest.mark.parametrize("controller", [AlwaysGlobal(), Periodic(2), Periodic(3)])
