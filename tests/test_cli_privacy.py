@@ -74,7 +74,8 @@ def test_online_laplace_and_gaussian() -> None:
     assert "releases" not in laplace
     gaussian = ask("online", "--epsilon", "1", "--delta", "1e-5", "--batch-size", "2")
     assert number("noise", gaussian) == pytest.approx(
-        accounting.analytic_gaussian_noise_multiplier(1.0, 1e-5), rel=1e-7
+        accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=1e-5),
+        rel=1e-7,
     )
     shown = str(number("noise", gaussian))  # rounded up, so that what is copied keeps the budget
     assert "epsilon = 1, delta = 1e-05" in ask("online", "--noise", shown, "--delta", "1e-5")
@@ -100,7 +101,7 @@ def test_without_replacement() -> None:
 def test_gradient_descent() -> None:
     answer = ask("gradient-descent", "--records", "50", "--epsilon", "2", "--rounds", "30")
     noise = number("noise", answer)
-    assert accounting.gdp_epsilon(1e-5, 29**0.5 / noise) == pytest.approx(2.0, rel=1e-6)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=29**0.5 / noise) == pytest.approx(2.0, rel=1e-6)
     assert f"standard deviation {rounded_up(2 * noise / 50)} of n_t" in answer
 
 
@@ -109,7 +110,11 @@ def test_with_replacement() -> None:
     answer = ask(*base, "--epsilon", "1")
     noise = number("noise", answer)
     expected = accounting.fixed_size_gaussian_noise_multiplier(
-        1.0, 1e-5, 0.05, neighboring_relation="replace_one", count=100
+        target_epsilon=1.0,
+        target_delta=1e-5,
+        sampling_rate=0.05,
+        neighboring_relation="replace_one",
+        count=100,
     )
     assert noise == pytest.approx(10**0.5 * expected, rel=1e-6)
     assert number("rounds", answer) == 100  # of a node: five visits of 1000 records by 50

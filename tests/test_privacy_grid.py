@@ -159,7 +159,7 @@ def test_what_it_costs_is_what_is_proved(multipliers: list[float], delta: float)
     assert "exact" not in cost.accountant
     rho = sum(1 / (2 * z**2) for z in multipliers)
     orders = np.geomspace(1.001, 1e6, 200_000)
-    concentrated = accounting.rdp_epsilon(delta, rho * orders, orders=orders).epsilon
+    concentrated = accounting.rdp_epsilon(delta=delta, rdp=rho * orders, orders=orders).epsilon
     assert concentrated * (1 - 1e-9) <= cost.epsilon <= 1.01 * concentrated
 
 
@@ -187,7 +187,9 @@ SAMPLED = pytest.mark.parametrize(
 
 
 def discrete_epsilon(relation: str, delta: float, **rounds: float) -> float:
-    return accounting.discrete_gaussian_epsilon(delta, neighboring_relation=relation, **rounds)
+    return accounting.discrete_gaussian_epsilon(
+        delta=delta, neighboring_relation=relation, **rounds
+    )
 
 
 @SAMPLED
@@ -201,7 +203,12 @@ def test_poisson_samples_cost_what_integer_orders_prove(rate, multiplier, count,
     )
     assert found == pytest.approx(accountant.get_epsilon(delta), rel=1e-9)
     finer = accounting.poisson_gaussian_epsilon(
-        delta, rate, multiplier, neighboring_relation="add_remove", count=count, accountant="rdp"
+        delta=delta,
+        sampling_rate=rate,
+        noise_multiplier=multiplier,
+        neighboring_relation="add_remove",
+        count=count,
+        accountant="rdp",
     )
     assert finer < found * (1 - 1e-6)  # by orders between the integers
 
@@ -257,26 +264,32 @@ def test_the_last_bits_tell_nothing(mechanism) -> None:
             r"grid: wanted at least a 2\*\*-25th of the noise",
         ),
         (
-            lambda: accounting.discrete_gaussian_epsilon(0, 1, neighboring_relation="add_remove"),
+            lambda: accounting.discrete_gaussian_epsilon(
+                delta=0, noise_multiplier=1, neighboring_relation="add_remove"
+            ),
             r"delta: wanted a number in \(0, 1\), got 0",
         ),
         (
-            lambda: accounting.discrete_gaussian_epsilon(0.1, 0, neighboring_relation="add_remove"),
+            lambda: accounting.discrete_gaussian_epsilon(
+                delta=0.1, noise_multiplier=0, neighboring_relation="add_remove"
+            ),
             "noise_multiplier: wanted finite numbers greater than 0",
         ),
         (
-            lambda: accounting.discrete_gaussian_epsilon(0.1, 1, neighboring_relation="both"),
+            lambda: accounting.discrete_gaussian_epsilon(
+                delta=0.1, noise_multiplier=1, neighboring_relation="both"
+            ),
             "neighboring_relation: wanted one of",
         ),
         (
             lambda: accounting.discrete_gaussian_epsilon(
-                0.1, 1, neighboring_relation="add_remove", sampling_rate=0
+                delta=0.1, noise_multiplier=1, neighboring_relation="add_remove", sampling_rate=0
             ),
             r"sampling_rate: wanted numbers in \(0, 1\]",
         ),
         (
             lambda: accounting.discrete_gaussian_epsilon(
-                0.1, 1, neighboring_relation="add_remove", count=-1
+                delta=0.1, noise_multiplier=1, neighboring_relation="add_remove", count=-1
             ),
             "count: wanted whole numbers of at least 0",
         ),

@@ -250,7 +250,7 @@ def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) ->
     if noise is None:
         return positive("epsilon", epsilon or 0.0)
     mu = 1 / positive("noise", noise)
-    return mu if delta == 0 else dm.privacy.accounting.gdp_epsilon(delta, mu)
+    return mu if delta == 0 else dm.privacy.accounting.gdp_epsilon(delta=delta, mu=mu)
 
 
 def _either(epsilon: float | None, noise: float | None) -> None:
