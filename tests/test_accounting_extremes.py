@@ -19,7 +19,8 @@ from dpmesh.privacy import (
     Sensitivity,
     accounting,
 )
-from dpmesh.privacy.accounting import _loss
+from dpmesh.privacy.accounting import _compose, _loss
+from dpmesh.privacy.accounting._merge import Mixtures
 
 RAREST = PoissonSampling(5e-324)
 EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)
@@ -164,9 +165,14 @@ def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: flo
 
 def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
     loss = _loss.Loss(0, np.array([1 - 1e-5]), infinite=1e-5)
-    assert _loss.epsilon_at(0.9e-5, loss, 1e-4) == math.inf
-    assert _loss.epsilon_at(1.1e-5, loss, 1e-4) == 0
-    assert _loss.composed([loss], [3]).infinite == pytest.approx(1 - (1 - 1e-5) ** 3)
+    kinds = np.zeros((1, 1), dtype=np.int64)
+
+    def epsilon(delta: float, times: float) -> float:
+        mixtures = Mixtures(nodes=kinds, weights=np.ones((1, 1)), times=np.array([times]))
+        return _compose._epsilon([loss], mixtures, delta, 1e-4)
+
+    assert epsilon(0.9e-5, 1) == epsilon(2.9e-5, 3) == math.inf
+    assert epsilon(1.1e-5, 1) == epsilon(3.1e-5, 3) == 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)

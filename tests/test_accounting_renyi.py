@@ -307,7 +307,7 @@ def test_the_tighter_accountant_is_taken() -> None:
         )
 
     assert epsilon(1e-6, "best") == epsilon(1e-6, "pld") < epsilon(1e-6, "rdp")
-    assert epsilon(1e-15, "best") == epsilon(1e-15, "rdp")
+    assert epsilon(1e-15, "best") == epsilon(1e-15, "pld") < epsilon(1e-15, "rdp")
 
 
 def test_without_sampling_every_accountant_is_gaussian() -> None:
@@ -409,16 +409,6 @@ def test_fixed_size_costs_no_less_than_poisson(rate: float, multiplier: float, c
         (
             lambda: accounting.rdp_delta(epsilon=0, rdp=[1], orders=2),
             "epsilon: wanted a finite number greater",
-        ),
-        (
-            lambda: accounting.poisson_gaussian_epsilon(
-                delta=1e-11,
-                sampling_rate=0.1,
-                noise_multiplier=1,
-                neighboring_relation="add_remove",
-                accountant="pld",
-            ),
-            "delta: wanted at least 1e-10 for accountant 'pld', got 1e-11",
         ),
         (
             lambda: accounting.poisson_gaussian_epsilon(

@@ -78,6 +78,10 @@ class _Kind(NamedTuple):
         return 1.0 if self.sampling is None else self.sampling.rate
 
 
+def _amplified(kind: _Kind, relation: NeighboringRelation) -> bool:
+    return kind.sampling is not None and kind.sampling.amplifies_under == relation
+
+
 def _pair(kind: _Kind, relation: NeighboringRelation) -> Pair:
     """Return the pair that dominates a release with Laplace or Gaussian noise."""
     law, _ = LAWS[kind.mechanism]
@@ -160,9 +164,9 @@ def costs(
     kinds, which = _kinds(releases, noisy)
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
     alone = np.array([_pure(kind, relation) for kind in kinds] + [0.0])[which]
-    unamplified = np.array([1 / kind.noise_multiplier for kind in kinds] + [0.0])[which]
+    sampled = np.array([_amplified(kind, relation) for kind in kinds] + [False])[which]
     pure = parts.totals(np.where(laplace, alone, 0.0))
-    amplified = parts.totals((laplace & (alone < unamplified)).astype(np.float64))
+    amplified = parts.totals((laplace & sampled).astype(np.float64))
     unprotected = parts.totals((~noisy).astype(np.float64))
     gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
     apart = pure + gaussian

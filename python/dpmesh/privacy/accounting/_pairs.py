@@ -104,7 +104,9 @@ def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -
     return Profile(values, np.where(top > 0, values * relative + top * absolute, 0.0))
 
 
-def _gaussian_profile(loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats) -> Profile:
+def _gaussian_profile(
+    loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats
+) -> Profile:
     """``H_e(N(1, s^2) || N(0, s^2))``: x is the point at which the normals have this ratio."""
     x = 0.5 + multiplier**2 * loss
     shifted = scipy.special.log_ndtr((1 - x) / multiplier)
@@ -121,7 +123,9 @@ def _gaussian_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
     return losses, *both
 
 
-def _laplace_profile(loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats) -> Profile:
+def _laplace_profile(
+    loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats
+) -> Profile:
     """The same of Laplace noise, whose losses are at most 1 / multiplier.
 
     This pair dominates that of a vector whose shift has the same L1 norm.
@@ -143,7 +147,7 @@ def _laplace_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
     ends = np.ones_like(largest) / 2, np.exp(-np.minimum(largest, 700)) / 2
     losses = np.concatenate([largest * share, largest, -largest], axis=-1)
     at_p = np.concatenate([inner, *ends], axis=-1)
-    return losses, at_p, at_p * np.exp(-losses)
+    return losses, at_p, at_p * np.exp(np.minimum(-losses, 700))
 
 
 def _integer_laplace_profile(
