@@ -79,7 +79,7 @@ MANY = st.integers(2, 300)
 RATES = st.floats(log(0.02), 0).map(exp)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=3)
 @given(count=MANY, lowest=RATES, seed=st.integers(0, 2**32), delta=st.sampled_from([1e-3, 1e-6]))
 def test_poisson_plans_cost_between_rounded_losses(count, lowest, seed, delta) -> None:
     generator = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def test_poisson_plans_cost_between_rounded_losses(count, lowest, seed, delta) -
     assert found <= 1.05 * upper + 0.01
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=3)
 @given(count=MANY, seed=st.integers(0, 2**32), delta=st.sampled_from([1e-3, 1e-6]))
 def test_plans_of_both_noises_cost_between_rounded_losses(count, seed, delta) -> None:
     generator = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -39,8 +40,38 @@ def test_every_algorithm_is_priced_and_audited() -> None:
     priced = {
         command.callback.__name__.replace("_", "-") for command in privacy.registered_commands
     }
-    assert priced == set(ALGORITHMS)
+    assert priced == {*ALGORITHMS, "gaussian", "laplace", "sgd"}
     assert len(ALGORITHMS) == len(SECTIONS["algorithm"])
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ["gaussian", "--rounds", "10"],
+        ["laplace", "--rounds", "10", "--delta", "1e-6"],
+        ["laplace", "--rounds", "3"],
+        ["sgd", "--records", "60000", "--batch", "256", "--epochs", "2"],
+    ],
+)
+def test_noise_and_epsilon_of_a_mechanism_are_one_question(question: list[str]) -> None:
+    targets = ["--epsilon", "1", "--epsilon", "2", "--json"]
+    rows = json.loads(ask(*question, *targets))
+    assert [row["epsilon"] for row in rows] == [1.0, 2.0]
+    noise = [row["noise_multiplier"] for row in rows]
+    assert noise[0] > noise[1]
+    back = json.loads(ask(*question, "--noise", repr(noise[0]), "--json"))[0]
+    assert back["epsilon"] == pytest.approx(1.0, rel=2e-6)
+    table = ask(*question, "--epsilon", "1", "--epsilon", "2").splitlines()
+    assert len(table) == 3
+    assert rounded_up(noise[1], 8) in table[2]
+
+
+def test_a_delta_above_one_over_the_records_is_named() -> None:
+    from dpmesh.cli import app
+
+    question = ["privacy", "sgd", "--records", "100", "--batch", "10", "--epochs", "1"]
+    result = testing.CliRunner().invoke(app, [*question, "--noise", "2", "--delta", "0.5"])
+    assert "Warning: delta is above 1 / records = 0.01" in result.output
 
 
 @pytest.mark.parametrize(
@@ -157,6 +188,11 @@ def test_with_replacement() -> None:
         (
             [*FEDERATED, "--rounds", "5", "--epsilon", "1", "--delta", "1"],
             r"delta: wanted a number in \[0, 1\), got 1",
+        ),
+        (["gaussian"], "options: wanted either --epsilon or --noise, got none"),
+        (
+            ["sgd", "--records", "9", "--batch", "10", "--epochs", "1", "--noise", "1"],
+            "batch: want",
         ),
         (["online"], "options: wanted either --epsilon or --noise, got none"),
         (["online", "--epsilon", "1", "--noise", "1"], "options: wanted either .*, got both"),

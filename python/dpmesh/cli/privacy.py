@@ -12,6 +12,7 @@ import typer
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.cli._errors import telling
+from dpmesh.cli.mechanisms import gaussian, laplace, sgd
 
 if TYPE_CHECKING:
     from dpmesh.privacy.accounting.papers.quantized import Mode
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
 privacy = typer.Typer(
     no_args_is_help=True,
-    help="What noise costs, without data. If the number of rounds matters, give two of --epsilon, "
-    "--noise and --rounds to get the third.",
+    help="Compute noise, epsilon or rounds from public numbers, without data. For an algorithm "
+    "whose cost grows with its rounds, give two of --epsilon, --noise and --rounds.",
 )
+
+for mechanism in (gaussian, laplace, sgd):
+    privacy.command()(telling(mechanism))
 
 MOST_ROUNDS = 100_000
 
