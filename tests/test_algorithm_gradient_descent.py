@@ -89,7 +89,7 @@ def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> 
 
 def test_its_cost_is_that_of_one_gaussian() -> None:
     plan = dm.GradientDescent(10, 5.0).plan(17)
-    assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(1e-5, np.sqrt(16) / 5))
+    assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(delta=1e-5, mu=np.sqrt(16) / 5))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_equals_its_twin(
     multiplier = (
         0.0
         if epsilon is None
-        else analytic_gaussian_noise_multiplier(epsilon, delta)
+        else analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         if delta
         else 1 / epsilon
     )

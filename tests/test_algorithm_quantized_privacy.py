@@ -79,7 +79,9 @@ def test_ledger_equals_plan(rounds, mode, smoothness, zeta, noisy) -> None:
             smoothness=smoothness,
         )
         mu = accounting.gdp_mu(np.array(sigma) / delta)
-        assert run.privacy.epsilon == pytest.approx(accounting.gdp_epsilon(1e-5, mu), rel=1e-12)
+        assert run.privacy.epsilon == pytest.approx(
+            accounting.gdp_epsilon(delta=1e-5, mu=mu), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(

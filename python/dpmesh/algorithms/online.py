@@ -134,7 +134,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.delta > 0:
-            return Gaussian(analytic_gaussian_noise_multiplier(self.epsilon, self.delta))
+            return Gaussian(
+                analytic_gaussian_noise_multiplier(
+                    target_epsilon=self.epsilon, target_delta=self.delta
+                )
+            )
         return Laplace(noise_multiplier=1 / self.epsilon)
 
     def sensitivity(self, t: int) -> Sensitivity:

@@ -268,7 +268,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         if self.noise_std is None:
             fail("noise_std", "noise", None)
         stds = [at(self.noise_std, k + 1) for k in range(1, rounds)]
-        return theorem_1(delta, self.sensitivities(rounds)[1:], stds)
+        return theorem_1(
+            target_delta=delta, sensitivities=self.sensitivities(rounds)[1:], noise_stds=stds
+        )
 
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""

@@ -175,8 +175,14 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.calibration == "analytic":
-            return Gaussian(analytic_gaussian_noise_multiplier(self.epsilon, self.delta))
-        multiplier = claims.classical_noise_std(self.epsilon, self.delta, sensitivity=1.0)
+            return Gaussian(
+                analytic_gaussian_noise_multiplier(
+                    target_epsilon=self.epsilon, target_delta=self.delta
+                )
+            )
+        multiplier = claims.classical_noise_std(
+            target_epsilon=self.epsilon, target_delta=self.delta, sensitivity=1.0
+        )
         if self.calibration == "paper":
             multiplier /= self.sensitivity.bound
         return Gaussian(multiplier)
