@@ -20,19 +20,25 @@ if TYPE_CHECKING:
     from dpmesh import (
         algorithms,
         attacks,
+        baselines,
         bounds,
         controllers,
         data,
+        defaults,
         engines,
         estimators,
         experiments,
         kernels,
         keys,
+        models,
         plots,
         privacy,
         problems,
+        ranges,
         schedules,
         simulator,
+        sklearn,
+        tables,
         topology,
     )
     from dpmesh.algorithms import (
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     )
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
+    from dpmesh.models import Model
     from dpmesh.problems import LinearProblem
     from dpmesh.simulator import Network, Run, StopRun, simulate
 
@@ -54,6 +61,7 @@ __all__ = [
     "GradientDescent",
     "Key",
     "LinearProblem",
+    "Model",
     "Network",
     "OnlineLearning",
     "QuantizedGossip",
@@ -64,20 +72,26 @@ __all__ = [
     "__version__",
     "algorithms",
     "attacks",
+    "baselines",
     "bounds",
     "controllers",
     "data",
+    "defaults",
     "engines",
     "estimators",
     "experiments",
     "kernels",
     "keys",
+    "models",
     "plots",
     "privacy",
     "problems",
+    "ranges",
     "schedules",
     "simulate",
     "simulator",
+    "sklearn",
+    "tables",
     "topology",
 ]
 
@@ -87,6 +101,7 @@ _HOMES = {
     "GradientDescent": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
+    "Model": "dpmesh.models",
     "Network": "dpmesh.simulator",
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",
