@@ -21,7 +21,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.shown import as_given
 from dpmesh.problems import LinearProblem
 
-__all__ = ["Baselines", "compute", "scores"]
+__all__ = ["Baselines", "alone_private", "compute", "scores"]
 
 Scores = npt.NDArray[np.float64]
 
@@ -56,6 +56,10 @@ class Baselines:
     epsilon: float | None = None
     delta: float | None = None
 
+    def beaten(self, federation: float) -> int:
+        """Return how many nodes do worse alone, without privacy, than the federation."""
+        return int((federation > self.alone).sum())
+
     def sentence(self, federation: float, epsilon: float | None = None) -> str:
         """Say whether sharing paid.
 
@@ -68,7 +72,7 @@ class Baselines:
         """
         epsilon = self.epsilon if epsilon is None else epsilon
         nodes = len(self.alone)
-        beaten = int((federation > self.alone).sum())
+        beaten = self.beaten(federation)
         who = f"{beaten} of {nodes}"
         if beaten in (0, nodes):
             who = f"all {nodes}" if beaten else f"none of {nodes}"
@@ -77,19 +81,26 @@ class Baselines:
         verdict = "" if 2 * beaten > nodes else ": sharing does not pay here"
         return f"{at} the federation beats {who} sites working alone ({mean}){verdict}."
 
-    def table(self, federation: float, epsilon: float | None = None) -> str:
-        """Return the federation's score beside all baselines, one line each."""
+    def rows(self, federation: float, epsilon: float | None = None) -> list[tuple[str, float, str]]:
+        """Return name, mean score and printed score of the federation and all baselines."""
         epsilon = self.epsilon if epsilon is None else epsilon
         private = "without privacy" if epsilon is None else f"epsilon {as_given(epsilon)}"
-        rows = [("chance", self._shown(self.chance))]
-        rows.append(("one site alone, without privacy", self._range(self.alone)))
+        rows = [
+            ("chance", self.chance, self._shown(self.chance)),
+            ("one site alone, without privacy", self.alone.mean(), self._range(self.alone)),
+        ]
         if self.alone_private is not None and self.epsilon is not None:
-            name = f"one site alone, epsilon {as_given(self.epsilon)}"
-            rows.append((name, self._range(self.alone_private)))
-        rows.append((f"the federation, {private}", self._shown(federation)))
-        rows.append(("all records pooled, without privacy", self._shown(self.pooled)))
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+            name, own = f"one site alone, epsilon {as_given(self.epsilon)}", self.alone_private
+            rows.append((name, own.mean(), self._range(own)))
+        rows.append((f"the federation, {private}", federation, self._shown(federation)))
+        rows.append(("all records pooled, without privacy", self.pooled, self._shown(self.pooled)))
+        return rows
+
+    def table(self, federation: float, epsilon: float | None = None) -> str:
+        """Return the federation's score beside all baselines, one line each."""
+        rows = self.rows(federation, epsilon)
+        width = max(len(name) for name, _, _ in rows)
+        return "\n".join(f"{name:<{width}}  {shown}" for name, _, shown in rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return them in plain types that JSON can hold."""
@@ -141,8 +152,9 @@ def compute(
         If the problem has no test records, or an argument does not fit.
     """
     instance("problem", problem, "a LinearProblem", LinearProblem)
-    if key is not None and not key.is_seeded:
-        fail("key", "a seeded key, or None: a key serves one run", key)
+    private = None
+    if epsilon is not None:
+        private = alone_private(problem, epsilon, delta, key=key, most=most)
     together = LinearProblem(
         problem.train,
         (problem.everything[1],),
@@ -152,20 +164,39 @@ def compute(
         regularization=problem.regularization,
         label_bound=problem.label_bound,
     )
-    alone_private = None
-    if epsilon is not None:
-        spaced = np.linspace(0, problem.nodes - 1, min(problem.nodes, integer("most", most, 1)))
-        chosen = spaced.round().astype(int)
-        alone_private = np.array([_private(problem, int(i), epsilon, delta, key) for i in chosen])
     return Baselines(
         metric="accuracy" if problem.classifies else "R²",
         chance=_chance(problem),
         alone=scores(problem, _trained(problem)),
-        alone_private=alone_private,
+        alone_private=private,
         pooled=float(scores(problem, _trained(together))[0]),
         epsilon=epsilon,
         delta=None if epsilon is None else delta,
     )
+
+
+def alone_private(
+    problem: LinearProblem,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    key: Key | None = None,
+    most: int = 32,
+) -> Scores:
+    """Return the score of each node that trains alone and publishes a private model.
+
+    Parameters are those of `compute`.
+
+    Raises
+    ------
+    ValueError
+        As `compute`.
+    """
+    if key is not None and not key.is_seeded:
+        fail("key", "a seeded key, or None: a key serves one run", key)
+    count = min(problem.nodes, integer("most", most, at_least=1))
+    chosen = np.linspace(0, problem.nodes - 1, count).round().astype(int)
+    return np.array([_private(problem, int(i), epsilon, delta, key) for i in chosen])
 
 
 def scores(problem: LinearProblem, params: FloatArray) -> Scores:

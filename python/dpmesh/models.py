@@ -91,7 +91,7 @@ class Model:
         """Return the class of each record, or the predicted number, shape (records,)."""
         scores = self.scores(table)
         if self.classes is not None:
-            return np.take(self.classes, scores.argmax(axis=1))
+            return np.asarray(self.classes[scores.argmax(axis=1)])
         assert self.target is not None
         middle, half = _middle(self.target)
         return np.asarray(np.clip(middle + half * scores[:, 0], self.target.low, self.target.high))

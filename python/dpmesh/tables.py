@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail, nearest
+from dpmesh._validate import fail, instance, nearest
 
-__all__ = ["Table", "as_table", "joined", "read_table", "rows"]
+__all__ = ["Table", "as_table", "read_table", "rows"]
 
 _SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
 
@@ -87,49 +88,30 @@ def as_table(value: Any) -> Table:
     return Table(names, tuple(columns))
 
 
-def read_table(path: str | Path) -> Table:
-    """Read a table from a file: CSV with a header, Parquet, Arrow or Feather; needs ``pandas``.
+def read_table(path: str | os.PathLike[str]) -> Any:
+    """Read a file into a pandas table: CSV with a header, Parquet, Arrow or Feather.
 
     Raises
     ------
     ImportError
-        If pandas and pyarrow are not installed.
+        If pandas and pyarrow are not installed (extra ``pandas``).
     ValueError
         If the file is none of these.
     OSError
         If it cannot be read.
     """
-    path = Path(path)
-    if path.suffix.lower() not in _SUFFIXES:
-        fail("file", f"one that ends in {', '.join(_SUFFIXES)}", str(path))
+    instance("path", path, "the path of a file", str, os.PathLike)
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        fail("file", f"one that ends in {', '.join(_SUFFIXES)}", os.fspath(path))
     with needed_by("reading a table"):
         import pandas
         import pyarrow
+    readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
     try:
-        if path.suffix.lower() == ".csv":
-            return as_table(pandas.read_csv(path))
-        if path.suffix.lower() == ".parquet":
-            return as_table(pandas.read_parquet(path))
-        return as_table(pandas.read_feather(path))
+        return readers.get(suffix, pandas.read_feather)(path)
     except (pyarrow.ArrowException, ValueError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{path} is not a table of this kind: {error}") from error
-
-
-def joined(tables: Sequence[Table]) -> Table:
-    """Return the records of tables with the same columns, one table after the other.
-
-    Raises
-    ------
-    ValueError
-        If one lacks a column of the first.
-    """
-    first, *others = tables
-    assert first.names is not None
-    same = [first, *(table.select(first.names) for table in others)]
-    parts = zip(*(table.columns for table in same), strict=True)
-    return Table(first.names, tuple(_concatenated(part) for part in parts))
+        raise ValueError(f"{os.fspath(path)} is not a table of this kind: {error}") from error
 
 
 def rows(table: Any, chosen: npt.NDArray[np.int64]) -> Any:
@@ -137,14 +119,6 @@ def rows(table: Any, chosen: npt.NDArray[np.int64]) -> Any:
     if hasattr(table, "iloc"):
         return table.iloc[chosen]
     return table.take(chosen) if hasattr(table, "column_names") else np.asarray(table)[chosen]
-
-
-def _concatenated(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Concatenate; columns of different types stay objects, not texts."""
-    kinds = {"number" if part.dtype.kind in "biuf" else "object" for part in parts}
-    if len(kinds) > 1:
-        parts = [part.astype(object) for part in parts]
-    return np.concatenate(parts)
 
 
 def _of_arrow(column: Any) -> npt.NDArray[Any]:
