@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,8 +179,8 @@ def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
-    for ax, panel in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
+    for ax, panel in zip(figure.subplots(1, 2), panels, strict=True):
         _draw(panel, ax)
     picture, numbers = folder / "demo.png", folder / "demo.json"
     with replacing(picture) as file:
@@ -202,66 +203,65 @@ def _own_key(seeds: np.random.Generator | None) -> Key | None:
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
-    """Draw accuracy against epsilon, and the baselines as lines with their names."""
+    """Draw accuracy against epsilon beside the baselines, each named at its right end."""
+    from matplotlib.patheffects import withStroke
+
     places, plain = np.arange(len(EPSILONS)), panel.beside[0]
-    for level, name, colour, style in (
-        (plain.pooled, "all records pooled, without privacy", _POOLED, "--"),
-        (plain.chance, "chance", _POOLED, ":"),
-    ):
-        ax.axhline(level, color=colour, linestyle=style, linewidth=1.2)
-        ax.annotate(
-            name,
-            (-0.3, level),
-            xytext=(0, 3),
-            textcoords="offset points",
-            fontsize=8.5,
-            color=colour,
-        )
-    mean = float(plain.alone.mean())
-    ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.15, linewidth=0)
-    ax.axhline(mean, color=_ALONE, linewidth=1.4)
-    ax.annotate(
-        "one site alone, without privacy",
-        (len(EPSILONS) - 0.7, mean),
-        xytext=(0, 4),
-        textcoords="offset points",
-        fontsize=8.5,
-        color=_ALONE,
-        ha="right",
-    )
     private = [own.alone_private.mean() for own in panel.beside if own.alone_private is not None]
-    ax.plot(places, private, "s--", color=_PRIVATE, markersize=5, label="one site alone, private")
-    means = panel.scores.mean(axis=1)
-    ax.fill_between(
-        places,
-        panel.scores.min(axis=1),
-        panel.scores.max(axis=1),
-        color=_OURS,
-        alpha=0.2,
-        linewidth=0,
-    )
-    ax.plot(places, means, "o-", color=_OURS, linewidth=2.4, label="the federation, private")
+    means, last = panel.scores.mean(axis=1), len(EPSILONS) - 0.75
+    ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.13, linewidth=0)
+    levels = ((plain.pooled, _POOLED, "--"), (plain.chance, _POOLED, ":"))
+    for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
+        ax.axhline(level, color=colour, linestyle=style, linewidth=1.4)
+    ax.plot(places, private, "s--", color=_PRIVATE, markersize=5)
+    low, high = panel.scores.min(axis=1), panel.scores.max(axis=1)
+    ax.fill_between(places, low, high, color=_OURS, alpha=0.2, linewidth=0)
+    ax.plot(places, means, "o-", color=_OURS, linewidth=2.6)
     for place, value in zip(places, means, strict=True):
         ax.annotate(
             f"{value:.0%}",
             (place, value),
-            xytext=(0, 9),
+            xytext=(0, -17),
             textcoords="offset points",
             ha="center",
-            fontsize=10,
+            fontsize=11,
             fontweight="bold",
             color=_OURS,
+            path_effects=[withStroke(linewidth=3, foreground="white")],
         )
+    ends = {
+        "all records pooled,\nnot private": (plain.pooled, _POOLED),
+        "the federation,\nprivate": (means[-1], _OURS),
+        "one site alone,\nnot private": (float(plain.alone.mean()), _ALONE),
+        "one site alone,\nprivate": (private[-1], _PRIVATE),
+        "chance": (plain.chance, _POOLED),
+    }
+    for (name, (_, colour)), level in zip(
+        ends.items(), _apart([level for level, _ in ends.values()], 0.085), strict=True
+    ):
+        bold = "bold" if colour == _OURS else "normal"
+        ax.text(last + 0.06, level, name, color=colour, fontsize=9, va="center", fontweight=bold)
     ax.set_xticks(places, labels=[f"{epsilon:g}" for epsilon in EPSILONS])
-    ax.set_xlim(-0.35, len(EPSILONS) - 0.65)
+    ax.set_xlim(-0.3, last)
     ax.set_ylim(0, 1)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.set_xlabel("epsilon of all messages together (delta 1e-5): more privacy on the left")
-    if ax.get_subplotspec().is_first_col():  # type: ignore[union-attr]
-        ax.set_ylabel("accuracy on the digits of all sites")
-    ax.set_title(panel.verdict, loc="left", fontsize=14, fontweight="bold", pad=22)
-    ax.text(0, 1.02, panel.title, transform=ax.transAxes, fontsize=10, color="0.35")
-    ax.legend(frameon=False, fontsize=9, loc="lower right")
+    ax.set_xlabel("epsilon of the whole run, at delta 1e-5 (left: more private)")
+    ax.set_ylabel("accuracy on digits of all sites")
+    ax.set_title(panel.verdict, loc="left", fontsize=15, fontweight="bold", pad=24)
+    ax.text(0, 1.025, panel.title, transform=ax.transAxes, fontsize=10.5, color="0.35")
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     ax.grid(axis="y", alpha=0.25)
+
+
+def _apart(levels: list[float], gap: float) -> list[float]:
+    """Return heights of labels in their order of height, at least `gap` apart, near their lines."""
+    order = sorted(range(len(levels)), key=lambda i: levels[i])
+    placed = list(levels)
+    for below, above in pairwise(order):
+        placed[above] = max(placed[above], placed[below] + gap)
+    excess = max(0.0, placed[order[-1]] - 0.99)
+    placed[order[-1]] -= excess
+    for above, below in pairwise(order[::-1]):
+        placed[below] = min(placed[below], placed[above] - gap)
+    return placed
