@@ -17,7 +17,7 @@ import dpmesh as dm
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Task, choose
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.shown import as_given
 from dpmesh.problems import LinearProblem
 
@@ -142,7 +142,7 @@ def compute(
         `dpmesh.defaults.choose` gives for one node; None computes no such baseline. Records need a
         norm of about 1.
     key
-        Its noise; by default new keys. Only a seeded key may be given.
+        Its noise; by default new keys. A seeded key makes it reproducible; no other may be given.
     most
         At most so many nodes, evenly spaced, work alone and private.
 
@@ -247,6 +247,8 @@ def _private(
     problem: LinearProblem, node: int, epsilon: float, delta: float, key: Key | None
 ) -> float:
     own = problem.for_nodes([node])
+    if key is not None:  # nodes that work apart must not share noise
+        key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
     task: Task = "regression" if problem.loss == "squared" else "classification"
     chosen = choose(nodes=1, records=own.fewest_records, epsilon=epsilon, delta=delta, task=task)
     run = dm.simulate(

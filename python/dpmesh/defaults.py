@@ -8,15 +8,16 @@ deviation of
     A * 2 * clipping_norm / (records * sqrt(nodes) * mu)
 
 in the score of a record, however many rounds share the path. The path is as long as that noise
-allows, and at most a length after which training changes little; the rounds follow from the largest
-step that is stable. ``docs/estimators.md`` has the measurements behind the constants.
+allows, and at most a length after which training changes little. It has 100 steps: fewer and longer
+ones are unstable, and more send more and learn no better. ``docs/estimators.md`` has the
+measurements behind the constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import sqrt
 from typing import Any, Literal, NamedTuple
 
 from dpmesh._validate import fail, integer, one_of, positive, probability
@@ -43,16 +44,15 @@ class _Constants(NamedTuple):
     """Largest standard deviation of the noise in a score, at the end of the path."""
     longest: float
     """Longest path."""
-    step: float
-    """Largest step."""
 
 
 _CONSTANTS: dict[Task, _Constants] = {
-    "classification": _Constants(clipping_norm=0.5, noise=2.0, longest=800.0, step=13.0),
-    "regression": _Constants(clipping_norm=0.1, noise=0.25, longest=400.0, step=4.0),
+    "classification": _Constants(clipping_norm=0.5, noise=2.0, longest=800.0),
+    "regression": _Constants(clipping_norm=0.1, noise=0.25, longest=400.0),
 }
 
-_FEWEST_STEPS = 20
+STEPS = 100
+"""Steps of the path; the first round sends a model that no data has touched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def choose(
     """
     integer("nodes", nodes, at_least=1)
     integer("records", records, at_least=1)
-    clipping_norm, noise, path, largest = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
+    clipping_norm, noise, path = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
     if epsilon is not None:
         positive("epsilon", epsilon)
         if not probability("delta", delta, one=False):
@@ -117,20 +117,19 @@ def choose(
             fail("delta", wanted, delta)
         mu = 1 / analytic_gaussian_noise_multiplier(epsilon, delta)
         path = min(path, noise * records * sqrt(nodes) * mu / (2 * clipping_norm))
-    steps = max(_FEWEST_STEPS, ceil(path / largest))
 
     def algorithm(noise_multiplier: float | None) -> GradientDescent:
         return GradientDescent(
             records=records,
             noise_multiplier=noise_multiplier,
-            step_size=path / steps,
+            step_size=path / STEPS,
             clipping_norm=clipping_norm,
         )
 
     return Choice(
-        algorithm=_private(algorithm, steps + 1, epsilon, delta),
+        algorithm=_private(algorithm, STEPS + 1, epsilon, delta),
         topology=network(nodes, key=key),
-        rounds=steps + 1,
+        rounds=STEPS + 1,
     )
 
 
