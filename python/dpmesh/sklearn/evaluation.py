@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 import dpmesh as dm
 import dpmesh.baselines as baselines
 from dpmesh._validate import fail, instance, probability
+from dpmesh.keys import Key
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import as_table, rows
 
@@ -96,7 +97,12 @@ def evaluate(
     return Evaluation(
         estimator=fitted,
         score=float(baselines.scores(together, released)[0]),
-        baselines=baselines.compute(together, epsilon=estimator.epsilon, delta=estimator.delta),
+        baselines=baselines.compute(
+            together,
+            epsilon=estimator.epsilon,
+            delta=estimator.delta,
+            key=None if estimator.random_state is None else Key.seeded(int(draw.randint(2**31))),
+        ),
     )
 
 
