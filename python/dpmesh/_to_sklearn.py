@@ -56,11 +56,11 @@ def _ends(model: Model) -> Any:
 def _encoder(kind: Number | Category) -> Any:
     if isinstance(kind, Category):
         return OneHotEncoder(categories=[[*kind.categories]], handle_unknown="ignore")
-    middle = (kind.low + kind.high) / 2
-    filled = SimpleImputer(strategy="constant", fill_value=middle, keep_empty_features=True)
-    scaled = Pipeline([("fill", filled), ("scale", MinMaxScaler((-1, 1), clip=True))])
+    scaled = MinMaxScaler((-1, 1), clip=True)
     if not kind.missing:
         return scaled
+    middle = SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True)
+    scaled = Pipeline([("scale", scaled), ("fill", middle)])
     return FeatureUnion([("value", scaled), ("missing", MissingIndicator(features="all"))])
 
 

@@ -7,6 +7,7 @@ import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ class Model:
         """
         instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
         try:
-            with np.load(path, allow_pickle=False) as held:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
                 weights, told = held["weights"], json.loads(str(held["about"]))
             if told["format"] != _FORMAT:
                 fail("path", f"a model of format {_FORMAT}", f"format {told['format']}")

@@ -78,7 +78,7 @@ def as_table(value: Any) -> Table:
         names = tuple(value.column_names)
         columns = [_of_arrow(value.column(i)) for i in range(len(names))]
     else:
-        array = np.asarray(value)
+        array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
         if array.ndim != 2:
             got = f"{array.ndim} axes. Reshape your data: X.reshape(-1, 1) makes one column"
             fail("X", "a table or an array of shape (records, columns)", got)
