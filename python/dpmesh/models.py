@@ -160,7 +160,8 @@ class Model:
                 about=told["about"],
             )
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{os.fspath(path)} holds no model of dpmesh: {error}") from error
+            wanted = "holds no model of dpmesh, or is damaged"
+            raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
 
     def to_sklearn(self) -> Any:
         """Return the same model as a pipeline of scikit-learn alone, which needs no dpmesh.
