@@ -53,7 +53,7 @@ FIT = ("--label", "diagnosis", "--epsilon", "8", "--ranges", "ranges.toml")
 
 def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
     said = call("fit", *map(str, Path("sites").glob("*.parquet")), *FIT, "--seed", "1")
-    assert "240 records at 3 sites; 3 columns predict diagnosis: classes" in said
+    assert "240 records at 3 sites; 3 columns used to predict diagnosis: classes" in said
     assert "not used, since they have no range: id" in said
     assert "At epsilon 8 the federation beats" in said
     assert "epsilon = 8, delta = 1e-05" in said
@@ -72,14 +72,14 @@ def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
 def test_one_file_with_a_column_of_sites(sites: Path) -> None:
     one = call("fit", "all.csv", "--site", "clinic", *FIT, "--seed", "1")
     assert "240 records at 3 sites" in one
-    assert "240 records at 1 sites" in call("fit", "all.csv", *FIT)
+    assert "240 records at 1 site;" in call("fit", "all.csv", *FIT)
     assert "240 records at 3 sites" in call("fit", "sites/*.parquet", *FIT)
 
 
 def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
     Path("ranges.toml").write_text("age = [0, 100]\nweight = {range = [0, 200], missing = true}\n")
     said = call("fit", "all.csv", "--label", "age", "--epsilon", "4", "--ranges", "ranges.toml")
-    assert "1 columns predict age: a number (regression)" in said
+    assert "1 column used to predict age: a number (regression)" in said
     predicted = call("predict", "model.dpmesh", "new.csv").splitlines()[1:]
     assert all(0 <= float(value) <= 100 for value in predicted)
     assert "wanted a classifier" in call(

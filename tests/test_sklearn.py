@@ -72,7 +72,7 @@ def test_a_seeded_fit_is_reported_as_not_private(tumours: Any) -> None:
     table, diagnosis, _, ranges = tumours
     model = PrivateClassifier(ranges=ranges, random_state=0).fit(table, diagnosis)
     assert "no private release" in str(model.report_)
-    assert "1 sites" in str(model.report_)
+    assert "1 site with" in str(model.report_)
 
 
 def test_arrow_arrays_and_tables_are_fitted_alike(tumours: Any) -> None:

@@ -37,7 +37,9 @@ def demo(
         typer.echo(f"\n{panel.sentence}\n")
 
     typer.echo("Gradient descent by gossip: every message is noisy, and everybody may read it.")
-    typer.echo(f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} runs.\n")
+    typer.echo(
+        f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} runs.\n"
+    )
     key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
     panels = run_demo(key, show)
     typer.echo(f"The privacy report at epsilon {EPSILONS[1]:g}:\n\n{panels[0].privacy[1]}\n")

@@ -71,7 +71,8 @@ def fit(
 
     records, sites = len(table), len(np.unique(owners))
     kind = "classes" if hasattr(made, "classes") else "a number (regression)"
-    typer.echo(f"{records} records at {sites} sites; {len(used)} columns predict {label}: {kind}")
+    at, of = f"{sites} site{'s' * (sites != 1)}", f"column{'s' * (len(used) != 1)}"
+    typer.echo(f"{records} records at {at}; {len(used)} {of} used to predict {label}: {kind}")
     if unused:
         typer.echo(f"not used, since they have no range: {', '.join(unused)}")
     found = evaluate(made, table[used], table[label], owners, test_size=test_size)

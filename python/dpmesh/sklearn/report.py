@@ -42,9 +42,10 @@ class FitReport:
     privacy: Report
 
     def __str__(self) -> str:
+        sites = f"{self.sites} site{'s' * (self.sites != 1)}"
         return "\n".join(
             [
-                f"{self.estimator} of {self.sites} sites with at least {self.records} records each",
+                f"{self.estimator} of {sites} with at least {self.records} records each",
                 f"algorithm   {self.algorithm}",
                 f"topology    {self.topology}",
                 f"rounds      {self.rounds}",
