@@ -27,9 +27,12 @@ class OverBudget(ValueError):  # noqa: N818
 class Planned(Protocol):
     """Anything that can plan the releases of its rounds, as every algorithm can."""
 
-    plan: Callable[..., Plan]
-    """``plan(rounds)`` returns all releases of a run, from public numbers alone; ``plan(rounds,
-    problem)`` also tells what they cost against a view."""
+    def plan(self, rounds: int) -> Plan:
+        """Return all releases of a run of `rounds` rounds, from public numbers alone.
+
+        With a second argument, the problem, a plan also tells what they cost against a view.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -216,4 +219,6 @@ class Budget:
 
     def _plan(self, algorithm: Planned, rounds: int, problem: Any) -> Plan:
         """Return a plan, with what a view needs if there is one."""
-        return algorithm.plan(rounds) if self.view is None else algorithm.plan(rounds, problem)
+        made: Any = algorithm
+        plan: Plan = made.plan(rounds) if self.view is None else made.plan(rounds, problem)
+        return plan
