@@ -87,8 +87,8 @@ def proved_epsilon(
     z, share = math.sqrt(n * share_squared) / shift, math.sqrt(share_squared)
     if share >= 4:
         return sum_of_shares_epsilon(
-            delta,
-            z,
+            delta=delta,
+            noise_multiplier=z,
             share=share,
             sites=n,
             dim=1,
@@ -96,8 +96,8 @@ def proved_epsilon(
             sampling_rate=rate,
         )
     return 2 * closure_gap(n, share) + accounting.discrete_gaussian_epsilon(
-        delta * math.exp(-closure_gap(n, share)),
-        z,
+        delta=delta * math.exp(-closure_gap(n, share)),
+        noise_multiplier=z,
         neighboring_relation="add_remove",
         sampling_rate=rate,
     )
@@ -154,7 +154,9 @@ def _(n: int, share_variance: float, shift: int, delta: float, gaussian: float) 
     p, q = shifted(skellam_mass(n * share_variance), shift)
     exact = epsilon_at(delta, q, p)
     z = math.sqrt(n * share_variance) / shift
-    assert exact < gaussian == pytest.approx(accounting.gdp_epsilon(delta=delta, mu=1 / z), rel=1e-8)
+    assert (
+        exact < gaussian == pytest.approx(accounting.gdp_epsilon(delta=delta, mu=1 / z), rel=1e-8)
+    )
     return exact
 
 
@@ -183,8 +185,8 @@ def skellam_mass(variance: float) -> Mass:
 @check(r"subsampled_dg\.renyi")
 def _(sampling_rate: float, shift: int, scale_squared: float, order: int) -> float:
     curve = accounting.rdp_poisson_gaussian(
-        sampling_rate,
-        math.sqrt(scale_squared) / shift,
+        sampling_rate=sampling_rate,
+        noise_multiplier=math.sqrt(scale_squared) / shift,
         neighboring_relation="add_remove",
         orders=[float(order)],
     )

@@ -300,8 +300,8 @@ def _by_curve(
         if sampled is PoissonSampling:
             only_add_remove(relation)
         epsilon = sum_of_shares_epsilon(
-            delta,
-            multiplier,
+            delta=delta,
+            noise_multiplier=multiplier,
             share=[SMALLEST_SHARE if s is None else s.share for s in sums],
             sites=[1 if s is None else s.sites for s in sums],
             dim=[1 if s is None else s.dim for s in sums],

@@ -224,7 +224,7 @@ class SiteState:
             return 0.0
         columns = {name: [kept[name] for kept, _ in runs] for name in runs[0][0]}
         return sum_of_shares_epsilon(
-            self.budget[1],
+            delta=self.budget[1],
             **columns,
             neighboring_relation=self._relation,
             count=[spent for _, spent in runs],

@@ -50,9 +50,9 @@ def closure_gap(sites: int, share: float) -> float:
 
 
 def sum_of_shares_epsilon(
+    *,
     delta: float,
     noise_multiplier: npt.ArrayLike,
-    *,
     share: npt.ArrayLike,
     sites: npt.ArrayLike,
     dim: npt.ArrayLike,
@@ -138,9 +138,9 @@ def sum_of_shares_epsilon(
 
 
 def sum_of_shares_noise_multiplier(
+    *,
     target_epsilon: float,
     target_delta: float,
-    *,
     share_per_multiplier: float,
     sites: int,
     dim: int,
@@ -173,8 +173,8 @@ def sum_of_shares_noise_multiplier(
     def epsilon_of(noise_multiplier: float) -> float:
         multiplier = max(noise_multiplier, least)
         return sum_of_shares_epsilon(
-            target_delta,
-            multiplier,
+            delta=target_delta,
+            noise_multiplier=multiplier,
             share=max(multiplier * share_per_multiplier, SMALLEST_SHARE),
             sites=sites,
             dim=dim,

@@ -206,8 +206,8 @@ class SecureSum:
         `accounting.shares.sum_of_shares_epsilon`.
         """
         return sum_of_shares_epsilon(
-            delta,
-            self.noise_multiplier,
+            delta=delta,
+            noise_multiplier=self.noise_multiplier,
             share=self.share,
             sites=self.sites,
             dim=self.dim,
@@ -300,8 +300,8 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
     bits = public.pop("bits", None)
     trial = SecureSum(noise_multiplier=1.0, **public)
     multiplier = sum_of_shares_noise_multiplier(
-        epsilon,
-        delta,
+        target_epsilon=epsilon,
+        target_delta=delta,
         share_per_multiplier=trial.sensitivity / sqrt(trial.honest),
         sites=trial.sites,
         dim=trial.dim,
