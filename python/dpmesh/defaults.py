@@ -115,7 +115,7 @@ def choose(
                 "a positive number such as 1e-5: Gaussian noise has no finite epsilon at delta 0"
             )
             fail("delta", wanted, delta)
-        mu = 1 / analytic_gaussian_noise_multiplier(epsilon, delta)
+        mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         path = min(path, noise * records * sqrt(nodes) * mu / (2 * clipping_norm))
 
     def algorithm(noise_multiplier: float | None) -> GradientDescent:
