@@ -5,11 +5,12 @@
     python -m benches.correlated_accuracy --data mnist --seeds 2 --epsilon 1      # set DPMESH_DATA
 
 A plain loop in numpy over the package's samplers and gradients: softmax on digits, 16 nodes on a
-4x4 torus, or on MNIST, 64 nodes on an 8x8 torus, online only; records of unit norm with a constant,
-clipping 1, delta 1e-5, replace-one, models in a ball of radius 10. The step is ``min(4, (radius / 2) / q)``, where q is the noise of a mixed point
-at unit steps, so that nothing is tuned on the test records. "released" is the accuracy of the last
-messages after 20 more mixings, "nodes" that of the nodes' own mixed points; means over seeds, and
-the standard deviation of "released".
+4x4 torus, or on MNIST, 64 nodes on an 8x8 torus, online only; records of unit norm with a
+constant, clipping 1, delta 1e-5, replace-one, models in a ball of radius 10. The step is ``min(4,
+(radius / 2) / q)``, where q is the noise of a mixed point at unit steps, so that nothing is tuned
+on the test records. "released" is the accuracy of the last messages after 20 more mixings,
+"nodes" that of the nodes' own mixed points; means over seeds, and the standard deviation of
+"released".
 """
 
 from __future__ import annotations

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 from oracle_checks import Oracle, Values, check, delta_of
-from scipy import special, stats
 from scipy.optimize import brentq, minimize_scalar
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.accounting.papers import federated
 
 
@@ -43,9 +41,13 @@ def _(oracle: Oracle) -> Values:
 def converted(oracle: Oracle, orders: tuple[float, ...], curve: Any, **options: Any) -> Values:
     inputs = oracle["inputs"]
     rdp = curve(
-        inputs["tau"], inputs["noise_multiplier"], count=inputs["T"], orders=orders, **options
+        sampling_rate=inputs["tau"],
+        noise_multiplier=inputs["noise_multiplier"],
+        count=inputs["T"],
+        orders=orders,
+        **options,
     )
-    found = accounting.rdp_epsilon(delta_of(oracle), rdp, orders=orders)
+    found = accounting.rdp_epsilon(delta=delta_of(oracle), rdp=rdp, orders=orders)
     return {"epsilon": found.epsilon, "order": found.order}
 
 
@@ -73,9 +75,9 @@ def tight(oracle: Oracle, sampling: str, noise_multiplier: float) -> float:
         "uniform": (accounting.fixed_size_gaussian_epsilon, "replace_one"),
     }[sampling]
     return epsilon(
-        delta_of(oracle),
-        inputs["tau"],
-        noise_multiplier,
+        delta=delta_of(oracle),
+        sampling_rate=inputs["tau"],
+        noise_multiplier=noise_multiplier,
         neighboring_relation=relation,
         count=inputs["T"],
         accountant="pld",
@@ -111,8 +113,8 @@ def of_theorem(oracle: Oracle, nu: float) -> float:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     found = federated.theorem_noise(
-        inputs["epsilon"],
-        delta_of(oracle),
+        target_epsilon=inputs["epsilon"],
+        target_delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
         rounds=inputs["T"],
         clipping_norm=inputs["L"],
@@ -156,16 +158,16 @@ def _(oracle: Oracle) -> Values:
     def curve(multiplier: float) -> np.ndarray:
         if uniform:
             return accounting.rdp_fixed_size_gaussian(
-                inputs["tau"],
-                multiplier,
+                sampling_rate=inputs["tau"],
+                noise_multiplier=multiplier,
                 neighboring_relation="replace_one",
                 bound="theorem_27",
                 count=inputs["T"],
                 orders=orders,
             )
         return accounting.rdp_poisson_gaussian(
-            inputs["tau"],
-            multiplier,
+            sampling_rate=inputs["tau"],
+            noise_multiplier=multiplier,
             neighboring_relation="add_remove",
             count=inputs["T"],
             orders=orders,
@@ -174,7 +176,7 @@ def _(oracle: Oracle) -> Values:
     def by_curve(multiplier: float, conversion: str) -> float:
         rdp = curve(multiplier)
         return accounting.rdp_epsilon(
-            delta_of(oracle), rdp, orders=orders, conversion=conversion
+            delta=delta_of(oracle), rdp=rdp, orders=orders, conversion=conversion
         ).epsilon
 
     found = {}
@@ -182,7 +184,7 @@ def _(oracle: Oracle) -> Values:
         guess = of_theorem(oracle, output[name])
         multiplier = accounting.calibrate_noise(
             lambda m, conversion=conversion: by_curve(m, conversion),
-            inputs["epsilon"],
+            target_epsilon=inputs["epsilon"],
             guess=guess,
         )
         found[name] = output[name] * multiplier / guess
@@ -191,9 +193,9 @@ def _(oracle: Oracle) -> Values:
         "poisson": accounting.poisson_gaussian_noise_multiplier,
     }[inputs["sampling"]]
     multiplier = noise(
-        inputs["epsilon"],
-        delta_of(oracle),
-        inputs["tau"],
+        target_epsilon=inputs["epsilon"],
+        target_delta=delta_of(oracle),
+        sampling_rate=inputs["tau"],
         neighboring_relation="replace_one" if uniform else "add_remove",
         count=inputs["T"],
     )
@@ -205,9 +207,9 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     found = accounting.poisson_gaussian_noise_multiplier(
-        inputs["epsilon"],
-        delta_of(oracle),
-        inputs["tau"],
+        target_epsilon=inputs["epsilon"],
+        target_delta=delta_of(oracle),
+        sampling_rate=inputs["tau"],
         neighboring_relation="add_remove",
         count=inputs["T"],
     )
@@ -218,57 +220,37 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     found = accounting.fixed_size_gaussian_noise_multiplier(
-        inputs["epsilon"],
-        delta_of(oracle),
-        inputs["tau"],
+        target_epsilon=inputs["epsilon"],
+        target_delta=delta_of(oracle),
+        sampling_rate=inputs["tau"],
         neighboring_relation="replace_one",
         count=inputs["T"],
     )
     return {"std_over_2L": found}
 
 
-def visible_cohort(oracle: Oracle, shift: float, h: float) -> Values:
-    """Epsilon of sums that a client shifts, published with the size s of each Poisson sample.
-
-    The likelihood ratio is ``(1 - tau) (1 + s/(N - s) g)``, with g that of the shifted noise.
-    """
+def visible_cohort(oracle: Oracle, shift: float) -> Values:
+    """Epsilon of sums that a client shifts, published with the size of each Poisson sample."""
     inputs = oracle["inputs"]
-    clients, rate, sigma = inputs["N"], inputs["tau"], inputs["noise_multiplier"] / shift
-    size = np.arange(1, clients)
-    chance = stats.binom.pmf(size, clients - 1, rate)
-    size, chance = size[chance > 1e-22], chance[chance > 1e-22]
-    a, b = 1 - rate, (1 - rate) * size / (clients - size)
-    losses = np.arange(0, math.log1p(b.max()) + (10 / sigma + 0.5 / sigma**2) + h, h)
-
-    def tails(threshold: np.ndarray, b: float, *, above: bool) -> tuple[np.ndarray, np.ndarray]:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            x = np.where(threshold > 0, 0.5 + sigma**2 * np.log(threshold / b), -np.inf)
-        sign = -1 if above else 1
-        return special.ndtr(sign * x / sigma), special.ndtr(sign * (x - 1) / sigma)
-
-    removed, added = np.zeros((2, losses.size))
-    for b_s, p in zip(b, chance, strict=True):
-        plain, shifted = tails(np.exp(losses) - a, b_s, above=True)
-        removed += p * ((a - np.exp(losses)) * plain + b_s * shifted)
-        plain, shifted = tails(np.exp(-losses) - a, b_s, above=False)
-        added += p * ((1 - np.exp(losses) * a) * plain - np.exp(losses) * b_s * shifted)
-    masses = [_loss._masses(profile, h) for profile in (removed, added)]
-    found = []
-    for pair in (masses, masses[::-1]):
-        composed = _loss.composed([_loss._joined(*pair, h)], [inputs["T"]])
-        found.append(_loss.epsilon_at(delta_of(oracle), composed, h))
-    return {"epsilon": max(found)}
+    found = accounting.published_size_gaussian_epsilon(
+        delta=delta_of(oracle),
+        sampling_rate=inputs["tau"],
+        noise_multiplier=inputs["noise_multiplier"] * 2 / shift,
+        population=inputs["N"],
+        count=inputs["T"],
+    )
+    return {"epsilon": found}
 
 
 @check(r"federated\.poisson\.divided_by_random_S")
 def _(oracle: Oracle) -> Values:
     # the others at -L u: a client that takes part moves the mean as 2 L u moves the sum
-    return visible_cohort(oracle, shift=2.0, h=5e-4)
+    return visible_cohort(oracle, shift=2.0)
 
 
 @check(r"federated\.poisson\.S_revealed_fixed_denominator")
 def _(oracle: Oracle) -> Values:
-    return visible_cohort(oracle, shift=1.0, h=2e-4)
+    return visible_cohort(oracle, shift=1.0)
 
 
 @check(r"federated\.lemma3\.repaired_threshold")

@@ -38,12 +38,12 @@ def close_below(epsilon: float, target: float) -> bool:
 @given(EPSILONS, DELTAS, st.floats(1e-3, 1e3))
 def test_any_accountant_is_calibrated(target: float, delta: float, guess: float) -> None:
     noise = accounting.calibrate_noise(
-        lambda s: accounting.gdp_epsilon(delta, 1 / s), target, guess=guess
+        lambda s: accounting.gdp_epsilon(delta=delta, mu=1 / s), target_epsilon=target, guess=guess
     )
-    exact = accounting.analytic_gaussian_noise_multiplier(target, delta)
+    exact = accounting.analytic_gaussian_noise_multiplier(target_epsilon=target, target_delta=delta)
     assert noise >= exact * (1 - 1e-12)
     # where delta alone covers the release, epsilon jumps to 0 at a finite noise
-    spent = accounting.gdp_epsilon(delta, 1 / noise)
+    spent = accounting.gdp_epsilon(delta=delta, mu=1 / noise)
     assert spent <= target
     assert spent >= target * (1 - 1e-6) - 1e-6 or noise == pytest.approx(exact, rel=1e-9)
 
@@ -53,17 +53,46 @@ def test_what_no_order_attains_is_named(kind: str) -> None:
     """At a delta of 1e-300 the largest order proves 5e-6 and no less."""
     noise_multiplier, _, relation = SAMPLED[kind]
     with pytest.raises(ValueError, match="target_epsilon: wanted an epsilon that noise attains"):
-        noise_multiplier(1e-7, 1e-300, 0.5, neighboring_relation=relation)
+        noise_multiplier(
+            target_epsilon=1e-7,
+            target_delta=1e-300,
+            sampling_rate=0.5,
+            neighboring_relation=relation,
+        )
     with pytest.raises(ValueError, match=r"target_epsilon: wanted less than .*, got 1e\+300"):
-        noise_multiplier(1e300, 1e-5, 0.5, neighboring_relation=relation)
+        noise_multiplier(
+            target_epsilon=1e300,
+            target_delta=1e-5,
+            sampling_rate=0.5,
+            neighboring_relation=relation,
+        )
 
 
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_next_to_no_sample_costs_next_to_nothing(kind: str) -> None:
     noise_multiplier, epsilon, relation = SAMPLED[kind]
-    assert 0 <= epsilon(1e-5, 1e-300, 1.0, neighboring_relation=relation) < 1e-9
-    noise = noise_multiplier(50.0, 1e-300, 1e-300, neighboring_relation=relation)
-    assert epsilon(1e-300, 1e-300, noise, neighboring_relation=relation) <= 50
+    assert (
+        0
+        <= epsilon(
+            delta=1e-5, sampling_rate=1e-300, noise_multiplier=1.0, neighboring_relation=relation
+        )
+        < 1e-9
+    )
+    noise = noise_multiplier(
+        target_epsilon=50.0,
+        target_delta=1e-300,
+        sampling_rate=1e-300,
+        neighboring_relation=relation,
+    )
+    assert (
+        epsilon(
+            delta=1e-300,
+            sampling_rate=1e-300,
+            noise_multiplier=noise,
+            neighboring_relation=relation,
+        )
+        <= 50
+    )
 
 
 @pytest.mark.parametrize("guess", [0.02, 1.0, 1.6, 50.0])
@@ -73,10 +102,15 @@ def test_few_costs_are_asked_for_and_none_twice(guess: float) -> None:
     def cost(noise: float) -> float:
         asked.append(noise)
         return accounting.poisson_gaussian_epsilon(
-            1e-5, 0.05, noise, neighboring_relation="add_remove", count=200, accountant="rdp"
+            delta=1e-5,
+            sampling_rate=0.05,
+            noise_multiplier=noise,
+            neighboring_relation="add_remove",
+            count=200,
+            accountant="rdp",
         )
 
-    noise = accounting.calibrate_noise(cost, 2.0, guess=guess)
+    noise = accounting.calibrate_noise(cost, target_epsilon=2.0, guess=guess)
     assert close_below(cost(noise), 2.0)
     asked.pop()
     assert len(set(asked)) == len(asked)
@@ -101,7 +135,7 @@ def test_steep_and_broken_costs_are_calibrated(
         smooth = math.exp(power) if power < 700 else math.inf
         return smooth + sum(height for place, height in jumps if noise < place)
 
-    noise = accounting.calibrate_noise(cost, target, guess=guess)
+    noise = accounting.calibrate_noise(cost, target_epsilon=target, guess=guess)
     assert cost(noise) <= target
     assert close_below(cost(noise), target) or cost(noise * (1 - 1e-12)) > target
     assert asked < 500
@@ -125,12 +159,26 @@ def test_rounds_that_differ_are_calibrated(
     rate, relative = map(np.array, zip(*rounds, strict=True))
     count = data.draw(st.integers(1, 10**6))
     options = {"neighboring_relation": relation, "count": count, "accountant": "rdp"}
-    factor = noise_multiplier(target, delta, rate, relative_noise=relative, **options)
-    spent = epsilon(delta, rate, factor * relative, **options)
+    factor = noise_multiplier(
+        target_epsilon=target,
+        target_delta=delta,
+        sampling_rate=rate,
+        relative_noise=relative,
+        **options,
+    )
+    spent = epsilon(delta=delta, sampling_rate=rate, noise_multiplier=factor * relative, **options)
     assert spent <= target
     if not close_below(spent, target):
         # only where delta alone covers rounds with this noise, and no longer with a little less
-        assert epsilon(delta, rate, factor * (1 - 1e-6) * relative, **options) > target
+        assert (
+            epsilon(
+                delta=delta,
+                sampling_rate=rate,
+                noise_multiplier=factor * (1 - 1e-6) * relative,
+                **options,
+            )
+            > target
+        )
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
@@ -141,31 +189,39 @@ def test_loss_distributions_are_calibrated(
 ) -> None:
     noise_multiplier, epsilon, relation = SAMPLED[sampling]
     options = {"neighboring_relation": relation, "count": count}
-    noise = noise_multiplier(target, 1e-6, rate, **options)
-    assert close_below(epsilon(1e-6, rate, noise, **options), target)
-    assert noise <= noise_multiplier(target, 1e-6, rate, **options, accountant="rdp")
+    noise = noise_multiplier(
+        target_epsilon=target, target_delta=1e-6, sampling_rate=rate, **options
+    )
+    assert close_below(
+        epsilon(delta=1e-6, sampling_rate=rate, noise_multiplier=noise, **options), target
+    )
+    assert noise <= noise_multiplier(
+        target_epsilon=target, target_delta=1e-6, sampling_rate=rate, **options, accountant="rdp"
+    )
 
 
 @given(EPSILONS, DELTAS, st.floats(1, 1e4))
 def test_affordable_rounds_are_the_most(target: float, delta: float, noise: float) -> None:
     def epsilon(rounds: int) -> float:
-        return accounting.gdp_epsilon(delta, accounting.gdp_mu(noise, count=rounds))
+        return accounting.gdp_epsilon(delta=delta, mu=accounting.gdp_mu(noise, count=rounds))
 
-    rounds = accounting.affordable_rounds(epsilon, target)
+    rounds = accounting.affordable_rounds(epsilon, target_epsilon=target)
     assert rounds == 0 or epsilon(rounds) <= target
     assert epsilon(rounds + 1) > target
 
 
 def test_rounds_that_are_all_affordable_are_soon_known() -> None:
     asked: list[int] = []
-    assert accounting.affordable_rounds(lambda n: asked.append(n) or 0.0, 1.0, at_most=100_000)
+    assert accounting.affordable_rounds(
+        lambda n: asked.append(n) or 0.0, target_epsilon=1.0, at_most=100_000
+    )
     assert sum(asked) < 3 * 100_000  # the cost of n rounds takes time that grows with n
 
 
 def test_affordable_rounds_know_their_limit() -> None:
-    assert accounting.affordable_rounds(lambda _: 0.0, 1.0, at_most=37) == 37
-    assert accounting.affordable_rounds(lambda n: float(n), 36.5, at_most=37) == 36
-    assert accounting.affordable_rounds(lambda _: 2.0, 1.0) == 0
+    assert accounting.affordable_rounds(lambda _: 0.0, target_epsilon=1.0, at_most=37) == 37
+    assert accounting.affordable_rounds(lambda n: float(n), target_epsilon=36.5, at_most=37) == 36
+    assert accounting.affordable_rounds(lambda _: 2.0, target_epsilon=1.0) == 0
 
 
 def test_examples_of_the_docstrings() -> None:
@@ -175,53 +231,61 @@ def test_examples_of_the_docstrings() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: accounting.calibrate_noise(lambda s: 1 / s, 0), "target_epsilon: wanted a finite"),
-        (lambda: accounting.calibrate_noise(lambda s: 1 / s, 1, guess=0), "guess: wanted a finite"),
         (
-            lambda: accounting.calibrate_noise(lambda _: 2.0, 1.0),
+            lambda: accounting.calibrate_noise(lambda s: 1 / s, target_epsilon=0),
+            "target_epsilon: wanted a finite",
+        ),
+        (
+            lambda: accounting.calibrate_noise(lambda s: 1 / s, target_epsilon=1, guess=0),
+            "guess: wanted a finite",
+        ),
+        (
+            lambda: accounting.calibrate_noise(lambda _: 2.0, target_epsilon=1.0),
             r"target_epsilon: wanted at least 2.0, which it costs at any noise .*, got 1.0",
         ),
         (
-            lambda: accounting.calibrate_noise(lambda s: 2.0 + 1 / s, 1.0),
+            lambda: accounting.calibrate_noise(lambda s: 2.0 + 1 / s, target_epsilon=1.0),
             r"target_epsilon: wanted an epsilon that noise attains, such as 2\.0.*, got 1.0",
         ),
         (
-            lambda: accounting.calibrate_noise(lambda _: 0.5, 1.0),
+            lambda: accounting.calibrate_noise(lambda _: 0.5, target_epsilon=1.0),
             "target_epsilon: wanted less than 0.5, which it costs however little .*, got 1.0",
         ),
         (
             lambda: accounting.poisson_gaussian_noise_multiplier(
-                1, 0, 0.1, neighboring_relation="add_remove"
+                target_epsilon=1,
+                target_delta=0,
+                sampling_rate=0.1,
+                neighboring_relation="add_remove",
             ),
             r"target_delta: wanted a number in \(0, 1\), got 0",
         ),
         (
-            lambda: accounting.poisson_gaussian_noise_multiplier(
-                1, 0.1, 0.1, neighboring_relation="replace_one"
-            ),
-            "neighboring_relation: wanted 'add_remove'",
-        ),
-        (
             lambda: accounting.fixed_size_gaussian_noise_multiplier(
-                1, 0.1, 0.1, neighboring_relation="replace_one", relative_noise=[1, 0]
+                target_epsilon=1,
+                target_delta=0.1,
+                sampling_rate=0.1,
+                neighboring_relation="replace_one",
+                relative_noise=[1, 0],
             ),
             "noise_multiplier: wanted finite numbers greater than 0, got 0",
         ),
         (
             lambda: accounting.fixed_size_gaussian_noise_multiplier(
-                1, 0.1, 0.1, neighboring_relation="replace_one", count=0
+                target_epsilon=1,
+                target_delta=0.1,
+                sampling_rate=0.1,
+                neighboring_relation="replace_one",
+                count=0,
             ),
             "count: wanted at least 1 round",
         ),
         (
-            lambda: accounting.fixed_size_gaussian_noise_multiplier(
-                1, 1e-11, 0.1, neighboring_relation="replace_one", accountant="pld"
-            ),
-            "delta: wanted at least 1e-10 for accountant 'pld'",
+            lambda: accounting.affordable_rounds(float, target_epsilon=-1.0),
+            "target_epsilon: wanted a finite",
         ),
-        (lambda: accounting.affordable_rounds(float, -1.0), "target_epsilon: wanted a finite"),
         (
-            lambda: accounting.affordable_rounds(float, 1.0, at_most=0),
+            lambda: accounting.affordable_rounds(float, target_epsilon=1.0, at_most=0),
             "at_most: wanted an integer of at least 1, got 0",
         ),
     ],

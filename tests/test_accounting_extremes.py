@@ -22,7 +22,8 @@ from dpmesh.privacy import (
     Sensitivity,
     accounting,
 )
-from dpmesh.privacy.accounting import _loss
+from dpmesh.privacy.accounting import _compose, _loss
+from dpmesh.privacy.accounting._merge import Mixtures
 
 RAREST = PoissonSampling(5e-324)
 EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)
@@ -49,12 +50,15 @@ def test_noise_is_found_at_every_corner(sampling: str, epsilon: float, delta: fl
     epsilon_of, noise_for, relation = SAMPLED[sampling]
     for rate, count in product(RATES, COUNTS):
         rounds = {"neighboring_relation": relation, "count": count, "accountant": "rdp"}
-        noise = noise_for(epsilon, delta, rate, **rounds)
-        spent = epsilon_of(delta, rate, noise, **rounds)
+        noise = noise_for(target_epsilon=epsilon, target_delta=delta, sampling_rate=rate, **rounds)
+        spent = epsilon_of(delta=delta, sampling_rate=rate, noise_multiplier=noise, **rounds)
         assert 0 <= spent <= epsilon
         # the budget is used up, unless epsilon falls to 0 where delta alone covers the rounds
         assert spent >= epsilon - 1e-6 * min(1, epsilon) or (
-            epsilon_of(delta, rate, noise * (1 - 1e-6), **rounds) > epsilon
+            epsilon_of(
+                delta=delta, sampling_rate=rate, noise_multiplier=noise * (1 - 1e-6), **rounds
+            )
+            > epsilon
         )
 
 
@@ -66,7 +70,14 @@ def test_the_best_accountant_is_monotone(sampling: str, data: st.DataObject) -> 
     count, multiplier = data.draw(st.integers(1, 10**6)), data.draw(MULTIPLIERS)
 
     def epsilon(q: float, s: float, d: float, n: int) -> float:
-        return epsilon_of(d, q, s, neighboring_relation=relation, count=n, accountant="rdp")
+        return epsilon_of(
+            delta=d,
+            sampling_rate=q,
+            noise_multiplier=s,
+            neighboring_relation=relation,
+            count=n,
+            accountant="rdp",
+        )
 
     here = epsilon(rate, multiplier, delta, count)
     slack = 1e-9 * here + 1e-300
@@ -87,8 +98,12 @@ def test_few_orders_find_the_best_of_all(
     ):
         epsilon_of, _, relation = SAMPLED[sampling]
         rounds = {"neighboring_relation": relation, "count": count}
-        found = epsilon_of(delta, rate, multiplier, accountant="rdp", **rounds)
-        everywhere = accounting.rdp_epsilon(delta, curve(rate, multiplier, **rounds)).epsilon
+        found = epsilon_of(
+            delta=delta, sampling_rate=rate, noise_multiplier=multiplier, accountant="rdp", **rounds
+        )
+        everywhere = accounting.rdp_epsilon(
+            delta=delta, rdp=curve(sampling_rate=rate, noise_multiplier=multiplier, **rounds)
+        ).epsilon
         assert found == pytest.approx(everywhere, rel=1e-12, abs=1e-300)
 
 
@@ -98,12 +113,16 @@ def test_laplace_and_discrete_noise_are_monotone(
 ) -> None:
     def discrete(d: float, s: float, count: int) -> float:
         return accounting.discrete_gaussian_epsilon(
-            d, s, neighboring_relation="add_remove", sampling_rate=0.01, count=count
+            delta=d,
+            noise_multiplier=s,
+            neighboring_relation="add_remove",
+            sampling_rate=0.01,
+            count=count,
         )
 
     def laplace(d: float, s: float, count: int) -> float:
         curve = accounting.rdp_laplace(s, count=count)
-        return accounting.rdp_epsilon(d, curve).epsilon
+        return accounting.rdp_epsilon(delta=d, rdp=curve).epsilon
 
     for epsilon in (discrete, laplace):
         here = epsilon(delta, multiplier, count)
@@ -118,9 +137,11 @@ def test_curves_keep_every_order_and_never_fall_with_it() -> None:
     orders = np.array(accounting.DEFAULT_ORDERS)
     for rate, multiplier in product(RATES, (0.05, 1.0, 1e4)):
         for curve in (
-            accounting.rdp_poisson_gaussian(rate, multiplier, neighboring_relation="add_remove"),
+            accounting.rdp_poisson_gaussian(
+                sampling_rate=rate, noise_multiplier=multiplier, neighboring_relation="add_remove"
+            ),
             accounting.rdp_fixed_size_gaussian(
-                rate, multiplier, neighboring_relation="replace_one"
+                sampling_rate=rate, noise_multiplier=multiplier, neighboring_relation="replace_one"
             ),
             accounting.rdp_gaussian(multiplier),
             accounting.rdp_laplace(multiplier),
@@ -133,11 +154,11 @@ def test_curves_keep_every_order_and_never_fall_with_it() -> None:
 @pytest.mark.parametrize("multiplier", [8.0, 50.0])
 @pytest.mark.parametrize("delta", [2e-10, 1e-9, 1e-5])
 def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: float) -> None:
-    exact = accounting.gdp_epsilon(delta, accounting.gdp_mu(multiplier, count=100_000))
+    exact = accounting.gdp_epsilon(delta=delta, mu=accounting.gdp_mu(multiplier, count=100_000))
     numeric = accounting.poisson_gaussian_epsilon(
-        delta,
-        1.0,
-        multiplier,
+        delta=delta,
+        sampling_rate=1.0,
+        noise_multiplier=multiplier,
         neighboring_relation="add_remove",
         count=100_000,
         accountant="pld",
@@ -147,9 +168,14 @@ def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: flo
 
 def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
     loss = _loss.Loss(0, np.array([1 - 1e-5]), infinite=1e-5)
-    assert _loss.epsilon_at(0.9e-5, loss, 1e-4) == math.inf
-    assert _loss.epsilon_at(1.1e-5, loss, 1e-4) == 0
-    assert _loss.composed([loss], [3]).infinite == pytest.approx(1 - (1 - 1e-5) ** 3)
+    kinds = np.zeros((1, 1), dtype=np.int64)
+
+    def epsilon(delta: float, times: float) -> float:
+        mixtures = Mixtures(nodes=kinds, weights=np.ones((1, 1)), times=np.array([times]))
+        return _compose._epsilon([loss], mixtures, delta, 1e-4)
+
+    assert epsilon(0.9e-5, 1) == epsilon(2.9e-5, 3) == math.inf
+    assert epsilon(1.1e-5, 1) == epsilon(3.1e-5, 3) == 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
@@ -157,7 +183,7 @@ def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
 def test_no_round_costs_nothing(sampling: str, accountant: str) -> None:
     epsilon_of, _, relation = SAMPLED[sampling]
     rounds = {"neighboring_relation": relation, "count": [0, 0], "accountant": accountant}
-    assert epsilon_of(1e-5, 0.1, [1.0, 2.0], **rounds) == 0
+    assert epsilon_of(delta=1e-5, sampling_rate=0.1, noise_multiplier=[1.0, 2.0], **rounds) == 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
@@ -168,8 +194,14 @@ def test_with_next_to_no_noise_the_best_accountant_is_right(
     """Samples of everything are Gaussian releases, of which the truth is known."""
     epsilon_of, _, relation = SAMPLED[sampling]
     for count, delta in product((1, 2, 100), (1e-10, 1e-5, 0.999)):
-        found = epsilon_of(delta, 1.0, multiplier, neighboring_relation=relation, count=count)
-        truth = accounting.gdp_epsilon(delta, accounting.gdp_mu(multiplier, count=count))
+        found = epsilon_of(
+            delta=delta,
+            sampling_rate=1.0,
+            noise_multiplier=multiplier,
+            neighboring_relation=relation,
+            count=count,
+        )
+        truth = accounting.gdp_epsilon(delta=delta, mu=accounting.gdp_mu(multiplier, count=count))
         assert truth <= found <= 1.2 * truth
 
 
@@ -179,7 +211,12 @@ def test_a_rate_without_an_inverse_is_named(mechanism: type[Mechanism]) -> None:
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
         Plan((rare, rare), "add_remove", "record").cost(1e-5)
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
-        accounting.poisson_gaussian_epsilon(1e-5, 5e-324, 1.0, neighboring_relation="add_remove")
+        accounting.poisson_gaussian_epsilon(
+            delta=1e-5,
+            sampling_rate=5e-324,
+            noise_multiplier=1.0,
+            neighboring_relation="add_remove",
+        )
 
 
 @pytest.mark.parametrize(

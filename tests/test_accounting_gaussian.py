@@ -31,41 +31,43 @@ def exact_delta(epsilon: float, mu: float) -> float:
 def test_delta_equals_high_precision(epsilon: float, mu: float) -> None:
     # Rounding epsilon / mu moves ln(delta) by its square in units of the last place.
     tolerance = 1e-13 + 4e-16 * (epsilon / mu + mu) ** 2
-    assert accounting.gdp_delta(epsilon, mu) == pytest.approx(
+    assert accounting.gdp_delta(epsilon=epsilon, mu=mu) == pytest.approx(
         exact_delta(epsilon, mu), rel=tolerance, abs=1e-300
     )
 
 
 @given(DELTAS, MUS)
 def test_epsilon_inverts_delta(delta: float, mu: float) -> None:
-    epsilon = accounting.gdp_epsilon(delta, mu)
+    epsilon = accounting.gdp_epsilon(delta=delta, mu=mu)
     if epsilon == 0:
         assert math.erf(mu / math.sqrt(8)) <= delta * (1 + 1e-12)
     else:
-        assert accounting.gdp_delta(epsilon, mu) == pytest.approx(delta, rel=1e-9)
+        assert accounting.gdp_delta(epsilon=epsilon, mu=mu) == pytest.approx(delta, rel=1e-9)
 
 
 @given(EPSILONS, DELTAS)
 def test_calibrated_noise_never_overshoots(epsilon: float, delta: float) -> None:
-    sigma = accounting.analytic_gaussian_noise_multiplier(epsilon, delta)
-    assert accounting.gdp_epsilon(delta, 1 / sigma) <= epsilon
-    assert accounting.gdp_epsilon(delta, 1 / (sigma * (1 - 1e-6))) > epsilon
+    sigma = accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=epsilon, target_delta=delta
+    )
+    assert accounting.gdp_epsilon(delta=delta, mu=1 / sigma) <= epsilon
+    assert accounting.gdp_epsilon(delta=delta, mu=1 / (sigma * (1 - 1e-6))) > epsilon
 
 
 @given(DELTAS, MUS, st.floats(1e-6, 1))
 def test_epsilon_is_monotone(delta: float, mu: float, step: float) -> None:
-    epsilon = accounting.gdp_epsilon(delta, mu)
-    assert accounting.gdp_epsilon(delta, mu * (1 + step)) >= epsilon * (1 - 1e-12)
-    assert accounting.gdp_epsilon(delta * (1 - step / 2), mu) >= epsilon * (1 - 1e-12)
+    epsilon = accounting.gdp_epsilon(delta=delta, mu=mu)
+    assert accounting.gdp_epsilon(delta=delta, mu=mu * (1 + step)) >= epsilon * (1 - 1e-12)
+    assert accounting.gdp_epsilon(delta=delta * (1 - step / 2), mu=mu) >= epsilon * (1 - 1e-12)
 
 
 def test_arrays_are_taken_element_by_element() -> None:
     mu = np.array([[0.0, 0.5], [1.0, 2.0]])
-    epsilons = accounting.gdp_epsilon(1e-5, mu)
-    deltas = accounting.gdp_delta(1.0, mu)
+    epsilons = accounting.gdp_epsilon(delta=1e-5, mu=mu)
+    deltas = accounting.gdp_delta(epsilon=1.0, mu=mu)
     for index in np.ndindex(mu.shape):
-        assert epsilons[index] == accounting.gdp_epsilon(1e-5, float(mu[index]))
-        assert deltas[index] == accounting.gdp_delta(1.0, float(mu[index]))
+        assert epsilons[index] == accounting.gdp_epsilon(delta=1e-5, mu=float(mu[index]))
+        assert deltas[index] == accounting.gdp_delta(epsilon=1.0, mu=float(mu[index]))
     assert epsilons[0, 0] == deltas[0, 0] == 0
 
 
@@ -78,54 +80,77 @@ def test_composition_adds_squares() -> None:
 @pytest.mark.parametrize("multiplier", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("count", [1, 10**6])
 def test_extreme_compositions_stay_finite(multiplier: float, count: int) -> None:
-    epsilon = accounting.gdp_epsilon(1e-15, accounting.gdp_mu(multiplier, count=count))
+    epsilon = accounting.gdp_epsilon(delta=1e-15, mu=accounting.gdp_mu(multiplier, count=count))
     assert 0 < epsilon < math.inf
 
 
 def test_pure_laplace_adds() -> None:
-    assert accounting.laplace_epsilon(0, 2.0, count=10) == 5
-    assert accounting.laplace_epsilon(0, [1.0, 4.0]) == 1.25
-    assert accounting.laplace_epsilon(1e-5, 1.0, count=0) == 0
+    assert accounting.laplace_epsilon(delta=0, noise_multiplier=2.0, count=10) == 5
+    assert accounting.laplace_epsilon(delta=0, noise_multiplier=[1.0, 4.0]) == 1.25
+    assert accounting.laplace_epsilon(delta=1e-5, noise_multiplier=1.0, count=0) == 0
 
 
 @given(st.floats(0.05, 20), DELTAS)
 def test_one_laplace_release_has_its_closed_form(multiplier: float, delta: float) -> None:
     # delta(epsilon) = 1 - exp((epsilon - 1/multiplier) / 2)
     exact = max(0.0, 1 / multiplier + 2 * math.log1p(-delta))
-    epsilon = accounting.laplace_epsilon(delta, multiplier)
+    epsilon = accounting.laplace_epsilon(delta=delta, noise_multiplier=multiplier)
     assert exact - 1e-9 <= epsilon <= exact + 1e-4
 
 
 def test_many_small_laplace_releases_are_nearly_gaussian() -> None:
     # Each loss has standard deviation 1/multiplier to first order, as that of a Gaussian release.
-    epsilon = accounting.laplace_epsilon(1e-5, 1e3, count=10**4)
-    assert epsilon == pytest.approx(accounting.gdp_epsilon(1e-5, 0.1), rel=3e-3)
-    assert epsilon < accounting.laplace_epsilon(0, 1e3, count=10**4) / 10
+    epsilon = accounting.laplace_epsilon(delta=1e-5, noise_multiplier=1e3, count=10**4)
+    assert epsilon == pytest.approx(accounting.gdp_epsilon(delta=1e-5, mu=0.1), rel=3e-3)
+    assert epsilon < accounting.laplace_epsilon(delta=0, noise_multiplier=1e3, count=10**4) / 10
 
 
 def test_below_the_rounding_of_loss_distributions_the_curve_is_taken() -> None:
-    at_the_limit = accounting.laplace_epsilon(1e-10, 100.0, count=500)
-    assert at_the_limit < accounting.laplace_epsilon(9e-11, 100.0, count=500) < 5
-    assert accounting.laplace_epsilon(1e-300, 100.0, count=500) == 5
+    at_the_limit = accounting.laplace_epsilon(delta=1e-10, noise_multiplier=100.0, count=500)
+    assert (
+        at_the_limit
+        < accounting.laplace_epsilon(delta=9e-11, noise_multiplier=100.0, count=500)
+        < 5
+    )
+    assert accounting.laplace_epsilon(delta=1e-300, noise_multiplier=100.0, count=500) == 5
 
 
 def test_different_laplace_releases_compose() -> None:
-    same = accounting.laplace_epsilon(1e-6, 4.0, count=30)
-    assert accounting.laplace_epsilon(1e-6, [4.0, 4.0], count=[10, 20]) == pytest.approx(same)
-    assert accounting.laplace_epsilon(1e-6, [4.0, 40.0], count=[30, 30]) > same
+    same = accounting.laplace_epsilon(delta=1e-6, noise_multiplier=4.0, count=30)
+    assert accounting.laplace_epsilon(
+        delta=1e-6, noise_multiplier=[4.0, 4.0], count=[10, 20]
+    ) == pytest.approx(same)
+    assert (
+        accounting.laplace_epsilon(delta=1e-6, noise_multiplier=[4.0, 40.0], count=[30, 30]) > same
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: accounting.gdp_epsilon(0, 1.0), r"delta: wanted a number in \(0, 1\), got 0"),
-        (lambda: accounting.gdp_epsilon(1, 1.0), r"delta: wanted a number in \(0, 1\), got 1"),
-        (lambda: accounting.gdp_epsilon(math.nan, 1.0), "delta: wanted a finite number"),
-        (lambda: accounting.gdp_epsilon(1e-5, -1.0), "mu: wanted finite numbers of at least 0"),
-        (lambda: accounting.gdp_epsilon(1e-5, math.nan), "mu: wanted finite numbers"),
-        (lambda: accounting.gdp_epsilon(1e-5, "a"), "mu: wanted .*, got dtype <U1"),
-        (lambda: accounting.gdp_delta(0, 1.0), "epsilon: wanted a finite number greater than 0"),
-        (lambda: accounting.gdp_delta(1.0, math.inf), "mu: wanted finite numbers .*, got inf"),
+        (
+            lambda: accounting.gdp_epsilon(delta=0, mu=1.0),
+            r"delta: wanted a number in \(0, 1\), got 0",
+        ),
+        (
+            lambda: accounting.gdp_epsilon(delta=1, mu=1.0),
+            r"delta: wanted a number in \(0, 1\), got 1",
+        ),
+        (lambda: accounting.gdp_epsilon(delta=math.nan, mu=1.0), "delta: wanted a finite number"),
+        (
+            lambda: accounting.gdp_epsilon(delta=1e-5, mu=-1.0),
+            "mu: wanted finite numbers of at least 0",
+        ),
+        (lambda: accounting.gdp_epsilon(delta=1e-5, mu=math.nan), "mu: wanted finite numbers"),
+        (lambda: accounting.gdp_epsilon(delta=1e-5, mu="a"), "mu: wanted .*, got dtype <U1"),
+        (
+            lambda: accounting.gdp_delta(epsilon=0, mu=1.0),
+            "epsilon: wanted a finite number greater than 0",
+        ),
+        (
+            lambda: accounting.gdp_delta(epsilon=1.0, mu=math.inf),
+            "mu: wanted finite numbers .*, got inf",
+        ),
         (lambda: accounting.gdp_mu(0), "noise_multiplier: wanted finite numbers greater than 0"),
         (lambda: accounting.gdp_mu([]), "noise_multiplier: wanted a number or one for each round"),
         (lambda: accounting.gdp_mu([[1.0]]), "noise_multiplier: wanted .*, got shape"),
@@ -136,15 +161,23 @@ def test_different_laplace_releases_compose() -> None:
             "count: wanted one number for each round, as noise_multiplier has 3, got 2",
         ),
         (
-            lambda: accounting.analytic_gaussian_noise_multiplier(0, 0.1),
+            lambda: accounting.analytic_gaussian_noise_multiplier(
+                target_epsilon=0, target_delta=0.1
+            ),
             "epsilon: wanted a finite number greater than 0, got 0",
         ),
         (
-            lambda: accounting.analytic_gaussian_noise_multiplier(1, 0),
+            lambda: accounting.analytic_gaussian_noise_multiplier(target_epsilon=1, target_delta=0),
             r"delta: wanted a number in \(0, 1\), got 0",
         ),
-        (lambda: accounting.laplace_epsilon(1, 1), r"delta: wanted a number in \[0, 1\), got 1"),
-        (lambda: accounting.laplace_epsilon(0, 0), "noise_multiplier: wanted .* greater than 0"),
+        (
+            lambda: accounting.laplace_epsilon(delta=1, noise_multiplier=1),
+            r"delta: wanted a number in \[0, 1\), got 1",
+        ),
+        (
+            lambda: accounting.laplace_epsilon(delta=0, noise_multiplier=0),
+            "noise_multiplier: wanted .* greater than 0",
+        ),
     ],
 )
 def test_bad_input_is_named(call: object, message: str) -> None:

@@ -52,7 +52,7 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     q, sigma, alpha = oracle["inputs"].values()
     curve = accounting.rdp_poisson_gaussian(
-        q, sigma, neighboring_relation="add_remove", orders=alpha
+        sampling_rate=q, noise_multiplier=sigma, neighboring_relation="add_remove", orders=alpha
     )
     return {"rdp": curve[0]}
 
@@ -63,7 +63,11 @@ def _(oracle: Oracle) -> Values:
     bounds = {"t27": "theorem_27", "t9": "theorem_9", "symmetrised_pair": "dominating_pair"}
     return {
         name: accounting.rdp_fixed_size_gaussian(
-            q, sigma, neighboring_relation="replace_one", bound=bound, orders=alpha
+            sampling_rate=q,
+            noise_multiplier=sigma,
+            neighboring_relation="replace_one",
+            bound=bound,
+            orders=alpha,
         )[0]
         for name, bound in bounds.items()
     }
@@ -74,26 +78,30 @@ def _(oracle: Oracle) -> Values:
 
 @check(r"analytic_gauss\.eps")
 def _(oracle: Oracle) -> Values:
-    return {"epsilon": accounting.gdp_epsilon(1e-5, 1 / oracle["inputs"]["sigma_over_sens"])}
+    return {
+        "epsilon": accounting.gdp_epsilon(delta=1e-5, mu=1 / oracle["inputs"]["sigma_over_sens"])
+    }
 
 
 @check(r"analytic_gauss\.sigma")
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
-    found = accounting.analytic_gaussian_noise_multiplier(inputs["eps"], inputs["delta"])
+    found = accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=inputs["eps"], target_delta=inputs["delta"]
+    )
     return {"sigma_over_sens": found}
 
 
 @check(r"without_replacement\.true_delta_of_paper_sigma")
 def _(oracle: Oracle) -> Values:
     multiplier = without_replacement.classical_noise_multiplier(delta_of(oracle))
-    return {"delta_true": accounting.gdp_delta(1.0, 1 / multiplier)}
+    return {"delta_true": accounting.gdp_delta(epsilon=1.0, mu=1 / multiplier)}
 
 
 @check(r"without_replacement\.true_eps_of_paper_sigma")
 def _(oracle: Oracle) -> Values:
     multiplier = without_replacement.classical_noise_multiplier(delta_of(oracle))
-    return {"epsilon": accounting.gdp_epsilon(delta_of(oracle), 1 / multiplier)}
+    return {"epsilon": accounting.gdp_epsilon(delta=delta_of(oracle), mu=1 / multiplier)}
 
 
 @check(r"without_replacement\.classical_valid_until")
@@ -105,10 +113,14 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     models, delta = oracle["inputs"]["k"], delta_of(oracle)
     multiplier = without_replacement.classical_noise_multiplier(delta)
-    found = {"epsilon": accounting.gdp_epsilon(delta, accounting.gdp_mu(multiplier, count=models))}
+    found = {
+        "epsilon": accounting.gdp_epsilon(
+            delta=delta, mu=accounting.gdp_mu(multiplier, count=models)
+        )
+    }
     if "c" in oracle["output"]:
         return {**found, "c": multiplier}
-    single = accounting.analytic_gaussian_noise_multiplier(1.0, delta)
+    single = accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
     return {**found, "sigma_over_sens_for_total_eps1": math.sqrt(models) * single}
 
 
@@ -117,7 +129,7 @@ def _(oracle: Oracle) -> Values:
     exploration = oracle["inputs"]["p_explore"]
     return {
         "eps_decision": without_replacement.decision_epsilon(exploration),
-        "delta_at_eps1": without_replacement.decision_delta(1.0, exploration),
+        "delta_at_eps1": without_replacement.decision_delta(epsilon=1.0, exploration=exploration),
     }
 
 
@@ -167,7 +179,7 @@ def _(oracle: Oracle) -> Values:
         "claimed_bound": bound,
         "half_distance": half,
         "ratio": half / bound,
-        "epsilon_true_if_claim_eps1": accounting.gdp_epsilon(delta, mu),
+        "epsilon_true_if_claim_eps1": accounting.gdp_epsilon(delta=delta, mu=mu),
     }
 
 
@@ -243,7 +255,9 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     coordinate = inputs["n"] / inputs["eps_pure"]
-    found = accounting.laplace_epsilon(inputs["delta"], coordinate, count=inputs["n"])
+    found = accounting.laplace_epsilon(
+        delta=inputs["delta"], noise_multiplier=coordinate, count=inputs["n"]
+    )
     return {"epsilon": found}
 
 

@@ -68,11 +68,11 @@ def test_quantized_theorem_1_and_the_exact_epsilon(
     iterations: int, sample_size: int, epsilon: float, largest: float, mu: float, exact: float
 ) -> None:
     deltas, stds = state_sensitivities(iterations, sample_size), noise_stds(iterations, 0.05)
-    claimed = quantized.theorem_1(1e-5, deltas, stds)
+    claimed = quantized.theorem_1(target_delta=1e-5, sensitivities=deltas, noise_stds=stds)
     assert claimed.epsilon == pytest.approx(epsilon, rel=1e-9)
     assert np.max(claimed.per_iteration) == pytest.approx(largest, rel=1e-9)
     assert accounting.gdp_mu(stds / deltas) == pytest.approx(mu, rel=1e-9)
-    assert accounting.gdp_epsilon(1e-5, mu) == pytest.approx(exact, rel=1e-8)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=mu) == pytest.approx(exact, rel=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_quantized_safe_mode(iterations: int, sample_size: int, mu: float, exact
     deltas = state_sensitivities(iterations, sample_size, mode="safe")
     found = accounting.gdp_mu(noise_stds(iterations, 0.05) / deltas)
     assert found == pytest.approx(mu, rel=1e-9)
-    assert accounting.gdp_epsilon(1e-5, found) == pytest.approx(exact, rel=1e-8)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=found) == pytest.approx(exact, rel=1e-8)
 
 
 def test_quantized_refuses_large_iterations_where_the_classical_formula_fails() -> None:
     deltas, stds = state_sensitivities(100, 1), noise_stds(100, 0.1)
     with pytest.raises(NotProved, match=r"an epsilon below 1 in each iteration, got 1\.576"):
-        quantized.theorem_1(1e-5, deltas, stds)
+        quantized.theorem_1(target_delta=1e-5, sensitivities=deltas, noise_stds=stds)
     mu = accounting.gdp_mu(stds / deltas)
     assert mu == pytest.approx(2.121706435, rel=1e-9)
-    assert accounting.gdp_epsilon(1e-5, mu) == pytest.approx(10.75440902, rel=1e-9)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=mu) == pytest.approx(10.75440902, rel=1e-9)
     # composed classically it would be smaller than the truth
     classical = mu * without_replacement.classical_noise_multiplier(1e-5)
     assert classical == pytest.approx(10.27925450, rel=1e-9)
@@ -107,12 +107,14 @@ def test_quantized_paper_mode_is_proved_up_to_a_smoothness() -> None:
 
 
 def test_quantized_gdp_curve_and_classical_formula() -> None:
-    assert accounting.gdp_delta(1.0, 1.0) == pytest.approx(0.1269367375, rel=1e-9)
-    assert accounting.gdp_epsilon(1e-5, 1.0) == pytest.approx(4.377178096, rel=1e-9)
-    assert accounting.gdp_epsilon(1e-5, 0.5) == pytest.approx(1.993091404, rel=1e-9)
+    assert accounting.gdp_delta(epsilon=1.0, mu=1.0) == pytest.approx(0.1269367375, rel=1e-9)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=1.0) == pytest.approx(4.377178096, rel=1e-9)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=0.5) == pytest.approx(1.993091404, rel=1e-9)
     constant = without_replacement.classical_noise_multiplier(1e-5)
     assert constant == pytest.approx(4.844805263, rel=1e-9)
-    assert accounting.gdp_epsilon(1e-5, 1 / constant) == pytest.approx(0.7509769569, rel=1e-9)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=1 / constant) == pytest.approx(
+        0.7509769569, rel=1e-9
+    )
     assert without_replacement.classical_breakdown(1e-5) == pytest.approx(8.419771302, rel=1e-9)
 
 
@@ -165,32 +167,51 @@ def test_the_lemmas_bound_the_exact_curve(
     rate: float, multiplier: float, order: float, sampling: federated.Sampling
 ) -> None:
     try:
-        claimed = federated.closed_form_rdp(rate, multiplier, order, sampling=sampling)
+        claimed = federated.closed_form_rdp(
+            sampling_rate=rate, noise_multiplier=multiplier, order=order, sampling=sampling
+        )
     except NotProved:
         return
     if sampling == "uniform":
         exact = accounting.rdp_fixed_size_gaussian(
-            rate, multiplier, neighboring_relation="replace_one", orders=order
+            sampling_rate=rate,
+            noise_multiplier=multiplier,
+            neighboring_relation="replace_one",
+            orders=order,
         )
     else:
         exact = accounting.rdp_poisson_gaussian(
-            rate, multiplier, neighboring_relation="add_remove", orders=order
+            sampling_rate=rate,
+            noise_multiplier=multiplier,
+            neighboring_relation="add_remove",
+            orders=order,
         )
     assert exact[0] <= claimed
 
 
 def test_the_lemmas_refuse_outside_their_conditions() -> None:
     with pytest.raises(NotProved, match=r"a square of at least 0\.6667, got 0\.64"):
-        federated.closed_form_rdp(0.01, 0.8, 2.0, sampling="uniform")
-    assert federated.closed_form_rdp(0.01, 0.8, 2.0, sampling="poisson") > 0
+        federated.closed_form_rdp(
+            sampling_rate=0.01, noise_multiplier=0.8, order=2.0, sampling="uniform"
+        )
+    assert (
+        federated.closed_form_rdp(
+            sampling_rate=0.01, noise_multiplier=0.8, order=2.0, sampling="poisson"
+        )
+        > 0
+    )
     with pytest.raises(NotProved, match=r"order: the lemma wants at most"):
-        federated.closed_form_rdp(0.05, 1.0, 10.0, sampling="poisson")
+        federated.closed_form_rdp(
+            sampling_rate=0.05, noise_multiplier=1.0, order=10.0, sampling="poisson"
+        )
 
 
 def theorem(epsilon: float, sampling: federated.Sampling, **options: object) -> float:
     clients = 1000 if sampling == "uniform" else 500
     arguments = {"sampling_rate": 0.05, "rounds": 30, "clipping_norm": 0.3, **options}
-    return federated.theorem_noise(epsilon, clients**-1.1, sampling=sampling, **arguments).noise_std
+    return federated.theorem_noise(
+        target_epsilon=epsilon, target_delta=clients**-1.1, sampling=sampling, **arguments
+    ).noise_std
 
 
 @pytest.mark.parametrize(("sampling", "least"), [("uniform", 5.50), ("poisson", 4.88)])
@@ -208,11 +229,19 @@ def test_the_theorems_noise_keeps_its_budget(epsilon: float, sampling: federated
     options = {"count": 30, "accountant": "rdp"}
     if sampling == "uniform":
         spent = accounting.fixed_size_gaussian_epsilon(
-            1000**-1.1, 0.05, noise / 0.6, neighboring_relation="replace_one", **options
+            delta=1000**-1.1,
+            sampling_rate=0.05,
+            noise_multiplier=noise / 0.6,
+            neighboring_relation="replace_one",
+            **options,
         )
     else:
         spent = accounting.poisson_gaussian_epsilon(
-            500**-1.1, 0.05, noise / 0.3, neighboring_relation="add_remove", **options
+            delta=500**-1.1,
+            sampling_rate=0.05,
+            noise_multiplier=noise / 0.3,
+            neighboring_relation="add_remove",
+            **options,
         )
     assert spent < epsilon
 
@@ -235,26 +264,36 @@ def test_without_replacement_sensitivity_is_that_of_the_largest_step() -> None:
 
 def test_without_replacement_noise_of_the_paper() -> None:
     delta = 1 / 60000**2
-    noise = without_replacement.classical_noise_std(1.0, delta, 2 * 0.1 / 50)
+    noise = without_replacement.classical_noise_std(
+        target_epsilon=1.0, target_delta=delta, sensitivity=2 * 0.1 / 50
+    )
     assert noise == pytest.approx(0.026669739, rel=1e-7)
-    exact = accounting.analytic_gaussian_noise_multiplier(1.0, delta)
+    exact = accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
     assert exact == pytest.approx(5.7050377, rel=1e-7)
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
 def test_the_classical_formula_is_refused_beyond_its_breakdown(delta: float) -> None:
     limit = without_replacement.classical_breakdown(delta)
-    sigma = without_replacement.classical_noise_std(limit * (1 - 1e-6), delta, 1.0)
-    assert accounting.gdp_epsilon(delta, 1 / sigma) <= limit
+    sigma = without_replacement.classical_noise_std(
+        target_epsilon=limit * (1 - 1e-6), target_delta=delta, sensitivity=1.0
+    )
+    assert accounting.gdp_epsilon(delta=delta, mu=1 / sigma) <= limit
     with pytest.raises(NotProved, match="the classical formula is proved below 1"):
-        without_replacement.classical_noise_std(limit * (1 + 1e-6), delta, 1.0)
+        without_replacement.classical_noise_std(
+            target_epsilon=limit * (1 + 1e-6), target_delta=delta, sensitivity=1.0
+        )
 
 
 def test_a_decision_costs_its_likelihood_ratio() -> None:
     assert without_replacement.decision_epsilon(1.0) == 0
-    assert without_replacement.decision_delta(3.0, 0.1) == pytest.approx(0, abs=1e-15)
-    assert without_replacement.decision_delta(0.0, 0.1) == pytest.approx(0.9)
-    assert without_replacement.decision_delta(1e9, 0.1) == pytest.approx(0, abs=1e-15)
+    assert without_replacement.decision_delta(epsilon=3.0, exploration=0.1) == pytest.approx(
+        0, abs=1e-15
+    )
+    assert without_replacement.decision_delta(epsilon=0.0, exploration=0.1) == pytest.approx(0.9)
+    assert without_replacement.decision_delta(epsilon=1e9, exploration=0.1) == pytest.approx(
+        0, abs=1e-15
+    )
 
 
 # The online paper
@@ -263,7 +302,7 @@ def test_a_decision_costs_its_likelihood_ratio() -> None:
 def test_online_sensitivity_and_scale() -> None:
     found = online.sensitivity(0.1, dim=25, lipschitz=2.0, batch_size=4)
     assert found == pytest.approx(0.5)
-    assert online.laplace_scale(0.5, found) == 1.0
+    assert online.laplace_scale(target_epsilon=0.5, sensitivity=found) == 1.0
 
 
 def test_the_unnoised_regularizer_costs_e_times_epsilon_at_first() -> None:
@@ -332,18 +371,34 @@ QUANTIZED = {
             lambda: quantized.next_sensitivity(0.1, **{**QUANTIZED, "mode": "paper"}),
             "smoothness: Lemma 2 leaves out",
         ),
-        (lambda: quantized.theorem_1(1e-5, [1.0], [1.0, 2.0]), "noise_stds: wanted one for each"),
-        (lambda: quantized.theorem_1(1e-5, [1.0], [9.0], decay=1), "decay: wanted a number great"),
         (
-            lambda: quantized.theorem_1(1e-5, [1.0], [9.0], decay=2000),
+            lambda: quantized.theorem_1(
+                target_delta=1e-5, sensitivities=[1.0], noise_stds=[1.0, 2.0]
+            ),
+            "noise_stds: wanted one for each",
+        ),
+        (
+            lambda: quantized.theorem_1(
+                target_delta=1e-5, sensitivities=[1.0], noise_stds=[9.0], decay=1
+            ),
+            "decay: wanted a number great",
+        ),
+        (
+            lambda: quantized.theorem_1(
+                target_delta=1e-5, sensitivities=[1.0], noise_stds=[9.0], decay=2000
+            ),
             "decay: wanted a number whose",
         ),
         (
-            lambda: federated.closed_form_rdp(0.1, 1.0, 1.0, sampling="poisson"),
+            lambda: federated.closed_form_rdp(
+                sampling_rate=0.1, noise_multiplier=1.0, order=1.0, sampling="poisson"
+            ),
             "order: wanted a number greater than 1, got 1",
         ),
         (
-            lambda: federated.closed_form_rdp(0.1, 1.0, 2.0, sampling="shuffled"),
+            lambda: federated.closed_form_rdp(
+                sampling_rate=0.1, noise_multiplier=1.0, order=2.0, sampling="shuffled"
+            ),
             "sampling: wanted one of 'uniform', 'poisson', got 'shuffled'",
         ),
         (lambda: theorem(0, "uniform"), "target_epsilon: wanted a finite number greater than 0"),
@@ -360,14 +415,22 @@ QUANTIZED = {
             "step_size: wanted at least 1 step",
         ),
         (
-            lambda: without_replacement.classical_noise_std(0.5, 1e-5, 0),
+            lambda: without_replacement.classical_noise_std(
+                target_epsilon=0.5, target_delta=1e-5, sensitivity=0
+            ),
             "sensitivity: wanted a finite number greater than 0, got 0",
         ),
         (lambda: without_replacement.decision_epsilon(0), r"exploration: wanted a number in \(0"),
-        (lambda: without_replacement.decision_delta(-1, 0.1), "epsilon: wanted a finite number of"),
+        (
+            lambda: without_replacement.decision_delta(epsilon=-1, exploration=0.1),
+            "epsilon: wanted a finite number of",
+        ),
         (lambda: online.sensitivity(0, dim=1, lipschitz=1), "step_size: wanted a finite"),
         (lambda: online.sensitivity(1, dim=0, lipschitz=1), "dim: wanted an integer"),
-        (lambda: online.laplace_scale(0, 1), "target_epsilon: wanted a finite number greater"),
+        (
+            lambda: online.laplace_scale(target_epsilon=0, sensitivity=1),
+            "target_epsilon: wanted a finite number greater",
+        ),
         (lambda: online.unnoised_regularizer_factors([], 1), "step_sizes: wanted one step for"),
         (lambda: online.l1_projection_factor(0), "dim: wanted an integer of at least 1"),
     ],

@@ -28,13 +28,19 @@ REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 def poisson(rate: object, multiplier: object, **options: object) -> np.ndarray:
     return accounting.rdp_poisson_gaussian(
-        rate, multiplier, neighboring_relation="add_remove", **options
+        sampling_rate=rate,
+        noise_multiplier=multiplier,
+        neighboring_relation="add_remove",
+        **options,
     )
 
 
 def fixed_size(rate: object, multiplier: object, **options: object) -> np.ndarray:
     return accounting.rdp_fixed_size_gaussian(
-        rate, multiplier, neighboring_relation="replace_one", **options
+        sampling_rate=rate,
+        noise_multiplier=multiplier,
+        neighboring_relation="replace_one",
+        **options,
     )
 
 
@@ -133,7 +139,7 @@ class TestDifferencesOfDpAccounting:
         for relation in (ADD_REMOVE, REPLACE_ONE):
             accountant = reference.RdpAccountant(neighboring_relation=relation)
             assert epsilon(accountant) == pytest.approx(2.1657157, rel=1e-6)
-        assert accounting.gdp_epsilon(1e-5, 1 / 2.0) == pytest.approx(1.9930914, rel=1e-6)
+        assert accounting.gdp_epsilon(delta=1e-5, mu=1 / 2.0) == pytest.approx(1.9930914, rel=1e-6)
 
     def test_loss_distributions_know_no_fixed_size_and_no_laplace_under_replace_one(self) -> None:
         gaussian = dp_accounting.GaussianDpEvent(1.0)
@@ -147,7 +153,7 @@ class TestDifferencesOfDpAccounting:
         accountant = pld.PLDAccountant(ADD_REMOVE)
         accountant.compose(dp_accounting.LaplaceDpEvent(1.0), 10)
         assert accountant.get_epsilon(0) == math.inf
-        assert accounting.laplace_epsilon(0, 1.0, count=10) == 10
+        assert accounting.laplace_epsilon(delta=0, noise_multiplier=1.0, count=10) == 10
 
 
 @given(st.lists(st.tuples(RATES, MULTIPLIERS, st.integers(0, 9)), min_size=1, max_size=6))
@@ -166,7 +172,7 @@ def test_epsilon_is_monotone_in_every_parameter(
     for curve in (poisson, fixed_size):
 
         def epsilon(q: float, s: float, d: float, n: int, curve: object = curve) -> float:
-            return accounting.rdp_epsilon(d, curve(q, s, count=n)).epsilon
+            return accounting.rdp_epsilon(delta=d, rdp=curve(q, s, count=n)).epsilon
 
         here = epsilon(rate, multiplier, delta, count)
         slack = 1e-9 * here
@@ -180,23 +186,25 @@ def test_epsilon_is_monotone_in_every_parameter(
 @given(RATES, MULTIPLIERS, st.floats(1e-6, 50))
 def test_delta_falls_with_epsilon(rate: float, multiplier: float, epsilon: float) -> None:
     curve = poisson(rate, multiplier, count=100)
-    here = accounting.rdp_delta(epsilon, curve)
+    here = accounting.rdp_delta(epsilon=epsilon, rdp=curve)
     assert 0 <= here.delta <= 1
-    assert accounting.rdp_delta(1.1 * epsilon, curve).delta <= here.delta
+    assert accounting.rdp_delta(epsilon=1.1 * epsilon, rdp=curve).delta <= here.delta
     if 1e-300 < here.delta < 0.9:
         delta = here.delta * (1 + 1e-9)  # a little more than the rounding of delta
-        assert accounting.rdp_epsilon(delta, curve).epsilon <= epsilon * (1 + 1e-9)
+        assert accounting.rdp_epsilon(delta=delta, rdp=curve).epsilon <= epsilon * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1.0])
 @pytest.mark.parametrize("epsilon", [1e-6, 50.0])
 def test_extremes_of_a_million_rounds(rate: float, epsilon: float) -> None:
     # the noise that spends about epsilon, were every round a Gaussian of mu = rate / multiplier
-    mu = 1 / accounting.analytic_gaussian_noise_multiplier(epsilon, 1e-15)
+    mu = 1 / accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=epsilon, target_delta=1e-15
+    )
     multiplier = rate * 1e3 / mu
     curve = poisson(rate, multiplier, count=10**6)
     assert np.all(np.isfinite(curve))
-    found = accounting.rdp_epsilon(1e-15, curve)
+    found = accounting.rdp_epsilon(delta=1e-15, rdp=curve)
     assert epsilon / 2 < found.epsilon < 2 * epsilon or multiplier < 1
     assert found.order in accounting.DEFAULT_ORDERS
 
@@ -204,16 +212,18 @@ def test_extremes_of_a_million_rounds(rate: float, epsilon: float) -> None:
 @given(st.lists(st.floats(1e-6, 100), min_size=3, max_size=3), DELTAS)
 def test_conversion_equals_dp_accounting(rdp: list[float], delta: float) -> None:
     orders = [1.5, 8.0, 200.0]
-    ours = accounting.rdp_epsilon(delta, rdp, orders=orders)
+    ours = accounting.rdp_epsilon(delta=delta, rdp=rdp, orders=orders)
     theirs, order = internals.compute_epsilon(orders, rdp, delta)
     assert ours.epsilon == pytest.approx(theirs, rel=1e-12, abs=1e-12)
     assert ours.order == order or ours.epsilon == 0
     delta_theirs, _ = internals.compute_delta(orders, rdp, 1.0)
-    assert accounting.rdp_delta(1.0, rdp, orders=orders).delta == pytest.approx(delta_theirs)
+    assert accounting.rdp_delta(epsilon=1.0, rdp=rdp, orders=orders).delta == pytest.approx(
+        delta_theirs
+    )
 
 
 def test_conversion_of_mironov() -> None:
-    older = accounting.rdp_epsilon(1e-5, [0.1, 0.2], orders=[2, 9], conversion="mironov")
+    older = accounting.rdp_epsilon(delta=1e-5, rdp=[0.1, 0.2], orders=[2, 9], conversion="mironov")
     assert older.epsilon == pytest.approx(0.2 + math.log(1e5) / 8)
     assert older.order == 9
 
@@ -243,9 +253,9 @@ def test_loss_distributions_equal_dp_accounting(
         accountant.compose(dp_accounting.PoissonSampledDpEvent(q, gaussian), n)
     for delta in (1e-3, 1e-6, 1e-9):
         ours = accounting.poisson_gaussian_epsilon(
-            delta,
-            rate,
-            multiplier,
+            delta=delta,
+            sampling_rate=rate,
+            noise_multiplier=multiplier,
             neighboring_relation="add_remove",
             count=count,
             accountant="pld",
@@ -257,7 +267,7 @@ def test_loss_distributions_of_laplace_equal_dp_accounting() -> None:
     accountant = pld.PLDAccountant(ADD_REMOVE)
     accountant.compose(dp_accounting.LaplaceDpEvent(10.0), 50)
     accountant.compose(dp_accounting.LaplaceDpEvent(5.0), 7)
-    ours = accounting.laplace_epsilon(1e-6, [10.0, 5.0], count=[50, 7])
+    ours = accounting.laplace_epsilon(delta=1e-6, noise_multiplier=[10.0, 5.0], count=[50, 7])
     assert ours == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
 
 
@@ -271,9 +281,9 @@ def test_loss_distributions_hold_at_the_extremes(
     ]:
         found, by_curve = (
             epsilon(
-                delta,
-                rate,
-                multiplier,
+                delta=delta,
+                sampling_rate=rate,
+                noise_multiplier=multiplier,
                 neighboring_relation=relation,
                 count=count,
                 accountant=accountant,
@@ -288,25 +298,31 @@ def test_loss_distributions_hold_at_the_extremes(
 def test_the_tighter_accountant_is_taken() -> None:
     def epsilon(delta: float, accountant: str) -> float:
         return accounting.poisson_gaussian_epsilon(
-            delta,
-            [0.1, 0.2],
-            [1.0, 2.0],
+            delta=delta,
+            sampling_rate=[0.1, 0.2],
+            noise_multiplier=[1.0, 2.0],
             neighboring_relation="add_remove",
             count=[5, 7],
             accountant=accountant,
         )
 
     assert epsilon(1e-6, "best") == epsilon(1e-6, "pld") < epsilon(1e-6, "rdp")
-    assert epsilon(1e-15, "best") == epsilon(1e-15, "rdp")
+    assert epsilon(1e-15, "best") == epsilon(1e-15, "pld") < epsilon(1e-15, "rdp")
 
 
 def test_without_sampling_every_accountant_is_gaussian() -> None:
-    exact = accounting.gdp_epsilon(1e-6, accounting.gdp_mu(3.0, count=10))
+    exact = accounting.gdp_epsilon(delta=1e-6, mu=accounting.gdp_mu(3.0, count=10))
     for epsilon, relation in [
         (accounting.poisson_gaussian_epsilon, "add_remove"),
         (accounting.fixed_size_gaussian_epsilon, "replace_one"),
     ]:
-        found = epsilon(1e-6, 1.0, 3.0, neighboring_relation=relation, count=10)
+        found = epsilon(
+            delta=1e-6,
+            sampling_rate=1.0,
+            noise_multiplier=3.0,
+            neighboring_relation=relation,
+            count=10,
+        )
         assert exact <= found == pytest.approx(exact, rel=1e-6)
 
 
@@ -314,10 +330,18 @@ def test_without_sampling_every_accountant_is_gaussian() -> None:
 @given(RATES, st.floats(0.5, 100), st.integers(1, 1000))
 def test_fixed_size_costs_no_less_than_poisson(rate: float, multiplier: float, count: int) -> None:
     lower = accounting.poisson_gaussian_epsilon(
-        1e-6, rate, multiplier, neighboring_relation="add_remove", count=count
+        delta=1e-6,
+        sampling_rate=rate,
+        noise_multiplier=multiplier,
+        neighboring_relation="add_remove",
+        count=count,
     )
     upper = accounting.fixed_size_gaussian_epsilon(
-        1e-6, rate, multiplier, neighboring_relation="replace_one", count=count
+        delta=1e-6,
+        sampling_rate=rate,
+        noise_multiplier=multiplier,
+        neighboring_relation="replace_one",
+        count=count,
     )
     assert lower <= upper * (1 + 1e-6) + 1e-9
 
@@ -338,15 +362,21 @@ def test_fixed_size_costs_no_less_than_poisson(rate: float, multiplier: float, c
             "sampling_rate: wanted one number for each round, as noise_multiplier has 3, got 2",
         ),
         (
-            lambda: accounting.rdp_poisson_gaussian(0.1, 1, neighboring_relation="replace_one"),
+            lambda: accounting.rdp_poisson_gaussian(
+                sampling_rate=0.1, noise_multiplier=1, neighboring_relation="replace_one"
+            ),
             "neighboring_relation: wanted 'add_remove': a Poisson sample has no fixed size",
         ),
         (
-            lambda: accounting.rdp_fixed_size_gaussian(0.1, 1, neighboring_relation="add_remove"),
+            lambda: accounting.rdp_fixed_size_gaussian(
+                sampling_rate=0.1, noise_multiplier=1, neighboring_relation="add_remove"
+            ),
             "neighboring_relation: wanted 'replace_one': a sample of fixed size",
         ),
         (
-            lambda: accounting.rdp_fixed_size_gaussian(0.1, 1, neighboring_relation="user"),
+            lambda: accounting.rdp_fixed_size_gaussian(
+                sampling_rate=0.1, noise_multiplier=1, neighboring_relation="user"
+            ),
             "neighboring_relation: wanted one of 'add_remove', 'replace_one', got 'user'",
         ),
         (lambda: fixed_size(0.1, 1, bound="theorem_1"), "bound: wanted one of 'dominating_pair'"),
@@ -356,24 +386,37 @@ def test_fixed_size_costs_no_less_than_poisson(rate: float, multiplier: float, c
         ),
         (lambda: accounting.rdp_gaussian(-1), "noise_multiplier: wanted finite numbers greater"),
         (lambda: accounting.rdp_laplace(-1), "noise_multiplier: wanted finite numbers greater"),
-        (lambda: accounting.rdp_epsilon(0, [1], orders=2), r"delta: wanted a number in \(0, 1\)"),
-        (lambda: accounting.rdp_epsilon(0.1, [1]), "rdp: wanted one divergence for each of 195"),
-        (lambda: accounting.rdp_epsilon(0.1, [-1], orders=2), "rdp: wanted divergences of at"),
-        (lambda: accounting.rdp_epsilon(0.1, [math.nan], orders=2), "rdp: wanted divergences of"),
         (
-            lambda: accounting.rdp_epsilon(0.1, [1], orders=2, conversion="new"),
+            lambda: accounting.rdp_epsilon(delta=0, rdp=[1], orders=2),
+            r"delta: wanted a number in \(0, 1\)",
+        ),
+        (
+            lambda: accounting.rdp_epsilon(delta=0.1, rdp=[1]),
+            "rdp: wanted one divergence for each of 195",
+        ),
+        (
+            lambda: accounting.rdp_epsilon(delta=0.1, rdp=[-1], orders=2),
+            "rdp: wanted divergences of at",
+        ),
+        (
+            lambda: accounting.rdp_epsilon(delta=0.1, rdp=[math.nan], orders=2),
+            "rdp: wanted divergences of",
+        ),
+        (
+            lambda: accounting.rdp_epsilon(delta=0.1, rdp=[1], orders=2, conversion="new"),
             "conversion: wanted one of 'optimal', 'mironov', got 'new'",
         ),
-        (lambda: accounting.rdp_delta(0, [1], orders=2), "epsilon: wanted a finite number greater"),
         (
-            lambda: accounting.poisson_gaussian_epsilon(
-                1e-11, 0.1, 1, neighboring_relation="add_remove", accountant="pld"
-            ),
-            "delta: wanted at least 1e-10 for accountant 'pld', got 1e-11",
+            lambda: accounting.rdp_delta(epsilon=0, rdp=[1], orders=2),
+            "epsilon: wanted a finite number greater",
         ),
         (
             lambda: accounting.poisson_gaussian_epsilon(
-                1e-6, 0.1, 1, neighboring_relation="add_remove", accountant="gdp"
+                delta=1e-6,
+                sampling_rate=0.1,
+                noise_multiplier=1,
+                neighboring_relation="add_remove",
+                accountant="gdp",
             ),
             "accountant: wanted one of 'best', 'pld', 'rdp', got 'gdp'",
         ),

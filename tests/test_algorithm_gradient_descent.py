@@ -81,7 +81,7 @@ def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> 
         dm.Dataset(features, problem.train.labels, "data"), problem.partition, "logistic"
     )
     start = algorithm.init(same, Key.seeded(0))
-    x, y = (one_round(algorithm, start, 0, world, Key.seeded(0)).state.x for world in (same, other))
+    x, y = (one_round(algorithm, start, 0, dataset, Key.seeded(0)).state.x for dataset in (same, other))
     moved = x - y
     assert np.linalg.norm(moved[1]) == pytest.approx(algorithm.sensitivity(1).bound)
     assert not moved[[0, 2]].any()
@@ -89,7 +89,7 @@ def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> 
 
 def test_its_cost_is_that_of_one_gaussian() -> None:
     plan = dm.GradientDescent(10, 5.0).plan(17)
-    assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(1e-5, np.sqrt(16) / 5))
+    assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(delta=1e-5, mu=np.sqrt(16) / 5))
 
 
 @pytest.mark.parametrize(

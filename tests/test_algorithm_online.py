@@ -97,7 +97,7 @@ def test_equals_its_twin(
     multiplier = (
         0.0
         if epsilon is None
-        else analytic_gaussian_noise_multiplier(epsilon, delta)
+        else analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         if delta
         else 1 / epsilon
     )
@@ -171,13 +171,13 @@ def paths_of_neighbours(
     other = replace(problem, train=replace(problem.train, features=features))
     key, paths, passages = dm.Key.seeded(1), [], []
     conditions = Conditions(network or dm.Network(), problem.nodes, key)
-    for world in (problem, other):
+    for dataset in (problem, other):
         carrier = FailingGossip(topology.ring(problem.nodes), conditions)
-        state, path = algorithm.init(world, key), []
+        state, path = algorithm.init(dataset, key), []
         for t in range(rounds):
             path.append(state.w)
             watcher = watcher_of(passages) if not paths else lambda _, t=t: passages[t]
-            state = one_round(algorithm, state, t, world, key, carrier, watcher).state
+            state = one_round(algorithm, state, t, dataset, key, carrier, watcher).state
         paths.append(path)
     return list(zip(*paths, strict=True))
 
@@ -203,7 +203,7 @@ def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity(
     for t, (w, v) in enumerate(paths_of_neighbours(algorithm, problem, record, rounds, network)):
         moved = kernels.row_norms(w - v, norm=norm)
         if t == touched + 1:
-            if network is None:  # elsewhere an example may lie beyond the hinge in one world
+            if network is None:  # elsewhere an example may lie beyond the hinge in one dataset
                 assert 0.9 * algorithm.sensitivity(t).bound < moved[0]
             assert moved[0] <= algorithm.sensitivity(t).bound * (1 + 1e-12)
             assert not moved[1:].any()

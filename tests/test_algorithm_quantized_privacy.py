@@ -79,7 +79,9 @@ def test_ledger_equals_plan(rounds, mode, smoothness, zeta, noisy) -> None:
             smoothness=smoothness,
         )
         mu = accounting.gdp_mu(np.array(sigma) / delta)
-        assert run.privacy.epsilon == pytest.approx(accounting.gdp_epsilon(1e-5, mu), rel=1e-12)
+        assert run.privacy.epsilon == pytest.approx(
+            accounting.gdp_epsilon(delta=1e-5, mu=mu), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -133,16 +135,16 @@ def test_replacing_a_record_moves_a_state_within_the_sensitivity(mode) -> None:
     features, labels = problem.train.features.copy(), problem.train.labels.copy()
     record = problem.partition[0][0]
     features[record] = [1.0, 0.0, 0.0]
-    worlds = []
+    datasets = []
     for label in (-1, 1):
         labels[record] = label
         train = dm.Dataset(features, labels.copy(), "neighbour")
-        worlds.append(replace(problem, train=train))
+        datasets.append(replace(problem, train=train))
     fewest = min(len(part) for part in problem.partition)
     algorithm = make_algorithm(
         40, sample_size=SampleSize(fewest, 0.0, 40), mode=mode, smoothness=0.26
     )
-    seen = couple(algorithm, *worlds, Gossip(topology.ring(3)), rounds=40)
+    seen = couple(algorithm, *datasets, Gossip(topology.ring(3)), rounds=40)
     assert not seen.violated, str(seen)
     assert max(m.distance / m.allowed for m in seen.movements[1:]) > 0.2
 
@@ -159,15 +161,15 @@ def test_a_regularizer_beside_convex_losses_does_not_drive_states_apart() -> Non
         smoothness=0.5,
     )
 
-    def world(label: float, regularization: float) -> dm.LinearProblem:
+    def dataset(label: float, regularization: float) -> dm.LinearProblem:
         records = dm.Dataset(np.sqrt([[0.5], [0.5]]), np.array([label, 0.0]), "two records")
         parts = (np.arange(2),)
         return dm.LinearProblem(records, parts, "squared", regularization=regularization)
 
-    kept = couple(algorithm, world(1.0, 0.5), world(-1.0, 0.5), alone, rounds=8)
+    kept = couple(algorithm, dataset(1.0, 0.5), dataset(-1.0, 0.5), alone, rounds=8)
     assert not kept.violated, str(kept)
     with pytest.raises(ValueError, match="regularization: wanted at most"):
-        couple(algorithm, world(1.0, 1.0), world(-1.0, 1.0), alone, rounds=8)
+        couple(algorithm, dataset(1.0, 1.0), dataset(-1.0, 1.0), alone, rounds=8)
 
 
 def test_lemma_2_as_printed_is_wrong_for_nonconvex_losses() -> None:
@@ -176,18 +178,18 @@ def test_lemma_2_as_printed_is_wrong_for_nonconvex_losses() -> None:
     def away(x: np.ndarray, centre: np.ndarray) -> np.ndarray:
         return centre - x
 
-    worlds = []
+    datasets = []
     for centre in (-1.0, 1.0):  # clipped to C / 2 either way
         centres = np.zeros((3, 50, 1))
         centres[0, 0] = centre
-        worlds.append(PointProblem(centres, away, lambda x, c: -((x - c) ** 2).sum(-1) / 2))
+        datasets.append(PointProblem(centres, away, lambda x, c: -((x - c) ** 2).sum(-1) / 2))
     schedules = Constant(0.04), Constant(0.1), SampleSize(50, 0, 60), Constant(0.1)
     options = {"compressor": Quantizer(0.01), "clipping_norm": 0.5, "smoothness": 1.0}
     ring = Gossip(topology.ring(3))
-    right = couple(dm.QuantizedGossip(*schedules, **options), *worlds, ring, rounds=60)
+    right = couple(dm.QuantizedGossip(*schedules, **options), *datasets, ring, rounds=60)
     assert not right.violated, str(right)
     assert max(m.distance / m.allowed for m in right.movements[1:]) > 0.9
-    wrong = couple(MissingLipschitzTerm(*schedules, **options), *worlds, ring, rounds=60)
+    wrong = couple(MissingLipschitzTerm(*schedules, **options), *datasets, ring, rounds=60)
     assert wrong.violated
     assert max(m.distance / m.allowed for m in wrong.movements[1:]) > 1.5
 

@@ -71,7 +71,10 @@ def test_equals_its_twin(
     x, y = problem.train.features, problem.train.labels
     touched = models * copies
     z = {
-        "analytic": lambda: sqrt(touched) * analytic_gaussian_noise_multiplier(epsilon, 1e-6),
+        "analytic": lambda: (
+            sqrt(touched)
+            * analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=1e-6)
+        ),
         "classical": lambda: sqrt(touched) * sqrt(2 * np.log(1.25e6)) / epsilon,
         "paper": lambda: sqrt(2 * np.log(1.25e6)) / epsilon,
     }[calibration]

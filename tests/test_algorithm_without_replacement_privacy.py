@@ -90,8 +90,8 @@ def test_noise_is_for_all_releases_that_a_record_moves() -> None:
 def test_a_coupled_audit_finds_no_fault(controller) -> None:
     problem = make_problem([30], 4)
     algorithm = dm.WithoutReplacement(batch_size=3, controller=controller, step_size=Constant(1.0))
-    worlds = neighbours(problem, 0, 13)
-    shown = couple(algorithm, *worlds, alone, rounds=10, key=dm.Key.seeded(1))
+    datasets = neighbours(problem, 0, 13)
+    shown = couple(algorithm, *datasets, alone, rounds=10, key=dm.Key.seeded(1))
     assert not shown.violated, shown
     assert [m.release.round for m in shown.movements if m.distance > 0] == [4]
 
@@ -142,9 +142,9 @@ def test_lemma_4_is_reached() -> None:
     passages: list[Any] = []
     for side in (0.995, -0.995):
         train = replace(problem.train, features=np.array([[-0.0995, side]]), labels=np.array([1]))
-        world = replace(problem, train=train, test=None)
-        far = replace(algorithm.init(world, dm.Key.seeded(0)), released=np.array([[200.0, 0.0]]))
-        one_round(algorithm, far, 0, world, dm.Key.seeded(0), watcher=watcher_of(passages))
+        dataset = replace(problem, train=train, test=None)
+        far = replace(algorithm.init(dataset, dm.Key.seeded(0)), released=np.array([[200.0, 0.0]]))
+        one_round(algorithm, far, 0, dataset, dm.Key.seeded(0), watcher=watcher_of(passages))
     assert (
         0.99
         < np.linalg.norm(passages[0].inside - passages[1].inside) / algorithm.sensitivity.bound

@@ -34,9 +34,9 @@ ALL = [(Gaussian, False), (CommonToNodes, True), (CommonToCoordinates, True)]
 
 
 def many_runs(pair, runs: int = 700):
-    worlds = pair.algorithm, pair.problem, pair.neighbor, pair.carrier
+    datasets = pair.algorithm, pair.problem, pair.neighbor, pair.carrier
     settings = {"rounds": pair.rounds, "delta": 1e-5, "runs": runs, "score": pair.score}
-    return audit_algorithm(*worlds, confidence=SURE, key=Key.seeded(1), **settings)
+    return audit_algorithm(*datasets, confidence=SURE, key=Key.seeded(1), **settings)
 
 
 @pytest.mark.parametrize("compressor", [None, Quantizer(2.0**-5, bits=16)])
@@ -104,8 +104,8 @@ def test_a_contrast_adds_no_false_alarm() -> None:
     assert stats.binom.sf(95, 300, 0.2) < 1e-6
     draws, mu = np.random.default_rng(2), 0.5
 
-    def look(world: bool) -> Seen:
-        numbers = draws.normal(size=(100, 10)) + mu * world / np.sqrt(10)
+    def look(first: bool) -> Seen:
+        numbers = draws.normal(size=(100, 10)) + mu * first / np.sqrt(10)
         return Seen(numbers[:, 0], numbers)
 
     settings = {"runs": 100, "confidence": 0.8, "what": "a test"}

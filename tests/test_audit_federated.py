@@ -54,8 +54,8 @@ def federated(
 
 def coupled(algorithm):
     pair, _ = worst_cases.federated(algorithm, rounds=20)
-    worlds = pair.problem, pair.neighbor
-    return couple(algorithm, *worlds, alone, rounds=20, key=Key.seeded(1))
+    datasets = pair.problem, pair.neighbor
+    return couple(algorithm, *datasets, alone, rounds=20, key=Key.seeded(1))
 
 
 def many_runs(algorithm, *, runs: int, score=None) -> AuditResult:

@@ -86,11 +86,11 @@ def test_correct_online_learning_couples(
     algorithm = OnlineLearning(
         epsilon=epsilon, step_size=LAMBDA_1, radius=radius, clipping_norm=clipping_norm
     )
-    worlds = (
+    datasets = (
         canary_records(coins, records=8, dim=dim, position=position)
         for coins in (np.arange(nodes) == 0, np.zeros(nodes))
     )
-    coupling = couple(algorithm, *worlds, alone, rounds=rounds, key=Key.seeded(seed))
+    coupling = couple(algorithm, *datasets, alone, rounds=rounds, key=Key.seeded(seed))
     assert not coupling.violated, str(coupling)
     for t, movement in enumerate(coupling.movements):
         if t == position + 1 and radius == FREE:
@@ -114,8 +114,8 @@ def test_correct_online_learning_couples(
 @pytest.mark.parametrize("dim", [1, 10])
 def test_coupling_flags_faults_of_online_learning(kind, message: str | None, dim: int) -> None:
     pair, _ = worst_cases.online(online(kind), rounds=8, dim=dim)
-    worlds = pair.problem, pair.neighbor
-    coupling = couple(pair.algorithm, *worlds, alone, rounds=8, key=Key.seeded(4))
+    datasets = pair.problem, pair.neighbor
+    coupling = couple(pair.algorithm, *datasets, alone, rounds=8, key=Key.seeded(4))
     assert coupling.violated == (message is not None)
     assert (message or "no violation found") in str(coupling)
 
@@ -156,12 +156,12 @@ def test_many_runs_flag_faults_of_online_learning(
 
 def test_algorithm_2_as_printed_costs_what_its_plan_says_and_not_what_the_paper_says() -> None:
     algorithm = OnlineLearningUnnoisedRegularizer(step_size=LAMBDA_1, projection="none", rounds=3)
-    worlds = [
+    datasets = [
         replace(canary_records([coin], records=3), regularization=1.0) for coin in (True, False)
     ]
-    assert not couple(algorithm, *worlds, alone, rounds=3).violated
+    assert not couple(algorithm, *datasets, alone, rounds=3).violated
     result = audit_algorithm(
-        algorithm, *worlds, alone, rounds=3, runs=1_200, confidence=SURE, key=Key.seeded(6)
+        algorithm, *datasets, alone, rounds=3, runs=1_200, confidence=SURE, key=Key.seeded(6)
     )
     assert result.claim.level == pytest.approx(2.0)
     assert 1.0 < result.lower_bound <= 2.0

@@ -59,8 +59,8 @@ def quantized(
 
 def coupled(algorithm, carrier=None):
     pair, _ = worst_cases.quantized(algorithm, rounds=ROUNDS)
-    worlds = pair.problem, pair.neighbor
-    return couple(algorithm, *worlds, carrier or pair.carrier, rounds=ROUNDS, key=Key.seeded(1))
+    datasets = pair.problem, pair.neighbor
+    return couple(algorithm, *datasets, carrier or pair.carrier, rounds=ROUNDS, key=Key.seeded(1))
 
 
 @pytest.mark.parametrize(

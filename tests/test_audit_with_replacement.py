@@ -47,7 +47,7 @@ class HalvedNoise(WithReplacement):
 
 
 class NoNoiseDrawn(WithReplacement):
-    """Lets the models out through a door that adds nothing."""
+    """Releases the models by a mechanism that adds nothing."""
 
     @property
     def mechanism(self):
@@ -76,8 +76,8 @@ def node(kind=WithReplacement, noise_multiplier: float = 1.0) -> WithReplacement
 def test_a_record_moves_as_far_as_it_may_when_it_is_drawn(kind, fault: str | None) -> None:
     pair, _ = worst_cases.with_replacement(node(kind))
     (every_turn,) = pair.coupled
-    worlds = pair.problem, pair.neighbor, pair.carrier
-    coupling = couple(pair.algorithm, *worlds, rounds=every_turn.rounds, key=Key.seeded(1))
+    datasets = pair.problem, pair.neighbor, pair.carrier
+    coupling = couple(pair.algorithm, *datasets, rounds=every_turn.rounds, key=Key.seeded(1))
     assert coupling.violated == (fault is not None), str(coupling)
     assert fault is None or fault in str(coupling)
     moved = [movement.distance for movement in coupling.movements]
@@ -97,9 +97,9 @@ def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
     same = Curve(stats.norm.sf(at - 1), stats.norm.sf(at))
     assert min(power(claim, curve, RUNS, SURE) for curve in (halved, same)) > SURE
     pair, _ = worst_cases.with_replacement(node(kind))
-    worlds = pair.problem, pair.neighbor, pair.carrier
+    datasets = pair.problem, pair.neighbor, pair.carrier
     settings = {"rounds": 1, "delta": DELTA, "score": pair.score, "key": Key.seeded(2)}
-    result = audit_algorithm(pair.algorithm, *worlds, runs=RUNS, confidence=SURE, **settings)
+    result = audit_algorithm(pair.algorithm, *datasets, runs=RUNS, confidence=SURE, **settings)
     assert result.violated == violated, str(result)
 
 

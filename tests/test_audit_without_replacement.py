@@ -48,7 +48,9 @@ LAMBDA, A = 1e-4, 0.5
 def nodes(kind=WithoutReplacement, *, mu=1.0, controller=None, **others) -> WithoutReplacement:
     """An algorithm that claims this mu."""
     settings = {"batch_size": 2, "step_size": Constant(0.001), "model_radius": 1.0} | others
-    return kind(gdp_epsilon(DELTA, mu), DELTA, controller=controller or AlwaysGlobal(), **settings)
+    return kind(
+        gdp_epsilon(delta=DELTA, mu=mu), DELTA, controller=controller or AlwaysGlobal(), **settings
+    )
 
 
 def coupled(algorithm, *, rounds: int = 6):
@@ -66,15 +68,15 @@ def drifting() -> tuple[LinearProblem, LinearProblem]:
     x = np.ones((150, 1))
     x[48] = 0.0
     part = (np.arange(150),)
-    worlds = []
+    datasets = []
     for canary in (1.0, -1.0):
         labels = y.copy()
         labels[49] = canary
         data = Dataset(x, labels, "drifting")
-        worlds.append(
+        datasets.append(
             LinearProblem(data, part, "logistic", regularization=LAMBDA, feature_norm=1.0)
         )
-    return worlds[0], worlds[1]
+    return datasets[0], datasets[1]
 
 
 @pytest.mark.parametrize("controller", [AlwaysGlobal(), Periodic(2), Periodic(3)])

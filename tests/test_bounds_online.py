@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import e, log, sqrt
 
 import numpy as np
@@ -252,6 +253,11 @@ CONVERGING = {"rounds": 5, "lipschitz": 1.0, "strong_convexity": 1.0, "failure":
         (lambda: convergence(-1.0, **CONVERGING), "regret: wanted .* at least 0"),
         (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.0}), "failure: wanted a number"),
         (
+            lambda: convergence(1.0, **{**CONVERGING, "failure": 0.5}),
+            "failure: wanted a number below",
+        ),
+        (lambda: convergence(1.0, **{**CONVERGING, "rounds": 2}), "rounds: wanted .* at least 3"),
+        (
             lambda: convergence_as_printed(1.0, nodes=1, batch_size=6, **CONVERGING),
             "rounds: wanted an integer of at least 6, got 5",
         ),
@@ -260,3 +266,13 @@ CONVERGING = {"rounds": 5, "lipschitz": 1.0, "strong_convexity": 1.0, "failure":
 def test_bad_input_is_named(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("rounds", [3, 10, 10**6])
+def test_convergence_is_promised_with_some_probability_alone(rounds: int) -> None:
+    """The theorem holds with probability 1 - 4 failure ln T, from T = 3 on, for failure < 1/e."""
+    options = {"rounds": rounds, "lipschitz": 1.0, "strong_convexity": 1.0}
+    least = min(math.exp(-1), 1 / (4 * math.log(rounds)))
+    assert convergence(1.0, failure=least * (1 - 1e-9), **options) > 0
+    with pytest.raises(ValueError, match="failure: wanted a number below"):
+        convergence(1.0, failure=least, **options)

@@ -25,10 +25,10 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
-from dpmesh.schedules import Constant, SampleSize
 from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.codec import classes_in, decode, encode
 from dpmesh.run.interrupt import Interrupt
+from dpmesh.schedules import Constant, SampleSize
 
 ROUNDS = 12
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -39,8 +40,38 @@ def test_every_algorithm_is_priced_and_audited() -> None:
     priced = {
         command.callback.__name__.replace("_", "-") for command in privacy.registered_commands
     }
-    assert priced == set(ALGORITHMS)
+    assert priced == {*ALGORITHMS, "gaussian", "laplace", "sgd"}
     assert len(ALGORITHMS) == len(SECTIONS["algorithm"])
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ["gaussian", "--rounds", "10"],
+        ["laplace", "--rounds", "10", "--delta", "1e-6"],
+        ["laplace", "--rounds", "3"],
+        ["sgd", "--records", "60000", "--batch", "256", "--epochs", "2"],
+    ],
+)
+def test_noise_and_epsilon_of_a_mechanism_are_one_question(question: list[str]) -> None:
+    targets = ["--epsilon", "1", "--epsilon", "2", "--json"]
+    rows = json.loads(ask(*question, *targets))
+    assert [row["epsilon"] for row in rows] == [1.0, 2.0]
+    noise = [row["noise_multiplier"] for row in rows]
+    assert noise[0] > noise[1]
+    back = json.loads(ask(*question, "--noise", repr(noise[0]), "--json"))[0]
+    assert back["epsilon"] == pytest.approx(1.0, rel=2e-6)
+    table = ask(*question, "--epsilon", "1", "--epsilon", "2").splitlines()
+    assert len(table) == 3
+    assert rounded_up(noise[1], 8) in table[2]
+
+
+def test_a_delta_above_one_over_the_records_is_named() -> None:
+    from dpmesh.cli import app
+
+    question = ["privacy", "sgd", "--records", "100", "--batch", "10", "--epochs", "1"]
+    result = testing.CliRunner().invoke(app, [*question, "--noise", "2", "--delta", "0.5"])
+    assert "Warning: delta is above 1 / records = 0.01" in result.output
 
 
 @pytest.mark.parametrize(
@@ -74,7 +105,8 @@ def test_online_laplace_and_gaussian() -> None:
     assert "releases" not in laplace
     gaussian = ask("online", "--epsilon", "1", "--delta", "1e-5", "--batch-size", "2")
     assert number("noise", gaussian) == pytest.approx(
-        accounting.analytic_gaussian_noise_multiplier(1.0, 1e-5), rel=1e-7
+        accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=1e-5),
+        rel=1e-7,
     )
     shown = str(number("noise", gaussian))  # rounded up, so that what is copied keeps the budget
     assert "epsilon = 1, delta = 1e-05" in ask("online", "--noise", shown, "--delta", "1e-5")
@@ -100,7 +132,7 @@ def test_without_replacement() -> None:
 def test_gradient_descent() -> None:
     answer = ask("gradient-descent", "--records", "50", "--epsilon", "2", "--rounds", "30")
     noise = number("noise", answer)
-    assert accounting.gdp_epsilon(1e-5, 29**0.5 / noise) == pytest.approx(2.0, rel=1e-6)
+    assert accounting.gdp_epsilon(delta=1e-5, mu=29**0.5 / noise) == pytest.approx(2.0, rel=1e-6)
     assert f"standard deviation {rounded_up(2 * noise / 50)} of n_t" in answer
 
 
@@ -109,7 +141,11 @@ def test_with_replacement() -> None:
     answer = ask(*base, "--epsilon", "1")
     noise = number("noise", answer)
     expected = accounting.fixed_size_gaussian_noise_multiplier(
-        1.0, 1e-5, 0.05, neighboring_relation="replace_one", count=100
+        target_epsilon=1.0,
+        target_delta=1e-5,
+        sampling_rate=0.05,
+        neighboring_relation="replace_one",
+        count=100,
     )
     assert noise == pytest.approx(10**0.5 * expected, rel=1e-6)
     assert number("rounds", answer) == 100  # of a node: five visits of 1000 records by 50
@@ -152,6 +188,11 @@ def test_with_replacement() -> None:
         (
             [*FEDERATED, "--rounds", "5", "--epsilon", "1", "--delta", "1"],
             r"delta: wanted a number in \[0, 1\), got 1",
+        ),
+        (["gaussian"], "options: wanted either --epsilon or --noise, got none"),
+        (
+            ["sgd", "--records", "9", "--batch", "10", "--epochs", "1", "--noise", "1"],
+            "batch: want",
         ),
         (["online"], "options: wanted either --epsilon or --noise, got none"),
         (["online", "--epsilon", "1", "--noise", "1"], "options: wanted either .*, got both"),

@@ -37,7 +37,7 @@ ALL = [*PUBLIC, DeepQ(20, hidden=16), DeepQ(20, hidden=16, activation="relu")]
 FALSE_ALARM = 1e-6  # of each statistical test, by chance of the key
 
 
-def world(
+def observations(
     shape: tuple[int, int, int], rounds: int, seed: int = 0, secret: int = 0
 ) -> Iterator[Observation]:
     """Observations at random: `seed` makes the public part, `secret` the private one."""
@@ -150,9 +150,9 @@ def slow_run(
 def test_deep_q_is_algorithm_2(sees: Any, activation: Any) -> None:
     shape = (4, 2, 5)
     c = DeepQ(20, sees, 16, activation, memory_size=12, batch_size=5, target_update_period=4)
-    assert not next(world(shape, 1)).acting.all()  # some begin later
-    fast, _ = run(c, world(shape, 60), shape)
-    slow = slow_run(c, world(shape, 60), shape)
+    assert not next(observations(shape, 1)).acting.all()  # some begin later
+    fast, _ = run(c, observations(shape, 60), shape)
+    slow = slow_run(c, observations(shape, 60), shape)
     np.testing.assert_array_equal(fast, slow)
     assert 0.2 < fast[20:].mean() < 0.8  # both actions occur, so that equality says something
 
@@ -160,18 +160,18 @@ def test_deep_q_is_algorithm_2(sees: Any, activation: Any) -> None:
 @pytest.mark.parametrize("controller", ALL, ids=repr)
 def test_decisions_are_of_acting_nodes_and_repeat(controller: AnyController) -> None:
     shape = (5, 3, 4)
-    decisions, _ = run(controller, world(shape, 40), shape)
+    decisions, _ = run(controller, observations(shape, 40), shape)
     assert decisions.shape == (40, 5, 3)
     assert decisions.dtype == np.bool_
-    acting = np.stack([o.acting for o in world(shape, 40)])
+    acting = np.stack([o.acting for o in observations(shape, 40)])
     assert not decisions[~acting].any()
-    np.testing.assert_array_equal(decisions, run(controller, world(shape, 40), shape)[0])
+    np.testing.assert_array_equal(decisions, run(controller, observations(shape, 40), shape)[0])
 
 
 @pytest.mark.parametrize("controller", [*ALL, RandomGlobal(0.0), RandomGlobal(1.0)], ids=repr)
 def test_no_decision_is_global_where_none_may_be(controller: AnyController) -> None:
     shape = (5, 3, 4)
-    decisions, _ = run(controller, world(shape, 40), shape)
+    decisions, _ = run(controller, observations(shape, 40), shape)
     allowed = [controller.may_be_global(t) for t in range(40)]
     np.testing.assert_array_equal(decisions.any(axis=(1, 2)) <= allowed, True)
     if isinstance(controller, Periodic | AlwaysGlobal | AlwaysLocal):
@@ -181,14 +181,14 @@ def test_no_decision_is_global_where_none_may_be(controller: AnyController) -> N
 @pytest.mark.parametrize("controller", ALL, ids=repr)
 def test_public_decisions_do_not_know_private_data(controller: AnyController) -> None:
     shape = (6, 2, 4)
-    one, _ = run(controller, world(shape, 60, secret=1), shape)
-    two, _ = run(controller, world(shape, 60, secret=2), shape)
+    one, _ = run(controller, observations(shape, 60, secret=1), shape)
+    two, _ = run(controller, observations(shape, 60, secret=2), shape)
     assert np.array_equal(one, two) == controller.public
 
 
 def test_fixed_decisions() -> None:
     shape = (3, 2, 1)
-    always = [replace(o, acting=np.ones(3, dtype=np.bool_)) for o in world(shape, 7)]
+    always = [replace(o, acting=np.ones(3, dtype=np.bool_)) for o in observations(shape, 7)]
     assert run(AlwaysGlobal(), iter(always), shape)[0].all()
     assert not run(AlwaysLocal(), iter(always), shape)[0].any()
     periodic, _ = run(Periodic(3), iter(always), shape)
@@ -198,7 +198,7 @@ def test_fixed_decisions() -> None:
 
 def test_random_decisions_have_their_rate() -> None:
     shape = (100, 10, 1)
-    always = [replace(o, acting=np.ones(100, dtype=np.bool_)) for o in world(shape, 50)]
+    always = [replace(o, acting=np.ones(100, dtype=np.bool_)) for o in observations(shape, 50)]
     decisions, _ = run(RandomGlobal(0.05), iter(always), shape)
     count = int(decisions.sum())
     assert binomtest(count, decisions.size, 0.05).pvalue > FALSE_ALARM
@@ -214,7 +214,7 @@ def test_exploration_falls_to_its_final_rate(t: int, rate: float, better: int) -
     state = c.init(shape, KEY)
     state.trained.parameters[:] = 0
     state.trained.parameters[:, -1, better] = 1
-    (observation,) = world(shape, 1)
+    (observation,) = observations(shape, 1)
     observation = replace(observation, acting=np.ones(5_000, dtype=np.bool_))
     actions, _ = c.decide(state, observation, t, KEY)
     count = int((actions != better).sum())
@@ -227,7 +227,7 @@ def test_targets_are_copied_every_c_steps() -> None:
     c = DeepQ(20, hidden=16, target_update_period=3, batch_size=2)
     state = c.init(shape, KEY)
     expected = state.targets.copy()
-    for t, observation in enumerate(world(shape, 30)):
+    for t, observation in enumerate(observations(shape, 30)):
         before = state.trained.steps.copy()
         state = c.learn(state, observation, t, KEY)
         steps = state.trained.steps
@@ -246,7 +246,7 @@ def test_the_threads_do_not_show() -> None:
     try:
         for threads in (1, 2, 7):
             kernels.set_threads(threads)
-            decisions, state = run(c, world(shape, 30), shape)
+            decisions, state = run(c, observations(shape, 30), shape)
             results.append((decisions.tobytes(), state.trained.parameters.tobytes()))
     finally:
         kernels.set_threads(before)
@@ -254,7 +254,7 @@ def test_the_threads_do_not_show() -> None:
 
 
 def test_the_state_holds_arrays_and_no_secret() -> None:
-    _, state = run(DeepQ(20, hidden=16), world((2, 2, 3), 15), (2, 2, 3))
+    _, state = run(DeepQ(20, hidden=16), observations((2, 2, 3), 15), (2, 2, 3))
     assert isinstance(state, DeepQState)
     for part in fields(state):
         value = getattr(state, part.name)
@@ -293,7 +293,7 @@ def test_the_better_action_is_learned(activation: Any) -> None:
 
 
 def changed(**changes: Any) -> Observation:
-    (observation,) = world((2, 3, 4), 1)
+    (observation,) = observations((2, 3, 4), 1)
     return replace(observation, **changes)
 
 
@@ -340,7 +340,7 @@ def learned(observation: Observation, c: DeepQ | None = None) -> object:
             "observation: wanted finite models and losses of acting nodes",
         ),
         (
-            lambda: learned(next(world((3, 3, 4), 1))),
+            lambda: learned(next(observations((3, 3, 4), 1))),
             r"states: wanted shape \(6, inputs\)",
         ),
     ],

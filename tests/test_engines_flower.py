@@ -269,7 +269,7 @@ def test_local_noise_is_added_by_each_client() -> None:
     assert variance == pytest.approx(1, abs=6 * np.sqrt(2 / 4000))
     assert "every client adds the noise" in str(strategy.report)
     assert "the server asks no client twice in a round" in str(strategy.report)
-    exact = dm.privacy.accounting.gdp_epsilon(1e-5, 1 / z)
+    exact = dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=1 / z)
     assert strategy.report.epsilon == pytest.approx(exact)
 
 

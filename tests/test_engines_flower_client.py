@@ -26,7 +26,7 @@ from dpmesh.privacy.budget import OverBudget  # noqa: E402
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 L, Z, DIM = 0.3, 0.7, 4
-TWICE = dm.privacy.Budget(dm.privacy.accounting.gdp_epsilon(1e-5, np.sqrt(2) / Z), 1e-5)
+TWICE = dm.privacy.Budget(dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=np.sqrt(2) / Z), 1e-5)
 
 
 def model(numbers, dtype=np.float64) -> flwr.ArrayRecord:

@@ -29,9 +29,9 @@ from dpmesh.engines.secure import (
     record_sums,
 )
 from dpmesh.engines.secure.keys import RunSecrets
+from dpmesh.kernels import unpack_sum
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import encode, open_sum
-from dpmesh.privacy.secure.masks import unpack_words
 
 DELTA = 1e-5
 COUNTS = (20, 35, 50, 40)
@@ -136,7 +136,9 @@ def test_a_run_of_an_honest_server_learns_and_every_ledger_is_its_plan(parties: 
         total = server.sum(t, state.w)
         assert is_open(parties, total, state.w)
         state = parties.algorithm.absorb(state, total, t, parties.problem)
-    assert [site.state.read(server.run).spent for site in parties.sites] == [3] * 4
+    assert [site.state.read(server.run, parties.contract).spent for site in parties.sites] == [
+        3
+    ] * 4
     assert parties.sites[0].state.epsilon() == pytest.approx(
         replace(parties.contract.numbers, dropouts=0, colluding=2).epsilon(DELTA)
     )
@@ -162,10 +164,9 @@ def test_each_answer_is_uniform(tmp_path: Path) -> None:
     parties = Parties(tmp_path, dim=5000)
     public = parties.contract.numbers
     answers = parties.answers(parties.header())
-    words = {i: unpack_words(sent, 5000, public.modulus_bits) for i, sent in answers.items()}
-    all_but_one = sum(words[i] for i in (0, 1, 2))
-    for seen in (*words.values(), all_but_one):
-        counts = np.bincount((seen & np.uint64(255)).astype(int), minlength=256)
+    for seen in ([0], [1], [2], [3], [0, 1, 2]):
+        total = unpack_sum([answers[i] for i in seen], 5000, public.modulus_bits)
+        counts = np.bincount(total % 256, minlength=256)
         assert stats.chisquare(counts).pvalue > 1e-6
 
 
@@ -178,7 +179,7 @@ def test_a_lost_site_is_left_out_of_a_new_attempt_which_is_charged(parties: Part
     for t in range(3):
         assert is_open(parties, server.sum(t, parties.w))
     assert server.cohort == (0, 1, 3)
-    spent = [site.state.read(server.run).spent for site in parties.sites]
+    spent = [site.state.read(server.run, parties.contract).spent for site in parties.sites]
     assert spent == [4, 4, 1, 4]
     assert parties.contract.numbers.attempts == 4
     with pytest.raises(RefusedError, match="the plan or the budget is spent"):
@@ -243,7 +244,7 @@ def test_the_same_header_gets_the_same_bytes_also_after_a_restart(parties: Parti
     parties.sites[1].state.close()
     parties.sites[1] = parties.site(1)
     assert parties.sites[1].answer(header, parties.w) == sent
-    assert parties.sites[1].state.read(RUN).spent == 1
+    assert parties.sites[1].state.read(RUN, parties.contract).spent == 1
 
 
 @pytest.mark.parametrize("what", ["model", "round", "cohort"])
@@ -261,7 +262,7 @@ def test_another_header_with_an_old_attempt_is_refused(parties: Parties, what: s
         parties.sites[0].answer(header, w)
 
 
-@pytest.mark.parametrize("what", ["model", "round", "cohort", "contract"])
+@pytest.mark.parametrize("what", ["model", "round", "cohort"])
 def test_sites_that_are_shown_different_things_open_nothing(parties: Parties, what: str) -> None:
     public = parties.contract.numbers
     header = parties.header()
@@ -274,17 +275,22 @@ def test_sites_that_are_shown_different_things_open_nothing(parties: Parties, wh
     if what == "cohort":
         some = 1, 2, 3
         other = replace(header, cohort=some, hellos=header.hellos[1:], readies=header.readies[1:])
-    if what == "contract":
-        longer = replace(parties.contract, model="another text")
-        parties.sites[3].contract = longer
-        signed = [
-            (Hello.signed(longer, i, RUN, h.key, parties.keys[i]), i)
-            for i, h in enumerate(header.hellos)
-        ]
-        readies = [Ready.signed(longer, i, RUN, -1, 0, parties.keys[i]) for i in range(4)]
-        other = replace(header, hellos=tuple(hello for hello, _ in signed), readies=tuple(readies))
     answers[3] = parties.sites[3].answer(other, w)
     assert not is_open(parties, open_sum(public, answers))
+
+
+def test_sites_with_another_contract_are_refused_by_name(parties: Parties) -> None:
+    """Other numbers, such as another grid or a smaller share, are another contract."""
+    weaker = replace(parties.contract.numbers, noise_multiplier=8.5)
+    parties.sites[3].contract = replace(parties.contract, numbers=weaker)
+    header = parties.header()
+    with pytest.raises(RefusedError, match="the key of site 3 is not signed"):
+        parties.sites[0].answer(header, parties.w)
+    with pytest.raises(RefusedError, match="the key of site 0 is not signed"):
+        parties.sites[3].answer(header, parties.w)
+    parties.sites[3].contract = parties.contract
+    with pytest.raises(RefusedError, match="one of another contract"):
+        parties.sites[3].join(RUN)
 
 
 def test_a_server_cannot_put_its_own_key_in_the_place_of_a_sites(parties: Parties) -> None:
@@ -309,7 +315,7 @@ def test_a_server_cannot_put_its_own_key_in_the_place_of_a_sites(parties: Partie
             parties.sites[0].answer(
                 replace(header, hellos=(*hellos[:2], bad, hellos[3])), parties.w
             )
-    assert parties.sites[0].state.read(RUN).spent == 0
+    assert parties.sites[0].state.read(RUN, parties.contract).spent == 0
 
 
 def test_a_second_key_of_a_site_in_one_run_is_refused(parties: Parties) -> None:
@@ -386,11 +392,11 @@ def test_planted_fresh_noise_for_a_repeated_header_is_open(
     restored = parties.site(1, parties.folder / "backup.db")
     bits = public.modulus_bits
     one, other = (
-        unpack_words(site.answer(header, parties.w), 40, bits)
+        unpack_sum([site.answer(header, parties.w)], 40, bits)
         for site in (parties.sites[1], restored)
     )
-    shift = np.uint64(64 - bits)
-    difference = ((one - other) << shift).view(np.int64) >> shift.astype(np.int64)
+    unused = 64 - bits
+    difference = (one - other) << unused >> unused
     assert np.abs(difference).max() < 10 * public.share  # no mask is left: flagged
     restored.state.close()
 
@@ -408,7 +414,7 @@ def test_a_restored_site_takes_over_what_the_others_know(parties: Parties) -> No
     with pytest.raises(RefusedError, match="attempt 1 is not after 1"):
         parties.sites[1].answer(old, parties.w)
     parties.answers(parties.header(2))
-    assert parties.sites[1].state.read(RUN).spent == 3
+    assert parties.sites[1].state.read(RUN, parties.contract).spent == 3
 
 
 def test_two_processes_cannot_hold_one_ledger(parties: Parties) -> None:
@@ -484,7 +490,7 @@ def test_keys_are_kept_in_files_of_their_owner_alone(tmp_path: Path) -> None:
 
 def test_secrets_are_erased_and_not_printed(parties: Parties) -> None:
     parties.answers(parties.header())
-    secrets = parties.sites[0].state.read(RUN).secrets
+    secrets = parties.sites[0].state.read(RUN, parties.contract).secrets
     assert secrets.own.hex() not in repr(secrets)
     parties.sites[0].leave(RUN)
     parties.sites[0].state.close()

@@ -147,13 +147,13 @@ def test_the_law_of_quantized_numbers() -> None:
 
 def test_quantization_adds_privacy_and_coarse_grids_cost_noise(tmp_path: Path) -> None:
     """Section 2 of the specification: 0.96 of the variation at step 1, half of it at step 5."""
-    gaussian = gdp_delta(1e-12, 1.0)
+    gaussian = gdp_delta(epsilon=1e-12, mu=1.0)
     assert quantized_grid.quantized_delta(0.0, 1.0, 1.0) / gaussian == pytest.approx(0.96, abs=0.01)
     assert quantized_grid.quantized_delta(0.0, 1.0, 5.0) / gaussian == pytest.approx(0.5, abs=0.05)
     for epsilon in (0.3, 2.0):
         for step in (0.05, 0.7, 20.0):
             delta = quantized_grid.quantized_delta(epsilon, 0.5, step)
-            assert delta <= gdp_delta(epsilon, 0.5) + 1e-11
+            assert delta <= gdp_delta(epsilon=epsilon, mu=0.5) + 1e-11
     table, text, picture = quantized_grid.grid(tmp_path)
     rows = [{name: float(cell) for name, cell in row.items()} for row in rows_of(table)]
     assert all(row["total_variation"] <= 1 + 1e-9 and row["delta"] <= 1 + 1e-9 for row in rows)

@@ -76,7 +76,7 @@ def test_what_does_not_depend_on_the_data_has_no_mechanism() -> None:
     ("law", "long", "clipped"),
     [(Gaussian, [3.0, 4.0], [1.5, 2.0]), (Laplace, [3.0, 2.0], [1.5, 1])],
 )
-def test_clipping_at_the_door_bounds_what_goes_out(law, long, clipped) -> None:
+def test_clipping_bounds_what_is_released(law, long, clipped) -> None:
     short = [0.9, 1.2]
     mechanism = law(1e-9, clipping_norm=2.5)
     one = Sensitivity(2.5, law.norm, "1 x clipping norm, add_remove")

@@ -67,7 +67,7 @@ def slow_costs(plan: Plan) -> list[float]:
             inverse = [(r.name, 1 / r.noise_multiplier) for r in (*common, *own)]
             mu = hypot(*(x for name, x in inverse if name == "gaussian"))
             pure = sum(x for name, x in inverse if name == "laplace")
-            epsilons.append(pure + accounting.gdp_epsilon(DELTA, mu))
+            epsilons.append(pure + accounting.gdp_epsilon(delta=DELTA, mu=mu))
         costs.append(max(epsilons))
     return costs
 
@@ -163,9 +163,9 @@ def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
     costs = plan(*sampled).costs_by_node(DELTA, nodes=13)
     alone = [
         accounting.fixed_size_gaussian_epsilon(
-            DELTA,
-            s.rate,
-            1.0,
+            delta=DELTA,
+            sampling_rate=s.rate,
+            noise_multiplier=1.0,
             count=20,
             neighboring_relation="replace_one",
             accountant="rdp",

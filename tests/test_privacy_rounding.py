@@ -82,7 +82,7 @@ def test_long_rows_without_noise_or_data_go_out() -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_run_that_diverges_claims_no_epsilon(kind: Any) -> None:
-    """Its states were let out as they were, at an epsilon of 1."""
+    """Its states were released as they were, at an epsilon of 1."""
     rng = np.random.default_rng(0)
     train = Dataset(rng.normal(size=(400, 5)).astype(kind), np.where(np.arange(400) % 2, 1, -1))
     parts = dm.data.iid(train, 4, rng)

@@ -75,13 +75,14 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     whole = plan("add_remove", *rounds(5, 2.0, None)).cost(1e-5).epsilon
     assert alone < mixed < whole
     both = plan("replace_one", *sampled, *rounds(1, 2.0, FixedSizeSampling(1, 10))).cost(1e-5)
-    assert both.epsilon == pytest.approx(whole)
+    of_all = plan("replace_one", *rounds(1, 2.0, None), *rounds(4, 2.0, None)).cost(1e-5)
+    assert whole / 3 < both.epsilon < of_all.epsilon
     laplace = Release(0, Laplace(0.5), ONE)
     base = plan("add_remove", *sampled).cost(1e-11).epsilon
     beside = plan("add_remove", *sampled, laplace).cost(1e-11)
-    assert beside.epsilon == pytest.approx(base + 2.0)
-    assert beside.accountant.endswith(
-        "Poisson samples, plus pure differential privacy of Laplace noise"
+    assert base < beside.epsilon < base + 2.0
+    assert beside.accountant == (
+        "privacy loss distribution of Laplace and Gaussian noise on Poisson samples"
     )
     assert plan("add_remove", *sampled).cost().epsilon == inf
 
@@ -115,7 +116,8 @@ def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
     ]
     few, many = (plan("add_remove", *distinct[:count]).cost(1e-5) for count in (8 * 40, 9 * 40))
     assert few.accountant == "privacy loss distribution of Poisson samples"
-    assert many.accountant == "Rényi curve of Poisson samples"
+    assert many.accountant == few.accountant
+    assert many.epsilon == few.epsilon
 
 
 def test_few_different_nodes_have_a_loss_distribution_each() -> None:

@@ -23,7 +23,9 @@ from dpmesh.privacy import (
     Release,
     Sensitivity,
 )
-from dpmesh.privacy.accounting import _loss
+from dpmesh.privacy.accounting import _compose
+from dpmesh.privacy.accounting._merge import Merged
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Unsampled
 from dpmesh.privacy.cost import MOST_LOSS_DISTRIBUTIONS
 
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -106,7 +108,8 @@ def test_sampling_amplifies_pure_epsilon(z: float, rate: float) -> None:
     for delta in (0, 1e-6):
         wanted = plan(*amplified, *of_all, *of_all, relation="replace_one").cost(delta).epsilon
         assert wanted <= (epsilon + 2 / z) * (1 + 1e-12)
-        assert plan(*both, relation="replace_one").cost(delta).epsilon == pytest.approx(wanted)
+        found = plan(*both, relation="replace_one").cost(delta).epsilon
+        assert found == pytest.approx(wanted) if delta == 0 else found <= wanted * (1 + 1e-9)
     with pytest.raises(ValueError, match=r"^neighboring_relation: wanted 'replace_one'"):
         plan(*both).cost()
 
@@ -186,22 +189,31 @@ def test_samples_of_everybody_are_all_data() -> None:
     assert plan(*pure, *few, relation="replace_one").cost(delta).epsilon < whole.epsilon / 2
 
 
-def test_a_sample_that_does_not_amplify_is_all_data() -> None:
-    poisson = rounds(10, Laplace(20.0), PoissonSampling(0.5))
-    cost = plan(*poisson, relation="replace_one").cost(1e-6)
-    assert cost == plan(*rounds(10, Laplace(20.0)), relation="replace_one").cost(1e-6)
-    assert cost.accountant == "privacy loss distribution of Laplace noise on all data"
+def test_a_published_sample_costs_what_its_share_of_releases_does() -> None:
+    """Under replace-one a Poisson sample amplifies as if it were published who took part."""
+
+    def cost(*releases):
+        return plan(*releases, relation="replace_one").cost(1e-6)
+
+    poisson = cost(*rounds(10, Laplace(20.0), PoissonSampling(0.5)))
+    whole = cost(*rounds(10, Laplace(20.0)))
+    assert cost(*rounds(4, Laplace(20.0))).epsilon < poisson.epsilon < whole.epsilon
+    assert poisson.accountant == "privacy loss distribution of Laplace noise on Poisson samples"
+    everybody = cost(*rounds(10, Laplace(20.0), PoissonSampling(1.0)))
+    assert everybody.epsilon == pytest.approx(whole.epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize("z", [30.0, 1e4, 1e7])
 def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> None:
     """It filled gigabytes: steps as small as the largest loss of Laplace noise, also of 1e-4."""
-    sigma, delta, once = 0.1, 1e-6, np.ones(1)
-    both = (
-        _loss.Rounds(_loss.GAUSSIAN, once, np.full(1, sigma), 2 * once),
-        _loss.Rounds(_loss.LAPLACE, once, np.full(1, z), 2 * once),
-    )
-    losses = _loss.poisson(_loss.GAUSSIAN, 1.0, sigma, _loss._interval(both))
+    sigma, delta = 0.1, 1e-6
+    both = [
+        Merged(Unsampled(law), one, multiplier * one, 2 * one, None)
+        for law, multiplier in [(GAUSSIAN, sigma), (LAPLACE, z)]
+        for one in [np.ones(1)]
+    ]
+    grid = _compose._grid(both, delta)
+    losses = Unsampled(GAUSSIAN).losses(1.0, sigma, grid)
     assert all(loss.masses.size < 2**20 for loss in losses)
     gaussian = rounds(2, Gaussian(sigma))
     alone = plan(*gaussian).cost(delta).epsilon
@@ -209,24 +221,35 @@ def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> 
 
 
 def test_where_the_sum_remains() -> None:
-    """One Laplace release, noise on a grid, a delta too small to tell or to gain by, delta 0."""
-    pure = " differential privacy of Laplace noise"
+    """One Laplace release; delta 0."""
     for cost in [
         plan(*rounds(1, Laplace(2.0))).cost(1e-6),
-        plan(*rounds(10, Laplace(20.0))).cost(1e-11),
-        plan(*rounds(1, Laplace(1 / 0.31405)), *rounds(1, Laplace(1 / 0.18595))).cost(1e-10),
         plan(*rounds(10, Laplace(20.0))).cost(),
-        plan(*rounds(10, Laplace(20.0, grid=2**-10))).cost(1e-6),
     ]:
-        assert cost.accountant == "pure" + pure
-        assert cost.epsilon == pytest.approx(0.5)
-    various = plan(*(r for t in range(33) for r in rounds(1, Laplace(20.0 + t)))).cost(1e-6)
-    assert various.accountant == "pure" + pure  # of more kinds than loss distributions are made of
-    on_grid = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0, grid=2**-10))).cost(1e-6)
-    assert on_grid.accountant.startswith("Rényi curve of discrete Gaussian")
-    assert on_grid.accountant.endswith(pure)
+        assert cost == (pytest.approx(0.5), "pure differential privacy of Laplace noise")
     without_delta = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0))).cost()
     assert without_delta == (inf, "none: Gaussian noise needs a delta above 0, such as 1e-5")
+
+
+def test_small_deltas_and_many_kinds_and_noise_on_a_grid_are_composed() -> None:
+    """All were summed: noise on integers is dominated by randomized response."""
+    small = plan(*rounds(10, Laplace(20.0))).cost(1e-11)
+    assert 0.3 < small.epsilon < 0.5
+    various = plan(*(r for t in range(100) for r in rounds(1, Laplace(20.0 + t)))).cost(1e-6)
+    assert (
+        various.epsilon
+        < 0.5 * plan(*(rounds(1, Laplace(20.0 + t))[0] for t in range(100))).cost().epsilon
+    )
+    for cost in (small, various):
+        assert cost.accountant == "privacy loss distribution of Laplace noise on all data"
+    on_grid = plan(*rounds(30, Laplace(20.0, grid=2**-10))).cost(1e-6)
+    real = plan(*rounds(30, Laplace(20.0))).cost(1e-6)
+    assert real.epsilon < on_grid.epsilon < 1.02 * real.epsilon
+    what = "discrete Laplace noise on all data"
+    assert on_grid.accountant == f"privacy loss distribution of {what}"
+    both = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0, grid=2**-10))).cost(1e-6)
+    assert both.accountant.startswith("Rényi curve of discrete Gaussian")
+    assert both.accountant.endswith("pure differential privacy of Laplace noise")
 
 
 def test_nodes_have_costs_of_their_own() -> None:

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpmesh.kernels import discrete_gaussian, get_threads, row_norms, set_threads
+from dpmesh.kernels import (
+    discrete_gaussian,
+    get_threads,
+    mask_and_pack,
+    row_norms,
+    set_threads,
+    unpack_sum,
+)
+from dpmesh.kernels.masking import MASK_PURPOSE
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import (
     DistributedDiscreteGaussian,
@@ -23,14 +31,6 @@ from dpmesh.privacy.secure import (
     open_sum,
     secure_sum,
     with_noise,
-)
-from dpmesh.privacy.secure.masks import (
-    MASK_PURPOSE,
-    mask_words,
-    masked,
-    modular_sum,
-    pack_words,
-    unpack_words,
 )
 from dpmesh.privacy.secure.sums import pair_secrets
 from dpmesh.privacy.sensitivity import Sensitivity
@@ -49,8 +49,20 @@ def secrets_of(sites: int, seed: int) -> list[dict[int, bytes]]:
 
 
 def masked_vectors(values: Any, secrets: list[dict[int, bytes]], cohort: Any, bits: int) -> Any:
-    own = {i: {j: secrets[i][j] for j in cohort if j != i} for i in cohort}
-    return {i: masked(values[i], i, own[i], bits) for i in cohort}
+    return {
+        i: mask_and_pack(
+            values[i],
+            bits,
+            add=[secrets[i][j] for j in cohort if j > i],
+            subtract=[secrets[i][j] for j in cohort if j < i],
+        )
+        for i in cohort
+    }
+
+
+def centred(value: int, bits: int) -> int:
+    half = 1 << bits - 1
+    return (value + half) % (1 << bits) - half
 
 
 # Masks
@@ -61,26 +73,23 @@ def test_masks_cancel_over_any_cohort_bit_for_bit(data: Any, n: int, bits: int, 
     cohort = sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=2)))
     values = np.random.default_rng(dim).integers(-(2**62), 2**62, size=(n, dim))
     vectors = masked_vectors(values, secrets_of(n, bits), cohort, bits)
-    want = [sum(int(values[i, j]) for i in cohort) for j in range(dim)]
-    half = 1 << bits - 1
-    centred = [(v + half) % (1 << bits) - half for v in want]
-    assert modular_sum(vectors.values(), bits).tolist() == centred
+    want = [centred(sum(int(values[i, j]) for i in cohort), bits) for j in range(dim)]
+    assert unpack_sum(list(vectors.values()), dim, bits).tolist() == want
 
 
 def test_masks_of_a_hundred_sites_cancel() -> None:
     values = np.random.default_rng(0).integers(-1000, 1000, size=(100, 9))
     vectors = masked_vectors(values, secrets_of(100, 1), range(100), 33)
-    assert modular_sum(vectors.values(), 33).tolist() == values.sum(axis=0).tolist()
+    assert unpack_sum(list(vectors.values()), 9, 33).tolist() == values.sum(axis=0).tolist()
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
 def test_each_vector_and_the_sum_of_all_but_one_are_uniform(bits: int) -> None:
     values = np.full((4, 20_000), 5)  # nothing random beneath the masks
     vectors = masked_vectors(values, secrets_of(4, bits), range(4), bits)
-    mask = np.uint64((1 << bits) - 1) if bits < 64 else np.uint64(2**64 - 1)
-    all_but_one = (vectors[0] + vectors[1] + vectors[2]) & mask
-    for words in (*vectors.values(), all_but_one):
-        flat = np.frombuffer(pack_words(words, bits), np.uint8)
+    all_but_one = unpack_sum([vectors[0], vectors[1], vectors[2]], 20_000, bits)
+    for message in (*vectors.values(), mask_and_pack(all_but_one, bits)):
+        flat = np.frombuffer(message, np.uint8)
         counts = np.bincount(flat, minlength=256)
         assert stats.chisquare(counts).pvalue > ONE_IN_A_MILLION
 
@@ -90,7 +99,7 @@ def test_a_site_with_another_secret_makes_the_sum_uniform() -> None:
     secrets = secrets_of(3, 1)
     other = secrets_of(3, 2)
     mixed = [secrets[0], secrets[1], other[2]]
-    total = modular_sum(masked_vectors(values, mixed, range(3), 16).values(), 16)
+    total = unpack_sum([*masked_vectors(values, mixed, range(3), 16).values()], 20_000, 16)
     counts = np.bincount(total % 256, minlength=256)
     assert stats.chisquare(counts).pvalue > ONE_IN_A_MILLION
 
@@ -100,7 +109,8 @@ def test_the_difference_of_two_vectors_under_one_mask_is_open() -> None:
     secrets = secrets_of(3, 1)
     first, second = (np.full((3, 6), v) for v in (3, 10))
     under = [masked_vectors(v, secrets, range(3), 32)[0] for v in (first, second)]
-    assert (under[1] - under[0]).tolist() == [7] * 6
+    opened = [unpack_sum([message], 6, 32) for message in under]
+    assert (opened[1] - opened[0]).tolist() == [7] * 6
 
 
 @given(st.binary(min_size=32, max_size=32), BITS, st.integers(1, 40))
@@ -110,22 +120,48 @@ def test_mask_words_are_the_key_stream_of_aes(secret: bytes, bits: int, dim: int
     cipher = Cipher(algorithms.AES(secret), modes.CTR(nonce)).encryptor()
     raw = cipher.update(bytes(size * dim))
     words = [int.from_bytes(raw[size * j :][:size], "little") % 2**bits for j in range(dim)]
-    assert mask_words(secret, dim, bits).tolist() == words
+    for subtracts, sign in ((False, 1), (True, -1)):
+        pairs = {"subtract" if subtracts else "add": [secret]}
+        message = mask_and_pack(np.zeros(dim, np.int64), bits, **pairs)
+        want = [centred(sign * word, bits) for word in words]
+        assert unpack_sum([message], dim, bits).tolist() == want
 
 
 @given(st.integers(1, 64), st.integers(1, 50), st.integers(0, 10))
 def test_packing_is_undone(bits: int, dim: int, seed: int) -> None:
-    low = np.uint64(2**bits - 1)
-    words = np.random.default_rng(seed).integers(0, 2**64, size=dim, dtype=np.uint64) & low
-    message = pack_words(words, bits)
-    as_number = sum(int(w) << bits * j for j, w in enumerate(words))
+    values = np.random.default_rng(seed).integers(-(2**63), 2**63, size=dim)
+    message = mask_and_pack(values, bits)
+    as_number = sum(int(v) % 2**bits << bits * j for j, v in enumerate(values))
     assert message == as_number.to_bytes((dim * bits + 7) // 8, "little")
-    assert unpack_words(message, dim, bits).tolist() == words.tolist()
+    assert unpack_sum([message], dim, bits).tolist() == [centred(int(v), bits) for v in values]
 
 
-def test_long_vectors_are_packed_in_pieces() -> None:
-    words = np.random.default_rng(0).integers(0, 2**21, size=200_003, dtype=np.uint64)
-    assert (unpack_words(pack_words(words, 21), 200_003, 21) == words).all()
+def test_long_vectors_are_masked_the_same_on_any_threads() -> None:
+    values = np.random.default_rng(0).integers(-(2**20), 2**20, size=200_003)
+    before, messages = get_threads(), []
+    try:
+        for threads in (1, 8):
+            set_threads(threads)
+            messages.append(mask_and_pack(values, 21, add=[b"1" * 32], subtract=[b"2" * 32]))
+    finally:
+        set_threads(before)
+    assert messages[0] == messages[1]
+    back = mask_and_pack(np.zeros(200_003, np.int64), 21, add=[b"2" * 32], subtract=[b"1" * 32])
+    assert (unpack_sum([messages[0], back], 200_003, 21) == values).all()
+
+
+def test_messages_and_secrets_that_do_not_fit_are_refused() -> None:
+    for secret in (b"short", "x" * 32):
+        with pytest.raises(ValueError, match="secret: wanted 32 bytes, got another") as caught:
+            mask_and_pack([1, 2], 9, add=[secret])  # type: ignore[list-item]
+        assert "short" not in str(caught.value)
+    for bits in (0, 65):
+        with pytest.raises(ValueError, match="bits"):
+            mask_and_pack([1, 2], bits)
+    with pytest.raises(ValueError, match="message: wanted 3 bytes, 2 numbers of 9 bits"):
+        unpack_sum([bytes(2)], 2, 9)
+    with pytest.raises(ValueError, match="padding of zeros"):
+        unpack_sum([bytes([0, 0, 0xFC])], 2, 9)
 
 
 # The sum
@@ -283,7 +319,7 @@ def test_too_few_bits_are_refused_and_would_be_off_by_multiples_of_the_modulus()
         numbers(bits=public.modulus_bits - 1)
     total = np.array([2 ** (public.modulus_bits - 1) - 1, 5])
     bits = public.modulus_bits - 1
-    wrong = modular_sum([total.astype(np.uint64)], bits) - total
+    wrong = unpack_sum([mask_and_pack(total, bits)], 2, bits) - total
     assert wrong.tolist() == [-(2**bits), 0]
 
 
@@ -293,7 +329,8 @@ def test_no_sum_at_the_bound_wraps_around() -> None:
     for t in range(1000):
         noisy = with_noise(public, most, Key.seeded(2).stream(1, t))
         total = noisy.sum(axis=0)
-        assert (modular_sum(noisy.view(np.uint64), public.modulus_bits) == total).all()
+        sent = [mask_and_pack(row, public.modulus_bits) for row in noisy]
+        assert (unpack_sum(sent, 12, public.modulus_bits) == total).all()
 
 
 @given(

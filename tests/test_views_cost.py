@@ -50,7 +50,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_see_what_the_oracles_see(name: str) -> None:
-    """Each view has the oracle's messages; its worst target costs at least what the oracle's does."""
+    """Each view has the oracle's messages; its worst target costs no less than the oracle's."""
     oracle = _oracle(name)
     inputs = oracle["inputs"]
     reaction = views.Reaction(
@@ -90,6 +90,17 @@ def test_distance_protects_on_a_static_network() -> None:
     meetings = dm.topology.meetings(8, key=dm.Key.seeded(1))
     with pytest.raises(ValueError, match="topology"):
         views.costs_by_distance(1e-5, _descent(), views.OneNode(topology=meetings))
+
+
+def test_the_table_of_pairs_holds_the_worst_one() -> None:
+    view = views.OneNode(topology=dm.topology.meetings(6, key=dm.Key.seeded(3)))
+    table = views.epsilons_by_pair(1e-5, _descent(), view, gap=1e-6)
+    worst = views.view_cost(1e-5, _descent(), view, gap=1e-6)
+    assert np.isnan(table.diagonal()).all()
+    assert np.isnan(table).sum() == 6
+    assert np.nanmax(table) == pytest.approx(worst.epsilon, rel=1e-5)
+    assert worst.observer is not None
+    assert table[worst.observer[0], worst.target] == pytest.approx(worst.epsilon, rel=1e-5)
 
 
 def test_coalitions_are_enumerated_or_bounded_from_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +256,7 @@ def test_messages_without_noise_have_no_finite_epsilon() -> None:
         (lambda: views.Links(links=((0, 9),), topology=RING), "links"),
         (lambda: views.OneNode(topology=3), "topology"),
         (lambda: views.Reaction(sensitivity=[1.0], noise=[-1.0], lipschitz=[1.0]), "noise"),
+        (lambda: views.LossFacts(loss="softmax", feature_norm=1.0), "classes"),
         (lambda: views.Reaction(sensitivity=[1.0], noise=[1.0, 1.0], lipschitz=[1.0]), "noise"),
         (lambda: Static(MixingMatrix([[1.5, -0.5], [-0.5, 1.5]])), "at least 0"),
     ],

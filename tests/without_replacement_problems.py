@@ -30,9 +30,9 @@ def make_problem(
 
 def neighbours(problem: dm.LinearProblem, node: int, place: int):
     """Return the problem with one record made extreme, and with it turned around."""
-    worlds = []
+    datasets = []
     for sign in (1, -1):
         x = problem.train.features.copy()
         x[problem.partition[node][place]] = sign * np.eye(x.shape[1])[0]
-        worlds.append(replace(problem, train=replace(problem.train, features=x)))
-    return worlds
+        datasets.append(replace(problem, train=replace(problem.train, features=x)))
+    return datasets

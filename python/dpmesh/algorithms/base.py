@@ -41,6 +41,7 @@ from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
+from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
@@ -152,13 +153,35 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def parameters(self, state: StateT) -> Floats:
         """Return each node's current model, shape (nodes, dim), for evaluation."""
 
-    def plan(self, rounds: int) -> Plan:
-        """Return all releases of a run of `rounds` rounds, from public numbers alone."""
+    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+        """Return how messages react to a record and to each other, in public numbers.
+
+        The cost against a view rests on it, see `dpmesh.privacy.views`.
+        """
+        return NotProved(reason=f"{type(self).__name__} has no proof against less than everybody")
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        """Return all releases of a run of `rounds` rounds, from public numbers alone.
+
+        Parameters
+        ----------
+        rounds
+            At least 1.
+        problem
+            If given, its public facts (its loss, the bound on its features) tell what the run costs
+            against a view: ``plan.cost(delta, view=..)``.
+        """
         releases: list[Release] = []
         for t in each_round(rounds):
             of_round = self.release_of(t)
             releases += (of_round,) if isinstance(of_round, Release) else of_round
-        return Plan(tuple(releases), self.neighboring_relation, self.unit, self.assumptions)
+        reaction: Reaction | NotProved | None = None
+        if type(problem) is LinearProblem:
+            reaction = self.reaction(rounds, problem)
+        elif problem is not None:
+            reaction = NotProved(reason="the problem is no linear model of known smoothness")
+        promise = self.neighboring_relation, self.unit, self.assumptions
+        return Plan(tuple(releases), *promise, reaction=reaction)
 
     def published(self, state: StateT, received: Any) -> Any:
         """Return the models to publish, which follow from releases alone.

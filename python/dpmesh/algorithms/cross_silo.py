@@ -217,7 +217,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
             sampling = PoissonSampling(self.sampling_rate)
         return Release(t, self.mechanism, self.sensitivity, sampling=sampling)
 
-    def plan(self, rounds: int) -> Plan:
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
         """Return the sums of `rounds` rounds, and one more for each site that may be lost.
 
         Raises
@@ -227,7 +227,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         """
         if integer("rounds", rounds, at_least=1) > self.rounds:
             fail("rounds", f"at most {self.rounds}, for which the algorithm was made", rounds)
-        return super().plan(rounds + self.dropouts)
+        return super().plan(rounds + self.dropouts, problem)
 
     @property
     def expected_batch(self) -> float:

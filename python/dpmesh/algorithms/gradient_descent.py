@@ -31,6 +31,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -96,6 +97,17 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     def release_of(self, t: int) -> Release:
         """Return the messages x_t + n_t."""
         return Release(t, self.mechanism, self.sensitivity(t))
+
+    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+        """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
+        return of_algorithms.gradient_descent(
+            rounds,
+            LossFacts.of(problem),
+            records=self.records,
+            noise_multiplier=self.noise_multiplier,
+            step_size=self.step_size,
+            clipping_norm=self.clipping_norm,
+        )
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
         """Start all nodes at the problem's `initial`: 0, but for a problem of one's own."""

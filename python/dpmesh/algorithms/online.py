@@ -42,6 +42,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
@@ -133,7 +134,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.delta > 0:
-            return Gaussian(analytic_gaussian_noise_multiplier(self.epsilon, self.delta))
+            return Gaussian(
+                analytic_gaussian_noise_multiplier(
+                    target_epsilon=self.epsilon, target_delta=self.delta
+                )
+            )
         return Laplace(noise_multiplier=1 / self.epsilon)
 
     def sensitivity(self, t: int) -> Sensitivity:
@@ -187,6 +192,21 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def release_of(self, t: int) -> Release:
         """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
         return Release(t, self.mechanism, self.sensitivity(t), batch=t - 1 if t > 0 else None)
+
+    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+        """Return how w_(t+1) reacts to an example and to messages; projections contract."""
+        noisy = self.epsilon is not None
+        return of_algorithms.online(
+            rounds,
+            LossFacts.of(problem),
+            noise_multiplier=self.mechanism.noise_multiplier if noisy else None,
+            step_size=self.step_size,
+            clipping_norm=self.clipping_norm,
+            batch_size=self.batch_size,
+            norm=self.norm,
+            distribution="gaussian" if self.delta > 0 else "laplace",
+            dim=problem.dim,
+        )
 
     def most_rounds(self, problem: LinearProblem) -> int:
         """Return how many rounds the examples last, for the learner with the fewest."""
@@ -266,6 +286,10 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         integer("rounds", self.rounds, at_least=1)
         if self.delta > 0:
             fail("delta", "0, since only Laplace noise is accounted for", self.delta)
+
+    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+        """Return why there is no cheaper view: un-noised vectors carry examples on."""
+        return NotProved(reason="the regularizer's step is taken at the un-noised vector")
 
     @cached_property
     def leakage(self) -> float:

@@ -62,6 +62,7 @@ from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
@@ -196,6 +197,23 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         """Return the messages z_k of iteration k = t, before their quantization."""
         return Release(t, self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
 
+    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+        """Return how x_(k+1) reacts to a record and to messages."""
+        return of_algorithms.quantized(
+            rounds,
+            LossFacts.of(problem),
+            mode=self.mode,
+            step_size=self.step_size,
+            consensus_step_size=self.consensus_step_size,
+            sample_size=self.sample_size,
+            noise_std=self.noise_std,
+            clipping_norm=self.clipping_norm,
+            smoothness=self.smoothness,
+            compressor=self.compressor,
+            grid=self.grid,
+            dim=problem.dim,
+        )
+
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).
 
@@ -250,7 +268,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         if self.noise_std is None:
             fail("noise_std", "noise", None)
         stds = [at(self.noise_std, k + 1) for k in range(1, rounds)]
-        return theorem_1(delta, self.sensitivities(rounds)[1:], stds)
+        return theorem_1(
+            target_delta=delta, sensitivities=self.sensitivities(rounds)[1:], noise_stds=stds
+        )
 
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""

@@ -38,6 +38,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.views import NotProved
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
@@ -138,10 +139,14 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         node = t // self.turns_of_a_node
         return Release(t, self.mechanism, self.sensitivity, batch=node, sampling=self.sampling)
 
-    def plan(self, rounds: int) -> Plan:
+    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+        """Return why there is no cheaper view: all nodes know each global model."""
+        return NotProved(reason="every node receives each global model")
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
         """Return the releases of `rounds` rounds, from public numbers alone."""
         self._check_rounds(rounds)
-        return super().plan(rounds)
+        return super().plan(rounds, problem)
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
         """Start all models at the problem's `initial`: 0, but for a problem of one's own."""

@@ -54,6 +54,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.views import NotProved, of_algorithms
 from dpmesh.problems import Constants, LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -174,8 +175,14 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.calibration == "analytic":
-            return Gaussian(analytic_gaussian_noise_multiplier(self.epsilon, self.delta))
-        multiplier = claims.classical_noise_std(self.epsilon, self.delta, sensitivity=1.0)
+            return Gaussian(
+                analytic_gaussian_noise_multiplier(
+                    target_epsilon=self.epsilon, target_delta=self.delta
+                )
+            )
+        multiplier = claims.classical_noise_std(
+            target_epsilon=self.epsilon, target_delta=self.delta, sensitivity=1.0
+        )
         if self.calibration == "paper":
             multiplier /= self.sensitivity.bound
         return Gaussian(multiplier)
@@ -209,6 +216,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if not self.controller.may_be_global(t):
             return ()
         return Release(t, self.mechanism, self.sensitivity, batch=t)
+
+    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+        """Return why there is no cheaper view: all nodes know each global model."""
+        return of_algorithms.without_replacement()
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the largest node's mini-batches last, if all nodes always act."""

@@ -9,7 +9,7 @@ dim / epsilon. All of them bound expected regret, summed over rounds and learner
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log, pi, sqrt
+from math import exp, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -278,8 +278,9 @@ def convergence(
 ) -> float:
     """Bound F(mean of w_t) - F(w*) for independent examples: Kakade and Tewari's theorem (Lemma 9).
 
-    It holds with probability at least 1 - 4 `failure` ln(rounds). Where the theorem has
-    ln(1 / failure) under the root, the paper prints ln T; and it assumes losses below 1.
+    It holds with probability at least 1 - 4 `failure` ln(rounds), from 3 rounds on and for a
+    `failure` below 1/e. Where the theorem has ln(1 / failure) under the root, the paper prints ln
+    T; and it assumes losses below 1.
 
     Parameters
     ----------
@@ -287,11 +288,13 @@ def convergence(
         Realised (not expected) regret of one learner on its own examples, summed over the rounds,
         not averaged.
     rounds
-        Number of iterates: T, or T / h with mini-batches of h, whose mean loss counts as one loss.
+        Number of iterates, at least 3: T, or T / h with mini-batches of h, whose mean loss counts
+        as one loss.
     lipschitz, strong_convexity
         L and lambda of the losses, regularizer included.
     failure
-        gamma.
+        gamma, in (0, 1/e) and below 1 / (4 ln(rounds)), from which on the bound holds with
+        probability 0.
     loss_bound
         Largest value of a loss in W.
 
@@ -300,10 +303,13 @@ def convergence(
     ValueError
         If an argument is out of its range.
     """
-    T = integer("rounds", rounds, at_least=1)
+    T = integer("rounds", rounds, at_least=3)
     regret, L = non_negative("regret", regret), positive("lipschitz", lipschitz)
     lambda_ = positive("strong_convexity", strong_convexity)
-    risk = log(1 / probability("failure", failure, zero=False))
+    least = min(exp(-1), 1 / (4 * log(T)))
+    if not probability("failure", failure, zero=False) < least:
+        fail("failure", f"a number below {least:.6g}, from which on nothing is proved", failure)
+    risk = log(1 / failure)
     tail = max(16 * L**2 / lambda_, 6 * positive("loss_bound", loss_bound)) * risk
     return (regret + 4 * sqrt(L**2 * risk / lambda_ * regret) + tail) / T
 

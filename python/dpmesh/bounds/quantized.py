@@ -265,7 +265,9 @@ def advise(
     rounds = integer("rounds", rounds, at_least=2)
     records = integer("records", records, at_least=1)
     clipping_norm = positive("clipping_norm", clipping_norm)
-    target = 1 / accounting.analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
+    target = 1 / accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=target_epsilon, target_delta=target_delta
+    )
     reasons: Counter[str] = Counter()
     possible = []
     for candidate in _candidates(log(records) / log(rounds)):
@@ -284,7 +286,7 @@ def advise(
         gaps = landscape._gaps([own.schedules(rounds) for own in possible], rounds)
         best = int(gaps.argmin())
         if gaps[best] < landscape.initial_gap:
-            epsilon = accounting.gdp_epsilon(target_delta, float(mus[best] / scales[best]))
+            epsilon = accounting.gdp_epsilon(delta=target_delta, mu=float(mus[best] / scales[best]))
             return Advice(possible[best], float(gaps[best]), epsilon)
         improvement = f"a gap below the initial {landscape.initial_gap:g} (best: {gaps[best]:.3g})"
         reasons[improvement] = len(possible)

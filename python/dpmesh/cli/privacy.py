@@ -12,6 +12,7 @@ import typer
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.cli._errors import telling
+from dpmesh.cli.mechanisms import gaussian, laplace, sgd
 
 if TYPE_CHECKING:
     from dpmesh.privacy.accounting.papers.quantized import Mode
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
 privacy = typer.Typer(
     no_args_is_help=True,
-    help="What noise costs, without data. If the number of rounds matters, give two of --epsilon, "
-    "--noise and --rounds to get the third.",
+    help="Compute noise, epsilon or rounds from public numbers, without data. For an algorithm "
+    "whose cost grows with its rounds, give two of --epsilon, --noise and --rounds.",
 )
+
+for mechanism in (gaussian, laplace, sgd):
+    privacy.command()(telling(mechanism))
 
 MOST_ROUNDS = 100_000
 
@@ -256,7 +260,7 @@ def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) ->
     if noise is None:
         return positive("epsilon", epsilon or 0.0)
     mu = 1 / positive("noise", noise)
-    return mu if delta == 0 else dm.privacy.accounting.gdp_epsilon(delta, mu)
+    return mu if delta == 0 else dm.privacy.accounting.gdp_epsilon(delta=delta, mu=mu)
 
 
 def _either(epsilon: float | None, noise: float | None) -> None:

@@ -33,6 +33,7 @@ from dpmesh.kernels.linear import (
     linear_scores,
     linear_step,
 )
+from dpmesh.kernels.masking import mask_and_pack, unpack_sum
 from dpmesh.kernels.mixing import mix, mix_noisy
 from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
 from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
@@ -95,6 +96,7 @@ __all__ = [
     "linear_scores",
     "linear_step",
     "linear_training",
+    "mask_and_pack",
     "mean_gap_bound",
     "mix",
     "mix_noisy",
@@ -119,5 +121,6 @@ __all__ = [
     "smoothing_spectrum",
     "uniform",
     "unpack",
+    "unpack_sum",
     "weighted_sum",
 ]

@@ -12,7 +12,7 @@ looks for the shifts of the least mu; whatever it returns is a valid bound (docs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,11 +194,7 @@ def cheap_bounds(
     `entries` is rounds times nodes, from which the work between two checks for Ctrl-C follows.
     """
     lists = [list(members) for members in observers]
-    at_once = max(1, _CHEAP_AT_ONCE // max(1, entries))
-    parts = [
-        system.cheap(lists, np.ascontiguousarray(pairs[first : first + at_once]).reshape(-1))
-        for first in range(0, len(pairs), at_once)
-    ]
+    parts = [system.cheap(lists, part.reshape(-1)) for part in _parts(pairs, entries)]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
@@ -234,7 +230,8 @@ def worst_pair(
     """Return the pair of an observer and a target against which the run costs most.
 
     Pairs are solved in the order of their cheap bounds, until the next one is below the largest
-    result so far.
+    result so far. A pair that costs as much as everybody ends the search: on a static network, any
+    two neighbours.
 
     Parameters
     ----------
@@ -257,7 +254,20 @@ def worst_pair(
     -------
     None if no pair costs more than `at_least`.
     """
-    first = cheap_bounds(system, observers, pairs, entries) if bounds is None else bounds
+    if len(pairs) == 0:
+        return None
+    everybody = max(system.everybody(target) for target in np.unique(pairs[:, 1]).tolist())
+    if bounds is None:
+        parts = []
+        for part in _parts(pairs, entries):
+            parts.append(cheap_bounds(system, observers, part, entries))
+            top = int(np.argmax(parts[-1]))
+            if parts[-1][top] >= everybody > at_least:
+                found = solve_pair(system, observers[part[top, 0]], part[top, 1], gap=gap)
+                if found.mu_at_least >= everybody:
+                    return found
+        bounds = np.concatenate(parts)
+    first = bounds
     order = np.argsort(-first, kind="stable")
     worst, most, done, batch = None, at_least, 0, 4
     while done < len(order) and first[order[done]] > most:
@@ -272,6 +282,12 @@ def worst_pair(
         done += len(chosen)
         batch = min(2 * batch, _SOLVED_AT_ONCE)
     return worst
+
+
+def _parts(pairs: npt.NDArray[np.int64], entries: int) -> Iterator[npt.NDArray[np.int64]]:
+    at_once = max(1, _CHEAP_AT_ONCE // max(1, entries))
+    for first in range(0, len(pairs), at_once):
+        yield np.ascontiguousarray(pairs[first : first + at_once])
 
 
 def _by_node(name: str, value: npt.ArrayLike, nodes: int) -> npt.NDArray[np.float64]:

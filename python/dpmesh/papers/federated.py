@@ -182,8 +182,8 @@ def noise_multiplier(noise: Noise, sampling: Sampling, epsilon: float, delta: fl
 def theorem_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: int) -> float:
     """Return the noise of Theorem 1 or 2 over its sensitivity."""
     theorem = claims.theorem_noise(
-        epsilon,
-        delta,
+        target_epsilon=epsilon,
+        target_delta=delta,
         sampling_rate=SAMPLING_RATE,
         rounds=rounds,
         clipping_norm=1.0,
@@ -196,10 +196,18 @@ def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: i
     """Return the least noise over sensitivity that is proved to suffice."""
     if sampling == "uniform":
         return accounting.fixed_size_gaussian_noise_multiplier(
-            epsilon, delta, SAMPLING_RATE, neighboring_relation="replace_one", count=rounds
+            target_epsilon=epsilon,
+            target_delta=delta,
+            sampling_rate=SAMPLING_RATE,
+            neighboring_relation="replace_one",
+            count=rounds,
         )
     return accounting.poisson_gaussian_noise_multiplier(
-        epsilon, delta, SAMPLING_RATE, neighboring_relation="add_remove", count=rounds
+        target_epsilon=epsilon,
+        target_delta=delta,
+        sampling_rate=SAMPLING_RATE,
+        neighboring_relation="add_remove",
+        count=rounds,
     )
 
 

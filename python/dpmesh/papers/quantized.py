@@ -322,11 +322,12 @@ def _budget(zeta: float, gamma: float, iterations: int) -> Figure5Point:
     claimed = sensitivities(iterations, mode="paper", **numbers)
     safe = sensitivities(iterations, mode="safe", **numbers)
     try:
-        paper = theorem_1(DELTA, claimed, stds).epsilon
+        paper = theorem_1(target_delta=DELTA, sensitivities=claimed, noise_stds=stds).epsilon
     except ValueError:  # not proved
         paper = inf
     exact, proved = (
-        accounting.gdp_epsilon(DELTA, accounting.gdp_mu(stds / delta)) for delta in (claimed, safe)
+        accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / delta))
+        for delta in (claimed, safe)
     )
     bounded = [
         not any("finite" in condition for condition in powers.violations(accountant))

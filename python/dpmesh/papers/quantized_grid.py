@@ -71,11 +71,11 @@ def grid(folder: Path) -> list[Path]:
 
 def measured(step: float) -> Row:
     """Return the numbers of one step."""
-    total_variation = accounting.gdp_delta(1e-12, SHIFT)  # at epsilon 0, to rounding
+    total_variation = accounting.gdp_delta(epsilon=1e-12, mu=SHIFT)  # at epsilon 0, to rounding
     return Row(
         step,
         quantized_delta(0.0, SHIFT, step) / total_variation,
-        quantized_delta(EPSILON, SHIFT, step) / accounting.gdp_delta(EPSILON, SHIFT),
+        quantized_delta(EPSILON, SHIFT, step) / accounting.gdp_delta(epsilon=EPSILON, mu=SHIFT),
         squared_error(step, None),
         squared_error(step, step),
         squared_error(step, FINE_GRID),

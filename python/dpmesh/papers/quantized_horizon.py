@@ -88,10 +88,10 @@ def _budget(name: str, powers: Powers, mode: Mode, horizon: int) -> Point:
     )
     stds = np.array([noise(k + 1) for k in range(1, horizon + 1)])
     try:
-        paper = theorem_1(DELTA, deltas, stds).epsilon
+        paper = theorem_1(target_delta=DELTA, sensitivities=deltas, noise_stds=stds).epsilon
     except ValueError:  # not proved
         paper = inf
-    exact = accounting.gdp_epsilon(DELTA, accounting.gdp_mu(stds / deltas))
+    exact = accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / deltas))
     return Point(name, horizon, sample(1), paper, exact)
 
 

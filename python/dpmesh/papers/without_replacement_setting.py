@@ -154,12 +154,14 @@ def with_replacement(
     records = int(problem.records[0])
     turns = VISITS * records // BATCH_SIZE
     if noise == "paper":
-        z = claims.classical_noise_std(epsilon / VISITS, DELTA / VISITS, sensitivity=1.0)
+        z = claims.classical_noise_std(
+            target_epsilon=epsilon / VISITS, target_delta=DELTA / VISITS, sensitivity=1.0
+        )
     else:
         z = np.sqrt(setting.classes) * accounting.fixed_size_gaussian_noise_multiplier(
-            epsilon,
-            DELTA,
-            BATCH_SIZE / records,
+            target_epsilon=epsilon,
+            target_delta=DELTA,
+            sampling_rate=BATCH_SIZE / records,
             neighboring_relation="replace_one",
             count=turns,
         )

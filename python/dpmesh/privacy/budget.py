@@ -142,7 +142,7 @@ class Budget:
         able("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
             lambda rounds: self.cost(algorithm.plan(rounds)).epsilon,
-            self.epsilon * (1 + ROUNDING),
+            target_epsilon=self.epsilon * (1 + ROUNDING),
             at_most=at_most,
         )
 
@@ -186,4 +186,4 @@ class Budget:
 
         if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:
             fail("spent", f"plans of an epsilon below {as_given(self.epsilon)}", rounded_up(gone))
-        return accounting.calibrate_noise(epsilon, self.epsilon, guess=guess)
+        return accounting.calibrate_noise(epsilon, target_epsilon=self.epsilon, guess=guess)

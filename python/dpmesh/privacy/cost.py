@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -12,14 +11,24 @@ import numpy.typing as npt
 
 from dpmesh._ragged import Indices
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting import _loss
 from dpmesh.privacy.accounting._arguments import (
     noise_multipliers,
     only_add_remove,
     only_replace_one,
     rates,
 )
-from dpmesh.privacy.accounting.sampled import MOST_DISTRIBUTIONS, Accountant, accountants
+from dpmesh.privacy.accounting._compose import composed_epsilon
+from dpmesh.privacy.accounting._merge import Rounds
+from dpmesh.privacy.accounting._pairs import (
+    GAUSSIAN,
+    LAPLACE,
+    FixedSize,
+    Pair,
+    Poisson,
+    Unsampled,
+    integer_laplace,
+)
+from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
@@ -28,7 +37,7 @@ from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
-MOST_LOSS_DISTRIBUTIONS = 8
+MOST_LOSS_DISTRIBUTIONS = 32
 """With more distinct parts, some share one cost: that of the most releases of each kind in any."""
 
 Names = npt.NDArray[np.object_]
@@ -40,7 +49,12 @@ SAMPLED = {
     FixedSizeSampling: "samples of fixed size",
 }
 
-PROOFS = {"pld": "privacy loss distribution", "rdp": "Rényi curve"}
+LAWS = {
+    "gaussian": (GAUSSIAN, "Gaussian"),
+    "laplace": (LAPLACE, "Laplace"),
+    # of which only the epsilon of one release is known here, which this pair dominates
+    "discrete_laplace": (integer_laplace(), "discrete Laplace"),
+}
 PURE = "pure differential privacy of Laplace noise"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
@@ -68,8 +82,18 @@ class _Kind(NamedTuple):
         return 1.0 if self.sampling is None else self.sampling.rate
 
 
-def _amplified(released: Release | _Kind, relation: NeighboringRelation) -> bool:
-    return released.sampling is not None and released.sampling.amplifies_under == relation
+def _amplified(kind: _Kind, relation: NeighboringRelation) -> bool:
+    return kind.sampling is not None and kind.sampling.amplifies_under == relation
+
+
+def _pair(kind: _Kind, relation: NeighboringRelation) -> Pair:
+    """Return the pair that dominates a release with Laplace or Gaussian noise."""
+    law, _ = LAWS[kind.mechanism]
+    if isinstance(kind.sampling, FixedSizeSampling):
+        return FixedSize(law)
+    if isinstance(kind.sampling, PoissonSampling):
+        return Poisson(law) if relation == "add_remove" else PublishedSample(law)
+    return Unsampled(law)
 
 
 class Costs(NamedTuple):
@@ -141,19 +165,29 @@ def costs(
     laplace = np.array([release.name.endswith("laplace") for release in releases], dtype=bool)
     noisy = multiplier > 0
     noise_multipliers(multiplier[noisy])
-    epsilon = np.divide(1, multiplier, out=np.zeros_like(multiplier), where=noisy & laplace)
-    sampled = np.array([_amplified(release, relation) for release in releases], dtype=bool)
-    rate = np.array([release.sampling.rate if release.sampling else 1.0 for release in releases])
-    rates("sampling_rate", rate)
-    pure = parts.totals(np.where(sampled, _loss.sampled_loss(rate, epsilon), epsilon))
-    amplified = parts.totals((sampled & laplace).astype(np.float64))
+    kinds, which = _kinds(releases, noisy)
+    rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
+    alone = np.array([_pure(kind, relation) for kind in kinds] + [0.0])[which]
+    sampled = np.array([_amplified(kind, relation) for kind in kinds] + [False])[which]
+    pure = parts.totals(np.where(laplace, alone, 0.0))
+    amplified = parts.totals((laplace & sampled).astype(np.float64))
     unprotected = parts.totals((~noisy).astype(np.float64))
     gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
     apart = pure + gaussian
-    together, proofs = _together(releases, noisy, parts, delta, relation)
+    together, proofs = _together(kinds, which, parts, delta, relation)
     proofs[together >= apart] = ""
     epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
+
+
+def _pure(kind: _Kind, relation: NeighboringRelation) -> float:
+    """Return the pure epsilon of a release; 0 if its noise is Gaussian."""
+    if not kind.mechanism.endswith("laplace"):
+        return 0.0
+    largest = _pair(kind, relation).largest(
+        np.array(kind.rate), np.array(kind.noise_multiplier), deviations=0.0
+    )
+    return float(largest)
 
 
 def _gaussian(
@@ -163,7 +197,10 @@ def _gaussian(
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Callable[[int], str]]:
-    """Return each part's epsilon for its Gaussian releases, and what names its proof."""
+    """Return each part's epsilon for its Gaussian releases, and what names its proof.
+
+    Exact for noise on all data; by Rényi curves for noise on a grid, or on samples.
+    """
     if delta == 0:
         touched = parts.totals(chosen.astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
@@ -172,46 +209,47 @@ def _gaussian(
         squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
-        return accounting.gdp_epsilon(delta, values)[part], lambda index: _exact_text(mu[index])
+        exact = accounting.gdp_epsilon(delta=delta, mu=values)[part]
+        return exact, lambda index: _exact_text(mu[index])
     counts = parts.counts(which, len(kinds))
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
-    most, like = _shared(distinct)
-    found = [_composed(kinds, times, delta, relation, "best") for times in most]
-    if len(most) < len(distinct):
-        own = [_composed(kinds, times, delta, relation, "rdp") for times in distinct]
-        found = [min(cost, found[row]) for cost, row in zip(own, like, strict=True)]
+    found = [_by_curve(kinds, times, delta, relation) for times in distinct]
     epsilons = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
     return epsilons, lambda index: found[part.flat[index]].accountant
 
 
 def _together(
-    releases: Sequence[Release],
-    noisy: Chosen,
+    kinds: Sequence[_Kind],
+    which: Indices,
     parts: Parts,
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Names]:
     """Return the epsilon of each part by one loss distribution of all its releases, and its name.
 
-    It is computed for parts with Laplace noise and more than one release; elsewhere it is infinite,
-    as it is for noise on the integers or too many kinds of releases.
+    It is infinite where another proof is exact, which needs no loss distribution: for one release
+    with Laplace noise, and Gaussian noise on all data; and where none is known, for Gaussian noise
+    on the integers.
     """
     epsilons, proofs = np.full(len(parts.owners), inf), np.full(len(parts.owners), "", dtype=object)
-    laplace = np.array([release.name == "laplace" for release in releases], dtype=bool)
-    mixed = parts.totals((noisy & laplace).astype(np.float64)) > 0
-    mixed &= parts.totals(noisy.astype(np.float64)) > 1
-    if delta < _loss.SMALLEST_DELTA or not mixed.any():
+    if delta == 0 or not kinds:
         return epsilons, proofs
-    kinds, which = _kinds(releases, noisy)
-    if len(kinds) > MOST_DISTRIBUTIONS:
+    counts = parts.counts(which, len(kinds))
+    plain = np.array([kind.mechanism == "gaussian" and kind.sampling is None for kind in kinds])
+    unknown = np.array([kind.mechanism not in LAWS for kind in kinds])
+    pure = np.array([kind.mechanism.endswith("laplace") for kind in kinds])
+    exact = (counts[:, ~plain].sum(axis=1) == 0) | (
+        (counts[:, ~pure].sum(axis=1) == 0) & (counts[:, pure].sum(axis=1) <= 1)
+    )
+    composes = ~exact & (counts[:, unknown].sum(axis=1) == 0)
+    if not composes.any():
         return epsilons, proofs
-    counts = parts.counts(which, len(kinds))[mixed]
-    distinct, part = np.unique(counts, axis=0, return_inverse=True)
+    distinct, part = np.unique(counts[composes], axis=0, return_inverse=True)
     most, like = _shared(distinct)
-    found = [_composed_together(kinds, times, delta, relation) for times in most]
+    found = [_composed(kinds, times, delta, relation) for times in most]
     part = like[part.reshape(-1)]
-    epsilons[mixed] = np.array([cost.epsilon for cost in found])[part]
-    proofs[mixed] = np.array([cost.accountant for cost in found], dtype=object)[part]
+    epsilons[composes] = np.array([cost.epsilon for cost in found])[part]
+    proofs[composes] = np.array([cost.accountant for cost in found], dtype=object)[part]
     return epsilons, proofs
 
 
@@ -246,26 +284,23 @@ def _exact_text(mu: float) -> str:
     return f"Gaussian differential privacy, exact, mu = {rounded_up(mu)}" if mu > 0 else ""
 
 
-def _composed(
-    kinds: Sequence[_Kind],
-    times: Numbers,
-    delta: float,
-    relation: NeighboringRelation,
-    accountant: Accountant,
+def _by_curve(
+    kinds: Sequence[_Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
-    """Return the cost of Gaussian releases, with a count for each kind."""
+    """Return the cost of Gaussian releases by a Rényi curve, with a count for each kind."""
     used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
     if not used:
         return Cost(0.0, "")
-    sampled = _sampled(used)
+    sampled = _sampled(used, relation)
     rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
-    what = SAMPLED[sampled]
     sums = [kind.secure_sum for kind in used]
     if sampled is PoissonSampling:
         only_add_remove(relation)
     if any(kind.secure_sum is not None for kind in used):
+        if sampled is PoissonSampling:
+            only_add_remove(relation)
         epsilon = sum_of_shares_epsilon(
             delta,
             multiplier,
@@ -276,59 +311,68 @@ def _composed(
             sampling_rate=rate,
             count=count.astype(int),
         )
-        return Cost(epsilon, f"Rényi curve of sums of discrete Gaussian shares on {what}")
+        return Cost(epsilon, f"Rényi curve of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
     if any(kind.mechanism == "discrete_gaussian" for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
-            delta, multiplier, neighboring_relation=relation, sampling_rate=rate, count=count
+            delta=delta,
+            noise_multiplier=multiplier,
+            neighboring_relation=relation,
+            sampling_rate=rate,
+            count=count,
         )
-        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {what}")
+        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {SAMPLED[sampled]}")
     if sampled is None:
         mu = accounting.gdp_mu(multiplier, count=count)
-        return Cost(accounting.gdp_epsilon(delta, mu), _exact_text(mu))
+        return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu))
     epsilon_of = (
         accounting.poisson_gaussian_epsilon
         if sampled is PoissonSampling
         else accounting.fixed_size_gaussian_epsilon
     )
-    epsilon_by = partial(
-        epsilon_of, delta, rate, multiplier, neighboring_relation=relation, count=count
+    epsilon = epsilon_of(
+        delta=delta,
+        sampling_rate=rate,
+        noise_multiplier=multiplier,
+        neighboring_relation=relation,
+        count=count,
+        accountant="rdp",
     )
-    chosen = accountants(accountant, delta, rate, multiplier)
-    costs = (Cost(epsilon_by(accountant=name), f"{PROOFS[name]} of {what}") for name in chosen)
-    return min(costs, key=lambda cost: cost.epsilon)
+    return Cost(epsilon, f"Rényi curve of {SAMPLED[sampled]}")
 
 
-def _composed_together(
+def _composed(
     kinds: Sequence[_Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
-    """Return the cost of Laplace and Gaussian releases, with a count for each kind."""
+    """Return the cost of releases by a loss distribution, with a count for each kind."""
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
-    by_law = [
-        (law, [kind for kind in count if kind.mechanism == name])
-        for name, law in (("laplace", _loss.LAPLACE), ("gaussian", _loss.GAUSSIAN))
-    ]
-    if sum(len(of_law) for _, of_law in by_law) < len(count):
-        return Cost(inf, "")
-    sampled = _sampled(kind for kind in count if _amplified(kind, relation))
+    by_pair: dict[Pair, list[_Kind]] = {}
+    for kind in count:
+        by_pair.setdefault(_pair(kind, relation), []).append(kind)
     rounds = [
-        _loss.Rounds(
-            law,
-            np.array([kind.rate if _amplified(kind, relation) else 1.0 for kind in of_law]),
-            np.array([kind.noise_multiplier for kind in of_law]),
-            np.array([count[kind] for kind in of_law]),
+        Rounds(
+            pair,
+            np.array([kind.rate for kind in alike]),
+            np.array([kind.noise_multiplier for kind in alike]),
+            np.array([count[kind] for kind in alike]),
         )
-        for law, of_law in by_law
-        if of_law
+        for pair, alike in by_pair.items()
     ]
-    sample = _loss.poisson if sampled is PoissonSampling else _loss.fixed_size
-    what = "Laplace noise" if len(rounds) == 1 else "Laplace and Gaussian noise"
-    return Cost(
-        _loss.composed_epsilon(delta, sample, *rounds),
-        f"privacy loss distribution of {what} on {SAMPLED[sampled]}",
-    )
+    names = [
+        name
+        for mechanism, (_, name) in LAWS.items()
+        if any(k.mechanism == mechanism for k in count)
+    ]
+    samples = list(dict.fromkeys(SAMPLED[type(k.sampling) if k.sampling else None] for k in count))
+    what = " and ".join(text for text in samples if text != SAMPLED[None]) or SAMPLED[None]
+    if names != ["Gaussian"]:
+        what = f"{' and '.join(sorted(names, reverse=True))} noise on {what}"
+    return Cost(composed_epsilon(delta, *rounds), f"privacy loss distribution of {what}")
 
 
-def _sampled(kinds: Iterable[_Kind]) -> type[Sampling] | None:
-    """Return how releases are sampled; if in two ways, neither amplifies."""
+def _sampled(kinds: Iterable[_Kind], relation: NeighboringRelation) -> type[Sampling] | None:
+    """Return how releases are sampled, if that has a Rényi curve: all in one way, or unsampled."""
     samplings = {type(kind.sampling) for kind in kinds if kind.sampling is not None}
-    return samplings.pop() if len(samplings) == 1 else None
+    if len(samplings) != 1:
+        return None
+    sampling = samplings.pop()
+    return sampling if sampling.amplifies_under == relation else None

@@ -7,10 +7,10 @@ the releases that happened; the two must be equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 
@@ -19,9 +19,12 @@ from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import NeighboringRelation, Unit
+from dpmesh.privacy.views.reaction import NotProved, Reaction
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+    from dpmesh.privacy.views import View, ViewCost
 
 MOST_ROUNDS = 10_000_000
 """A plan lists the releases of every round: so many take some gigabytes."""
@@ -54,6 +57,9 @@ class Plan:
         What is replaced, added or removed: a record, or all records of a user.
     assumptions
         What the guarantee rests on and this package cannot check.
+    reaction
+        How messages react to a record and to each other, on which the cost against a view rests;
+        None if the plan was made without its problem.
 
     Raises
     ------
@@ -65,6 +71,7 @@ class Plan:
     neighboring_relation: NeighboringRelation
     unit: Unit
     assumptions: tuple[str, ...] = ()
+    reaction: Reaction | NotProved | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         instance("releases", self.releases, "a tuple of releases", tuple, list)
@@ -82,7 +89,10 @@ class Plan:
 
     def with_releases(self, releases: Iterable[Release]) -> Plan:
         """Return the same kind of plan with other releases: the ledger of a run."""
-        return replace(self, releases=tuple(releases))
+        own, reaction = tuple(releases), self.reaction
+        if reaction is not None and own != self.releases:
+            reaction = NotProved(reason="the run did not make the releases of its plan")
+        return replace(self, releases=own, reaction=reaction)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types that JSON can hold: each kind of release once."""
@@ -125,15 +135,24 @@ class Plan:
             distinct[tuple((r.name, r.noise_multiplier, r.sampling) for r in touched)] = touched
         return list(distinct.values())
 
-    def cost(self, delta: float = 0.0) -> Cost:
+    @overload
+    def cost(self, delta: float = 0.0, *, view: None = None) -> Cost: ...
+    @overload
+    def cost(self, delta: float = 0.0, *, view: View) -> ViewCost: ...
+    def cost(self, delta: float = 0.0, *, view: View | None = None) -> Cost | ViewCost:
         """Return the smallest epsilon that we can prove for the whole plan at this delta.
 
-        It is the epsilon of the node and batch that pay most.
+        It is the epsilon of the node and batch that cost most.
 
         Parameters
         ----------
         delta
             In [0, 1). At 0, Gaussian releases have infinite epsilon.
+        view
+            Against whom, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
+            somebody who sees every message. It needs the plan of a problem:
+            ``algorithm.plan(rounds, problem)``. Where less than against everybody is not proved,
+            the cost says why.
 
         Raises
         ------
@@ -142,7 +161,13 @@ class Plan:
             amplify under this neighbouring relation.
         """
         found, _ = self._costs(self._nodes(None), delta)
-        return found.cost(int(np.argmax(found.epsilons)))
+        everybody = found.cost(int(np.argmax(found.epsilons)))
+        if view is None:
+            return everybody
+        from dpmesh.privacy.views import view_cost
+
+        unknown = NotProved(reason="the plan was made without its problem")
+        return view_cost(delta, self.reaction or unknown, view, everybody=everybody)
 
     @property
     def names_nodes(self) -> bool:

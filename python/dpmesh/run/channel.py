@@ -199,7 +199,9 @@ class Channel:
         named = np.sort([node for release in releases for node in release.nodes or ()])
         if not np.array_equal(named, everybody) or len(here) != count:
             fail("release", "releases that name each node of the message once", releases)
-        parts = [(release, np.flatnonzero(np.isin(here, release.nodes))) for release in releases]
+        parts = [
+            (release, np.flatnonzero(np.isin(here, release.nodes or ()))) for release in releases
+        ]
         return [(release, some) for release, some in parts if len(some)]
 
     def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:

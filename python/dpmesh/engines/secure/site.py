@@ -74,7 +74,7 @@ class Site:
         """
         if not isinstance(run, bytes) or not 16 <= len(run) <= 64:
             raise RefusedError("the run's id is not 16 to 64 bytes")
-        known = self.state.read(run)
+        known = self._known(run)
         if known is None:
             numbers = self.contract.numbers
             if not self.state.allows(numbers, numbers.attempts):
@@ -132,13 +132,19 @@ class Site:
 
     def leave(self, run: bytes) -> None:
         """End a run and erase its secrets."""
-        self.state.end(run)
+        self.state.end(run, self.contract)
 
     def _run(self, run: bytes) -> RunState:
-        state = self.state.read(run)
+        state = self._known(run)
         if state is None:
             raise RefusedError("the site has not joined this run")
         return state
+
+    def _known(self, run: bytes) -> RunState | None:
+        try:
+            return self.state.read(run, self.contract)
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
 
     def _secrets(self, state: RunState) -> RunSecrets:
         if state.secrets is None:

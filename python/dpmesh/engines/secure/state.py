@@ -180,10 +180,21 @@ class SiteState:
             row = run, contract.fingerprint, json.dumps(kept), state.spent, state.as_text()
             self._file.execute("insert into runs values (?, ?, ?, ?, ?)", row)
 
-    def read(self, run: bytes) -> RunState | None:
-        """Return the state of a run, None if it is new to the site."""
-        found = self._file.execute("select state from runs where run = ?", (run,)).fetchone()
-        return None if found is None else RunState.from_text(found[0])
+    def read(self, run: bytes, contract: Contract) -> RunState | None:
+        """Return the state of a run, None if it is new to the site.
+
+        Raises
+        ------
+        ValueError
+            If the run was begun under another contract.
+        """
+        query = "select state, contract from runs where run = ?"
+        found = self._file.execute(query, (run,)).fetchone()
+        if found is None:
+            return None
+        if found[1] != contract.fingerprint:
+            fail("run", "one of this contract", "one of another contract")
+        return RunState.from_text(found[0])
 
     def write(self, run: bytes, state: RunState) -> None:
         """Keep the state of a run, on the disk before this returns."""
@@ -191,9 +202,9 @@ class SiteState:
             row = state.spent, state.as_text(), run
             self._file.execute("update runs set spent = ?, state = ? where run = ?", row)
 
-    def end(self, run: bytes) -> None:
+    def end(self, run: bytes, contract: Contract) -> None:
         """Erase the secrets and the last answer of a run; what it spent stays."""
-        state = self.read(run)
+        state = self.read(run, contract)
         if state is not None:
             self.write(run, replace(state, secrets=None, answer=_NONE))
 

@@ -34,6 +34,7 @@ from dpmesh.privacy.accounting.renyi import (
 from dpmesh.privacy.accounting.sampled import (
     fixed_size_gaussian_epsilon,
     poisson_gaussian_epsilon,
+    published_size_gaussian_epsilon,
 )
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "papers",
     "poisson_gaussian_epsilon",
     "poisson_gaussian_noise_multiplier",
+    "published_size_gaussian_epsilon",
     "rdp_delta",
     "rdp_epsilon",
     "rdp_fixed_size_gaussian",

@@ -23,14 +23,13 @@ from dpmesh.privacy.accounting.renyi import (
     best_order,
     orders_beside,
     rdp_epsilon,
-    rdp_fixed_size_gaussian,
-    rdp_poisson_gaussian,
 )
 from dpmesh.privacy.accounting.sampled import (
     Accountant,
-    accountants,
+    Curve,
     fixed_size_gaussian_epsilon,
     poisson_gaussian_epsilon,
+    sampled_pair,
 )
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -39,7 +38,7 @@ _RANGE = 1e12  # of noise scales, to either side of the first guess
 
 
 def calibrate_noise(
-    epsilon_of: Callable[[float], float], target_epsilon: float, *, guess: float = 1.0
+    epsilon_of: Callable[[float], float], *, target_epsilon: float, guess: float = 1.0
 ) -> float:
     """Return the least noise scale at which a composition costs no more than `target_epsilon`.
 
@@ -68,7 +67,9 @@ def calibrate_noise(
     The factor by which to multiply the noise of rounds that differ:
 
     >>> from dpmesh.privacy.accounting import calibrate_noise, gdp_epsilon, gdp_mu
-    >>> factor = calibrate_noise(lambda c: gdp_epsilon(1e-5, gdp_mu([c, 2 * c, 3 * c])), 1.0)
+    >>> def epsilon(c: float) -> float:
+    ...     return gdp_epsilon(delta=1e-5, mu=gdp_mu([c, 2 * c, 3 * c]))
+    >>> factor = calibrate_noise(epsilon, target_epsilon=1.0)
     >>> round(factor, 4)
     4.3524
     """
@@ -144,10 +145,10 @@ def _secant(one: tuple[float, float], other: tuple[float, float], aim: float) ->
 
 
 def poisson_gaussian_noise_multiplier(
+    *,
     target_epsilon: float,
     target_delta: float,
     sampling_rate: npt.ArrayLike,
-    *,
     neighboring_relation: NeighboringRelation,
     relative_noise: npt.ArrayLike = 1.0,
     count: npt.ArrayLike = 1,
@@ -178,7 +179,7 @@ def poisson_gaussian_noise_multiplier(
     """
     return _sampled_noise(
         partial(poisson_gaussian_epsilon, neighboring_relation=neighboring_relation),
-        partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation),
+        sampled_pair("poisson", neighboring_relation)[1],
         (target_epsilon, target_delta),
         sampled_rounds(sampling_rate, relative_noise, count),
         accountant,
@@ -186,10 +187,10 @@ def poisson_gaussian_noise_multiplier(
 
 
 def fixed_size_gaussian_noise_multiplier(
+    *,
     target_epsilon: float,
     target_delta: float,
     sampling_rate: npt.ArrayLike,
-    *,
     neighboring_relation: NeighboringRelation,
     relative_noise: npt.ArrayLike = 1.0,
     count: npt.ArrayLike = 1,
@@ -202,7 +203,7 @@ def fixed_size_gaussian_noise_multiplier(
     """
     return _sampled_noise(
         partial(fixed_size_gaussian_epsilon, neighboring_relation=neighboring_relation),
-        partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation),
+        sampled_pair("fixed_size", neighboring_relation)[1],
         (target_epsilon, target_delta),
         sampled_rounds(sampling_rate, relative_noise, count),
         accountant,
@@ -210,7 +211,7 @@ def fixed_size_gaussian_noise_multiplier(
 
 
 def affordable_rounds(
-    epsilon_of: Callable[[int], float], target_epsilon: float, *, at_most: int = 2**40
+    epsilon_of: Callable[[int], float], *, target_epsilon: float, at_most: int = 2**40
 ) -> int:
     """Return how many rounds cost no more than `target_epsilon`: 0 if not even one does.
 
@@ -234,8 +235,12 @@ def affordable_rounds(
     For equal rounds, one curve serves any number of them:
 
     >>> from dpmesh.privacy.accounting import affordable_rounds, rdp_epsilon, rdp_poisson_gaussian
-    >>> one = rdp_poisson_gaussian(0.01, 1.1, neighboring_relation="add_remove")
-    >>> affordable_rounds(lambda rounds: rdp_epsilon(1e-5, rounds * one).epsilon, 3.0)
+    >>> one = rdp_poisson_gaussian(
+    ...     sampling_rate=0.01, noise_multiplier=1.1, neighboring_relation="add_remove"
+    ... )
+    >>> def epsilon(rounds: int) -> float:
+    ...     return rdp_epsilon(delta=1e-5, rdp=rounds * one).epsilon
+    >>> affordable_rounds(epsilon, target_epsilon=3.0)
     3132
 
     For a node whose rounds get noisier, sums of squares do:
@@ -243,8 +248,8 @@ def affordable_rounds(
     >>> from dpmesh.privacy.accounting import gdp_epsilon, gdp_mu
     >>> noise = [10 + 0.1 * t for t in range(1000)]
     >>> def epsilon(rounds: int) -> float:
-    ...     return gdp_epsilon(1e-5, gdp_mu(noise[:rounds]))
-    >>> affordable_rounds(epsilon, 1.0, at_most=1000)
+    ...     return gdp_epsilon(delta=1e-5, mu=gdp_mu(noise[:rounds]))
+    >>> affordable_rounds(epsilon, target_epsilon=1.0, at_most=1000)
     7
     """
     target_epsilon = positive("target_epsilon", target_epsilon)
@@ -267,7 +272,7 @@ def affordable_rounds(
 
 def _sampled_noise(
     epsilon: Callable[..., float],
-    curve: Callable[..., Floats],
+    curve: Curve,
     budget: tuple[float, float],
     rounds: tuple[Floats, ...],
     accountant: Accountant,
@@ -279,24 +284,36 @@ def _sampled_noise(
     if not np.any(times):
         fail("count", "at least 1 round", times)
     # where the rounds together cost about as much as one Gaussian release with this budget
-    single = analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
+    single = analytic_gaussian_noise_multiplier(
+        target_epsilon=target_epsilon, target_delta=target_delta
+    )
     guess = single * sqrt(np.sum(times * (rate / relative) ** 2))
     guess = max(guess, 0.2 / np.max(relative))
     by_curve = _noise_by_curve(
         lambda noise, orders: rdp_epsilon(
-            target_delta, curve(rate, noise * relative, count=times, orders=orders), orders=orders
+            delta=target_delta,
+            rdp=curve(
+                sampling_rate=rate,
+                noise_multiplier=noise * relative,
+                count=times,
+                orders=orders,
+            ),
+            orders=orders,
         ),
         target_epsilon,
         guess,
     )
-    used = times > 0
-    if accountants(accountant, target_delta, rate[used], relative[used]) == ("rdp",):
+    if accountant == "rdp":
         return by_curve
     return calibrate_noise(
         lambda noise: epsilon(
-            target_delta, rate, noise * relative, count=times, accountant=accountant
+            delta=target_delta,
+            sampling_rate=rate,
+            noise_multiplier=noise * relative,
+            count=times,
+            accountant=accountant,
         ),
-        target_epsilon,
+        target_epsilon=target_epsilon,
         guess=by_curve,
     )
 
@@ -323,6 +340,8 @@ def _noise_by_curve(
     tried: set[float] = set()
     while best.order not in tried and best.epsilon <= target_epsilon:
         tried.add(best.order)
-        noise = calibrate_noise(partial(cost, order=best.order), target_epsilon, guess=noise)
+        noise = calibrate_noise(
+            partial(cost, order=best.order), target_epsilon=target_epsilon, guess=noise
+        )
         best = guarantee(noise * (1 - 1e-9), orders_beside(best.order))
     return noise

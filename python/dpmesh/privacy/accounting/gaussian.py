@@ -49,10 +49,10 @@ def gdp_mu(noise_multiplier: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> floa
 
 
 @overload
-def gdp_epsilon(delta: float, mu: float) -> float: ...
+def gdp_epsilon(*, delta: float, mu: float) -> float: ...
 @overload
-def gdp_epsilon(delta: float, mu: Floats) -> Floats: ...
-def gdp_epsilon(delta: float, mu: float | Floats) -> float | Floats:
+def gdp_epsilon(*, delta: float, mu: Floats) -> Floats: ...
+def gdp_epsilon(*, delta: float, mu: float | Floats) -> float | Floats:
     """Return the smallest epsilon at which ``mu``-GDP is (epsilon, delta)-differential privacy.
 
     Exact (Balle and Wang 2018, Theorem 8), to a relative error of about 1e-14, for delta down to
@@ -79,10 +79,10 @@ def gdp_epsilon(delta: float, mu: float | Floats) -> float | Floats:
 
 
 @overload
-def gdp_delta(epsilon: float, mu: float) -> float: ...
+def gdp_delta(*, epsilon: float, mu: float) -> float: ...
 @overload
-def gdp_delta(epsilon: float, mu: Floats) -> Floats: ...
-def gdp_delta(epsilon: float, mu: float | Floats) -> float | Floats:
+def gdp_delta(*, epsilon: float, mu: Floats) -> Floats: ...
+def gdp_delta(*, epsilon: float, mu: float | Floats) -> float | Floats:
     """Return the smallest delta at which ``mu``-GDP is (epsilon, delta)-differential privacy.
 
     Exact: ``Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2)`` (Balle and Wang 2018,
@@ -108,7 +108,7 @@ def gdp_delta(epsilon: float, mu: float | Floats) -> float | Floats:
     return _like(mus, np.exp(_core.gdp_log_deltas(mus.reshape(-1), epsilon)))
 
 
-def analytic_gaussian_noise_multiplier(target_epsilon: float, target_delta: float) -> float:
+def analytic_gaussian_noise_multiplier(*, target_epsilon: float, target_delta: float) -> float:
     """Return the least noise that makes one Gaussian release (epsilon, delta)-private.
 
     The analytic Gaussian mechanism (Balle and Wang 2018, Algorithm 1): exact at any epsilon, where

@@ -108,9 +108,9 @@ def rdp_laplace(
 
 
 def rdp_poisson_gaussian(
+    *,
     sampling_rate: npt.ArrayLike,
     noise_multiplier: npt.ArrayLike,
-    *,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
     orders: npt.ArrayLike | None = None,
@@ -152,9 +152,9 @@ def rdp_poisson_gaussian(
 
 
 def rdp_fixed_size_gaussian(
+    *,
     sampling_rate: npt.ArrayLike,
     noise_multiplier: npt.ArrayLike,
-    *,
     neighboring_relation: NeighboringRelation,
     bound: FixedSizeBound = "dominating_pair",
     count: npt.ArrayLike = 1,
@@ -196,9 +196,9 @@ def rdp_fixed_size_gaussian(
 
 
 def rdp_epsilon(
+    *,
     delta: float,
     rdp: npt.ArrayLike,
-    *,
     orders: npt.ArrayLike | None = None,
     conversion: Conversion = "optimal",
 ) -> RdpGuarantee:
@@ -249,7 +249,7 @@ def orders_beside(order: float) -> Sequence[float]:
 
 
 def rdp_delta(
-    epsilon: float, rdp: npt.ArrayLike, *, orders: npt.ArrayLike | None = None
+    *, epsilon: float, rdp: npt.ArrayLike, orders: npt.ArrayLike | None = None
 ) -> RdpGuarantee:
     """Return the smallest delta that a Rényi curve proves at `epsilon`, by the optimal conversion.
 

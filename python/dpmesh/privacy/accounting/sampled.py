@@ -5,39 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, one_of
-from dpmesh.privacy.accounting import _loss
+from dpmesh._validate import integer, one_of
 from dpmesh.privacy.accounting._arguments import (
     Floats,
-    only_add_remove,
     only_replace_one,
     open_probability,
     sampled_rounds,
 )
+from dpmesh.privacy.accounting._compose import composed_epsilon
+from dpmesh.privacy.accounting._merge import Rounds
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
+from dpmesh.privacy.accounting._poisson_pairs import PublishedSizeGaussian, ReplacedGaussian
 from dpmesh.privacy.accounting.renyi import (
     best_order,
     rdp_epsilon,
     rdp_fixed_size_gaussian,
+    rdp_gaussian,
     rdp_poisson_gaussian,
 )
 from dpmesh.privacy.types import NeighboringRelation
 
 Accountant = Literal["best", "pld", "rdp"]
 
-MOST_DISTRIBUTIONS = 32
-"""With more distinct rounds than this, ``"best"`` skips loss distributions, which take long."""
+Curve = Callable[..., Floats]
 
 
 def poisson_gaussian_epsilon(
+    *,
     delta: float,
     sampling_rate: npt.ArrayLike,
     noise_multiplier: npt.ArrayLike,
-    *,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
@@ -54,19 +56,19 @@ def poisson_gaussian_epsilon(
     sampling_rate
         In (0, 1]: a number, or one for each round.
     noise_multiplier
-        Standard deviation over the L2 sensitivity to adding or removing a unit: a number, or one
-        for each round.
+        Standard deviation over the L2 sensitivity in this relation: a number, or one for each
+        round. For units that each add a vector of norm at most C, the sensitivity is C under
+        ``"add_remove"`` and 2 C under ``"replace_one"``.
     neighboring_relation
-        Only ``"add_remove"`` is proved.
+        Under ``"replace_one"`` the sum is one of vectors that are clipped to half the sensitivity.
     count
         How often each round happens: a number, or one for each round.
     accountant
-        ``"pld"``: privacy loss distributions, within about 1e-6 of the truth, for `delta` from
-        1e-10; infinite where noise is so small that their grid proves nothing, and further above
-        the truth where rounds are so many that their rounding, 5e-16 for each, is a sizable part of
-        `delta`. ``"rdp"``: the Rényi curve, some percent above, at any delta and for any number of
-        distinct rounds. ``"best"``: the smaller of both; only ``"rdp"`` where the other does not
-        apply or there are more than 32 distinct rounds.
+        ``"pld"``: privacy loss distributions, an upper bound within about 1e-6 of the truth for a
+        few distinct rounds and within 2% for a thousand; infinite where noise is so small, or
+        rounds are so many (about 1e8), that their grid proves nothing. ``"rdp"``: the Rényi curve,
+        some percent above and more at small sampling rates; under ``"replace_one"`` without
+        amplification. ``"best"``: the smaller of both.
 
     Raises
     ------
@@ -74,16 +76,14 @@ def poisson_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
-    only_add_remove(neighboring_relation)
-    curve = partial(rdp_poisson_gaussian, neighboring_relation=neighboring_relation)
-    return _epsilon(delta, curve, _loss.poisson, rounds, accountant)
+    return _epsilon(delta, *sampled_pair("poisson", neighboring_relation), rounds, accountant)
 
 
 def fixed_size_gaussian_epsilon(
+    *,
     delta: float,
     sampling_rate: npt.ArrayLike,
     noise_multiplier: npt.ArrayLike,
-    *,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
@@ -113,47 +113,92 @@ def fixed_size_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
-    only_replace_one(neighboring_relation)
-    curve = partial(rdp_fixed_size_gaussian, neighboring_relation=neighboring_relation)
-    return _epsilon(delta, curve, _loss.fixed_size, rounds, accountant)
+    return _epsilon(delta, *sampled_pair("fixed_size", neighboring_relation), rounds, accountant)
+
+
+def published_size_gaussian_epsilon(
+    *,
+    delta: float,
+    sampling_rate: npt.ArrayLike,
+    noise_multiplier: npt.ArrayLike,
+    population: int,
+    count: npt.ArrayLike = 1,
+) -> float:
+    """Return an epsilon of Gaussian releases of Poisson samples whose size is published, too.
+
+    So it is where the noisy sum is divided by the size of the sample, or where the size is logged:
+    a unit that takes part stands for another one among as many, and moves the sum by up to twice
+    the clipping norm. Both neighbouring datasets are known up to the unit that is added or removed,
+    and there are data that cost as much.
+
+    Parameters
+    ----------
+    delta, sampling_rate, count
+        As for `poisson_gaussian_epsilon`.
+    noise_multiplier
+        Standard deviation of the noise on the sum over the *clipping norm*: a number, or one for
+        each round.
+    population
+        Number of units in the larger of two neighbouring datasets, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or the lengths of the rounds differ.
+    """
+    rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
+    delta = open_probability("delta", delta)
+    pair = PublishedSizeGaussian(integer("population", population, at_least=1))
+    # with the sample itself published, every round is a release of all data
+    of_all = curve_epsilon(delta, unsampled_curve, (rounds[0], rounds[1] / 2, rounds[2]))
+    return min(of_all, composed_epsilon(delta, Rounds(pair, *rounds)))
+
+
+def sampled_pair(sampling: str, relation: NeighboringRelation) -> tuple[Pair, Curve]:
+    """Return the dominating pair of sampled Gaussian releases, and their Rényi curve."""
+    one_of("neighboring_relation", relation, get_args(NeighboringRelation))
+    if sampling == "fixed_size":
+        only_replace_one(relation)
+        return FixedSize(GAUSSIAN), partial(
+            rdp_fixed_size_gaussian, neighboring_relation="replace_one"
+        )
+    if relation == "replace_one":
+        return ReplacedGaussian(), unsampled_curve
+    return Poisson(GAUSSIAN), partial(rdp_poisson_gaussian, neighboring_relation="add_remove")
+
+
+def unsampled_curve(*, noise_multiplier: Floats, **options: Any) -> Floats:
+    """Return the curve as if every unit was in every sample, which costs no less."""
+    del options["sampling_rate"]
+    return rdp_gaussian(noise_multiplier, **options)
+
+
+def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> float:
+    """Return the epsilon that a Rényi curve of rounds proves at the best of our orders."""
+    rate, multiplier, times = rounds
+    if not np.any(times):
+        return 0.0
+    return best_order(
+        lambda orders: rdp_epsilon(
+            delta=delta,
+            rdp=curve(sampling_rate=rate, noise_multiplier=multiplier, count=times, orders=orders),
+            orders=orders,
+        )
+    ).epsilon
 
 
 def _epsilon(
     delta: float,
-    curve: Callable[..., Floats],
-    sample: _loss.Sample,
+    pair: Pair,
+    curve: Curve,
     rounds: tuple[Floats, ...],
     accountant: Accountant,
 ) -> float:
-    rate, multiplier, times = rounds
     delta = open_probability("delta", delta)
     one_of("accountant", accountant, get_args(Accountant))
-    if accountant == "pld" and delta < _loss.SMALLEST_DELTA:
-        fail("delta", f"at least {_loss.SMALLEST_DELTA:g} for accountant 'pld'", delta)
-    used = times > 0
-    if not used.any():
-        return 0.0
-    chosen = accountants(accountant, delta, rate[used], multiplier[used])
     epsilon = inf
-    if "rdp" in chosen:
-        epsilon = best_order(
-            lambda orders: rdp_epsilon(
-                delta, curve(rate, multiplier, count=times, orders=orders), orders=orders
-            )
-        ).epsilon
-    if "pld" in chosen:
-        releases = _loss.Rounds(_loss.GAUSSIAN, rate, multiplier, times)
-        epsilon = min(epsilon, _loss.composed_epsilon(delta, sample, releases))
+    if accountant != "pld":
+        epsilon = curve_epsilon(delta, curve, rounds)
+    if accountant != "rdp":
+        epsilon = min(epsilon, composed_epsilon(delta, Rounds(pair, *rounds)))
     return epsilon
-
-
-def accountants(
-    asked: Accountant, delta: float, sampling_rate: Floats, noise_multiplier: Floats
-) -> tuple[Accountant, ...]:
-    """The accountants whose least epsilon is asked for: ``"best"`` has two for some rounds."""
-    if asked != "best":
-        return (asked,)
-    distinct = len(np.unique(np.column_stack([sampling_rate, noise_multiplier]), axis=0))
-    if delta < _loss.SMALLEST_DELTA or distinct > MOST_DISTRIBUTIONS:
-        return ("rdp",)
-    return ("rdp", "pld")

@@ -123,7 +123,7 @@ class GaussianClaim:
 
     def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
         """Return the guarantee in words, at another mu that is rounded by `shown`."""
-        epsilon = gdp_epsilon(self.delta, level) if self.delta > 0 else inf
+        epsilon = gdp_epsilon(delta=self.delta, mu=level) if self.delta > 0 else inf
         return (
             f"mu = {shown(level)} (epsilon = {shown(epsilon)} at delta = {rounded_up(self.delta)})"
         )

@@ -17,7 +17,7 @@ from dpmesh._validate import fail, integer
 
 Array = npt.NDArray[np.float64]
 
-_STATES = 100_000
+_STATES = 20_000
 """Patterns of recent uses that are tried before the worst one is called too hard to find."""
 
 _STEPS = 50_000_000

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
 from dpmesh.keys import Stream
-from dpmesh.privacy.secure.masks import masked, modular_sum, pack_words, unpack_words
 from dpmesh.privacy.secure.sizes import SecureSum
 from dpmesh.privacy.types import Floats, Released, Sensitive
 
@@ -95,8 +94,11 @@ def answer(sizes: SecureSum, own: int, noisy: Integers, secrets: Mapping[int, by
         If the cohort is too small for its shares of noise to be enough.
     """
     sizes.check_cohort(len(secrets) + 1)
-    bits = sizes.modulus_bits
-    return pack_words(masked(noisy, own, secrets, bits), bits)
+    if own in secrets:
+        fail("secrets", "those shared with other sites", f"one of site {own} itself")
+    add = [secret for other, secret in secrets.items() if own < other]
+    subtract = [secret for other, secret in secrets.items() if own > other]
+    return kernels.mask_and_pack(noisy, sizes.modulus_bits, add=add, subtract=subtract)
 
 
 def open_sum(sizes: SecureSum, answers: Mapping[int, bytes]) -> Released:
@@ -112,9 +114,8 @@ def open_sum(sizes: SecureSum, answers: Mapping[int, bytes]) -> Released:
         moduli.
     """
     sizes.check_cohort(len(answers))
-    bits = sizes.modulus_bits
-    parts = (unpack_words(message, sizes.dim, bits) for message in answers.values())
-    return Released(decode(sizes, modular_sum(parts, bits))[np.newaxis])
+    total = kernels.unpack_sum(list(answers.values()), sizes.dim, sizes.modulus_bits)
+    return Released(decode(sizes, total)[np.newaxis])
 
 
 def clear_sum(sizes: SecureSum, sums: Sensitive) -> Sensitive:
@@ -138,8 +139,9 @@ def release_sum(sizes: SecureSum, inside: Sensitive, stream: Stream) -> Released
     """
     steps = np.rint(inside / sizes.grid).astype(np.int64)
     shares = kernels.discrete_gaussian((sizes.sites, sizes.dim), sizes.share, stream)
-    total = modular_sum([(steps[0] + shares.sum(axis=0)).view(np.uint64)], sizes.modulus_bits)
-    return Released(decode(sizes, total)[np.newaxis])
+    unused = 64 - sizes.modulus_bits
+    total = (steps + shares.sum(axis=0)) << unused >> unused
+    return Released(decode(sizes, total))
 
 
 def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:

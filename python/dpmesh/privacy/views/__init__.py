@@ -3,6 +3,7 @@
 See docs/privacy/views.md for the theorem, its proof and what it assumes.
 """
 
+from dpmesh.privacy.views import of_algorithms
 from dpmesh.privacy.views.cost import ViewCost, costs_by_distance, epsilon_of, view_cost
 from dpmesh.privacy.views.observers import (
     AnyCoalition,
@@ -16,6 +17,7 @@ from dpmesh.privacy.views.observers import (
     PublishedMessages,
     View,
 )
+from dpmesh.privacy.views.pairs import epsilons_by_pair
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts, step_lipschitz
 from dpmesh.privacy.views.system import HandOver
@@ -38,6 +40,8 @@ __all__ = [
     "ViewCost",
     "costs_by_distance",
     "epsilon_of",
+    "epsilons_by_pair",
+    "of_algorithms",
     "step_lipschitz",
     "view_cost",
 ]

@@ -278,7 +278,7 @@ def _against_everybody(reaction: Reaction) -> float:
     added = reaction.rounding * (np.cumsum(moves, axis=0) > 0)
     for t, fresh in enumerate(moves):
         carried = np.broadcast_to(reaction.own_state, (reaction.rounds,))[t - 1] * state
-        state = (carried if t and not reaction.one_round else 0) + fresh + added[t]
+        state = (carried if t else 0) + fresh + added[t]
         noise = reaction.noise[t]
         squares.append(np.divide(state, noise, out=np.zeros_like(state), where=noise > 0) ** 2)
     table = np.array(squares)

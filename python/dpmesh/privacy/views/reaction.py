@@ -49,7 +49,8 @@ class Reaction:
     Raises
     ------
     ValueError
-        If lengths differ, or a number is negative or not finite.
+        If lengths differ, a number is negative or not finite, or states carry on what a record did
+        and `one_round` is set.
     """
 
     sensitivity: Numbers
@@ -78,6 +79,8 @@ class Reaction:
         if self.own_message is not None and np.shape(self.own_message) != (self.rounds, 2):
             got = f"shape {np.shape(self.own_message)}"
             fail("own_message", f"shape {(self.rounds, 2)}", got)
+        if self.one_round and own.any():
+            fail("own_state", "0 where each record moves one state only", self.own_state)
         one_of("distribution", self.distribution, DISTRIBUTIONS)
         non_negative("rounding", self.rounding)
 

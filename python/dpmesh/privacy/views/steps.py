@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Any
 
-from dpmesh._validate import integer, non_negative, one_of, positive
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels.linear_model import LOSSES, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.views.reaction import NotProved
@@ -34,7 +35,7 @@ class LossFacts:
     Raises
     ------
     ValueError
-        If a number is out of range, or the loss is unknown.
+        If a number is out of range, the loss is unknown, or softmax lacks its number of classes.
     """
 
     loss: Loss
@@ -42,12 +43,24 @@ class LossFacts:
     classes: int | None = None
     regularization: float = 0.0
 
+    @classmethod
+    def of(cls, problem: Any) -> LossFacts:
+        """Return those of a `LinearProblem`."""
+        return cls(
+            loss=problem.loss,
+            feature_norm=problem.feature_norm,
+            classes=problem.classes,
+            regularization=problem.regularization,
+        )
+
     def __post_init__(self) -> None:
         one_of("loss", self.loss, LOSSES)
         if self.feature_norm is not None:
             positive("feature_norm", self.feature_norm)
         if self.classes is not None:
             integer("classes", self.classes, at_least=2)
+        elif self.loss == "softmax":
+            fail("classes", "the number of classes for the loss 'softmax'", None)
         non_negative("regularization", self.regularization)
 
     @property

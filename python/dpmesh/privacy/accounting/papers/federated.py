@@ -47,7 +47,7 @@ class TheoremNoise(NamedTuple):
 
 
 def closed_form_rdp(
-    sampling_rate: float, noise_multiplier: float, order: float, *, sampling: Sampling
+    *, sampling_rate: float, noise_multiplier: float, order: float, sampling: Sampling
 ) -> float:
     """Return the Rényi divergence of one round by Lemma 2 (uniform) or Lemma 3 (Poisson).
 
@@ -89,9 +89,9 @@ def closed_form_rdp(
 
 
 def theorem_noise(
+    *,
     target_epsilon: float,
     target_delta: float,
-    *,
     sampling_rate: float,
     rounds: int,
     clipping_norm: float,
@@ -196,8 +196,8 @@ def table_epsilon(
     if one_of("sampling", sampling, ("uniform", "poisson")) == "uniform":
         orders = UNIFORM_ORDERS
         curve = rdp_fixed_size_gaussian(
-            sampling_rate,
-            noise_multiplier,
+            sampling_rate=sampling_rate,
+            noise_multiplier=noise_multiplier,
             neighboring_relation="replace_one",
             bound="theorem_27",
             count=rounds,
@@ -206,13 +206,13 @@ def table_epsilon(
     else:
         orders = POISSON_ORDERS
         curve = rdp_poisson_gaussian(
-            sampling_rate,
-            noise_multiplier,
+            sampling_rate=sampling_rate,
+            noise_multiplier=noise_multiplier,
             neighboring_relation="add_remove",
             count=rounds,
             orders=orders,
         )
-    return rdp_epsilon(target_delta, curve, orders=orders, conversion="mironov")
+    return rdp_epsilon(delta=target_delta, rdp=curve, orders=orders, conversion="mironov")
 
 
 def _room(sampling_rate: float, variance: float, order: float) -> float:

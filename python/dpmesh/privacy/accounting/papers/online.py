@@ -45,7 +45,7 @@ def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int
     return 2 * alpha * sqrt(n) * L / h
 
 
-def laplace_scale(target_epsilon: float, sensitivity: float) -> float:
+def laplace_scale(*, target_epsilon: float, sensitivity: float) -> float:
     """Return the scale of the Laplace noise in each coordinate: ``S(t) / epsilon``.
 
     Raises

@@ -138,10 +138,10 @@ def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats |
 
 
 def theorem_1(
+    *,
     target_delta: float,
     sensitivities: npt.ArrayLike,
     noise_stds: npt.ArrayLike,
-    *,
     decay: float = 2.0,
 ) -> Theorem1:
     """Return the epsilon of Theorem 1: the classical Gaussian mechanism, and basic composition.

@@ -61,7 +61,7 @@ def sensitivity(
     return 2 * largest * L / b
 
 
-def classical_noise_std(target_epsilon: float, target_delta: float, sensitivity: float) -> float:
+def classical_noise_std(*, target_epsilon: float, target_delta: float, sensitivity: float) -> float:
     """Return the standard deviation of Theorem 2: ``sqrt(2 ln(1.25 / delta)) Delta / epsilon``.
 
     Parameters
@@ -84,7 +84,7 @@ def classical_noise_std(target_epsilon: float, target_delta: float, sensitivity:
     sensitivity = positive("sensitivity", sensitivity)
     multiplier = classical_noise_multiplier(target_delta) / target_epsilon
     if target_epsilon >= 1:
-        spent = gdp_delta(target_epsilon, 1 / multiplier)
+        spent = gdp_delta(epsilon=target_epsilon, mu=1 / multiplier)
         if spent > target_delta:
             raise NotProved(
                 "target_epsilon: the classical formula is proved below 1, and at"
@@ -112,7 +112,9 @@ def classical_breakdown(target_delta: float) -> float:
     holds, fails = 1e-3, 1e3
     while fails - holds > 1e-12 * holds:
         middle = (holds + fails) / 2
-        if constant >= middle * analytic_gaussian_noise_multiplier(middle, target_delta):
+        if constant >= middle * analytic_gaussian_noise_multiplier(
+            target_epsilon=middle, target_delta=target_delta
+        ):
             holds = middle
         else:
             fails = middle
@@ -139,7 +141,7 @@ def decision_epsilon(exploration: float) -> float:
     return log((1 - half) / half)
 
 
-def decision_delta(epsilon: float, exploration: float) -> float:
+def decision_delta(*, epsilon: float, exploration: float) -> float:
     """Return the delta of such a decision at `epsilon`, at least 0.
 
     Raises

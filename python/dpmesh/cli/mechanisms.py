@@ -1,0 +1,135 @@
+"""``dpmesh privacy gaussian``, ``laplace`` and ``sgd``: noise and epsilon without an algorithm."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Callable
+from math import ceil, sqrt
+from typing import Annotated
+
+import typer
+
+from dpmesh._validate import fail, integer, positive, probability
+from dpmesh.privacy import accounting, rounded_up
+
+Epsilons = Annotated[
+    list[float] | None, typer.Option("--epsilon", help="Compute the noise; repeat for a table.")
+]
+Noises = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--noise", help="Compute the epsilon of this noise multiplier; repeat for a table."
+    ),
+]
+Delta = Annotated[float, typer.Option(help="Take it well below 1 / number of records.")]
+Rounds = Annotated[int, typer.Option(help="Number of releases of the same data.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def gaussian(
+    epsilon: Epsilons = None,
+    noise: Noises = None,
+    rounds: Rounds = 1,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Price Gaussian noise: standard deviation over L2 sensitivity, exactly."""
+    count = integer("rounds", rounds, at_least=1)
+
+    def epsilon_of(noise: float) -> float:
+        mu = accounting.gdp_mu(noise, count=count)
+        return accounting.gdp_epsilon(delta=delta, mu=mu)
+
+    def noise_for(target: float) -> float:
+        return sqrt(count) * accounting.analytic_gaussian_noise_multiplier(
+            target_epsilon=target, target_delta=delta
+        )
+
+    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": count, "delta": delta}, json)
+
+
+def laplace(
+    epsilon: Epsilons = None,
+    noise: Noises = None,
+    rounds: Rounds = 1,
+    delta: Annotated[float, typer.Option(help="Pure epsilon at 0.")] = 0.0,
+    json: Json = False,
+) -> None:
+    """Price Laplace noise: scale over L1 sensitivity."""
+    count = integer("rounds", rounds, at_least=1)
+
+    def epsilon_of(noise: float) -> float:
+        return accounting.laplace_epsilon(delta=delta, noise_multiplier=noise, count=count)
+
+    def noise_for(target: float) -> float:
+        if delta == 0:
+            return count / positive("epsilon", target)
+        return accounting.calibrate_noise(
+            epsilon_of, target_epsilon=target, guess=count / positive("epsilon", target)
+        )
+
+    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": count, "delta": delta}, json)
+
+
+def sgd(
+    records: Annotated[int, typer.Option(help="Number of records.")],
+    batch: Annotated[int, typer.Option(help="Expected records of a batch.")],
+    epochs: Annotated[float, typer.Option(help="Expected visits of each record.")],
+    epsilon: Epsilons = None,
+    noise: Noises = None,
+    delta: Delta = 1e-5,
+    json: Json = False,
+) -> None:
+    """Price DP-SGD on Poisson batches, for adding or removing a record.
+
+    Noise is relative to the clipping norm, on the sum of the batch's gradients.
+    """
+    rate = integer("batch", batch, at_least=1, below=records + 1) / records
+    steps = ceil(positive("epochs", epochs) / rate)
+    if delta > 1 / records:
+        typer.echo(f"Warning: delta is above 1 / records = {1 / records:.3g}.", err=True)
+
+    def epsilon_of(noise: float) -> float:
+        return accounting.poisson_gaussian_epsilon(
+            delta=delta,
+            sampling_rate=rate,
+            noise_multiplier=noise,
+            neighboring_relation="add_remove",
+            count=steps,
+        )
+
+    def noise_for(target: float) -> float:
+        return accounting.poisson_gaussian_noise_multiplier(
+            target_epsilon=target,
+            target_delta=delta,
+            sampling_rate=rate,
+            neighboring_relation="add_remove",
+            count=steps,
+        )
+
+    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": steps, "delta": delta}, json)
+
+
+def _answer(
+    epsilons: list[float] | None,
+    noises: list[float] | None,
+    epsilon_of: Callable[[float], float],
+    noise_for: Callable[[float], float],
+    public: dict[str, float],
+    json: bool,
+) -> None:
+    """Print a row for each epsilon or each noise that was asked for."""
+    if bool(epsilons) == bool(noises):
+        fail("options", "either --epsilon or --noise", "both" if epsilons else "none")
+    probability("delta", public["delta"], one=False)
+    rows = [(target, noise_for(target)) for target in epsilons or ()]
+    rows += [(epsilon_of(noise), noise) for noise in noises or ()]
+    if json:
+        answers = [{"epsilon": x, "noise_multiplier": z, **public} for x, z in rows]
+        typer.echo(json_format.dumps(answers))
+        return
+    typer.echo(f"{'epsilon':>12}{'noise':>14}{'rounds':>10}{'delta':>10}")
+    for x, z in rows:
+        shown = rounded_up(x), rounded_up(z, 8)
+        rest = f"{public['rounds']:>10}{public['delta']:>10.3g}"
+        typer.echo(f"{shown[0]:>12}{shown[1]:>14}{rest}")

@@ -1,0 +1,323 @@
+"""Dominating pairs of releases: noise of some law, on all data or on samples.
+
+A pair dominates a release if its profile ``H_e(P || Q) = sup over S of P(S) - exp(e) Q(S)`` is at
+least that of any two neighbours. Pairs of rounds compose, also adaptively, as products (Zhu, Dong
+and Wang 2022, Theorem 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, exp, inf, log, log1p
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import scipy  # its submodules are imported on first use
+
+from dpmesh.privacy.accounting._arguments import Floats
+from dpmesh.privacy.accounting._loss import (
+    UNIT,
+    Grid,
+    Loss,
+    Profile,
+    joined,
+    positive_masses,
+)
+
+Directions = tuple[Loss, ...]
+"""The loss in each direction between neighbours; one where both are the same."""
+
+
+Numbers = Floats | float
+
+ProfileOf = Callable[[Floats, float, Numbers, Floats], Profile]
+"""A profile at losses of at least 0 that are off by at most so many units (the last argument).
+
+The second argument is the noise multiplier; the third the logarithm of a factor.
+"""
+
+
+class Law(NamedTuple):
+    """The losses of a release of all data, at a noise multiplier."""
+
+    profile: ProfileOf
+    """Its profile, at losses of at least 0: see `ProfileOf`."""
+    largest: Callable[[Floats, float], Floats]
+    """The largest loss, within so many deviations if it is unbounded."""
+    losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
+    """A few losses, with their chances under P and under Q, to guess what it costs."""
+    coordinate: Callable[[Floats], Floats] | None
+    """A function of the noise multiplier in which every profile is convex; None if none is known.
+
+    A profile at losses e of samples is that of the law at other losses, times a factor, so that it
+    is convex, too; and hockey-stick divergences are convex in the rate.
+    """
+    has_atom: bool
+    """Whether the largest loss has mass."""
+
+
+class Pair(Protocol):
+    """Turns sampled rounds into loss distributions."""
+
+    @property
+    def law(self) -> Law:
+        """The noise."""
+        ...
+
+    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
+        """Return the loss of a round in each direction."""
+        ...
+
+    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+        """Return the largest loss of each round."""
+        ...
+
+    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+        """Return about the standard deviation of each round's loss."""
+        ...
+
+    @property
+    def coordinate(self) -> Callable[[Floats], Floats] | None:
+        """As the law's; None if nothing is known of the pair's profile."""
+        ...
+
+
+def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
+    """``log((1 - q) + q exp(loss))``: what a loss becomes by sampling."""
+    with np.errstate(divide="ignore"):  # a share of 1 of a loss of minus infinity
+        small: Floats = np.log1p(rate * np.expm1(np.minimum(loss, 1)))
+    large = loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(loss, 0)))
+    return np.where(loss > 1, large, small)
+
+
+def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -> Profile:
+    """``exp(log_factor + upper) (1 - exp(lower - upper))``, with its rounding.
+
+    The difference of `lower` and `upper` is off by as many units as their own magnitudes and
+    `slack` say.
+    """
+    top = np.exp(log_factor + upper)
+    values = np.maximum(0, -top * np.expm1(np.minimum(0, lower - upper)))
+    relative = 8 * UNIT * (1 + np.abs(log_factor) + np.abs(upper))
+    absolute = 4 * UNIT * (np.abs(upper) + np.abs(lower) + slack)
+    return Profile(values, np.where(top > 0, values * relative + top * absolute, 0.0))
+
+
+def _gaussian_profile(
+    loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats
+) -> Profile:
+    """``H_e(N(1, s^2) || N(0, s^2))``: x is the point at which the normals have this ratio."""
+    x = 0.5 + multiplier**2 * loss
+    shifted = scipy.special.log_ndtr((1 - x) / multiplier)
+    centred = loss + scipy.special.log_ndtr(-x / multiplier)
+    return between(log_factor, shifted, centred, np.abs(loss) + slack)
+
+
+def _gaussian_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
+    x = np.linspace(-8, 8, 129)
+    chances = np.exp(-(x**2) / 2) / np.sum(np.exp(-(x**2) / 2))
+    at_p = x / multiplier + 0.5 / multiplier**2  # under P; under Q these are the negatives
+    losses = np.concatenate([at_p, -at_p], axis=-1)
+    both = np.concatenate([chances, 0 * chances]), np.concatenate([0 * chances, chances])
+    return losses, *both
+
+
+def _laplace_profile(
+    loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats
+) -> Profile:
+    """The same of Laplace noise, whose losses are at most 1 / multiplier.
+
+    This pair dominates that of a vector whose shift has the same L1 norm.
+    """
+    exponent = (loss - 1 / multiplier) / 2
+    values, errors = between(log_factor, 0 * exponent, exponent, slack + 1 / multiplier)
+    return Profile(values, _up_to(1 / multiplier, loss, errors))
+
+
+def _up_to(largest: float, loss: Floats, errors: Floats) -> Floats:
+    """Return the errors up to the largest loss: clearly beyond it, a profile of 0 is exact."""
+    return np.where(loss > largest + 8 * UNIT * (np.abs(loss) + largest), 0.0, errors)
+
+
+def _laplace_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
+    share = np.linspace(-1, 1, 65)[1:-1]
+    largest = 1 / multiplier
+    inner = np.exp(largest * (share - 1) / 2) * largest / 4 * (share[1] - share[0])
+    ends = np.ones_like(largest) / 2, np.exp(-np.minimum(largest, 700)) / 2
+    losses = np.concatenate([largest * share, largest, -largest], axis=-1)
+    at_p = np.concatenate([inner, *ends], axis=-1)
+    return losses, at_p, at_p * np.exp(np.minimum(-losses, 700))
+
+
+def _integer_laplace_profile(
+    steps: int,
+) -> ProfileOf:
+    """The profile of discrete Laplace noise on integers that move by `steps` in L1.
+
+    One integer that moves by all of it dominates several: the tests between two sites of one
+    log-concave law are half-lines, so the trade-off of a sum of shifts is the composition of
+    trade-offs by which group privacy bounds those of the coordinates (Dong, Roth and Su 2022,
+    Theorem 2.14).
+    """
+
+    def profile(loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats) -> Profile:
+        scale = steps * multiplier
+        # the last integer at which the loss, (2 x - steps) / scale, does not exceed this one
+        last = np.clip(np.floor((loss * scale + steps) / 2), 0, steps)
+        above = -np.expm1(-(steps - last) / scale) - exp(-1 / scale) * np.expm1(loss - last / scale)
+        values = np.exp(log_factor) * np.maximum(0, above) / (1 + exp(-1 / scale))
+        values = np.where(loss < 1 / multiplier, values, 0)
+        errors = values * (1 + np.abs(log_factor)) + (slack + 1 / multiplier) * np.exp(log_factor)
+        errors *= 8 * UNIT
+        return Profile(values, _up_to(1 / multiplier, loss, errors))
+
+    return profile
+
+
+def _integer_laplace_losses(
+    steps: int,
+) -> Callable[[Floats], tuple[Floats, Floats, Floats]]:
+    def losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
+        if steps > 32:
+            return _laplace_losses(multiplier)
+        scale, x = steps * multiplier, np.arange(steps + 1)
+        damping = np.exp(-1 / scale)
+        at_q = np.exp(-x / scale) * (1 - damping) / (1 + damping)
+        at_q[..., [0, -1]] = np.concatenate([1 / (1 + damping)] * 2, axis=-1)
+        at_q[..., -1:] *= np.exp(-steps / scale)
+        return (2 * x - steps) / scale, at_q[..., ::-1], at_q
+
+    return losses
+
+
+GAUSSIAN = Law(
+    _gaussian_profile,
+    lambda multiplier, deviations: (0.5 + deviations * multiplier) / multiplier**2,
+    _gaussian_losses,
+    np.square,  # the second derivative in it, phi(t) (e^2 z + 2/z + 3/(4 z^3)) / (4 z^2), is > 0
+    has_atom=False,
+)
+LAPLACE = Law(
+    _laplace_profile,
+    lambda multiplier, _: 1 / multiplier,
+    _laplace_losses,
+    lambda multiplier: np.expm1(-0.5 / multiplier),  # linear, cut off at 0
+    has_atom=True,
+)
+
+
+def integer_laplace(steps: int = 1) -> Law:
+    """The law of discrete Laplace noise; with one step it dominates every pure guarantee.
+
+    A pair for `steps` dominates those for more steps at the same noise multiplier.
+    """
+    return Law(
+        _integer_laplace_profile(steps),
+        LAPLACE.largest,
+        _integer_laplace_losses(steps),
+        (lambda multiplier: -np.tanh(0.5 / multiplier)) if steps == 1 else None,
+        has_atom=True,
+    )
+
+
+@dataclass(frozen=True)
+class Unsampled:
+    """A release of all data, whose loss is the same in both directions."""
+
+    law: Law
+
+    @property
+    def coordinate(self) -> Callable[[Floats], Floats] | None:
+        return self.law.coordinate
+
+    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
+        both = positive_masses(_removed(self.law, 1.0, multiplier, grid), grid)
+        return (joined(both, both, grid),)
+
+    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+        return self.law.largest(multiplier, deviations)
+
+    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+        return spread_of(self.law, np.ones_like(rate), multiplier)
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """A Poisson sample under add-remove: a unit removed, and a unit added."""
+
+    law: Law
+
+    @property
+    def coordinate(self) -> Callable[[Floats], Floats] | None:
+        return self.law.coordinate
+
+    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
+        removed = positive_masses(_removed(self.law, rate, multiplier, grid), grid)
+        added = positive_masses(_added(self.law, rate, multiplier, grid), grid)
+        return joined(removed, added, grid), joined(added, removed, grid)
+
+    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+        return sampled_loss(rate, self.law.largest(multiplier, deviations))
+
+    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+        return spread_of(self.law, rate, multiplier)
+
+
+@dataclass(frozen=True)
+class FixedSize(Poisson):
+    """The dominating pair of sampling without replacement, under replace-one.
+
+    Its profile at positive losses is that of a removed unit, and it is its own mirror image (Zhu,
+    Dong and Wang 2022).
+    """
+
+    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
+        both = positive_masses(_removed(self.law, rate, multiplier, grid), grid)
+        return (joined(both, both, grid),)
+
+
+def spread_of(law: Law, rate: Floats, multiplier: Floats) -> Floats:
+    losses, at_p, at_q = law.losses(multiplier[:, None])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        sampled = sampled_loss(rate[:, None], losses)
+        chances = rate[:, None] * at_p + (1 - rate[:, None]) * at_q
+        squares = np.where(chances > 0, np.square(sampled) * chances, 0)
+    spread: Floats = np.sqrt(np.sum(squares, axis=1))
+    return spread
+
+
+def grid_of(largest: float, grid: Grid) -> Floats:
+    losses: Floats = grid.interval * np.arange(ceil(largest / grid.interval) + 2.0)
+    return losses
+
+
+def _removed(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
+    """``H_e((1-q) Q + q P || Q)`` at the losses e = 0, h, 2h, ..., P and Q those of the law."""
+    largest = float(sampled_loss(rate, law.largest(np.array(multiplier), grid.deviations)))
+    losses = grid_of(largest, grid)
+    # where exp(e) = (1-q) + q exp(ratio)
+    near = np.log1p(np.expm1(np.minimum(losses, 30)) / rate)
+    far = losses - log(rate) + np.log1p((rate - 1) * np.exp(-losses))
+    ratio = losses if rate == 1 else np.where(losses < 30, near, far)
+    return law.profile(ratio, multiplier, log(rate), np.abs(ratio))
+
+
+def _added(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
+    """``H_e(Q || (1-q) Q + q P)`` at the losses e = 0, h, 2h, ..., for P and Q mirror images."""
+    largest = float(sampled_loss(rate, law.largest(np.array(multiplier), grid.deviations)))
+    bound = min(-log1p(-rate) if rate < 1 else inf, largest)
+    losses = grid_of(bound, grid)
+    if rate == 1:
+        return law.profile(losses, multiplier, 0.0, losses)
+    # exp(-e) = (1-q) + q exp(-ratio); where it is less than that the profile is 0
+    fallen = np.expm1(-losses) / rate
+    inside = fallen > -1
+    values, errors = np.zeros(losses.size), np.where(inside, 0, 4 * UNIT * rate)
+    fallen, losses = fallen[inside], losses[inside]
+    ratio = -np.log1p(fallen)
+    slack = ratio + np.abs(fallen) / (1 + fallen)
+    values[inside], errors[inside] = law.profile(
+        ratio, multiplier, losses + log(rate) - ratio, slack
+    )
+    return Profile(values, errors)
