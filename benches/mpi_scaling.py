@@ -60,14 +60,13 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
     from dpmesh.engines.blocks import boundary
     from dpmesh.engines.gossip import MpiGossip
     from dpmesh.engines.mpi import MpiEngine
-    from dpmesh.engines.ranks import Ranks
     from dpmesh.keys import Purpose
     from dpmesh.privacy.types import Released
     from dpmesh.run.carriers import Packet
 
     network = dm.topology.torus(rows, columns)
     engine, ranks = MpiEngine(network), MPI.COMM_WORLD
-    carrier = MpiGossip(Ranks(ranks, engine.parts), network)
+    carrier = MpiGossip(engine, network)
     key = dm.Key.seeded(0).for_nodes(engine.nodes.astype(np.uint32))
     across = boundary(network.matrix(0).weights, engine.parts, ranks.rank)
     x = np.zeros((len(engine.nodes), dim), np.float32)
