@@ -125,7 +125,7 @@ def train(
     if setting.uses > 1:  # the same noise in every round, as in the table of the specification
         bands = np.full((setting.rounds, 1), setting.uses**-0.5)
         strategy = correlated.Factorization(bands=bands, kind="diagonal", participation=use)
-    multiplier = analytic_gaussian_noise_multiplier(epsilon, DELTA)
+    multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA)
     per_unit = 2 * multiplier / records
     left = strategy.objective(objective.matrix()) / setting.rounds
     q = per_unit * np.sqrt(data.dim * left)

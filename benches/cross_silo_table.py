@@ -106,7 +106,7 @@ def descend(
 
 def gossip(problem: dm.LinearProblem, rounds: int, step: float, epsilon: float, key: Key) -> float:
     """Mean accuracy of `GradientDescent` on a complete graph."""
-    z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(rounds - 1)
+    z = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA) * np.sqrt(rounds - 1)
     algorithm = dm.GradientDescent(
         records=int(problem.records.min()), noise_multiplier=z, step_size=step
     )
@@ -165,7 +165,7 @@ def rows(problem: dm.LinearProblem, seed: int, step: float, trace: float) -> dic
         found["silo c=n/3"].append(train(silo("replace_one", max(1, n // 3)), problem, key))
         found["add c=1"].append(train(silo("add_remove", 1), problem, key))
         found["poisson c=1"].append(train(silo("add_remove", 1, 0.2), problem, key))
-        z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(plain.rounds)
+        z = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA) * np.sqrt(plain.rounds)
         found["central"].append(descend(pooled(problem), plain.rounds, step, 2 * z, rng)[0])
         noise = plain.noise_multiplier * plain.secure_sum.sensitivity
         noise *= plain.secure_sum.grid
@@ -189,7 +189,7 @@ def _alone(problem: dm.LinearProblem, epsilon: float, step: float, trace: float,
             step_size=step,
             curvature_trace=trace,
         )
-        z = analytic_gaussian_noise_multiplier(epsilon, DELTA) * np.sqrt(rounds)
+        z = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA) * np.sqrt(rounds)
         found.append(descend(own, rounds, step, 2 * z, rng)[0])
     return float(np.mean(found))
 

@@ -127,7 +127,7 @@ def test_ten_models_released_one_by_one_cost_ten_releases() -> None:
         Message(VALUES[:1], five(0, batch=0), sender=2, rows=np.array([k])) for k in range(10)
     ]
     cost = run(*messages).ledger.plan.cost(DELTA).epsilon
-    assert cost == pytest.approx(gdp_epsilon(DELTA, np.sqrt(10) / 5))
+    assert cost == pytest.approx(gdp_epsilon(delta=DELTA, mu=np.sqrt(10) / 5))
     assert cost > 2.59  # as parts of one release they cost 0.7255
 
 

@@ -141,7 +141,7 @@ def _(n: int, share_scale_squared: float, shift: int, epsilon: float) -> float:
 @check(r"sum_dg\.epsilon")
 def _(n: int, share_scale_squared: float, shift: int, delta: float, gaussian: float) -> float:
     z = math.sqrt(n * share_scale_squared) / shift
-    assert accounting.gdp_epsilon(delta, 1 / z) == pytest.approx(gaussian, rel=1e-8)
+    assert accounting.gdp_epsilon(delta=delta, mu=1 / z) == pytest.approx(gaussian, rel=1e-8)
     p, q = shifted(sum_mass(n, share_scale_squared), shift)
     exact = epsilon_at(delta, q, p)
     assert exact <= proved_epsilon(delta, n, share_scale_squared, shift) <= 1.1 * exact
@@ -154,7 +154,7 @@ def _(n: int, share_variance: float, shift: int, delta: float, gaussian: float) 
     p, q = shifted(skellam_mass(n * share_variance), shift)
     exact = epsilon_at(delta, q, p)
     z = math.sqrt(n * share_variance) / shift
-    assert exact < gaussian == pytest.approx(accounting.gdp_epsilon(delta, 1 / z), rel=1e-8)
+    assert exact < gaussian == pytest.approx(accounting.gdp_epsilon(delta=delta, mu=1 / z), rel=1e-8)
     return exact
 
 
@@ -301,4 +301,4 @@ def _(noise_multiplier: float, rounds: int, sites: int, planned_honest: int, hon
         rounds=rounds,
     )
     against = numbers.noise_multiplier_against(honest)
-    return accounting.gdp_epsilon(1e-5, math.sqrt(rounds) / against)
+    return accounting.gdp_epsilon(delta=1e-5, mu=math.sqrt(rounds) / against)

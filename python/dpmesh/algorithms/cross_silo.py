@@ -360,7 +360,7 @@ def suggested_rounds(
     From 5 to 200.
     """
     one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
-    mu = 1 / analytic_gaussian_noise_multiplier(epsilon, delta)
+    mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
     each = integer("records", records, at_least=1)
     effective = each / 2 if neighboring_relation == "replace_one" else each
     trace = positive("curvature_trace", curvature_trace)

@@ -296,8 +296,6 @@ def _by_curve(
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
     sums = [kind.secure_sum for kind in used]
-    if sampled is PoissonSampling:
-        only_add_remove(relation)
     if any(kind.secure_sum is not None for kind in used):
         if sampled is PoissonSampling:
             only_add_remove(relation)
@@ -311,7 +309,9 @@ def _by_curve(
             sampling_rate=rate,
             count=count.astype(int),
         )
-        return Cost(epsilon, f"Rényi curve of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
+        return Cost(
+            epsilon, f"Rényi curve of sums of discrete Gaussian shares on {SAMPLED[sampled]}"
+        )
     if any(kind.mechanism == "discrete_gaussian" for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(
             delta=delta,

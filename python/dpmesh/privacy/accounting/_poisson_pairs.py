@@ -81,7 +81,8 @@ class ReplacedGaussian:
         return largest
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        return np.minimum(1.0, np.sqrt(2) * rate) * Unsampled(self.law).spread(rate, multiplier)
+        spread: Floats = Unsampled(self.law).spread(rate, multiplier)
+        return np.asarray(np.minimum(1.0, np.sqrt(2) * rate) * spread, dtype=np.float64)
 
 
 def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:

@@ -120,8 +120,8 @@ def sum_of_shares_epsilon(
         if left <= 0:
             return inf
         exact = discrete_gaussian_epsilon(
-            left,
-            z.astype(float),
+            delta=left,
+            noise_multiplier=z.astype(float),
             neighboring_relation=neighboring_relation,
             sampling_rate=rate.astype(float),
             count=times,
@@ -165,7 +165,9 @@ def sum_of_shares_noise_multiplier(
         If an argument is out of its range, or no noise keeps the budget.
     """
     least = SMALLEST_SHARE / positive("share_per_multiplier", share_per_multiplier)
-    exact = analytic_gaussian_noise_multiplier(target_epsilon, target_delta)
+    exact = analytic_gaussian_noise_multiplier(
+        target_epsilon=target_epsilon, target_delta=target_delta
+    )
     guess = max(exact * sqrt(integer("count", count, at_least=1)) * sampling_rate, least)
 
     def epsilon_of(noise_multiplier: float) -> float:
@@ -183,4 +185,4 @@ def sum_of_shares_noise_multiplier(
 
     if epsilon_of(least) <= target_epsilon:
         return least
-    return calibrate_noise(epsilon_of, target_epsilon, guess=guess)
+    return calibrate_noise(epsilon_of, target_epsilon=target_epsilon, guess=guess)

@@ -109,8 +109,8 @@ def epsilon_of(mu: float, delta: float, distribution: Distribution = "gaussian")
     if delta == 0 or mu == inf:
         return inf
     if distribution == "gaussian":
-        return accounting.gdp_epsilon(delta, float(mu))
-    return accounting.rdp_epsilon(delta, accounting.rdp_gaussian(1 / mu)).epsilon
+        return accounting.gdp_epsilon(delta=delta, mu=float(mu))
+    return accounting.rdp_epsilon(delta=delta, rdp=accounting.rdp_gaussian(1 / mu)).epsilon
 
 
 def view_cost(
