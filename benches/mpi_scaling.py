@@ -62,10 +62,11 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
     from dpmesh.engines.mpi import MpiEngine
     from dpmesh.keys import Purpose
     from dpmesh.privacy.types import Released
+    from dpmesh.run.carriers import Packet
 
     network = dm.topology.torus(rows, columns)
     engine, ranks = MpiEngine(network), MPI.COMM_WORLD
-    exchange = MpiGossip(engine, network)
+    carrier = MpiGossip(engine, network)
     key = dm.Key.seeded(0).for_nodes(engine.nodes.astype(np.uint32))
     across = boundary(network.matrix(0).weights, engine.parts, ranks.rank)
     x = np.zeros((len(engine.nodes), dim), np.float32)
@@ -79,9 +80,9 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
         dm.kernels.mix(across.weights, heard)
 
     parts: list[Callable[[int], object]] = [
-        lambda t: exchange(t, noisy(t)),
+        lambda t: carrier.carry(t, Packet(noisy(t))),
         work,
-        lambda _: exchange._travel(across, Released(x), heard[len(x) :]),
+        lambda _: carrier._travel(across, Released(x), heard[len(x) :]),
         lambda _: engine.agree(),
     ]
     times: list[list[float]] = [[] for _ in parts]

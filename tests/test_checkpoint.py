@@ -25,10 +25,10 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
-from dpmesh.schedules import Constant, SampleSize
 from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.codec import classes_in, decode, encode
 from dpmesh.run.interrupt import Interrupt
+from dpmesh.schedules import Constant, SampleSize
 
 ROUNDS = 12
 
@@ -155,7 +155,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch) -> N
 
 def test_every_so_many_rounds_are_saved_and_the_last(tmp_path) -> None:
     for every, due in ((3, [3, 6, 9, 10]), (10, [10]), (99, [10]), (None, [10])):
-        saved = Checkpoint(tmp_path / "run", {}, [], every)
+        saved = Checkpoint(tmp_path / "run", {}, [], every, "")
         assert [rounds for rounds in range(1, 11) if saved.is_due(rounds, last=10)] == due
 
 

@@ -20,30 +20,21 @@ FLOORS = [
     ["keys", "kernels"],
     ["privacy.shown", "privacy.types"],
     ["schedules", "topology", "data", "privacy.accounting", "privacy.sampling"],
-    [
-        "problems",
-        "estimators",
-        "controllers",
-        "privacy.events",
-        "privacy.door",
-        "privacy.compression",
-        "privacy.correlated",
-        "privacy.grid",
-    ],
-    ["privacy.rounding"],
-    ["privacy.parts", "privacy.mechanisms"],
+    ["problems", "estimators", "controllers", "privacy.compression", "privacy.grid"],
+    ["privacy.correlated"],
+    ["privacy.rounding", "privacy.sensitivity"],
+    ["privacy.mechanisms"],
     ["privacy.secure"],
+    ["privacy.releases"],
+    ["privacy.parts"],
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],
     ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],
-    [
-        "algorithms.base",
-        "algorithms.gradients",
-        "algorithms.minibatches",
-        "algorithms.record_gradients",
-    ],
+    ["privacy.ledger"],
+    ["algorithms.base", "algorithms.gradients", "algorithms.minibatches"],
+    ["algorithms.record_gradients"],
     [
         "algorithms.cross_silo",
         "algorithms.online",
@@ -52,15 +43,16 @@ FLOORS = [
         "algorithms.quantized",
         "algorithms.with_replacement",
         "algorithms.without_replacement",
-        "privacy.audit",
         "attacks",
         "bounds",
+        "plots",
     ],
-    ["defaults", "plots"],
-    ["simulator"],
-    ["baselines"],
-    ["sklearn", "demo", "engines", "papers"],
+    ["defaults"],
+    ["run"],
+    ["privacy.audit", "engines", "baselines"],
+    ["sklearn", "demo"],
     ["experiments"],
+    ["papers"],
     ["cli"],
     ["__main__"],
 ]
@@ -126,5 +118,5 @@ def test_no_module_takes_what_the_package_imports_on_first_use() -> None:
 def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:
     path = tmp_path / "low.py"
     path.write_text("from dpmesh.run import loop\n")
-    assert _imports(path) == {"simulator.loop"}
-    assert _floor("simulator.loop") == "simulator"
+    assert _imports(path) == {"run.loop"}
+    assert _floor("run.loop") == "run"

@@ -56,6 +56,19 @@ fn chacha20_is_that_of_the_rfc() {
     assert_eq!(key_stream, expected);
 }
 
+/// RFC 4231, 4.5: HMAC-SHA-256 pads its key of 25 bytes with zeros, as is done here up to 32.
+#[test]
+fn a_derived_key_is_the_hmac_of_the_rfc() {
+    let mut padded = [0; 32];
+    padded[..25].copy_from_slice(&hex("0102030405060708090a0b0c0d0e0f10111213141516171819"));
+    let expected = hex("82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b");
+    for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+        let derived = Key::new(cipher, &padded).derive(&[0xcd; 50]);
+        assert_eq!(derived.bytes[..], expected);
+        assert_eq!(derived.cipher(), cipher);
+    }
+}
+
 proptest! {
     #[test]
     fn aes_equals_the_ctr_crate(key: [u8; 32], nonce: [u32; 3], first in 0..BLOCKS - 9) {
