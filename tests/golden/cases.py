@@ -15,9 +15,9 @@ from dpmesh.controllers import AlwaysGlobal, DeepQ, Periodic, RandomGlobal
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.privacy import Quantizer
 from dpmesh.privacy.compression import Levels, RandomSparsifier
-from dpmesh.schedules import HorizonPower, InverseSqrt, InverseTime, PowerLaw, SampleSize
 from dpmesh.run import Repeats
 from dpmesh.run.network import Exponential, LogNormal
+from dpmesh.schedules import HorizonPower, InverseSqrt, InverseTime, PowerLaw, SampleSize
 
 NODES, RECORDS, DIM, ROUNDS, DELTA = 4, 12, 3, 5, 1e-5
 LONG = 20_000
