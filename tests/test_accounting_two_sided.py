@@ -21,6 +21,7 @@ from dpmesh.privacy import (
     Laplace,
     Plan,
     PoissonSampling,
+    Release,
     Sensitivity,
     accounting,
 )
@@ -186,7 +187,8 @@ def test_fixed_size_plans_of_many_kinds_cost_between_their_neighbours() -> None:
     sample = FixedSizeSampling(10, 1000)
 
     def cost(multipliers) -> float:
-        releases = [Release(t, Gaussian(s), ONE, sampling=sample) for t, s in enumerate(multipliers)]
+        noises = map(Gaussian, multipliers)
+        releases = [Release(t, noise, ONE, sampling=sample) for t, noise in enumerate(noises)]
         return Plan(tuple(releases), "replace_one", "record").cost(1e-6).epsilon
 
     rounded_up = np.ceil(z * 20) / 20

@@ -98,7 +98,9 @@ def cross_validate(
         chosen = estimator.choice(nodes, kept, total / scale)
         return total_cost([chosen.algorithm.plan(chosen.rounds)] * (cv - 1), delta).epsilon
 
-    each = total if cv == 2 else total / calibrate_noise(joint, target_epsilon=total, guess=sqrt(cv - 1))
+    each = total
+    if cv > 2:
+        each = total / calibrate_noise(joint, target_epsilon=total, guess=sqrt(cv - 1))
     scores, ledgers = [], []
     for fitted, held_out in folds:
         own = clone(estimator).set_params(epsilon=each)
