@@ -81,7 +81,8 @@ def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> 
         dm.Dataset(features, problem.train.labels, "data"), problem.partition, "logistic"
     )
     start = algorithm.init(same, Key.seeded(0))
-    x, y = (one_round(algorithm, start, 0, dataset, Key.seeded(0)).state.x for dataset in (same, other))
+    key = Key.seeded(0)
+    x, y = (one_round(algorithm, start, 0, data, key).state.x for data in (same, other))
     moved = x - y
     assert np.linalg.norm(moved[1]) == pytest.approx(algorithm.sensitivity(1).bound)
     assert not moved[[0, 2]].any()

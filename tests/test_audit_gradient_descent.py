@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from faulty_mechanisms import HalvedGaussian
 
-from dpmesh.algorithms import GradientDescent
+from dpmesh.algorithms import GradientDescent, Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import (
@@ -45,7 +45,8 @@ class MissingFactor2(GradientDescent):
 class ByCoordinate(GradientDescent):
     """Clips each coordinate of a gradient, in place of its norm."""
 
-    def absorb(self, b, t, problem):
+    def round(self, state, t, problem, key):
+        b = yield Message(state.x, self.release_of(t))
         everyone = problem.everything[1].reshape(problem.nodes, -1)
         indptr = np.arange(problem.nodes + 1)
         gradients = [problem.gradient(b, (indptr, record)) for record in everyone.T]

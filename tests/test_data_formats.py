@@ -212,3 +212,10 @@ def test_real_covertype(real_data: Path) -> None:
     sample = data.covertype(7, folder=real_data / "covtype")
     counts = [18230, 24380, 3077, 236, 817, 1495, 1765]
     np.testing.assert_array_equal(np.bincount(sample.labels), counts)
+
+
+@pytest.mark.parametrize("read", [data.read_csv, data.read_idx, data.read_libsvm, data.read_mat])
+def test_a_number_is_no_file(read) -> None:
+    """Opened as a descriptor it would be read, and closed under whoever else has it open."""
+    with pytest.raises(ValueError, match="path: wanted the path of a file"):
+        read(3)

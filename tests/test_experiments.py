@@ -81,6 +81,12 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ('"logistic"', '"log"', r"line 16: problem\.loss: wanted one of 'logistic', .*got 'log'"),
         ("keep = 0.7", "keep = 1.7", r"line 20: topology\.keep: wanted a number in \(0, 1\]"),
         ("keep = 0.7", "kep = 0.7", r"line 20: topology\.kep: wanted .* did you mean keep\?"),
+        ('kind = "ring"', "kind = []", r"line 19: topology\.kind: wanted one of ring, .*got \[\]"),
+        (
+            'kind = "ring"',
+            'kind = "torus"\nrows = 4611686018427387904\ncolumns = 1',
+            r"line 20: topology\.rows: wanted rows x columns = 4, .*got 4611686018427387904 x 1",
+        ),
         ('kind = "ring"', "", r"line 18: topology\.kind: wanted one of ring, .*got none"),
         ("radius = 10", "radius = -1", r"line 25: algorithm\.radius: wanted a finite number great"),
         ("radius = 10", "radius = true", r"line 25: algorithm\.radius: wanted a number, got True"),

@@ -38,14 +38,18 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         dm.nonsense  # noqa: B018
 
 
-def test_the_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_of_the_readme_prints_what_stands_below_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     pytest.importorskip("sklearn")
-    readme = Path(__file__).parent.parent / "README.md"
-    program = re.search(r"```python\n(.*?)```", readme.read_text(), re.S)
-    assert program is not None
-    exec(program.group(1), {})
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```\s+```text\n(.*?)```", readme, re.S)
+    assert found is not None
+    exec(found.group(1), {})
     printed = capsys.readouterr().out
-    assert "epsilon = 8, delta = 1e-05" in printed
+    assert "epsilon = 2, delta = 1e-05" in printed
+    without_digits = [re.sub(r"[\d.]+", "#", text) for text in (printed, found.group(2))]
+    assert without_digits[0] == without_digits[1]
 
 
 def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
@@ -57,14 +61,19 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     options = ["demo", "--folder", str(tmp_path), "--seed", "1"]
     result = testing.CliRunner().invoke(app, options)
     assert result.exit_code == 0, result.output
-    assert "epsilon = 1, delta = 1e-05" in result.output
+    assert "epsilon = 2, delta = 1e-05" in result.output
     assert "no private release" in result.output
-    runs = json.loads((tmp_path / "demo.json").read_text())
-    first, *private = (run["privacy"]["epsilon"] for run in runs.values())
-    assert first == "infinity"
-    assert private == pytest.approx([16.0, 4.0, 1.0])
-    last = {name: run["history"][-1]["round"] for name, run in runs.items()}
-    assert set(last.values()) == {22}
+    pays, alike = json.loads((tmp_path / "demo.json").read_text())
+    for panel in (pays, alike):
+        assert panel["verdict"] in result.output
+        assert np.shape(panel["scores"]) == (len(panel["epsilons"]), 5)
+        told = [own["epsilon"] for own in panel["privacy"]]
+        assert told == pytest.approx(panel["epsilons"])
+        assert all(own["alone"] for own in panel["baselines"])
+    # a site that sees two of ten digits cannot tell the others, whatever it does
+    assert max(pays["baselines"][0]["alone"]) < 0.35 < np.mean(pays["scores"][-1])
+    assert pays["verdict"] == "Sharing pays"
+    assert "sharing does not pay here" in result.output
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
@@ -95,7 +104,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     assert (code, said in output, "libsvmtools" in output) == (2, True, True)
 
 
-@pytest.mark.parametrize("command", ["audit", "reproduce", "report", "run"])
+@pytest.mark.parametrize("command", ["audit", "fit", "predict", "reproduce", "report", "run"])
 def test_what_a_command_takes_is_said_beside_its_help_of_arguments(command: str) -> None:
     """Some versions of what parses the command line leave out the help of arguments."""
     testing = pytest.importorskip("typer.testing")
@@ -103,7 +112,14 @@ def test_what_a_command_takes_is_said_beside_its_help_of_arguments(command: str)
 
     shown = testing.CliRunner().invoke(app, [command, "--help"]).output
     said = " ".join(shown.partition("Arguments")[0].split())
-    taken = {"audit": "or all", "reproduce": "List", "report": "dpmesh run", "run": "TOML file"}
+    taken = {
+        "audit": "or all",
+        "fit": "the table of one site",
+        "predict": "dpmesh fit",
+        "reproduce": "List",
+        "report": "dpmesh run",
+        "run": "TOML file",
+    }
     assert taken[command] in said
 
 
@@ -201,3 +217,30 @@ def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
         assert set(module.__all__) == set(dir(module))
         with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
             module.nonsense  # noqa: B018
+
+
+def test_the_runs_of_the_demo_share_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    from dpmesh.demo import run_demo
+
+    class EnoughError(Exception):
+        pass
+
+    keys: list[dm.Key | None] = []
+    simulate = dm.simulate
+
+    def watch(*given: Any, key: dm.Key | None, **options: Any) -> dm.Run:
+        keys.append(key)
+        if len(keys) == 20:
+            raise EnoughError
+        return simulate(*given, key=key, **options)
+
+    monkeypatch.setattr(dm, "simulate", watch)
+    for key in (dm.Key.generate(), dm.Key.seeded(1)):
+        keys.clear()
+        with pytest.raises(EnoughError):
+            run_demo(key, lambda panel: None)
+        if key.is_seeded:
+            assert len({dm.keys.fingerprint(own) for own in keys if own is not None}) == 20
+        else:  # each run takes a new key
+            assert keys == [None] * 20

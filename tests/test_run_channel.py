@@ -224,6 +224,7 @@ def test_what_is_over_budget_draws_no_noise_and_nothing_leaves_after_it() -> Non
         stage.run(script)
     assert (len(stage.passages), reached) == (2, [0, 1])
     assert stage.ledger.in_round == [five(0), five(0)]
+    np.testing.assert_array_equal(stage.channel.received, stage.passages[1].values)
 
 
 # What travels
@@ -257,6 +258,13 @@ def test_what_does_not_travel_is_not_sent() -> None:
     stage = Stage(NODES)
     assert stage.run(script).sent == Sent(0, 0)
     assert stage.channel.received is None
+    assert stage.ledger.releases == [five(0)]
+
+
+def test_what_arrived_last_stays_where_a_sender_has_nothing_to_release() -> None:
+    turns = [Message(VALUES[:1], five(0), sender=0), Message(None, five(0), sender=1)]
+    stage = run(*turns)
+    np.testing.assert_array_equal(stage.channel.received, stage.passages[0].values)
     assert stage.ledger.releases == [five(0)]
 
 

@@ -20,19 +20,25 @@ if TYPE_CHECKING:
     from dpmesh import (
         algorithms,
         attacks,
+        baselines,
         bounds,
         controllers,
         data,
+        defaults,
         engines,
         estimators,
         experiments,
         kernels,
         keys,
+        models,
         plots,
         privacy,
         problems,
+        ranges,
         run,
         schedules,
+        sklearn,
+        tables,
         topology,
     )
     from dpmesh.algorithms import (
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     )
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
+    from dpmesh.models import Model
     from dpmesh.problems import LinearProblem
     from dpmesh.run import Network, Run, StopRun, simulate
 
@@ -56,6 +63,7 @@ __all__ = [
     "GradientDescent",
     "Key",
     "LinearProblem",
+    "Model",
     "Network",
     "OnlineLearning",
     "QuantizedGossip",
@@ -66,20 +74,26 @@ __all__ = [
     "__version__",
     "algorithms",
     "attacks",
+    "baselines",
     "bounds",
     "controllers",
     "data",
+    "defaults",
     "engines",
     "estimators",
     "experiments",
     "kernels",
     "keys",
+    "models",
     "plots",
     "privacy",
     "problems",
+    "ranges",
     "run",
     "schedules",
     "simulate",
+    "sklearn",
+    "tables",
     "topology",
 ]
 
@@ -90,6 +104,7 @@ _HOMES = {
     "GradientDescent": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
+    "Model": "dpmesh.models",
     "Network": "dpmesh.run",
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",

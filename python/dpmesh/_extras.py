@@ -12,6 +12,7 @@ EXTRA_OF = {
     "matplotlib": "plots",
     "mpi4py": "mpi",
     "pandas": "pandas",
+    "pyarrow": "pandas",
     "sklearn": "data",
     "torch": "torch",
     "tqdm": "progress",

@@ -1,64 +1,175 @@
-"""The first thing that a user runs: private online learning on real digits, at several epsilons."""
+"""The first thing that a user runs: where sharing pays, and where it does not, on real digits."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+import dpmesh as dm
+import dpmesh.baselines as baselines
 from dpmesh._files import replace_text, replacing
-from dpmesh.algorithms import OnlineLearning
-from dpmesh.data import digits, iid, train_test_split, unit_norm
+from dpmesh.data import Dataset, digits, iid, train_test_split
+from dpmesh.defaults import choose
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
-from dpmesh.run import Run, simulate
-from dpmesh.schedules import InverseSqrt
-from dpmesh.topology import Topology, edge_dropping, random_regular
+from dpmesh.ranges import Columns
 
-NODES = 16
-BATCH_SIZE = 4
-EPSILONS = (None, 16.0, 4.0, 1.0)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
+KEYS = 5
+
+_OURS, _ALONE, _PRIVATE, _POOLED = "#0072B2", "#D55E00", "#E69F00", "#333333"
 
 
-def make_problem(key: Key) -> LinearProblem:
-    """Return handwritten digits, even against odd, a fifth for testing, the rest partitioned."""
-    dataset = unit_norm(digits()).relabelled(lambda digit: np.where(digit % 2 == 0, 1, -1))
-    draw = generator(key, Purpose.SPLIT)
-    train, test = train_test_split(dataset, 0.2, draw)
-    parts = iid(train, NODES, draw, equal_sizes=True)
-    return LinearProblem(train, parts, "logistic", test=test)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Panel:
+    """A federation at several epsilons, beside its baselines.
 
-
-def make_topology(key: Key) -> Topology:
-    """Return a random 8-regular graph, each of whose links is up in half of the rounds."""
-    return edge_dropping(random_regular(NODES, 8, key=key), keep=0.5, key=key)
-
-
-def run_demo(key: Key, on_run: Callable[[str, Run], None]) -> dict[str, Run]:
-    """Learn at each epsilon; call `on_run` with every finished run.
-
-    A seeded key serves all runs. Otherwise each run takes a new key, since the difference of two
-    runs under one key would have no noise.
+    Parameters
+    ----------
+    title
+        Whose data these are.
+    scores
+        Accuracy of the released model by epsilon and key, shape (epsilons, keys).
+    beside
+        The baselines of each epsilon.
+    privacy
+        The privacy report of the last run of each epsilon.
     """
-    problem, topology = make_problem(key), make_topology(key)
-    rounds = min(len(part) for part in problem.partition) // BATCH_SIZE
-    runs, own = {}, key if key.is_seeded else None
-    for epsilon in EPSILONS:
-        algorithm = OnlineLearning(
-            epsilon, DELTA, step_size=InverseSqrt(4.0), radius=10.0, batch_size=BATCH_SIZE
+
+    title: str
+    scores: npt.NDArray[np.float64]
+    beside: tuple[baselines.Baselines, ...]
+    privacy: tuple[Report, ...]
+
+    @property
+    def verdict(self) -> str:
+        """From which epsilon on the federation beats most sites that work alone."""
+        means = self.scores.mean(axis=1)
+        pays = [
+            2 * one.beaten(mean) > len(one.alone)
+            for one, mean in zip(self.beside, means, strict=True)
+        ]
+        if all(pays):
+            return "Sharing pays"
+        if not any(pays):
+            return "Sharing does not pay"
+        return f"Sharing does not pay below epsilon {EPSILONS[pays.index(True)]:g}"
+
+    @property
+    def sentence(self) -> str:
+        """Whether sharing paid at epsilon 2, in a sentence."""
+        return self.beside[1].sentence(float(self.scores[1].mean()))
+
+    def rows(self) -> Iterator[tuple[str, list[str]]]:
+        """Return the lines of a table: a name, and a text for each epsilon."""
+        one, columns = self.beside[0], len(EPSILONS)
+        yield "chance", [f"{one.chance:.1%}"] * columns
+        yield "one site alone, without privacy", [f"{one.alone.mean():.1%}"] * columns
+        private = [own.alone_private for own in self.beside]
+        yield (
+            "one site alone, private",
+            [f"{own.mean():.1%}" for own in private if own is not None],
         )
-        name = "not private" if epsilon is None else f"epsilon = {epsilon:g}"
-        runs[name] = simulate(
-            algorithm, problem, topology, rounds=rounds, key=own, delta=DELTA, every=2
+        yield (
+            "the federation, private",
+            [f"{own.mean():.1%} +- {100 * own.std():.1f}" for own in self.scores],
         )
-        on_run(name, runs[name])
-    return runs
+        yield "all records pooled, without privacy", [f"{one.pooled:.1%}"] * columns
+        pairs = zip(self.beside, self.scores.mean(axis=1), strict=True)
+        yield (
+            "sites alone that it beats",
+            [f"{own.beaten(mean)} of {len(own.alone)}" for own, mean in pairs],
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types that JSON can hold."""
+        return {
+            "title": self.title,
+            "verdict": self.verdict,
+            "epsilons": EPSILONS,
+            "scores": self.scores.tolist(),
+            "baselines": [own.as_dict() for own in self.beside],
+            "privacy": [own.as_dict() for own in self.privacy],
+        }
 
 
-def save(runs: dict[str, Run], folder: Path) -> tuple[Path, Path]:
+def problems(key: Key) -> dict[str, LinearProblem]:
+    """Return handwritten digits as two federations have them, by title; a quarter is for testing.
+
+    In the first each of ten sites sees two of the ten digits. In the second sixteen sites see the
+    same mix of even and odd digits.
+    """
+    raw = digits()
+    columns = Columns.of((0, 1), range(raw.dim))
+    encoded = columns.encode(list(np.asarray(raw.features).T)).features
+    dataset = Dataset(encoded, raw.labels, raw.name)
+    draw = generator(key, Purpose.SPLIT)
+    train, test = train_test_split(dataset, 0.25, draw)
+    pairs = _two_digits_each(train, draw)
+    even = [part.relabelled(lambda digit: (digit % 2 == 0).astype(int)) for part in (train, test)]
+    alike = iid(train, 16, draw)
+    return {
+        "10 sites, each sees two of ten digits": LinearProblem(
+            train, pairs, "softmax", test=test, classes=10
+        ),
+        f"16 sites that are alike, {len(alike[-1])} records each, even or odd": LinearProblem(
+            even[0], alike, "softmax", test=even[1], classes=2
+        ),
+    }
+
+
+def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
+    """Learn at each epsilon with five keys; call `on_panel` with every finished panel.
+
+    Each run has noise of its own: from new keys, or from seeds that follow from a seeded `key`.
+    """
+    seeds = generator(key, Purpose.INIT) if key.is_seeded else None
+    panels = []
+    for title, problem in problems(key).items():
+        plain = baselines.compute(problem)
+        scores, beside, privacy = [], [], []
+        for epsilon in EPSILONS:
+            choice = choose(
+                nodes=problem.nodes, records=problem.fewest_records, epsilon=epsilon, delta=DELTA
+            )
+            runs = [
+                dm.simulate(
+                    choice.algorithm,
+                    problem,
+                    choice.topology,
+                    rounds=choice.rounds,
+                    key=_own_key(seeds),
+                    delta=DELTA,
+                    metrics=[],
+                    progress=False,
+                )
+                for _ in range(KEYS)
+            ]
+            scores.append([float(problem.accuracy(run.released).mean()) for run in runs])
+            alone = baselines.alone_private(problem, epsilon, DELTA, key=_own_key(seeds))
+            beside.append(replace(plain, alone_private=alone, epsilon=epsilon, delta=DELTA))
+            privacy.append(runs[-1].privacy)
+        panel = Panel(
+            title=title, scores=np.array(scores), beside=tuple(beside), privacy=tuple(privacy)
+        )
+        panels.append(panel)
+        on_panel(panel)
+    return panels
+
+
+def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
     """Write one figure and one JSON file.
 
     Raises
@@ -68,14 +179,89 @@ def save(runs: dict[str, Run], folder: Path) -> tuple[Path, Path]:
     """
     from matplotlib.figure import Figure
 
-    import dpmesh.plots as plots
-
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    histories = {name: run.history for name, run in runs.items()}
-    for ax, metric in zip(figure.subplots(1, 2), ("accuracy", "regret"), strict=True):
-        plots.curves(histories, metric, ax=ax)
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
+    for ax, panel in zip(figure.subplots(1, 2), panels, strict=True):
+        _draw(panel, ax)
     picture, numbers = folder / "demo.png", folder / "demo.json"
     with replacing(picture) as file:
         figure.savefig(file, format="png", dpi=150)
-    replace_text(numbers, json.dumps({name: run.as_dict() for name, run in runs.items()}, indent=1))
+    replace_text(numbers, json.dumps([panel.as_dict() for panel in panels], indent=1))
     return picture, numbers
+
+
+def _two_digits_each(train: Dataset, draw: np.random.Generator) -> tuple[npt.NDArray[Any], ...]:
+    """Give site i one half of digit i and one half of digit i + 1."""
+    halves = [
+        np.array_split(draw.permutation(np.flatnonzero(train.labels == digit)), 2)
+        for digit in range(10)
+    ]
+    return tuple(np.concatenate([halves[i][0], halves[(i + 1) % 10][1]]) for i in range(10))
+
+
+def _own_key(seeds: np.random.Generator | None) -> Key | None:
+    return None if seeds is None else Key.seeded(int(seeds.integers(2**62)))
+
+
+def _draw(panel: Panel, ax: Axes) -> None:
+    """Draw accuracy against epsilon beside the baselines, each named at its right end."""
+    from matplotlib.patheffects import withStroke
+
+    places, plain = np.arange(len(EPSILONS)), panel.beside[0]
+    private = [own.alone_private.mean() for own in panel.beside if own.alone_private is not None]
+    means, last = panel.scores.mean(axis=1), len(EPSILONS) - 0.75
+    ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.13, linewidth=0)
+    levels = ((plain.pooled, _POOLED, "--"), (plain.chance, _POOLED, ":"))
+    for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
+        ax.axhline(level, color=colour, linestyle=style, linewidth=1.4)
+    ax.plot(places, private, "s--", color=_PRIVATE, markersize=5)
+    low, high = panel.scores.min(axis=1), panel.scores.max(axis=1)
+    ax.fill_between(places, low, high, color=_OURS, alpha=0.2, linewidth=0)
+    ax.plot(places, means, "o-", color=_OURS, linewidth=2.6)
+    for place, value in zip(places, means, strict=True):
+        ax.annotate(
+            f"{value:.0%}",
+            (place, value),
+            xytext=(0, -17),
+            textcoords="offset points",
+            ha="center",
+            fontsize=11,
+            fontweight="bold",
+            color=_OURS,
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+        )
+    ends = {
+        "all records pooled,\nnot private": (plain.pooled, _POOLED),
+        "the federation,\nprivate": (means[-1], _OURS),
+        "one site alone,\nnot private": (float(plain.alone.mean()), _ALONE),
+        "one site alone,\nprivate": (private[-1], _PRIVATE),
+        "chance": (plain.chance, _POOLED),
+    }
+    for (name, (_, colour)), level in zip(
+        ends.items(), _apart([level for level, _ in ends.values()], 0.085), strict=True
+    ):
+        bold = "bold" if colour == _OURS else "normal"
+        ax.text(last + 0.06, level, name, color=colour, fontsize=9, va="center", fontweight=bold)
+    ax.set_xticks(places, labels=[f"{epsilon:g}" for epsilon in EPSILONS])
+    ax.set_xlim(-0.3, last)
+    ax.set_ylim(0, 1)
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    ax.set_xlabel("epsilon of the whole run, at delta 1e-5 (left: more private)")
+    ax.set_ylabel("accuracy on digits of all sites")
+    ax.set_title(panel.verdict, loc="left", fontsize=15, fontweight="bold", pad=24)
+    ax.text(0, 1.025, panel.title, transform=ax.transAxes, fontsize=10.5, color="0.35")
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(axis="y", alpha=0.25)
+
+
+def _apart(levels: list[float], gap: float) -> list[float]:
+    """Return heights of labels in their order of height, at least `gap` apart, near their lines."""
+    order = sorted(range(len(levels)), key=lambda i: levels[i])
+    placed = list(levels)
+    for below, above in pairwise(order):
+        placed[above] = max(placed[above], placed[below] + gap)
+    excess = max(0.0, placed[order[-1]] - 0.99)
+    placed[order[-1]] -= excess
+    for above, below in pairwise(order[::-1]):
+        placed[below] = min(placed[below], placed[above] - gap)
+    return placed

@@ -11,6 +11,8 @@ from dpmesh.cli._errors import telling
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.doctor import doctor
+from dpmesh.cli.fit import fit
+from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
@@ -32,12 +34,15 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Differentially private learning among many nodes."""
 
 
-for command in (audit, demo, doctor, report, reproduce, run):
+for command in (audit, demo, doctor, fit, predict, report, reproduce, run):
     app.command()(telling(command))
 app.add_typer(privacy, name="privacy")

@@ -1,15 +1,18 @@
-"""``dpmesh demo``: private online learning on real digits."""
+"""``dpmesh demo``: where sharing pays and where it does not, on real digits."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import dpmesh as dm
 from dpmesh._files import writable_folder
+
+if TYPE_CHECKING:
+    from dpmesh.demo import Panel
 
 
 def demo(
@@ -17,26 +20,28 @@ def demo(
         "dpmesh-demo"
     ),
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Makes the demo reproducible, and so not private.")
+        int | None, typer.Option(min=0, help="Make the demo reproducible. It is then not private.")
     ] = None,
 ) -> None:
-    """Learn digits on 16 nodes over a changing network, with and without privacy."""
-    from dpmesh.demo import run_demo, save
+    """Learn handwritten digits at many sites, privately, beside chance, alone and pooled."""
+    from dpmesh.demo import EPSILONS, KEYS, run_demo, save
 
     import_module("matplotlib")
     writable_folder(folder)
-    columns = ("accuracy", "released_accuracy", "regret")
 
-    def show(name: str, run: dm.Run) -> None:
-        cells = "".join(f"{run.history.last(column):>12.3f}" for column in columns)
-        typer.echo(f"{name:<14}{cells}{run.traffic.megabytes:>8.2f}")
+    def show(panel: Panel) -> None:
+        typer.echo(f"{panel.verdict}: {panel.title}\n")
+        typer.echo(f"{'epsilon':<37}{''.join(f'{epsilon:>15g}' for epsilon in EPSILONS)}")
+        for name, cells in panel.rows():
+            typer.echo(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
+        typer.echo(f"\n{panel.sentence}\n")
 
-    typer.echo("Online learning on scikit-learn's digits, even against odd, 16 nodes, a network")
-    typer.echo("that changes every round. 'released' is the accuracy of what may be published.\n")
-    typer.echo(f"{'':<14}{'accuracy':>12}{'released':>12}{'regret':>12}{'MB':>8}")
+    typer.echo("Gradient descent by gossip: every message is noisy, and everybody may read it.")
+    typer.echo(
+        f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} runs.\n"
+    )
     key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
-    runs = run_demo(key, show)
-    name, last = list(runs.items())[-1]
-    typer.echo(f"\nThe privacy report of {name}:\n\n{last.privacy}\n")
-    for path in save(runs, folder):
+    panels = run_demo(key, show)
+    typer.echo(f"The privacy report at epsilon {EPSILONS[1]:g}:\n\n{panels[0].privacy[1]}\n")
+    for path in save(panels, folder):
         typer.echo(f"wrote {path}")

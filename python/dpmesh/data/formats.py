@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, instance, integer
 from dpmesh.data.dataset import Dataset
 
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -56,6 +56,7 @@ def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
     """
     from scipy.io import loadmat
 
+    _check_path(path)
     try:
         content = loadmat(path, variable_names=names)
     except (ValueError, TypeError, NotImplementedError, OSError) as error:
@@ -93,6 +94,7 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     ValueError
         If the file is not of this format, or has an index above `dim`.
     """
+    _check_path(path)
     with needed_by("reading LIBSVM files"):
         datasets = import_module("sklearn.datasets")
     if dim is not None:
@@ -121,6 +123,7 @@ def read_csv(path: StrPath) -> Dataset:
     ValueError
         If a line's number of columns differs from the first's, or something is not a number.
     """
+    _check_path(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a file without numbers, which fails below
@@ -136,8 +139,14 @@ def read_csv(path: StrPath) -> Dataset:
 
 def read_bytes(path: StrPath) -> bytes:
     """Return the content of a file, decompressed if its name says that it is compressed."""
+    _check_path(path)
     unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix, bytes)
     return unpack(Path(path).read_bytes())
+
+
+def _check_path(path: object) -> None:
+    """Fail unless it names a file: a number would be one that the process has open."""
+    instance("path", path, "the path of a file, as a text or pathlib.Path", str, os.PathLike)
 
 
 def _is_header(fields: npt.NDArray[np.str_]) -> bool:

@@ -372,6 +372,10 @@ def run_into(
 def _topology(settings: Settings, nodes: int, key: Key) -> Topology:
     table = dict(settings.table("topology"))
     keep = settings.convert("topology.keep", table.pop("keep", 1.0), float)
+    rows, columns = table.get("rows"), table.get("columns")
+    if type(rows) is type(columns) is int and rows * columns != nodes:  # before it is made
+        wanted = f"wanted rows x columns = {nodes}, the nodes of the partition"
+        settings.fail("topology.rows", f"{wanted}, got {rows} x {columns}")
     graph: Topology = settings.make("topology", table, SECTIONS["topology"], nodes=nodes, key=key)
     if keep == 1.0:
         return graph

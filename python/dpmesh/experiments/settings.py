@@ -116,7 +116,8 @@ class Settings:
     ) -> tuple[Maker, dict[str, Any]]:
         """Return which part a table describes, and the arguments that it gives."""
         kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
-        maker = kinds[kind] if kind in kinds else self._own(path, kind)
+        known = isinstance(kind, str) and kind in kinds
+        maker = kinds[kind] if known else self._own(path, kind)
         if maker is None:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from dpmesh._validate import able, fail, instance, integer, keep_numbers, positive, probability
 from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
+from dpmesh.privacy.views import View, ViewCost
+from dpmesh.privacy.views.observers import in_words
 
 
 class OverBudget(ValueError):  # noqa: N818
@@ -26,7 +28,10 @@ class Planned(Protocol):
     """Anything that can plan the releases of its rounds, as every algorithm can."""
 
     def plan(self, rounds: int) -> Plan:
-        """Return all releases of a run of `rounds` rounds, from public numbers alone."""
+        """Return all releases of a run of `rounds` rounds, from public numbers alone.
+
+        With a second argument, the problem, a plan also tells what they cost against a view.
+        """
         ...
 
 
@@ -43,11 +48,16 @@ class Budget:
     spent
         The ledgers or plans of earlier runs on the same data, as for `total_cost`: what they cost
         counts, too.
+    view
+        Against whom, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
+        somebody who sees every message. Where less than that is not proved, everybody's cost
+        counts.
 
     Raises
     ------
     ValueError
-        If a number is out of its range, or `spent` holds anything but plans.
+        If a number is out of its range, `spent` holds anything but plans, or there is a view beside
+        earlier runs, whose costs against it are not known together.
 
     Examples
     --------
@@ -67,6 +77,7 @@ class Budget:
     epsilon: float
     delta: float = 0.0
     spent: tuple[Plan, ...] = ()
+    view: View | None = None
 
     def __post_init__(self) -> None:
         keep_numbers(self)
@@ -76,13 +87,17 @@ class Budget:
         object.__setattr__(self, "spent", tuple(self.spent))
         for plan in self.spent:
             instance("spent", plan, "plans, such as run.ledger or algorithm.plan(rounds)", Plan)
+        if self.view is not None and self.spent:
+            fail("view", "None with a budget of which something is spent", self.view)
 
     def __str__(self) -> str:
         most = f"epsilon = {as_given(self.epsilon)} at delta = {as_given(self.delta)}"
         runs = len(self.spent)
+        if self.view is not None:
+            return f"{most} against {in_words(self.view)}"
         return f"{most} after {runs} earlier run{'s' * (runs > 1)}" if runs else most
 
-    def cost(self, plan: Plan) -> Cost:
+    def cost(self, plan: Plan) -> Cost | ViewCost:
         """Return what a plan costs together with what was spent, at the budget's delta.
 
         Raises
@@ -91,6 +106,8 @@ class Budget:
             If `plan` is not a plan, or has another neighbouring relation or unit than those spent.
         """
         instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
+        if self.view is not None:
+            return plan.cost(self.delta, view=self.view)
         return total_cost((*self.spent, plan), self.delta) if self.spent else plan.cost(self.delta)
 
     def allows(self, plan: Plan) -> bool:
@@ -103,8 +120,8 @@ class Budget:
         """
         return self.cost(plan).epsilon <= self.epsilon * (1 + ROUNDING)
 
-    def require(self, algorithm: Planned, rounds: int) -> Plan:
-        """Return the plan of `rounds` rounds of an algorithm.
+    def require(self, algorithm: Planned, rounds: int, problem: Any = None) -> Plan:
+        """Return the plan of `rounds` rounds of an algorithm; a view needs the problem, too.
 
         Raises
         ------
@@ -112,23 +129,28 @@ class Budget:
             A `ValueError`, if that costs more; it says how many rounds are affordable.
         """
         able("algorithm", algorithm, "an algorithm", "plan")
-        plan = algorithm.plan(rounds)
+        plan = self._plan(algorithm, rounds, problem)
         if self.allows(plan):
             return plan
-        most = self.affordable_rounds(algorithm, at_most=rounds - 1) if rounds > 1 else 0
-        affordable = (
-            f"at most {most}, which {self} affords" if most else f"none: {self} is too little"
-        )
+        most = 0
+        if rounds > 1:
+            most = self.affordable_rounds(algorithm, problem, at_most=rounds - 1)
+        allowed = f"at most {most}, which {self} allows" if most else f"none: {self} is too little"
         cost = self.cost(plan)
-        raise OverBudget(f"rounds: wanted {affordable}, got {rounds}, which cost {cost}")
+        text = f"epsilon = {rounded_up(cost.epsilon)} ({cost.accountant})"
+        raise OverBudget(f"rounds: wanted {allowed}, got {rounds}, which cost {text}")
 
-    def affordable_rounds(self, algorithm: Planned, *, at_most: int = 100_000) -> int:
+    def affordable_rounds(
+        self, algorithm: Planned, problem: Any = None, *, at_most: int = 100_000
+    ) -> int:
         """Return how many rounds of an algorithm keep the budget: 0 if not even one does.
 
         Parameters
         ----------
         algorithm
             Its cost must not fall as rounds are added.
+        problem
+            What it learns, which a view needs.
         at_most
             The most rounds to try, at least 1: no more than schedules with a horizon are made for.
             This is the answer where further rounds cost nothing, for example if each record is used
@@ -141,13 +163,18 @@ class Budget:
         """
         able("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
-            lambda rounds: self.cost(algorithm.plan(rounds)).epsilon,
+            lambda rounds: self.cost(self._plan(algorithm, rounds, problem)).epsilon,
             target_epsilon=self.epsilon * (1 + ROUNDING),
             at_most=at_most,
         )
 
     def calibrate(
-        self, algorithm: Callable[[float], Planned], rounds: int, *, guess: float = 1.0
+        self,
+        algorithm: Callable[[float], Planned],
+        rounds: int,
+        problem: Any = None,
+        *,
+        guess: float = 1.0,
     ) -> float:
         """Return the least noise at which `rounds` rounds of an algorithm keep the budget.
 
@@ -159,6 +186,8 @@ class Budget:
             replace(gossip, noise_std=noise)``.
         rounds
             At least 1.
+        problem
+            What it learns, which a view needs.
         guess
             Where the search starts.
 
@@ -182,8 +211,14 @@ class Budget:
         def epsilon(noise: float) -> float:
             made = algorithm(noise)
             able("algorithm", made, "a function that makes an algorithm", "plan")
-            return self.cost(made.plan(rounds)).epsilon
+            return self.cost(self._plan(made, rounds, problem)).epsilon
 
         if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:
             fail("spent", f"plans of an epsilon below {as_given(self.epsilon)}", rounded_up(gone))
         return accounting.calibrate_noise(epsilon, target_epsilon=self.epsilon, guess=guess)
+
+    def _plan(self, algorithm: Planned, rounds: int, problem: Any) -> Plan:
+        """Return a plan, with what a view needs if there is one."""
+        made: Any = algorithm
+        plan: Plan = made.plan(rounds) if self.view is None else made.plan(rounds, problem)
+        return plan

@@ -37,8 +37,10 @@ from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
-MOST_LOSS_DISTRIBUTIONS = 32
-"""With more distinct parts, some share one cost: that of the most releases of each kind in any."""
+MOST_COMPOSITIONS = 32
+"""With more distinct parts, those alone that may cost most have a loss distribution."""
+
+_MOST_KINDS = 1024  # in all compositions of parts that cannot cost most
 
 Names = npt.NDArray[np.object_]
 Chosen = npt.NDArray[np.bool_]
@@ -174,7 +176,7 @@ def costs(
     unprotected = parts.totals((~noisy).astype(np.float64))
     gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
     apart = pure + gaussian
-    together, proofs = _together(kinds, which, parts, delta, relation)
+    together, proofs = _together(kinds, which, parts, apart, delta, relation)
     proofs[together >= apart] = ""
     epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
@@ -222,10 +224,13 @@ def _together(
     kinds: Sequence[_Kind],
     which: Indices,
     parts: Parts,
+    apart: Numbers,
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Names]:
     """Return the epsilon of each part by one loss distribution of all its releases, and its name.
+
+    The largest is right; parts that cost less are left out where they are many.
 
     It is infinite where another proof is exact, which needs no loss distribution: for one release
     with Laplace noise, and Gaussian noise on all data; and where none is known, for Gaussian noise
@@ -245,9 +250,19 @@ def _together(
     if not composes.any():
         return epsilons, proofs
     distinct, part = np.unique(counts[composes], axis=0, return_inverse=True)
-    most, like = _shared(distinct)
-    found = [_composed(kinds, times, delta, relation) for times in most]
-    part = like[part.reshape(-1)]
+    part = part.reshape(-1)
+    most = np.zeros(len(distinct))
+    np.maximum.at(most, part, apart[composes])
+    found = [Cost(inf, "")] * len(distinct)
+    largest, composed, spent = 0.0, 0, 0
+    for row in np.argsort(-most, kind="stable").tolist():
+        size = int(np.count_nonzero(distinct[row]))
+        enough = composed >= MOST_COMPOSITIONS or spent + size > _MOST_KINDS
+        if composed and enough and (most[row] <= largest or composed >= MOST_COMPOSITIONS):
+            break
+        found[row] = _composed(kinds, distinct[row], delta, relation)
+        largest = max(largest, min(found[row].epsilon, float(most[row])))
+        composed, spent = composed + 1, spent + size
     epsilons[composes] = np.array([cost.epsilon for cost in found])[part]
     proofs[composes] = np.array([cost.accountant for cost in found], dtype=object)[part]
     return epsilons, proofs
@@ -264,20 +279,6 @@ def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], In
         kind = _Kind(release.name, release.noise_multiplier, release.sampling, sums)
         which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which
-
-
-def _shared(counts: Numbers) -> tuple[Numbers, Indices]:
-    """Return a few counts, and for each given one the index of one that is no less.
-
-    Of many, those of the same kinds of releases share one; if these are too many, all do.
-    """
-    if len(counts) <= MOST_LOSS_DISTRIBUTIONS:
-        return counts, np.arange(len(counts))
-    kinds, which = np.unique(counts > 0, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    if len(kinds) > MOST_LOSS_DISTRIBUTIONS:
-        which = np.zeros_like(which)
-    return np.array([counts[which == row].max(axis=0) for row in np.unique(which)]), which
 
 
 def _exact_text(mu: float) -> str:

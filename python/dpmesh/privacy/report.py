@@ -13,6 +13,7 @@ from dpmesh._validate import instance, probability
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
+from dpmesh.privacy.views import View
 
 _NEIGHBOURS = {
     "replace_one": "replace-one: two datasets differ in the value of one {unit}",
@@ -46,6 +47,9 @@ class Report:
         What the guarantee rests on and is not checked.
     by_node
         The epsilons of individual nodes; None if no release names its nodes.
+    view
+        What it cost against less than everybody, in words, or why that is not proved; None if no
+        view was asked for.
     """
 
     epsilon: float
@@ -56,6 +60,7 @@ class Report:
     releases: int
     assumptions: tuple[str, ...]
     by_node: Spread | None = None
+    view: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types; infinity, which JSON lacks, becomes a text."""
@@ -85,8 +90,10 @@ class Report:
             if self.is_private
             else "none (epsilon is infinite)"
         )
+        against = "" if self.view is None else ", against somebody who sees every message"
         lines = [
-            f"privacy     {guarantee}",
+            f"privacy     {guarantee}{against}",
+            *([] if self.view is None else [f"view        {self.view}"]),
             f"neighbours  {_NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
             f"unit        one {self.unit}",
             f"accountant  {self.accountant}",
@@ -106,7 +113,12 @@ def _plain(value: Any) -> Any:
 
 
 def report(
-    plan: Plan, delta: float = 0.0, *, seeded: bool = False, nodes: int | None = None
+    plan: Plan,
+    delta: float = 0.0,
+    *,
+    seeded: bool = False,
+    nodes: int | None = None,
+    view: View | None = None,
 ) -> Report:
     """Return the report of a plan, or of the ledger of a run.
 
@@ -121,6 +133,8 @@ def report(
         equals the plan either way; a run's own report, ``run.privacy``, does.
     nodes
         Number of nodes; by default the least that includes all nodes named by releases.
+    view
+        Against whom the cost is reported, too; see `Plan.cost`.
 
     Raises
     ------
@@ -144,6 +158,12 @@ def report(
             "the noise is seeded: whoever knows the seed can remove it, so this run is "
             "reproducible but no private release",
         )
+    seen = None
+    if view is not None:
+        against = plan.cost(delta, view=view)
+        seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
+        if against.reason:
+            seen = f"nothing less is proved against {against.view}: {against.reason}"
     return Report(
         epsilon=cost.epsilon,
         delta=delta,
@@ -153,4 +173,5 @@ def report(
         releases=len({release.round for release in touching}),
         assumptions=assumptions,
         by_node=by_node,
+        view=seen,
     )

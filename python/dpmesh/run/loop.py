@@ -18,7 +18,7 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
-from dpmesh.run.arguments import check_kinds, check_pairs, check_records
+from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, salt_in
@@ -138,7 +138,10 @@ def simulate(
     check_records(algorithm, problem, rounds)
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
     progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
-    plan = algorithm.plan(rounds) if budget is None else budget.require(algorithm, rounds)
+    plan = algorithm.plan(rounds, problem)
+    if budget is not None:
+        check_view(budget, topology, network)
+        plan = budget.require(algorithm, rounds, problem)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
     meters = build_metrics(metrics, algorithm, problem)
     key = Key.generate() if key is None else key
@@ -192,6 +195,7 @@ def simulate(
         _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
     why = _Loop(ranks, run, saved).run_all(progress and ranks.is_root)
 
+    view = None if budget is None else budget.view
     end = gathered(run.remembered(), ranks, own)
     length = f"{end.rounds} of {rounds}"
     counted = released = telling_gaps(plan, ledger.plan, end.rounds, delta)
@@ -208,7 +212,7 @@ def simulate(
         },
         history=end.history,
         ledger=released,
-        privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes),
+        privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes, view=view),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),

@@ -15,10 +15,6 @@ struct ViewSystem(System);
 #[pymethods]
 impl ViewSystem {
     #[new]
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "pyo3 gives arrays by value here"
-    )]
     fn new(
         nodes: usize,
         rows: (Array<'_>, Array<'_>, Array<'_>),

@@ -297,9 +297,10 @@ def _removed(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
     largest = float(sampled_loss(rate, law.largest(np.array(multiplier), grid.deviations)))
     losses = grid_of(largest, grid)
     # where exp(e) = (1-q) + q exp(ratio)
-    near = np.log1p(np.expm1(np.minimum(losses, 30)) / rate)
-    far = losses - log(rate) + np.log1p((rate - 1) * np.exp(-losses))
-    ratio = losses if rate == 1 else np.where(losses < 30, near, far)
+    with np.errstate(over="ignore"):
+        grown = np.expm1(np.minimum(losses, 30)) / rate
+    far = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
+    ratio = losses if rate == 1 else np.where(grown < 1e12, np.log1p(grown), far)
     return law.profile(ratio, multiplier, log(rate), np.abs(ratio))
 
 
@@ -311,7 +312,8 @@ def _added(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
     if rate == 1:
         return law.profile(losses, multiplier, 0.0, losses)
     # exp(-e) = (1-q) + q exp(-ratio); where it is less than that the profile is 0
-    fallen = np.expm1(-losses) / rate
+    with np.errstate(over="ignore"):
+        fallen = np.expm1(-losses) / rate
     inside = fallen > -1
     values, errors = np.zeros(losses.size), np.where(inside, 0, 4 * UNIT * rate)
     fallen, losses = fallen[inside], losses[inside]

@@ -147,7 +147,9 @@ impl<'a> Pair<'a> {
             z.fill(0.0);
         } else {
             let kept = system.own[t - 1];
-            z.iter_mut().for_each(|z| *z *= kept);
+            for z in z.iter_mut() {
+                *z *= kept;
+            }
             for mixing in system.mixed_in(t - 1) {
                 if mixing.sent < system.start {
                     continue;

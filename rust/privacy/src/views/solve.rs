@@ -273,7 +273,7 @@ impl<'a> Search<'a> {
             ..
         } = self;
         let upper = pair.residual(q, scratch, a);
-        if !(upper <= 4.0 * self.found.upper) {
+        if upper.is_nan() || upper > 4.0 * self.found.upper {
             return false;
         }
         self.found.upper = self.found.upper.min(upper);
@@ -327,7 +327,9 @@ fn by_power_iteration(system: &System) -> f64 {
         if length == 0.0 {
             break;
         }
-        q.iter_mut().for_each(|q| *q /= length);
+        for q in &mut q {
+            *q /= length;
+        }
         let gain = pair.linear_part(&q, &mut scratch, &mut a);
         largest = largest.max(gain * gain);
         pair.gradient(&a, &mut scratch, &mut image);

@@ -1,0 +1,82 @@
+"""A released model as a pipeline of scikit-learn alone; imported when it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import MinMaxScaler, Normalizer, OneHotEncoder, PolynomialFeatures
+
+from dpmesh.ranges import Category, Number
+
+if TYPE_CHECKING:
+    from dpmesh.models import Model
+
+
+def pipeline(model: Model) -> Pipeline:
+    """Return a fitted pipeline that predicts what the model does.
+
+    All its steps are fitted to the public ranges, whose ends are two records.
+    """
+    columns, ends = model.columns, _ends(model)
+    places = columns.names if hasattr(ends, "columns") else range(len(columns.names))
+    each = [
+        (name, _encoder(kind), [place])
+        for name, kind, place in zip(columns.names, columns.kinds, places, strict=True)
+    ]
+    steps: list[tuple[str, Any]] = [("columns", ColumnTransformer(each))]
+    if columns.intercept:
+        steps.append(("intercept", PolynomialFeatures(degree=1)))
+    steps.append(("unit_norm", Normalizer()))
+    Pipeline(steps).fit(ends)
+    return Pipeline([*steps, ("model", _linear(model))])
+
+
+def _ends(model: Model) -> Any:
+    """Return two records that hold the ends of the ranges: a table, if the columns have names."""
+    ends = {
+        name: np.array(
+            [kind.low, kind.high] if isinstance(kind, Number) else [kind.categories[0]] * 2
+        )
+        for name, kind in zip(model.columns.names, model.columns.kinds, strict=True)
+    }
+    if model.about.get("named"):
+        from pandas import DataFrame
+
+        return DataFrame(ends)
+    kinds = {values.dtype.kind for values in ends.values()}
+    common = object if kinds & {"U", "O"} else np.float64
+    return np.stack([values.astype(common) for values in ends.values()], axis=1)
+
+
+def _encoder(kind: Number | Category) -> Any:
+    if isinstance(kind, Category):
+        return OneHotEncoder(categories=[[*kind.categories]], handle_unknown="ignore")
+    scaled = MinMaxScaler((-1, 1), clip=True)
+    if not kind.missing:
+        return scaled
+    middle = SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True)
+    scaled = Pipeline([("scale", scaled), ("fill", middle)])
+    return FeatureUnion([("value", scaled), ("missing", MissingIndicator(features="all"))])
+
+
+def _linear(model: Model) -> Any:
+    if model.classes is None:
+        assert model.target is not None
+        half = (model.target.high - model.target.low) / 2
+        linear: Any = LinearRegression(fit_intercept=False)
+        linear.coef_ = model.weights[0] * half
+        linear.intercept_ = model.target.low + half
+    else:
+        linear = LogisticRegression(fit_intercept=False)
+        rows = model.weights
+        if len(rows) == 2:  # scikit-learn keeps the difference of two classes
+            rows = rows[1:] - rows[:1]
+        linear.classes_, linear.coef_ = model.classes, rows
+        linear.intercept_ = np.zeros(len(rows))
+    linear.n_features_in_ = model.columns.dim
+    return linear

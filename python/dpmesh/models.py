@@ -1,0 +1,182 @@
+"""A released model that can be used: it predicts, is saved, and goes to scikit-learn or numpy."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import __version__
+from dpmesh._extras import needed_by
+from dpmesh._files import replacing
+from dpmesh._validate import fail, instance
+from dpmesh.ranges import Columns, Number
+from dpmesh.tables import as_table
+
+__all__ = ["Model"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Model:
+    """A linear model of public numbers and released weights.
+
+    It holds nothing but what was released and what was public, so it may be published with the
+    epsilon of `privacy`.
+
+    Parameters
+    ----------
+    columns
+        The columns that it reads, with their public ranges.
+    weights
+        Shape (outputs, ``columns.dim``): one row for each class, or one for a regression.
+    classes
+        The classes of a classifier, shape (outputs,): texts, numbers or booleans. None for a
+        regression.
+    target
+        The public range of what a regression predicts; None for a classifier.
+    about
+        Further facts in plain types, such as the privacy report (``privacy``).
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or both or neither of `classes` and `target` are given.
+    """
+
+    columns: Columns
+    weights: npt.NDArray[np.float64]
+    classes: npt.NDArray[Any] | None = None
+    target: Number | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.classes is None) == (self.target is None):
+            fail("classes", "classes of a classifier or the target range of a regression", "both")
+        outputs = 1 if self.classes is None else len(self.classes)
+        shape = (outputs, self.columns.dim)
+        if self.weights.shape != shape:
+            fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
+
+    def __repr__(self) -> str:
+        kind = "regression" if self.classes is None else f"{len(self.classes)} classes"
+        epsilon = self.about.get("privacy", {}).get("epsilon", "unknown")
+        return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
+
+    def scores(self, table: Any) -> npt.NDArray[np.float64]:
+        """Return the score of each output, shape (records, outputs).
+
+        Parameters
+        ----------
+        table
+            A pandas or pyarrow table with the model's columns, in any order and among others, or an
+            array of shape (records, columns).
+
+        Raises
+        ------
+        ValueError
+            If a column is missing or holds something else.
+        """
+        columns = as_table(table).select(self.columns.names).columns
+        return np.asarray(self.columns.encode(columns).features @ self.weights.T)
+
+    def predict(self, table: Any) -> npt.NDArray[Any]:
+        """Return the class of each record, or the predicted number, shape (records,)."""
+        scores = self.scores(table)
+        if self.classes is not None:
+            return np.asarray(self.classes[scores.argmax(axis=1)])
+        assert self.target is not None
+        middle, half = _middle(self.target)
+        return np.asarray(np.clip(middle + half * scores[:, 0], self.target.low, self.target.high))
+
+    def predict_proba(self, table: Any) -> npt.NDArray[np.float64]:
+        """Return the probability of each class, shape (records, classes).
+
+        Raises
+        ------
+        ValueError
+            If this is a regression, or as `scores`.
+        """
+        if self.classes is None:
+            fail("model", "a classifier", "a regression, which has no probabilities")
+        scores = self.scores(table)
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model into one file.
+
+        The file is a numpy archive (npz) without pickled objects: ``numpy.load(path)`` gives the
+        arrays ``weights`` and ``about``, a JSON text with classes, ranges and the privacy report.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; an older file is then unchanged.
+        """
+        about = {
+            "format": _FORMAT,
+            "dpmesh": __version__,
+            "columns": self.columns.as_dict(),
+            "classes": None if self.classes is None else self.classes.tolist(),
+            "target": None if self.target is None else self.target.as_dict(),
+            "about": dict(self.about),
+        }
+        text = np.array(json.dumps(about))
+        with replacing(os.fspath(path)) as file:
+            np.savez(file, weights=self.weights, about=text)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Model:
+        """Return the model that `save` wrote; nothing of the simulator is imported.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no such model.
+        OSError
+            If it cannot be read.
+        """
+        instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
+        try:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
+                weights, told = held["weights"], json.loads(str(held["about"]))
+            if told["format"] != _FORMAT:
+                fail("path", f"a model of format {_FORMAT}", f"format {told['format']}")
+            target = told["target"]
+            return cls(
+                columns=Columns.from_dict(told["columns"]),
+                weights=weights,
+                classes=None if told["classes"] is None else np.array(told["classes"]),
+                target=target and Number(low=target["range"][0], high=target["range"][1]),
+                about=told["about"],
+            )
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            wanted = "holds no model of dpmesh, or is damaged"
+            raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
+
+    def to_sklearn(self) -> Any:
+        """Return the same model as a pipeline of scikit-learn alone, which needs no dpmesh.
+
+        Its input is a pandas table with the model's columns, or an array in their order.
+        """
+        with needed_by("a pipeline of scikit-learn"):
+            from dpmesh._to_sklearn import pipeline
+        return pipeline(self)
+
+
+def _middle(target: Number) -> tuple[float, float]:
+    """Return the middle of a range, and half of its length."""
+    return (target.low + target.high) / 2, (target.high - target.low) / 2
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,24 @@
+"""Private learning among sites as estimators of scikit-learn; needs the extra ``data``.
+
+>>> model = dm.sklearn.PrivateClassifier(epsilon=2.0, ranges=ranges)       # doctest: +SKIP
+>>> model.fit(X, y, groups=site).predict(X)                               # doctest: +SKIP
+>>> print(model.report_)                                                  # doctest: +SKIP
+"""
+
+from dpmesh._extras import needed_by
+
+with needed_by("dpmesh.sklearn"):
+    from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
+    from dpmesh.sklearn.evaluation import Evaluation, evaluate
+    from dpmesh.sklearn.report import FitReport
+    from dpmesh.sklearn.validation import CrossValidation, cross_validate
+
+__all__ = [
+    "CrossValidation",
+    "Evaluation",
+    "FitReport",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "cross_validate",
+    "evaluate",
+]

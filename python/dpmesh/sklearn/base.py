@@ -1,0 +1,283 @@
+"""What both estimators have in common: parameters, checks, the run, files."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+import dpmesh as dm
+from dpmesh._validate import fail, positive
+from dpmesh.defaults import Choice, Task, choose, network
+from dpmesh.keys import Key
+from dpmesh.models import Model
+from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.plan import Plan
+from dpmesh.ranges import Columns, Number, Ranges
+from dpmesh.sklearn.report import FitReport, report_of
+from dpmesh.tables import Table, as_table
+from dpmesh.topology import Topology
+
+SelfT = TypeVar("SelfT", bound="PrivateEstimator")
+
+MakeAlgorithm = Callable[[float], Any]
+"""Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
+
+PUBLIC = "the number of sites and the smallest number of records of a site are public"
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """The base of `PrivateClassifier` and `PrivateRegressor`."""
+
+    task: ClassVar[Task]
+
+    # What `fit` learns.
+    model_: Model
+    report_: FitReport
+    ledger_: Plan
+    sites_: npt.NDArray[Any]
+    n_features_in_: int
+
+    def __init__(
+        self,
+        epsilon: float | None = 1.0,
+        *,
+        delta: float = 1e-5,
+        ranges: Ranges = None,
+        fit_intercept: bool = True,
+        algorithm: MakeAlgorithm | None = None,
+        rounds: int | None = None,
+        topology: Topology | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.ranges = ranges
+        self.fit_intercept = fit_intercept
+        self.algorithm = algorithm
+        self.rounds = rounds
+        self.topology = topology
+        self.random_state = random_state
+
+    def choice(self, nodes: int, records: int, epsilon: float | None = None) -> Choice:
+        """Return what a fit runs, from public numbers alone.
+
+        Parameters
+        ----------
+        nodes
+            Number of sites.
+        records
+            The smallest number of records of a site.
+        epsilon
+            By default the estimator's.
+
+        Raises
+        ------
+        ValueError
+            If a parameter does not fit.
+        """
+        epsilon = self.epsilon if epsilon is None else epsilon
+        if self.algorithm is None:
+            return self._default(nodes, records, epsilon)
+        if self.rounds is None or epsilon is None:
+            fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
+        budget = Budget(positive("epsilon", epsilon), self.delta)
+        made = self.algorithm(budget.calibrate(self.algorithm, self.rounds))
+        gossips = getattr(made, "travels", None) == "gossip"
+        links = self.topology or network(nodes, key=self._key()) if gossips else None
+        return Choice(algorithm=made, topology=links, rounds=self.rounds)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the released model, its ranges and its report into one file; see `Model.save`.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        check_is_fitted(self)
+        self.model_.save(path)
+
+    @classmethod
+    def load(cls: type[SelfT], path: str | os.PathLike[str]) -> SelfT:
+        """Return an estimator that predicts as the one did that `save` wrote.
+
+        Its parameters are the defaults, except `epsilon`, `delta` and `ranges`.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no model of this estimator.
+        OSError
+            If it cannot be read.
+        """
+        model = Model.load(path)
+        told = model.about.get("fit")
+        if told is None or told["estimator"] != cls.__name__:
+            fail("path", f"a model that {cls.__name__}.save wrote", repr(model))
+        made = cls()
+        made.report_ = FitReport.from_dict(told)
+        made.epsilon, made.delta = model.about["epsilon"], model.about["delta"]
+        made.ranges = [kind.as_dict() for kind in model.columns.kinds]
+        made.fit_intercept = model.columns.intercept
+        made.model_ = model
+        made.n_features_in_ = len(model.columns.names)
+        if model.about["named"]:
+            made.feature_names_in_ = np.array(model.columns.names, dtype=object)
+        if model.classes is not None:
+            made.classes_ = model.classes
+        return made
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the prediction for each record.
+
+        Parameters
+        ----------
+        X
+            A table or an array with the columns of `fit`.
+        """
+        check_is_fitted(self)
+        return self.model_.predict(self._table(X, reset=False))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+    def _default(self, nodes: int, records: int, epsilon: float | None) -> Choice:
+        chosen = choose(
+            nodes=nodes,
+            records=records,
+            epsilon=epsilon,
+            delta=self.delta,
+            task=self.task,
+            key=self._key(),
+        )
+        if self.rounds is not None:
+            fail("rounds", "None (the rule decides), unless an algorithm is given", self.rounds)
+        if self.topology is None:
+            return chosen
+        return Choice(algorithm=chosen.algorithm, topology=self.topology, rounds=chosen.rounds)
+
+    def _table(self, X: Any, *, reset: bool) -> Table:
+        """Return the columns of X, checked as scikit-learn does."""
+        if hasattr(X, "iloc") or hasattr(X, "column_names"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            table = as_table(X)
+            if not table.records:
+                fail("X", "at least 1 record", "Found array with 0 sample(s)")
+            return table
+        simple = self.ranges is None if reset else not self._has_categories()
+        kind, finite = (np.float64, True) if simple else (None, False)
+        return as_table(validate_data(self, X, reset=reset, dtype=kind, ensure_all_finite=finite))
+
+    def _has_categories(self) -> bool:
+        return not all(isinstance(k, Number) and not k.missing for k in self.model_.columns.kinds)
+
+    def targets(self, X: Any, y: Any) -> npt.NDArray[Any]:
+        """Return y as one axis, checked as scikit-learn does."""
+        if y is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} requires y to be passed, but the target y is None")
+        numeric = "numeric" if self.task == "regression" else None
+        targets = check_array(y, ensure_2d=False, dtype=numeric, input_name="y")
+        targets = column_or_1d(targets, warn=True)
+        check_consistent_length(X, targets)
+        return np.asarray(targets)
+
+    def _key(self) -> Key:
+        if self.random_state is None:
+            return Key.generate()
+        return Key.seeded(int(check_random_state(self.random_state).randint(2**31 - 1)))
+
+    def fit_targets(
+        self,
+        X: Any,
+        groups: Any,
+        labels: npt.NDArray[Any],
+        public: str,
+        **described: Any,
+    ) -> None:
+        """Learn from encoded targets, and keep what was released."""
+        table = self._table(X, reset=True)
+        named = table.names is not None
+        names = table.names or tuple(f"x{i}" for i in range(len(table.columns)))
+        intercept = bool(self.fit_intercept)
+        ranges = self.ranges
+        columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
+        encoded = columns.encode(table.columns)
+        warn_outside(encoded.outside, table.records, guessed=ranges is None)
+        self.sites_, partition = _sites(groups, table.records)
+        classes = described.get("classes")
+        problem = dm.LinearProblem(
+            dm.Dataset(encoded.features, labels),
+            partition,
+            "squared" if classes is None else "softmax",
+            classes=None if classes is None else len(classes),
+        )
+        chosen = self.choice(problem.nodes, problem.fewest_records)
+        run = dm.simulate(
+            chosen.algorithm,
+            problem,
+            chosen.topology,
+            rounds=chosen.rounds,
+            key=self._key(),
+            delta=self.delta,
+            metrics=[],
+            progress=False,
+        )
+        self.report_ = report_of(type(self).__name__, run, problem, chosen.rounds, public)
+        self.ledger_ = run.ledger
+        told = self.report_.as_dict()
+        weights = np.asarray(run.released, np.float64).mean(axis=0)
+        self.model_ = Model(
+            columns=columns,
+            weights=weights.reshape(-1, columns.dim),
+            about={
+                "privacy": told["privacy"],
+                "fit": told,
+                "named": named,
+                "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
+                "delta": float(self.delta),
+            },
+            **described,
+        )
+
+
+def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:
+    """Return the names by which ranges call the columns: numbers, for those of an array."""
+    by_place = isinstance(ranges, dict) and not named and not {*map(str, ranges)} & {*names}
+    return [*range(len(names))] if by_place else [*names]
+
+
+def _sites(groups: Any, records: int) -> tuple[npt.NDArray[Any], tuple[npt.NDArray[np.int64], ...]]:
+    """Return the sites, and the records of each."""
+    if groups is None:
+        return np.zeros(1, dtype=np.int64), (np.arange(records),)
+    owners = column_or_1d(groups)
+    if len(owners) != records:
+        fail("groups", f"the site of each of the {records} records", f"{len(owners)}")
+    sites, codes = np.unique(owners, return_inverse=True)
+    return sites, tuple(np.flatnonzero(codes == site) for site in range(len(sites)))
+
+
+def warn_outside(outside: dict[str, int], records: int, *, guessed: bool) -> None:
+    """Warn about values that are clipped, which only the data's owner learns."""
+    if not outside:
+        return
+    worst = max(outside, key=lambda name: outside[name])
+    given = "no public range was given, so [-1, 1] was taken" if guessed else "of public ranges"
+    hint = "target_range" if worst == "y" else "ranges"
+    warnings.warn(
+        f"values outside {given}: {outside[worst]} of {records} in {worst}, and {len(outside)} "
+        f"columns in all. They are clipped; set {hint}= to what the columns may hold",
+        UserWarning,
+        stacklevel=4,
+    )

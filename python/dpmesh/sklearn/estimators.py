@@ -1,0 +1,198 @@
+"""A classifier and a regression, learned by sites that share noisy messages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dpmesh._validate import fail
+from dpmesh.defaults import Task
+from dpmesh.ranges import Number, Ranges
+from dpmesh.sklearn.base import PUBLIC, MakeAlgorithm, PrivateEstimator, warn_outside
+from dpmesh.topology import Topology
+
+
+class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
+    """A private linear classifier (softmax) of records at many sites.
+
+    Parameters
+    ----------
+    epsilon, delta
+        What a whole `fit` may cost, for replacing one record of one site, against somebody who sees
+        every message. An epsilon of None learns without noise, for comparison.
+    ranges
+        Public ranges of the columns, see `dpmesh.ranges.Columns.of`. They must not be computed from
+        the data. None stands for [-1, 1] in each column.
+    classes
+        All classes there may be, from public knowledge. None takes those of `y`, which then count
+        as public.
+    fit_intercept
+        Whether the model has an intercept.
+    algorithm
+        None for the default, `dpmesh.defaults.choose`. Else a function that makes any algorithm of
+        dpmesh for a noise, which is calibrated to `epsilon`.
+    rounds
+        Rounds of `algorithm`; None with the default, which chooses them.
+    topology
+        The network of an algorithm that gossips; by default a complete or random regular graph.
+    random_state
+        None draws noise from the operating system. A seed makes the fit reproducible and not
+        private, which `report_` says.
+
+    Attributes
+    ----------
+    classes_
+        The classes, shape (classes,), sorted.
+    model_
+        The released `dpmesh.models.Model`.
+    report_
+        What it did and cost, a `FitReport`.
+    ledger_
+        What was released; ``dm.privacy.total_cost`` of several is their joint cost.
+    sites_
+        The distinct `groups`.
+    """
+
+    task: ClassVar[Task] = "classification"
+
+    classes_: npt.NDArray[Any]
+
+    def __init__(
+        self,
+        epsilon: float | None = 1.0,
+        *,
+        delta: float = 1e-5,
+        classes: Sequence[Any] | None = None,
+        ranges: Ranges = None,
+        fit_intercept: bool = True,
+        algorithm: MakeAlgorithm | None = None,
+        rounds: int | None = None,
+        topology: Topology | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta=delta,
+            ranges=ranges,
+            fit_intercept=fit_intercept,
+            algorithm=algorithm,
+            rounds=rounds,
+            topology=topology,
+            random_state=random_state,
+        )
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
+        """Learn.
+
+        Parameters
+        ----------
+        X
+            A pandas or pyarrow table, or an array of shape (records, columns).
+        y
+            The class of each record, shape (records,): texts or numbers.
+        groups
+            The site of each record, shape (records,). None: all records are at one site.
+
+        Raises
+        ------
+        ValueError
+            If an argument or parameter does not fit.
+        """
+        labels = self.targets(X, y)
+        check_classification_targets(labels)
+        found = np.unique(labels)
+        self.classes_ = found if self.classes is None else np.unique([*self.classes])
+        if len(self.classes_) < 2:
+            fail("y", "at least 2 classes", f"1 class: {self.classes_[0]!r}")
+        if not np.isin(found, self.classes_).all():
+            fail("y", f"labels among the classes {self.classes_.tolist()}", "others")
+        public = PUBLIC if self.classes else f"{PUBLIC}, and so is which classes there are"
+        codes = np.searchsorted(self.classes_, labels)
+        self.fit_targets(X, groups, codes, public, classes=self.classes_)
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probability of each class, shape (records, classes)."""
+        check_is_fitted(self)
+        return self.model_.predict_proba(self._table(X, reset=False))
+
+
+class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """A private linear regression (least squares) of records at many sites.
+
+    Parameters
+    ----------
+    target_range
+        Public range of y, ``(low, high)``: targets beyond are clipped. None stands for (-1, 1).
+    epsilon, delta, ranges, fit_intercept, algorithm, rounds, topology, random_state
+        As for `PrivateClassifier`.
+
+    Attributes
+    ----------
+    model_, report_, ledger_, sites_
+        As of `PrivateClassifier`.
+    """
+
+    task: ClassVar[Task] = "regression"
+
+    def __init__(
+        self,
+        epsilon: float | None = 1.0,
+        *,
+        delta: float = 1e-5,
+        target_range: tuple[float, float] | None = None,
+        ranges: Ranges = None,
+        fit_intercept: bool = True,
+        algorithm: MakeAlgorithm | None = None,
+        rounds: int | None = None,
+        topology: Topology | None = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            delta=delta,
+            ranges=ranges,
+            fit_intercept=fit_intercept,
+            algorithm=algorithm,
+            rounds=rounds,
+            topology=topology,
+            random_state=random_state,
+        )
+        self.target_range = target_range
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # scikit-learn's checks give no range of the target
+        return tags
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateRegressor:
+        """Learn.
+
+        Parameters
+        ----------
+        X
+            A pandas or pyarrow table, or an array of shape (records, columns).
+        y
+            The target of each record, shape (records,).
+        groups
+            The site of each record, shape (records,). None: all records are at one site.
+
+        Raises
+        ------
+        ValueError
+            If an argument or parameter does not fit.
+        """
+        low, high = (-1.0, 1.0) if self.target_range is None else self.target_range
+        target = Number(low=low, high=high)
+        scaled, outside = target.encode("y", self.targets(X, y))
+        beyond = {"y": outside} if outside else {}
+        warn_outside(beyond, len(scaled), guessed=self.target_range is None)
+        self.fit_targets(X, groups, scaled[:, 0], PUBLIC, target=target)
+        return self

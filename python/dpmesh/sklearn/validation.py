@@ -1,0 +1,114 @@
+"""Cross-validation under one budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from dpmesh._validate import instance, integer, positive
+from dpmesh.privacy.accounting import calibrate_noise
+from dpmesh.privacy.plan import total_cost
+from dpmesh.privacy.shown import rounded_up
+from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
+from dpmesh.tables import rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CrossValidation:
+    """Scores on held-out records, and what the fits cost together.
+
+    Parameters
+    ----------
+    scores
+        Of each fold, shape (folds,): accuracy, or R². They are computed from held-out records
+        without noise: for research, and covered by no epsilon.
+    epsilon, delta
+        What all fits cost a record together: it is in all training sets but one.
+    epsilon_of_a_fit
+        What each fit costs by itself.
+    """
+
+    scores: npt.NDArray[np.float64]
+    epsilon: float
+    delta: float
+    epsilon_of_a_fit: float
+
+    def __str__(self) -> str:
+        mean, spread = self.scores.mean(), self.scores.std()
+        return (
+            f"score {mean:.3f} +- {spread:.3f} over {len(self.scores)} folds; the fits cost "
+            f"epsilon = {rounded_up(self.epsilon)} together "
+            f"({rounded_up(self.epsilon_of_a_fit)} each) at delta = {rounded_up(self.delta)}"
+        )
+
+
+def cross_validate(
+    estimator: PrivateClassifier | PrivateRegressor,
+    X: Any,
+    y: Any,
+    groups: Any = None,
+    *,
+    cv: int = 5,
+) -> CrossValidation:
+    """Cross-validate within the estimator's epsilon, which all fits share.
+
+    Each fold holds out a part of every site. Each record is in the training sets of ``cv - 1``
+    fits; each fit gets the epsilon at which these cost `estimator.epsilon` together. A final fit on
+    all records costs its own epsilon on top: ``dm.privacy.total_cost`` of the ledgers.
+
+    Parameters
+    ----------
+    estimator
+        A `PrivateClassifier` or `PrivateRegressor` with a finite epsilon; it is not fitted.
+    X, y, groups
+        As for its `fit`.
+    cv
+        Number of folds, at least 2 and at most the records of the smallest site.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    wanted = "a PrivateClassifier or PrivateRegressor"
+    instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
+    integer("cv", cv, at_least=2)
+    total, delta = positive("epsilon", estimator.epsilon or 0.0), estimator.delta
+    targets = np.asarray(y)
+    owners = None if groups is None else np.asarray(groups)
+    seed = estimator.random_state
+    if owners is None:
+        nodes, smallest = 1, len(targets)
+        folds = KFold(cv, shuffle=True, random_state=seed).split(targets)
+    else:
+        counts = np.unique(owners, return_counts=True)[1]
+        nodes, smallest = len(counts), int(counts.min())
+        integer("cv", cv, at_least=2, below=smallest + 1)
+        split = StratifiedKFold(cv, shuffle=True, random_state=seed)
+        folds = split.split(np.zeros((len(targets), 1)), owners)
+    kept = max(1, smallest - -(-smallest // cv))
+
+    def joint(scale: float) -> float:
+        chosen = estimator.choice(nodes, kept, total / scale)
+        return total_cost([chosen.algorithm.plan(chosen.rounds)] * (cv - 1), delta).epsilon
+
+    each = total if cv == 2 else total / calibrate_noise(joint, target_epsilon=total, guess=sqrt(cv - 1))
+    scores, ledgers = [], []
+    for fitted, held_out in folds:
+        own = clone(estimator).set_params(epsilon=each)
+        own.fit(rows(X, fitted), targets[fitted], None if owners is None else owners[fitted])
+        scores.append(own.score(rows(X, held_out), targets[held_out]))
+        ledgers.append(own.ledger_)
+    dearest = max(ledgers, key=lambda ledger: ledger.cost(delta).epsilon)
+    return CrossValidation(
+        scores=np.array(scores),
+        epsilon=total_cost([dearest] * (cv - 1), delta).epsilon,
+        delta=delta,
+        epsilon_of_a_fit=dearest.cost(delta).epsilon,
+    )

@@ -1,0 +1,86 @@
+"""Baselines against scikit-learn, and the sentence against what it counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh.baselines import Baselines, alone_private, compute, scores
+
+
+def problem(loss: str = "softmax") -> dm.LinearProblem:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(300, 5))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    truth = x @ draw.normal(size=5)
+    y = (truth > 0).astype(int) if loss == "softmax" else truth / np.abs(truth).max()
+    train, test = dm.Dataset(x[:200], y[:200]), dm.Dataset(x[200:], y[200:])
+    parts = tuple(np.array_split(np.arange(200), [30, 60, 130]))
+    classes = 2 if loss == "softmax" else None
+    return dm.LinearProblem(train, parts, loss, test=test, classes=classes)  # type: ignore[arg-type]
+
+
+def test_pooled_and_alone_are_those_of_scikit_learn() -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    own = problem("squared")
+    found = compute(own)
+    assert (found.metric, found.chance, found.alone_private) == ("R²", 0.0, None)
+    assert own.test is not None
+    for part, score in (*zip(own.partition, found.alone, strict=True), (slice(200), found.pooled)):
+        model = linear.LinearRegression(fit_intercept=False)
+        model.fit(own.train.features[part], own.train.labels[part])
+        expected = model.score(own.test.features, own.test.labels)
+        assert score == pytest.approx(expected, abs=1e-4)
+
+
+def test_classes_are_told_by_accuracy() -> None:
+    own = problem()
+    found = compute(own, epsilon=4.0, key=dm.Key.seeded(1), most=2)
+    assert own.test is not None
+    assert found.chance == max(own.test.labels.mean(), 1 - own.test.labels.mean())
+    assert found.pooled > found.chance
+    assert found.alone.shape == (4,)
+    assert found.alone_private is not None
+    assert found.alone_private.shape == (2,)
+    again = alone_private(own, 4.0, key=dm.Key.seeded(1), most=2)
+    np.testing.assert_array_equal(again, found.alone_private)
+    copied = Baselines.from_dict(json.loads(json.dumps(found.as_dict())))
+    assert copied.table(0.5) == found.table(0.5)
+    with pytest.raises(ValueError, match="key: wanted a seeded key"):
+        alone_private(own, 4.0, key=dm.Key.generate())
+    with pytest.raises(ValueError, match="test: wanted records"):
+        compute(replace(own, test=None))
+
+
+def test_a_better_model_scores_better() -> None:
+    own = problem("squared")
+    truth = np.linalg.lstsq(np.asarray(own.train.features), own.train.labels, rcond=None)[0]
+    zero, best = scores(own, np.stack([np.zeros(5), truth]))
+    assert zero <= 0.05
+    assert best == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("federation", "said", "pays"),
+    [
+        (0.95, "At epsilon 2 the federation beats all 4 sites working alone (95.0% against", True),
+        (0.85, "beats 3 of 4 sites", True),
+        (0.75, "beats 2 of 4 sites", False),
+        (0.1, "beats none of 4 sites", False),
+    ],
+)
+def test_the_sentence_counts(federation: float, said: str, pays: bool) -> None:
+    alone = np.array([0.6, 0.7, 0.8, 0.9])
+    beside = Baselines(
+        metric="accuracy", chance=0.5, alone=alone, pooled=0.97, epsilon=2.0, delta=1e-5
+    )
+    sentence = beside.sentence(federation)
+    assert said in sentence
+    assert "75.0% on average" in sentence
+    assert ("sharing does not pay here" in sentence) is not pays
+    assert beside.beaten(federation) == sum(federation > one for one in alone)
+    assert "Without privacy the federation" in replace(beside, epsilon=None).sentence(federation)

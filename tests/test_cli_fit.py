@@ -1,0 +1,121 @@
+"""``dpmesh fit`` and ``dpmesh predict``, as a new user runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+
+testing = pytest.importorskip("typer.testing")
+pandas = pytest.importorskip("pandas")
+pytest.importorskip("sklearn")
+
+RANGES = """
+age = [0, 100]
+sex = ["f", "m"]
+weight = {range = [0, 200], missing = true}
+diagnosis = ["ill", "well"]
+"""
+
+
+@pytest.fixture
+def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    age, sex = draw.uniform(0, 100, 240), draw.choice(["f", "m"], 240)
+    table = pandas.DataFrame({"id": range(240), "age": age, "sex": sex})
+    table["weight"] = np.where(draw.random(240) < 0.1, np.nan, draw.uniform(40, 120, 240))
+    table["diagnosis"] = np.where(age > 50, "ill", "well")
+    table["clinic"] = draw.choice(["north", "south", "west"], 240)
+    Path("sites").mkdir()
+    for name, own in table.groupby("clinic"):
+        own.drop(columns="clinic").to_parquet(f"sites/{name}.parquet")
+    table.to_csv("all.csv", index=False)
+    table.drop(columns=["diagnosis", "id"]).head(7).to_csv("new.csv", index=False)
+    Path("ranges.toml").write_text(RANGES)
+    return tmp_path
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    from dpmesh.cli import app
+
+    result = testing.CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split()) if code else result.output
+
+
+FIT = ("--label", "diagnosis", "--epsilon", "8", "--ranges", "ranges.toml")
+
+
+def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
+    said = call("fit", *map(str, Path("sites").glob("*.parquet")), *FIT, "--seed", "1")
+    assert "240 records at 3 sites; 3 columns used to predict diagnosis: classes" in said
+    assert "not used, since they have no range: id" in said
+    assert "At epsilon 8 the federation beats" in said
+    assert "epsilon = 8, delta = 1e-05" in said
+    page = Path("model.html").read_text()
+    assert "At epsilon 8 the federation beats" in page
+    assert "0 to 200, may be missing" in page
+    predicted = call("predict", "model.dpmesh", "new.csv", "--probabilities")
+    first, *lines = predicted.splitlines()
+    assert first == "prediction,probability of ill,probability of well"
+    expected = dm.Model.load("model.dpmesh").predict(pandas.read_csv("new.csv"))
+    assert [line.split(",")[0] for line in lines] == expected.tolist()
+    assert call("predict", "model.dpmesh", "new.csv", "--output", "out.csv") == "wrote out.csv\n"
+    assert Path("out.csv").read_text().splitlines()[1:] == expected.tolist()
+
+
+def test_one_file_with_a_column_of_sites(sites: Path) -> None:
+    one = call("fit", "all.csv", "--site", "clinic", *FIT, "--seed", "1")
+    assert "240 records at 3 sites" in one
+    assert "240 records at 1 site;" in call("fit", "all.csv", *FIT)
+    assert "240 records at 3 sites" in call("fit", "sites/*.parquet", *FIT)
+
+
+def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
+    Path("ranges.toml").write_text("age = [0, 100]\nweight = {range = [0, 200], missing = true}\n")
+    said = call("fit", "all.csv", "--label", "age", "--epsilon", "4", "--ranges", "ranges.toml")
+    assert "1 column used to predict age: a number (regression)" in said
+    predicted = call("predict", "model.dpmesh", "new.csv").splitlines()[1:]
+    assert all(0 <= float(value) <= 100 for value in predicted)
+    assert "wanted a classifier" in call(
+        "predict", "model.dpmesh", "new.csv", "--probabilities", code=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
+        ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
+        ({"--ranges": "nothing.toml"}, "nothing.toml"),
+        ({"--site": "hospital"}, "--site: wanted a column of the tables"),
+        ({"--delta": "0"}, "Gaussian noise has no finite epsilon at delta 0"),
+        ({"--test-size": "1"}, "test_size: wanted a number in (0, 1)"),
+        ({"--output": "all.csv/model"}, "cannot write into this folder"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    sites: Path, changed: dict[str, str], said: str
+) -> None:
+    given = {**dict(zip(FIT[::2], FIT[1::2], strict=True)), **changed}
+    options = [part for pair in given.items() for part in pair]
+    output = call("fit", "all.csv", *options, code=2)
+    assert said in output
+    assert "Traceback" not in output
+
+
+def test_files_that_do_not_fit_are_named(sites: Path) -> None:
+    assert "no file matches sites/*.csv" in call("fit", "sites/*.csv", *FIT, code=2)
+    assert "wanted one that ends in .parquet" in call("fit", "ranges.toml", *FIT, code=2)
+    small: Any = pandas.read_csv("all.csv").drop(columns="sex")
+    small.to_csv("small.csv")
+    said = call("fit", "all.csv", "small.csv", *FIT, code=2)
+    assert "wanted the columns of all.csv, got small.csv without sex" in said
+    assert "got 'sex'" in call("fit", "small.csv", *FIT, code=2)
+    Path("sites/north.parquet").write_bytes(b"PAR1 damaged")
+    assert "is not a table of this kind" in call("fit", "sites/north.parquet", *FIT, code=2)

@@ -1,0 +1,113 @@
+"""Columns are encoded record by record, with public numbers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpmesh.ranges import Category, Columns, Number, read_ranges
+
+RANGES: dict[str, Any] = {
+    "age": [0, 120],
+    "ward": ["north", "south", "east"],
+    "weight": {"range": [30, 250], "missing": True},
+    "grade": {"categories": [1, 2]},
+}
+
+
+def by_hand(record: tuple[Any, ...]) -> list[float]:
+    age, ward, weight, grade = record
+    row = [1.0, min(max(age, 0), 120) / 60 - 1]
+    row += [float(ward == one) for one in ("north", "south", "east")]
+    missing = weight is None
+    row += [0.0 if missing else (min(max(weight, 30), 250) - 30) / 110 - 1, float(missing)]
+    row += [float(grade == one) for one in (1, 2)]
+    norm = sum(x * x for x in row) ** 0.5
+    return [x / norm for x in row]
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.floats(-200, 200),
+        st.sampled_from(["north", "south", "east", "elsewhere", None]),
+        st.none() | st.floats(-500, 500),
+        st.sampled_from([1, 2, 3, 1.0]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(RECORDS)
+def test_records_are_encoded_as_by_hand(records: list[tuple[Any, ...]]) -> None:
+    columns = Columns.of(RANGES, RANGES)
+    values = [np.array(column, dtype=object) for column in zip(*records, strict=True)]
+    encoded = columns.encode(values)
+    assert encoded.features.shape == (len(records), columns.dim)
+    np.testing.assert_allclose(encoded.features, [*map(by_hand, records)], atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(encoded.features, axis=1), 1)
+    beyond = sum(not 0 <= age <= 120 for age, *_ in records)
+    assert encoded.outside.get("age", 0) == beyond
+
+
+@given(RECORDS, st.integers(0, 7))
+def test_a_record_moves_no_other(records: list[tuple[Any, ...]], changed: int) -> None:
+    columns = Columns.of(RANGES, RANGES)
+    changed %= len(records)
+    other = [*records]
+    other[changed] = (50.0, "south", None, 2)
+    one, two = (
+        columns.encode([np.array(c, dtype=object) for c in zip(*rows, strict=True)]).features
+        for rows in (records, other)
+    )
+    same = np.arange(len(records)) != changed
+    np.testing.assert_array_equal(one[same], two[same])
+
+
+def test_forms_of_ranges(tmp_path: Path) -> None:
+    file = tmp_path / "ranges.toml"
+    file.write_text('a = [0, 2]\nb = ["x", "y"]\n')
+    expected = (Number(low=0, high=2), Category(categories=("x", "y")))
+    forms: list[Any] = [file, str(file), {"a": (0, 2), "b": ["x", "y"]}, [(0, 2), ["x", "y"]]]
+    for form in forms:
+        assert Columns.of(form, ["a", "b"]).kinds == expected
+    assert Columns.of((0, 2), ["a", "b"]).kinds == (expected[0],) * 2
+    assert Columns.of(None, ["a"]).kinds == (Number(low=-1, high=1),)
+    assert Columns.of({0: (0, 2), 1: (0, 2)}, [0, 1]).kinds == (expected[0],) * 2
+    columns = Columns.of(RANGES, RANGES, intercept=False)
+    assert Columns.from_dict(columns.as_dict()) == columns
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"a": [0, 1]}, "a public range for each column, such as b = "),
+        ({"a": [0, 1], "b": [0, 1], "bb": [0, 1]}, "'bb'; did you mean b?"),
+        ({"a": [1, 0], "b": [0, 1]}, "ranges of a: range: wanted a low end below"),
+        ({"a": [0, np.nan], "b": [0, 1]}, "ranges of a: high: wanted a finite number"),
+        ({"a": ["x", "x"], "b": [0, 1]}, "ranges of a: categories: wanted each category once"),
+        ({"a": "0 to 1", "b": [0, 1]}, "ranges of a: wanted .low, high. for numbers"),
+        ([[0, 1]] * 3, "one for each of the 2 columns, got 3"),
+    ],
+)
+def test_ranges_that_do_not_fit_are_refused(ranges: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Columns.of(ranges, ["a", "b"])
+
+
+def test_values_of_another_kind_are_refused_and_not_shown(tmp_path: Path) -> None:
+    columns = Columns.of({"a": [0, 1]}, ["a"])
+    with pytest.raises(ValueError, match=r"a: wanted no NaN.*missing = true"):
+        columns.encode([np.array([0.5, np.nan])])
+    with pytest.raises(ValueError, match="list the categories") as caught:
+        columns.encode([np.array(["secret"], object)])
+    assert "secret" not in str(caught.value)
+    file = tmp_path / "ranges.toml"
+    file.write_text("a = [0,")
+    with pytest.raises(ValueError, match=r"ranges.toml is not a TOML file"):
+        read_ranges(file)

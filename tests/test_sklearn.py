@@ -1,0 +1,211 @@
+"""The estimators are scikit-learn's, and cost what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+
+pytest.importorskip("sklearn", minversion="1.6")
+
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dpmesh.sklearn import (
+    PrivateClassifier,
+    PrivateRegressor,
+    cross_validate,
+    evaluate,
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([PrivateClassifier(random_state=0), PrivateRegressor(random_state=0)])
+def test_scikit_learns_checks_pass(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def tumours() -> tuple[Any, Any, Any, dict[str, Any]]:
+    pytest.importorskip("pandas")
+    table, benign = load_breast_cancer(as_frame=True, return_X_y=True)
+    clinic = np.random.default_rng(0).integers(5, size=len(table))
+    ranges = {name: [0, 1.1 * float(table[name].max())] for name in table}
+    return table, np.where(benign, "benign", "malignant"), clinic, ranges
+
+
+def test_a_fit_costs_its_epsilon_and_learns(tumours: Any) -> None:
+    table, diagnosis, clinic, ranges = tumours
+    model = PrivateClassifier(4.0, ranges=ranges).fit(table, diagnosis, groups=clinic)
+    assert model.report_.privacy.epsilon == model.ledger_.cost(1e-5).epsilon <= 4.0 * (1 + 1e-9)
+    assert model.report_.sites == len(model.sites_) == 5
+    assert model.report_.records == np.bincount(clinic).min()
+    assert [*model.classes_] == ["benign", "malignant"]
+    assert any("public" in text for text in model.report_.privacy.assumptions)
+    assert not any("seeded" in text for text in model.report_.privacy.assumptions)
+    exact = PrivateClassifier(None, ranges=ranges).fit(table, diagnosis, groups=clinic)
+    assert exact.score(table, diagnosis) > 0.9
+    assert not exact.report_.privacy.is_private
+    assert not np.array_equal(exact.model_.weights, model.model_.weights)
+
+
+def test_noise_is_new_in_each_fit_unless_seeded(tumours: Any) -> None:
+    table, diagnosis, clinic, ranges = tumours
+    for seed, same in ((None, False), (3, True)):
+        fits = [
+            PrivateClassifier(ranges=ranges, random_state=seed).fit(table, diagnosis, clinic)
+            for _ in range(2)
+        ]
+        one, other = (fit.model_.weights for fit in fits)
+        assert np.array_equal(one, other) is same
+
+
+def test_a_seeded_fit_is_reported_as_not_private(tumours: Any) -> None:
+    table, diagnosis, _, ranges = tumours
+    model = PrivateClassifier(ranges=ranges, random_state=0).fit(table, diagnosis)
+    assert "no private release" in str(model.report_)
+    assert "1 site with" in str(model.report_)
+
+
+def test_arrow_arrays_and_tables_are_fitted_alike(tumours: Any) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table, diagnosis, clinic, ranges = tumours
+    kinds = (table, arrow.Table.from_pandas(table), table.to_numpy())
+    given = (ranges, ranges, [*ranges.values()])
+    models = [
+        PrivateClassifier(ranges=one, random_state=0).fit(X, diagnosis, clinic)
+        for X, one in zip(kinds, given, strict=True)
+    ]
+    for model in models[1:]:
+        np.testing.assert_array_equal(model.model_.weights, models[0].model_.weights)
+
+
+def test_classes_given_need_not_occur(tumours: Any) -> None:
+    table, diagnosis, _, ranges = tumours
+    three = ["benign", "malignant", "unclear"]
+    model = PrivateClassifier(ranges=ranges, classes=three).fit(table, diagnosis)
+    assert [*model.classes_] == three
+    assert not any("which classes" in text for text in model.report_.privacy.assumptions)
+    with pytest.raises(ValueError, match="y: wanted labels among the classes"):
+        PrivateClassifier(ranges=ranges, classes=["benign", "other"]).fit(table, diagnosis)
+
+
+def test_values_outside_are_noticed(tumours: Any) -> None:
+    table, diagnosis, _, ranges = tumours
+    with pytest.warns(UserWarning, match=r"no public range was given.*30 columns|in all"):
+        PrivateClassifier().fit(table, diagnosis)
+    with pytest.warns(UserWarning, match="outside of public ranges: 569 of 569 in mean radius"):
+        PrivateClassifier(ranges={**ranges, "mean radius": [0, 1]}).fit(table, diagnosis)
+    with pytest.warns(UserWarning, match="set target_range="):
+        PrivateRegressor(ranges=ranges).fit(table, table["mean area"])
+
+
+def test_a_regression_learns_its_target(tumours: Any) -> None:
+    table, _, clinic, ranges = tumours
+    area = table["mean area"]
+    inputs = table[["mean radius", "mean perimeter"]]
+    own = {name: ranges[name] for name in inputs}
+    model = PrivateRegressor(4.0, ranges=own, target_range=(0, 3000)).fit(inputs, area, clinic)
+    assert model.score(inputs, area) > 0.5
+    assert 0 <= model.predict(inputs).min() <= model.predict(inputs).max() <= 3000
+
+
+def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
+    table, diagnosis, clinic, ranges = tumours
+    model = PrivateClassifier(4.0, ranges=ranges).fit(table, diagnosis, clinic)
+    model.save(tmp_path / "m.dpmesh")
+    loaded = PrivateClassifier.load(tmp_path / "m.dpmesh")
+    np.testing.assert_array_equal(loaded.predict_proba(table), model.predict_proba(table))
+    assert (loaded.epsilon, loaded.report_) == (4.0, model.report_)
+    with pytest.raises(ValueError, match=r"wanted a model that PrivateRegressor.save wrote"):
+        PrivateRegressor.load(tmp_path / "m.dpmesh")
+    assert clone(loaded).fit(table, diagnosis).n_features_in_ == 30
+
+
+def test_in_pipelines_and_scikit_learns_cross_validation(tumours: Any) -> None:
+    table, diagnosis, clinic, ranges = tumours
+    model = PrivateClassifier(8.0, ranges=ranges)
+    steps = make_pipeline(FunctionTransformer(), model)
+    steps.fit(table, diagnosis, privateclassifier__groups=clinic)
+    assert len(model.sites_) == 5
+    found = cross_val_score(model, table, diagnosis, params={"groups": clinic}, cv=2)
+    assert found.shape == (2,)
+
+
+@pytest.mark.parametrize("cv", [2, 4])
+def test_cross_validation_shares_one_epsilon(tumours: Any, cv: int) -> None:
+    table, diagnosis, clinic, ranges = tumours
+    found = cross_validate(PrivateClassifier(3.0, ranges=ranges), table, diagnosis, clinic, cv=cv)
+    assert found.scores.shape == (cv,)
+    assert 0.999 * 3 < found.epsilon <= 3 * (1 + 1e-6)
+    assert (found.epsilon_of_a_fit < found.epsilon) is (cv > 2)
+    # cv - 1 fits, each mu-Gaussian-DP, are sqrt(cv - 1) mu-Gaussian-DP together
+    accounting = dm.privacy.accounting
+    one = 1 / accounting.analytic_gaussian_noise_multiplier(found.epsilon_of_a_fit, 1e-5)
+    joint = accounting.gdp_epsilon(1e-5, one * np.sqrt(cv - 1))
+    assert found.epsilon == pytest.approx(joint, rel=1e-4)
+    with pytest.raises(ValueError, match="cv"):
+        cross_validate(PrivateClassifier(ranges=ranges), table, diagnosis, clinic, cv=1000)
+
+
+def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
+    X, y = load_digits(return_X_y=True)
+    site = (y + np.random.default_rng(0).integers(2, size=len(y))) % 10
+    estimator = PrivateClassifier(8.0, ranges=(0, 16))
+    found = evaluate(estimator, X, y, groups=site)
+    assert not hasattr(estimator, "model_")
+    assert found.estimator.report_.records == min(
+        count - round(count / 4) for count in np.bincount(site)
+    )
+    # two digits of ten are at most a third of the test records, and the federation sees all
+    assert found.baselines.alone.max() < 0.35 < found.score < found.baselines.pooled
+    assert found.sentence in str(found)
+    assert "all 10 sites" in found.sentence
+
+
+def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:300], y[:300] % 2
+
+    def federated(noise: float) -> dm.FederatedLearning:
+        return dm.FederatedLearning(
+            6, 1.0, clipping_norm=1.0, noise_multiplier=noise, local_steps=2
+        )
+
+    model = PrivateClassifier(3.0, ranges=(0, 16), algorithm=federated, rounds=3)
+    model.fit(X, y, groups=np.arange(300) % 6)
+    assert model.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
+    assert model.report_.privacy.unit == "user"
+    with pytest.raises(ValueError, match="rounds: wanted a number of rounds"):
+        clone(model).set_params(rounds=None).fit(X, y)
+    with pytest.raises(ValueError, match="unless an algorithm is given"):
+        PrivateClassifier(ranges=(0, 16), rounds=3).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"epsilon": -1}, "epsilon: wanted a finite number greater than 0"),
+        ({"epsilon": "2"}, "epsilon: wanted a finite number"),
+        ({"delta": 0}, "Gaussian noise has no finite epsilon at delta 0"),
+        ({"ranges": {"x": [0, 1]}}, "names of columns of the table, got 'x'"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_named(parameters: Any, said: str) -> None:
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(ValueError, match=said):
+        PrivateClassifier(**{"ranges": (0, 16), **parameters}).fit(X, y)
+
+
+def test_groups_of_another_length_are_refused() -> None:
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(ValueError, match="groups: wanted the site of each of the 1797 records"):
+        PrivateClassifier(ranges=(0, 16)).fit(X, y, groups=[1, 2])
