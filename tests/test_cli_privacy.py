@@ -85,7 +85,13 @@ def test_federated_noise_epsilon_and_rounds_are_one_question(sampling, compose, 
     base = [*FEDERATED, "--sampling", sampling, "--clipping-norm", "0.3"]
     answer = ask(*base, "--epsilon", "2", "--rounds", "100")
     noise = number("noise", answer)
-    expected = compose(2.0, 1e-5, 0.05, neighboring_relation=relation, count=100)
+    expected = compose(
+        target_epsilon=2.0,
+        target_delta=1e-5,
+        sampling_rate=0.05,
+        neighboring_relation=relation,
+        count=100,
+    )
     assert noise == pytest.approx(expected, rel=1e-6)
     std = 0.3 * noise * (2 if sampling == "uniform" else 1)
     assert f"standard deviation {rounded_up(std)} on the sum" in answer
