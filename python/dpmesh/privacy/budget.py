@@ -221,4 +221,9 @@ class Budget:
         """Return a plan, with what a view needs if there is one."""
         made: Any = algorithm
         plan: Plan = made.plan(rounds) if self.view is None else made.plan(rounds, problem)
+        if self.delta == 0 and any("gaussian" in release.name for release in plan.touching):
+            raise ValueError(
+                "delta must be positive: Gaussian noise has no finite epsilon at delta = 0. "
+                f"Try Budget({as_given(self.epsilon)}, delta=1e-5)"
+            )
         return plan
