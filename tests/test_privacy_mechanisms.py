@@ -104,9 +104,9 @@ def test_disjoint_batches_compose_in_parallel_and_shared_data_in_sequence(eps: l
     assert plan(*disjoint).cost().epsilon == pytest.approx(max(eps))
     assert plan(*shared).cost().epsilon == pytest.approx(sum(eps))
     noisy = Release(0, Gaussian(2.0), ONE)
-    assert plan(*shared, noisy).cost(1e-11).epsilon == pytest.approx(
-        sum(eps) + plan(noisy).cost(1e-11).epsilon
-    )
+    most = sum(eps) + plan(noisy).cost(1e-11).epsilon
+    assert max(sum(eps), plan(noisy).cost(1e-11).epsilon) < plan(*shared, noisy).cost(1e-11).epsilon
+    assert plan(*shared, noisy).cost(1e-11).epsilon <= most * (1 + 1e-9)
     assert plan(*shared, noisy).cost().epsilon == inf
     assert plan(*shared, *disjoint).cost().epsilon == pytest.approx(sum(eps) + max(eps))
 
