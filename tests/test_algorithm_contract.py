@@ -13,22 +13,14 @@ from one_round import one_round
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import WithReplacement
+from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.privacy import Plan
-from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 
-NODES, RECORDS, DIM, ROUNDS, DELTA = 4, 12, 3, 5, 1e-5
+DELTA = 1e-5
 
-ALGORITHMS = {
-    "online": dm.OnlineLearning(epsilon=2.0),
+OTHERS = {
     "online, mini-batches, gaussian": dm.OnlineLearning(epsilon=2.0, delta=DELTA, batch_size=2),
-    "quantized": dm.QuantizedGossip(
-        step_size=HorizonPower(1.0, -0.8, ROUNDS),
-        consensus_step_size=HorizonPower(1.0, -0.6, ROUNDS),
-        sample_size=SampleSize(1.0, 0.5, ROUNDS),
-        noise_std=PowerLaw(0.1, 0.1),
-    ),
-    "federated": dm.FederatedLearning(NODES, 0.5, 1.0, 1.0, local_epochs=1),
     "federated, on a grid": dm.FederatedLearning(
         NODES, 0.5, 1.0, 1.0, local_epochs=1, grid=2.0**-16
     ),
@@ -38,12 +30,8 @@ ALGORITHMS = {
     "federated, clients drop out": dm.FederatedLearning(
         NODES, 0.5, 1.0, 1.0, local_epochs=1, arrival_rate=0.7
     ),
-    "gradient descent": dm.GradientDescent(RECORDS, 2.0),
-    "without replacement": dm.WithoutReplacement(
-        delta=DELTA, batch_size=2, controller=dm.controllers.Periodic(2)
-    ),
-    "with replacement": WithReplacement(NODES, RECORDS, 2.0, batch_size=2, visits=2),
 }
+ALGORITHMS = {entry.name: entry.example for entry in REGISTRY} | OTHERS
 
 each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
@@ -181,6 +169,8 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others(algorithm: Any)
 def test_bits_do_not_depend_on_the_number_of_threads(algorithm: Any) -> None:
     """Of vectors so long that threads share them."""
     problem, before, results = make_problem(dim=20_000), dm.kernels.get_threads(), []
+    if isinstance(algorithm, dm.CrossSiloSGD):
+        algorithm = dataclasses.replace(algorithm, dim=problem.dim)
     try:
         for threads in (1, 2, 7):
             dm.kernels.set_threads(threads)

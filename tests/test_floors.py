@@ -47,6 +47,8 @@ FLOORS = [
         "bounds",
         "plots",
     ],
+    ["algorithms.muffliato"],
+    ["algorithms.registry"],
     ["defaults"],
     ["run"],
     ["privacy.audit", "engines", "baselines"],

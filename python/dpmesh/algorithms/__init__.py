@@ -4,6 +4,7 @@ from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.gradient_descent import GradientDescent
+from dpmesh.algorithms.muffliato import Muffliato
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
@@ -15,6 +16,7 @@ __all__ = [
     "FederatedLearning",
     "GradientDescent",
     "Message",
+    "Muffliato",
     "OnlineLearning",
     "OnlineLearningUnnoisedRegularizer",
     "QuantizedGossip",

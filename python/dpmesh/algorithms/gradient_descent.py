@@ -30,7 +30,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -124,6 +124,10 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     ) -> Round[GradientDescentState]:
         """Send, mix, and step from the mixed point against the mean gradient of all records."""
         b = yield Message(state.x, self.release_of(t))
+        return self._stepped(b, t, problem)
+
+    def _stepped(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
+        """Step from the mixed point."""
         g = gradient_of(problem, b, problem.everything, clipping_norm=self.clipping_norm)
         x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
         return GradientDescentState(Sensitive(x))

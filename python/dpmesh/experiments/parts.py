@@ -19,14 +19,7 @@ import dpmesh.data as data
 import dpmesh.estimators as estimators
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
-from dpmesh.algorithms import (
-    FederatedLearning,
-    GradientDescent,
-    OnlineLearning,
-    QuantizedGossip,
-    WithoutReplacement,
-    WithReplacement,
-)
+from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.problems import LinearProblem
@@ -85,17 +78,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
         "random_regular": topology.random_regular,
         "erdos_renyi": topology.erdos_renyi,
     },
-    "algorithm": {
-        cls.__name__: cls
-        for cls in (
-            OnlineLearning,
-            QuantizedGossip,
-            FederatedLearning,
-            GradientDescent,
-            WithoutReplacement,
-            WithReplacement,
-        )
-    },
+    "algorithm": {entry.kind.__name__: entry.kind for entry in REGISTRY},
     "network": {"network": Network},
     "budget": {"budget": Budget},
 }

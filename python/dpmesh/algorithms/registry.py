@@ -1,0 +1,138 @@
+"""The algorithms of this package: an entry for each, which all that lists them reads.
+
+The command line, experiment files, the test of the contract and the reference read this list: an
+algorithm is its file, its tests, its page and its entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.gradient_descent import GradientDescent
+from dpmesh.algorithms.muffliato import Muffliato
+from dpmesh.algorithms.online import OnlineLearning
+from dpmesh.algorithms.quantized import QuantizedGossip
+from dpmesh.algorithms.with_replacement import WithReplacement
+from dpmesh.algorithms.without_replacement import WithoutReplacement
+from dpmesh.controllers import Periodic
+from dpmesh.privacy.compression import Quantizer
+from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What is known of an algorithm.
+
+    Parameters
+    ----------
+    name
+        On the command line.
+    kind
+        Its class.
+    example
+        A small one, for `NODES` nodes of `RECORDS` records, `DIM` parameters and `ROUNDS` rounds.
+    audited
+        One whose worst case an audit finds with few runs; None if it has none yet.
+    worst_case
+        Its function in `dpmesh.privacy.audit.worst_cases`.
+    options
+        Arguments of that function.
+    """
+
+    name: str
+    kind: type[AnyAlgorithm]
+    example: AnyAlgorithm
+    audited: AnyAlgorithm | None = None
+    worst_case: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
+"""The examples are for so many nodes, records of each of them, parameters, and rounds."""
+
+REGISTRY = (
+    Entry(
+        name="cross-silo",
+        kind=CrossSiloSGD,
+        example=CrossSiloSGD(
+            dim=DIM, sites=NODES, records=NODES * RECORDS, rounds=ROUNDS, noise_multiplier=2.0
+        ),
+    ),
+    Entry(
+        name="federated",
+        kind=FederatedLearning,
+        example=FederatedLearning(
+            NODES, 0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        ),
+        audited=FederatedLearning(
+            clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
+        ),
+        worst_case="federated",
+    ),
+    Entry(
+        name="gradient-descent",
+        kind=GradientDescent,
+        example=GradientDescent(RECORDS, 2.0),
+        audited=GradientDescent(records=4, noise_multiplier=1.5),
+        worst_case="gradient_descent",
+    ),
+    Entry(
+        name="muffliato",
+        kind=Muffliato,
+        example=Muffliato(RECORDS, 2.0),
+        audited=Muffliato(records=4, noise_multiplier=1.5),
+        worst_case="gradient_descent",
+    ),
+    Entry(
+        name="online",
+        kind=OnlineLearning,
+        example=OnlineLearning(epsilon=2.0),
+        audited=OnlineLearning(epsilon=1.0),
+        worst_case="online",
+    ),
+    Entry(
+        name="quantized",
+        kind=QuantizedGossip,
+        example=QuantizedGossip(
+            step_size=HorizonPower(1.0, -0.8, ROUNDS),
+            consensus_step_size=HorizonPower(1.0, -0.6, ROUNDS),
+            sample_size=SampleSize(1.0, 0.5, ROUNDS),
+            noise_std=PowerLaw(0.1, 0.1),
+        ),
+        audited=QuantizedGossip(
+            step_size=0.5,
+            consensus_step_size=0.2,
+            sample_size=10,
+            noise_std=1.0,
+            compressor=Quantizer(0.001, bits=16),
+            smoothness=1.0,
+        ),
+        worst_case="quantized",
+        options={"rounds": 6},
+    ),
+    Entry(
+        name="with-replacement",
+        kind=WithReplacement,
+        example=WithReplacement(NODES, RECORDS, 2.0, batch_size=2, visits=2),
+        audited=WithReplacement(1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01),
+        worst_case="with_replacement",
+    ),
+    Entry(
+        name="without-replacement",
+        kind=WithoutReplacement,
+        example=WithoutReplacement(delta=1e-5, batch_size=2, controller=Periodic(2)),
+        audited=WithoutReplacement(
+            epsilon=4.0,
+            batch_size=2,
+            step_size=0.001,
+            controller=Periodic(2),
+            model_radius=1.0,
+        ),
+        worst_case="without_replacement",
+    ),
+)
