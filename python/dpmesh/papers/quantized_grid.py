@@ -120,13 +120,11 @@ def squared_error(step: float, noise_grid: float | None) -> float:
     """Return the measured error of a coordinate of rows of `DIM`, on average over 400,000."""
     key = Key.seeded(0)
     values = np.random.default_rng(0).normal(scale=10 * step, size=(4000, DIM))
-    noisy = Gaussian(1 / SHIFT, grid=noise_grid).release(
-        Sensitive(values),
-        Sensitivity(SHIFT, "l2", "neighbours one standard deviation apart"),
-        key.stream(Purpose.NOISE),
-    )
-    sent = Quantizer(step).compress(noisy, key.stream(Purpose.QUANTIZE)).values
-    return float(((sent - values) ** 2).mean())
+    sensitivity = Sensitivity(SHIFT, "l2", "neighbours one standard deviation apart")
+    mechanism = Gaussian(1 / SHIFT, grid=noise_grid)
+    noisy = mechanism.release(Sensitive(values), sensitivity, key.stream(Purpose.NOISE))
+    released = Quantizer(step).compress(noisy, key.stream(Purpose.QUANTIZE)).values
+    return float(((released - values) ** 2).mean())
 
 
 def _text(rows: list[Row]) -> str:
