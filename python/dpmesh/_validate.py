@@ -24,7 +24,7 @@ def argument_of(error: ValueError) -> str:
     return str(error).partition(": ")[0]
 
 
-def able(argument: str, value: object, wanted: str, *methods: str) -> None:
+def require_methods(argument: str, value: object, wanted: str, *methods: str) -> None:
     """Fail unless an object that a user may have written has all required methods."""
     missing = [method for method in methods if not callable(getattr(value, method, None))]
     if isinstance(value, type) or missing:
@@ -139,7 +139,7 @@ def in_python(value: Any) -> Any:
     return value
 
 
-def keep_numbers(record: object) -> None:
+def as_python_numbers(record: object) -> None:
     """Convert numpy scalars in the fields of a frozen record to Python numbers."""
     for name, value in vars(record).copy().items():
         if (kept := in_python(value)) is not value:

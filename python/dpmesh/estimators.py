@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
-from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive
+from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive
 from dpmesh.privacy.types import Floats, Released
 
 __all__ = [
@@ -91,7 +91,7 @@ class LaplacianSmoothing:
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         non_negative("smoothing", self.smoothing)
         _check_cycles(self.power, self.blocks)
 
@@ -127,7 +127,7 @@ class AdaptiveSmoothing:
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("rounds", self.rounds, at_least=1)
         positive("largest", self.largest)
         _check_cycles(self.power, self.blocks)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import able, fail, instance, integer
+from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.privacy.shown import rounded_up
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def bands(
     for i, (label, histories) in enumerate(groups.items()):
         _check_group(label, histories, "histories")
         for history in histories:
-            able(f"{label!r}", history, "the history of a run", "rounds")
+            require_methods(f"{label!r}", history, "the history of a run", "rounds")
         rounds = histories[0].rounds(metric)
         if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
             fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")

@@ -35,7 +35,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._ragged import Indices
-from dpmesh._validate import able, fail
+from dpmesh._validate import fail, require_methods
 from dpmesh.keys import Key
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.plan import Plan, each_round
@@ -226,7 +226,7 @@ class UsesRecordsOnce(Protocol):
 def require_problem(algorithm: object, problem: object, *methods: str) -> None:
     """Fail unless a problem has the methods that an algorithm calls."""
     wanted = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
-    able("problem", problem, wanted, *methods)
+    require_methods("problem", problem, wanted, *methods)
 
 
 def initial_parameters(problem: Any, key: Key, nodes: int) -> Floats:

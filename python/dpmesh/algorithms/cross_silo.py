@@ -27,9 +27,9 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged
 from dpmesh._validate import (
+    as_python_numbers,
     fail,
     integer,
-    keep_numbers,
     non_negative,
     one_of,
     positive,
@@ -142,7 +142,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     averaged: float = 0.5
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         keep_schedules(self, "step_size")
         non_negative("momentum", self.momentum)
         if self.momentum >= 1:

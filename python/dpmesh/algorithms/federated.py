@@ -28,7 +28,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._ragged import Indices, Ragged, Walks, rows
-from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
@@ -181,7 +181,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     arrival_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("clients", self.clients, at_least=1, below=2**32)
         probability("sampling_rate", self.sampling_rate, zero=False)
         positive("clipping_norm", self.clipping_norm)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import integer, keep_numbers, positive
+from dpmesh._validate import as_python_numbers, integer, positive
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
@@ -75,7 +75,7 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     clipping_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("records", self.records, at_least=1)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
@@ -115,7 +115,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     projection: Projection = "ball"
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)

@@ -29,13 +29,13 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import (
-    able,
+    as_python_numbers,
     fail,
     integer,
-    keep_numbers,
     one_of,
     positive,
     positive_or_infinite,
+    require_methods,
 )
 from dpmesh.algorithms.base import (
     Algorithm,
@@ -173,13 +173,15 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     grid: float | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         keep_schedules(self, "step_size", "consensus_step_size")
         keep_sample_size(self, "sample_size")
         if self.noise_std is not None:
             keep_schedules(self, "noise_std")
         if self.compressor is not None:
-            able("compressor", self.compressor, "a compressor", "compress", "decode", "apart")
+            require_methods(
+                "compressor", self.compressor, "a compressor", "compress", "decode", "apart"
+            )
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         positive_or_infinite("smoothness", self.smoothness)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer, keep_numbers, positive
+from dpmesh._validate import as_python_numbers, fail, integer, positive
 from dpmesh.algorithms.base import (
     KNOWN_TO_ALL,
     Algorithm,
@@ -93,7 +93,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     step_size: float | Schedule = InverseSqrt(1.0)
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         for name in ("nodes", "records", "models", "batch_size", "visits"):
             integer(name, getattr(self, name), at_least=1)
         if self.batch_size > self.records:

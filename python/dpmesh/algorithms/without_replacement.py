@@ -34,7 +34,15 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
-from dpmesh._validate import able, fail, integer, keep_numbers, one_of, positive, probability
+from dpmesh._validate import (
+    as_python_numbers,
+    fail,
+    integer,
+    one_of,
+    positive,
+    probability,
+    require_methods,
+)
 from dpmesh.algorithms.base import (
     KNOWN_TO_ALL,
     Algorithm,
@@ -149,20 +157,20 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     public_data: Dataset | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
         probability("delta", self.delta, zero=False, one=False)
         for name in ("models", "batch_size", "copies"):
             integer(name, getattr(self, name), at_least=1)
         keep_schedules(self, "step_size")
-        able("controller", self.controller, "a controller", "init", "learn", "decide")
+        require_methods("controller", self.controller, "a controller", "init", "learn", "decide")
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.model_radius is not None:
             positive("model_radius", self.model_radius)
         probability("arrival_rate", self.arrival_rate, zero=False)
         if self.public_data is not None:
-            able("public_data", self.public_data, "a Dataset, or None", "take")
+            require_methods("public_data", self.public_data, "a Dataset, or None", "take")
 
     @property
     def rewinds(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
 
-from dpmesh._validate import keep_numbers, non_negative, number, one_of, positive
+from dpmesh._validate import as_python_numbers, non_negative, number, one_of, positive
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 
 Accountant = Literal["paper", "tight"]
@@ -52,7 +52,7 @@ class Powers:
     noise_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         for name in ("step_size", "consensus_step_size", "noise"):
             number(name, getattr(self, name))
         non_negative("sample_size", self.sample_size)

@@ -15,9 +15,9 @@ from typing import Literal
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import (
+    as_python_numbers,
     fail,
     integer,
-    keep_numbers,
     non_negative,
     one_of,
     positive,
@@ -65,7 +65,7 @@ class Losses:
     initial_gap: float | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("dim", self.dim, at_least=1)
         positive("lipschitz", self.lipschitz)
         positive("smoothness", self.smoothness)

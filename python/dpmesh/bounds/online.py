@@ -14,7 +14,7 @@ from math import exp, log, pi, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
 from dpmesh.bounds._floats import held_by_floats
 from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected, check_weights
 
@@ -37,7 +37,7 @@ class Mixing:
     beta: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         positive("theta", self.theta)
         probability("beta", self.beta, one=False)
 
@@ -127,7 +127,7 @@ class Learning:
     bounded_outside: bool = True
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         for name in ("nodes", "dim", "rounds"):
             integer(name, getattr(self, name), at_least=1)
         positive("lipschitz", self.lipschitz)

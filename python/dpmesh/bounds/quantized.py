@@ -33,10 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import (
+    as_python_numbers,
     fail,
     instance,
     integer,
-    keep_numbers,
     non_negative,
     positive,
     probability,
@@ -86,7 +86,7 @@ class Landscape:
     quantizer_step: float = 0.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("dim", self.dim, at_least=1)
         for name in ("smoothness", "polyak_lojasiewicz", "initial_gap"):
             positive(name, getattr(self, name))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import log, sqrt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
 from dpmesh.bounds._floats import held_by_floats
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
@@ -65,7 +65,7 @@ class Training:
     global_steps: float = 0.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         for name in ("nodes", "dim", "batch_size"):
             integer(name, getattr(self, name), at_least=1)
         integer("records", self.records, at_least=2)

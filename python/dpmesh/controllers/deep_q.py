@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
 from dpmesh.controllers.base import Actions, Observation
 from dpmesh.kernels import QReplay, QTrained
 from dpmesh.kernels.qnet import ACTIVATIONS, LANES, Activation, Float32s
@@ -124,7 +124,7 @@ class DeepQ:
     final_exploration: float = 0.1
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("anneal_rounds", self.anneal_rounds, at_least=1)
         one_of("sees", self.sees, ("local", "released"))
         if integer("hidden", self.hidden, at_least=1) % LANES:

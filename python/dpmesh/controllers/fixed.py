@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import integer, keep_numbers, probability
+from dpmesh._validate import as_python_numbers, integer, probability
 from dpmesh.controllers.base import Actions, Observation
 from dpmesh.keys import Key, Purpose
 
@@ -83,7 +83,7 @@ class RandomGlobal(FixedController):
     rate: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         probability("rate", self.rate)
 
     def may_be_global(self, round: int) -> bool:
@@ -102,7 +102,7 @@ class Periodic(FixedController):
     period: int
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("period", self.period, at_least=1)
 
     def may_be_global(self, round: int) -> bool:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dpmesh._arrays import unmasked
 from dpmesh._ragged import Indices
-from dpmesh._validate import able, fail, instance, integer, positive, probability
+from dpmesh._validate import fail, instance, integer, positive, probability, require_methods
 from dpmesh.data.dataset import A_DATASET, Dataset
 
 Partition: TypeAlias = tuple[Indices, ...]
@@ -209,7 +209,9 @@ def _enough(dataset: Dataset, nodes: int) -> int:
 
 
 def _random(generator: np.random.Generator) -> None:
-    able("generator", generator, "a numpy generator, from dpmesh.keys.generator", "permutation")
+    require_methods(
+        "generator", generator, "a numpy generator, from dpmesh.keys.generator", "permutation"
+    )
 
 
 def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[Indices]:

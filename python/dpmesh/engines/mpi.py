@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import able, fail, in_python, integer
+from dpmesh._validate import fail, in_python, integer, require_methods
 from dpmesh.engines.blocks import blocks
 from dpmesh.keys import Key, Purpose, fingerprint
 from dpmesh.run.engine import Share
@@ -82,7 +82,7 @@ class MpiEngine(Ranks):
         topology = in_python(topology)
         if not isinstance(topology, int):
             wanted = "a network of dpmesh.topology, or the number of nodes for a token"
-            able("topology", topology, wanted, "matrix")
+            require_methods("topology", topology, wanted, "matrix")
         nodes, size = topology if isinstance(topology, int) else topology.nodes, communicator.size
         integer("ranks", size, at_least=1, below=nodes + 1)
         if isinstance(topology, int):

@@ -1,4 +1,4 @@
-"""A budget: how much may be spent, which noise keeps within it, how many rounds it affords.
+"""A budget: how much may be spent, which noise keeps within it, how many rounds it allows.
 
 All of it relies on the plans that algorithms make from public numbers, so it serves every
 algorithm, also one of your own.
@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dpmesh._validate import able, fail, instance, integer, keep_numbers, positive, probability
+from dpmesh._validate import (
+    as_python_numbers,
+    fail,
+    instance,
+    integer,
+    positive,
+    probability,
+    require_methods,
+)
 from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, total_cost
@@ -80,7 +88,7 @@ class Budget:
     view: View | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         positive("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)
         instance("spent", self.spent, "a tuple of plans", tuple, list)
@@ -128,7 +136,7 @@ class Budget:
         OverBudget
             A `ValueError`, if that costs more; it says how many rounds are affordable.
         """
-        able("algorithm", algorithm, "an algorithm", "plan")
+        require_methods("algorithm", algorithm, "an algorithm", "plan")
         plan = self._plan(algorithm, rounds, problem)
         if self.allows(plan):
             return plan
@@ -161,7 +169,7 @@ class Budget:
         ValueError
             If `algorithm` has no plan, or `at_most` is not an integer of at least 1.
         """
-        able("algorithm", algorithm, "an algorithm", "plan")
+        require_methods("algorithm", algorithm, "an algorithm", "plan")
         return accounting.affordable_rounds(
             lambda rounds: self.cost(self._plan(algorithm, rounds, problem)).epsilon,
             target_epsilon=self.epsilon * (1 + ROUNDING),
@@ -210,7 +218,7 @@ class Budget:
 
         def epsilon(noise: float) -> float:
             made = algorithm(noise)
-            able("algorithm", made, "a function that makes an algorithm", "plan")
+            require_methods("algorithm", made, "a function that makes an algorithm", "plan")
             return self.cost(self._plan(made, rounds, problem)).epsilon
 
         if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer, keep_numbers, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, positive, probability
 from dpmesh.kernels import Packed
 from dpmesh.keys import Stream
 from dpmesh.privacy.types import Floats
@@ -118,7 +118,7 @@ class Quantizer:
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         positive("step", self.step)
         if self.bits is not None:
             integer("bits", self.bits, at_least=1, below=MOST_BITS + 1)
@@ -194,7 +194,7 @@ class Levels:
     levels: int
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("levels", self.levels, at_least=1)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
@@ -253,7 +253,7 @@ class RandomSparsifier:
     keep: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         probability("keep", self.keep, zero=False)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:

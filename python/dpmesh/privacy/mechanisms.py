@@ -16,10 +16,10 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._validate import (
     argument_of,
+    as_python_numbers,
     fail,
     instance,
     integer,
-    keep_numbers,
     number,
     one_of,
     positive,
@@ -76,7 +76,7 @@ class Mechanism(ABC):
     norm: ClassVar[Norm]
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         self._check_noise()
         if self.clipping_norm is not None:
             positive("clipping_norm", self.clipping_norm)

@@ -1,8 +1,8 @@
-"""Who pays for what: a release is paid for by the parts of the data that it depends on.
+"""Who is charged for what: the parts of the data that a release depends on.
 
 A part is one batch of one node, or all of a node's data where it has no batches. Batches are
 disjoint, and a release of one batch depends, given all earlier releases, on no other batch: so a
-unit pays for the releases of its own batch and for those that depend on all of its node's data
+unit is charged for the releases of its own batch and for those that depend on all of its node's data
 (adaptive parallel composition), and for nothing that only other nodes released.
 """
 

@@ -175,7 +175,7 @@ class Plan:
         return any(release.nodes is not None for release in self.releases)
 
     def costs_by_node(self, delta: float = 0.0, nodes: int | None = None) -> Numbers:
-        """Return the epsilon of each node's data, of the part of them that pays most.
+        """Return the epsilon of each node's data, of the part of them that costs most.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
 
     Each run has a key of its own. What it does may depend on what earlier ones released; how much
     noise it adds and how it samples may not. The nodes and batches of one run need not be those of
-    another: a unit may be in the part that pays most in each.
+    another: a unit may be in the part that costs most in each.
 
     Parameters
     ----------

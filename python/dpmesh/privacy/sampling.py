@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpmesh._validate import integer, keep_numbers, probability
+from dpmesh._validate import as_python_numbers, integer, probability
 from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class PoissonSampling:
     rate: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         probability("rate", self.rate, zero=False)
 
     def event(self, release: DpEvent) -> DpEvent:
@@ -48,7 +48,7 @@ class FixedSizeSampling:
     population: int
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         integer("population", self.population, at_least=1)
         integer("size", self.size, at_least=1, below=self.population + 1)
 

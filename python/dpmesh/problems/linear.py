@@ -15,7 +15,15 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._memory import empty
 from dpmesh._ragged import Indices, Ragged, Walks, rows
-from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative, one_of, positive
+from dpmesh._validate import (
+    as_python_numbers,
+    fail,
+    instance,
+    integer,
+    non_negative,
+    one_of,
+    positive,
+)
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
@@ -80,7 +88,7 @@ class LinearProblem:
     _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         one_of("loss", self.loss, LOSSES)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray, integers, unmasked
 from dpmesh._ragged import Indices, Ragged, rows
-from dpmesh._validate import fail, instance, integer, keep_numbers, non_negative
+from dpmesh._validate import as_python_numbers, fail, instance, integer, non_negative
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 
@@ -78,7 +78,7 @@ class DenseProblem(ABC):
     _records: Ragged
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         non_negative("regularization", self.regularization)
         integer("nodes_at_once", self.nodes_at_once, at_least=1)
         instance("train", self.train, A_DATASET, Dataset)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, get_args
 
-from dpmesh._validate import able, fail, instance, one_of
+from dpmesh._validate import fail, instance, one_of, require_methods
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel, UsesRecordsOnce
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
@@ -34,13 +34,15 @@ def check_kinds(
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     assert isinstance(algorithm, Algorithm)
     one_of("algorithm.travels", getattr(algorithm, "travels", None), get_args(Travel))
-    able("problem", problem, "what is to be learned", "accuracy")
+    require_methods("problem", problem, "what is to be learned", "accuracy")
     for name in ("nodes", "test"):
         if not hasattr(problem, name):
             fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))
     if topology is not None:
         wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
-        able("topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix")
+        require_methods(
+            "topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix"
+        )
         from dpmesh.topology import MixingMatrix
 
         wanted = "one whose matrix(round) is a MixingMatrix"
@@ -49,7 +51,9 @@ def check_kinds(
     instance("key", key, f"{A_KEY}, or None", Key, NoneType)
     instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
     if engine is not None:
-        able("engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share")
+        require_methods(
+            "engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share"
+        )
     if callback is not None and not callable(callback):
         fail("callback", "a function of the round and its measurements, or None", repr(callback))
 

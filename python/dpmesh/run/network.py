@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, keep_numbers, non_negative, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
 from dpmesh.keys import Key, Purpose, generator
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ class Exponential:
     mean: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         positive("mean", self.mean)
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
@@ -47,7 +47,7 @@ class LogNormal:
     sigma: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         positive("median", self.median)
         non_negative("sigma", self.sigma)
 
@@ -64,7 +64,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         positive("low", self.low)
         if positive("high", self.high) < self.low:
             fail("high", f"at least low = {self.low}", self.high)
@@ -140,7 +140,7 @@ class Network:
     min_delay: int = 0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         for name in ("latency", "compute"):
             _check_law(name, getattr(self, name), zero=True)
         if self.bandwidth is not None:

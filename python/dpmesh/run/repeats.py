@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import able, fail, instance, integer
+from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm
 from dpmesh.keys import A_KEY, Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
@@ -169,7 +169,7 @@ class Repeats:
             If the topology does not have the nodes of a copy, or an argument does not fit.
         """
         instance("key", key, A_KEY, Key)
-        able("topology", topology, "a network of dpmesh.topology", "matrix")
+        require_methods("topology", topology, "a network of dpmesh.topology", "matrix")
         instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
         instance("network", network, "a dpmesh.Network or None", Network, NoneType)
         if np.ndim(at) != 1 or not len(at):

@@ -7,7 +7,7 @@ from collections import deque
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dpmesh._validate import able, fail, integer, probability
+from dpmesh._validate import fail, integer, probability, require_methods
 from dpmesh.topology.topology import Static, Topology
 
 
@@ -31,7 +31,7 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
     ValueError
         If the union of some window is not connected; the message names the first such windows.
     """
-    able("topology", topology, "a network, such as ring(16)", "matrix")
+    require_methods("topology", topology, "a network, such as ring(16)", "matrix")
     rounds = integer("rounds", rounds, at_least=1)
     window = integer("window", window, at_least=1, below=rounds + 1)
     if isinstance(topology, Static):
@@ -71,7 +71,7 @@ def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> No
     ValueError
         If a weight is too small; the message names the first round and the weight.
     """
-    able("topology", topology, "a network, such as ring(16)", "matrix")
+    require_methods("topology", topology, "a network, such as ring(16)", "matrix")
     wanted = probability("smallest_weight", smallest_weight, zero=False)
     for t in range(integer("rounds", rounds, at_least=1)):
         matrix = topology.matrix(t)

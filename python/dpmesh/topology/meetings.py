@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh._validate import able, fail, instance, integer, positive
+from dpmesh._validate import fail, instance, integer, positive, require_methods
 from dpmesh.kernels.views import Mixing, all_pairs, view_system, worst_pair
 from dpmesh.keys import A_KEY, Key
 from dpmesh.topology._random import Use, public_generator
@@ -118,7 +118,7 @@ def best_schedule(
     positive("gap", gap)
     best: ScoredSchedule | None = None
     for schedule in schedules:
-        able("schedules", schedule, "networks, such as meetings(16, key=key)", "matrix")
+        require_methods("schedules", schedule, "networks, such as meetings(16, key=key)", "matrix")
         scored = _scored(schedule, rounds, gap)
         if best is None or scored.share < best.share:
             best = scored

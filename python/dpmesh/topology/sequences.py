@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from scipy import sparse
 
-from dpmesh._validate import able, fail, instance, integer, probability
+from dpmesh._validate import fail, instance, integer, probability, require_methods
 from dpmesh.keys import A_KEY, Key
 from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.matrix import MixingMatrix
@@ -45,7 +45,7 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
         If `base` is not a network, `keep` is not in (0, 1], or `key` is not a key; when a round is
         asked for: if its matrix is not symmetric.
     """
-    able("base", base, "a network, such as ring(16)", "matrix")
+    require_methods("base", base, "a network, such as ring(16)", "matrix")
     keep = probability("keep", keep, zero=False)
     instance("key", key, A_KEY, Key)
     description = f"{base}, each link up with probability {keep:g}"
@@ -62,7 +62,7 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     ValueError
         If `base` is not a network, or `key` is not a key.
     """
-    able("base", base, "a network, such as ring(16)", "matrix")
+    require_methods("base", base, "a network, such as ring(16)", "matrix")
     instance("key", key, A_KEY, Key)
     return Varying(base.nodes, partial(_shuffled, base, key), f"{base}, shuffled each round")
 

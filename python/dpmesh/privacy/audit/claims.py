@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpmesh._validate import instance, keep_numbers, non_negative, probability
+from dpmesh._validate import as_python_numbers, instance, non_negative, probability
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -62,7 +62,7 @@ class EpsilonClaim:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         non_negative("epsilon", self.epsilon)
         probability("delta", self.delta, one=False)
 
@@ -102,7 +102,7 @@ class GaussianClaim:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         non_negative("mu", self.mu)
         probability("delta", self.delta, one=False)
 

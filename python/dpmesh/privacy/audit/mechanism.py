@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
-from dpmesh._validate import able, fail, instance, integer
+from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.base import Algorithm, Message, Round
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.audit.canaries import diagonal
@@ -96,7 +96,9 @@ def audit_mechanism(
     ValueError
         If an argument is out of range, or there is no noise.
     """
-    able("mechanism", mechanism, "a mechanism, such as Gaussian(2.0)", "release", "noise_scale")
+    require_methods(
+        "mechanism", mechanism, "a mechanism, such as Gaussian(2.0)", "release", "noise_scale"
+    )
     wanted = 'a Sensitivity, such as Sensitivity(1.0, "l2", "values between 0 and 1")'
     instance("sensitivity", sensitivity, wanted, Sensitivity)
     claim = claim_of(OneRelease(mechanism, sensitivity).plan(1), delta)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from dpmesh._validate import able, fail, instance, integer, positive, probability
+from dpmesh._validate import fail, instance, integer, positive, probability, require_methods
 from dpmesh.privacy.audit.claims import Claim, Rates
 from dpmesh.privacy.audit.statistics import rate_limits
 
@@ -68,7 +68,9 @@ def power(claim: Claim, truth: Curve, runs: int, confidence: float = 0.95) -> fl
     """
     runs = integer("runs", runs, at_least=1)
     confidence = probability("confidence", confidence, zero=False, one=False)
-    able("claim", claim, "a claim, such as EpsilonClaim(1.0)", "largest_tpr", "smallest_level")
+    require_methods(
+        "claim", claim, "a claim, such as EpsilonClaim(1.0)", "largest_tpr", "smallest_level"
+    )
     instance("truth", truth, "a Curve, such as gaussian_curve(1.0)", Curve)
     lower, upper = rate_limits(np.arange(runs + 1), runs, (1 - confidence) / 2)
     # for each number of false positives, how many true ones refute the claim

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh._validate import able
+from dpmesh._validate import require_methods
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
@@ -110,7 +110,9 @@ def record(
         If given, that run's releases travel as far as they go: this run's own releases are made
         and recorded, but not sent.
     """
-    able("carrier", carrier, "what carries messages, such as alone, or Gossip(topology)", "carry")
+    require_methods(
+        "carrier", carrier, "what carries messages, such as alone, or Gossip(topology)", "carry"
+    )
     run = Transcript()
 
     def watch(passage: Passage) -> Passage:

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import ceil, exp, log, log2, sqrt
 from typing import Any, get_args
 
-from dpmesh._validate import fail, integer, keep_numbers, one_of, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
 from dpmesh.privacy.accounting.shares import (
     SMALLEST_SHARE,
     sum_of_shares_epsilon,
@@ -91,7 +91,7 @@ class SecureSum:
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        keep_numbers(self)
+        as_python_numbers(self)
         for name in ("dim", "sites", "records", "rounds"):
             integer(name, getattr(self, name), at_least=1, below=2**32)
         integer("colluding", self.colluding)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import able, fail, instance, integer
+from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.kernels.views import Observer
 from dpmesh.topology.topology import Topology
 
@@ -63,7 +63,7 @@ class _OnNetwork:
     also: tuple[Published, ...] = ()
 
     def __post_init__(self) -> None:
-        able("topology", self.topology, "a network, such as ring(16)", "matrix")
+        require_methods("topology", self.topology, "a network, such as ring(16)", "matrix")
         instance("also", self.also, "a tuple of PublishedMessages and PublishedMean", tuple)
         for published in self.also:
             instance("also", published, "published messages", PublishedMessages, PublishedMean)
