@@ -2,7 +2,7 @@
 
 A part is one batch of one node, or all of a node's data where it has no batches. Batches are
 disjoint, and a release of one batch depends, given all earlier releases, on no other batch: so a
-unit is charged for the releases of its own batch and for those that depend on all of its node's data
+unit is charged for the releases of its batch, and for those that depend on all of its node's data
 (adaptive parallel composition), and for nothing that only other nodes released.
 """
 
