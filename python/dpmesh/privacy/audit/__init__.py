@@ -16,6 +16,7 @@ from dpmesh.privacy.audit.one_run import audit_one_run
 from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
 from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
+from dpmesh.privacy.audit.seat import LinearRun, audit_from_seat
 from dpmesh.privacy.audit.transcript import Transcript, alone, silence
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "EpsilonClaim",
     "GaussianClaim",
     "HillProblem",
+    "LinearRun",
     "Movement",
     "OneRelease",
     "Pair",
@@ -34,6 +36,7 @@ __all__ = [
     "Transcript",
     "alone",
     "audit_algorithm",
+    "audit_from_seat",
     "audit_layers",
     "audit_mechanism",
     "audit_one_run",
