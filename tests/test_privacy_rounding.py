@@ -15,7 +15,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Laplace, NoNoise, Sensitivity
 
 ONE = Sensitivity(1.0, "l2", "a record")
-TYPES = [(np.float32, 2.0**23), (np.float64, 2.0**52)]
+TYPES = [(np.float32, 2.0**23 / 100), (np.float64, 2.0**52 / 100)]
 MECHANISMS = {
     "gaussian": Gaussian(1.0),
     "clipping to more": Gaussian(1.0, clipping_norm=1e300),
@@ -49,6 +49,15 @@ def test_a_row_that_is_rounded_by_more_than_the_sensitivity_is_refused(
         assert str(error.value).endswith("got a longer one")
         assert not re.search(f"{long[1, 2]:g}"[:4], str(error.value))
     assert np.all(np.abs(released(mechanism, short) - short) < 50)
+
+
+def test_a_model_of_many_records_in_single_precision_is_refused() -> None:
+    """The gradient of 600,000 records moved by 1.9 times its sensitivity for its rounding."""
+    row, small = np.ones((1, 1), np.float32), Sensitivity(2 / 600_000, "l2", "a record")
+    stream = Key.seeded(3).stream(Purpose.NOISE, 0)
+    with pytest.raises(ValueError, match="float32 rounds longer ones by more than 1% of the"):
+        Gaussian(1.0).release(row, small, stream)
+    assert Gaussian(1.0).release(row.astype(np.float64), small, stream) != 1
 
 
 @pytest.mark.parametrize(("kind", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)])

@@ -1,9 +1,9 @@
 """How long a row and how small its noise may be, for the noise to hide the rounding of its numbers.
 
 A row that a node computed was rounded to its type: by at most half a digit in each number, which
-for two neighbours together is at most a ``2**-digits`` of its norm. Beyond a norm of ``2**digits``
-sensitivities rounding may move neighbours further apart than a record does, and in the end the
-noise itself is rounded away.
+for two neighbours together is at most a ``2**-digits`` of its norm. A row is refused if that is
+more than 1% of its sensitivity: far beyond that, rounding moves neighbours further apart than a
+record does, and in the end the noise itself is rounded away.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import NamedTuple, NoReturn
 from dpmesh._validate import fail
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
+
+
+SHARE = 0.01
+"""The most that the rounding of a row may add to its sensitivity."""
 
 
 class Precision(NamedTuple):
@@ -48,12 +52,12 @@ def longest_row(distance: float, scale: float, precision: Precision, dim: int, n
     the noisy row is measured, a refusal reveals no more than its release would.
     """
     spread = scale * (dim if norm == "l1" else sqrt(dim))
-    longest = 2.0**precision.digits * distance + 2 * spread
+    longest = SHARE * 2.0**precision.digits * distance + 2 * spread
     return longest if longest < inf else float_info.max
 
 
 def fail_for_length(distance: float, precision: Precision) -> NoReturn:
     """Refuse a row that is longer."""
-    longest, name = 2.0**precision.digits * distance, precision.name
+    longest, name = SHARE * 2.0**precision.digits * distance, precision.name
     wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
-    fail("values", f"{wanted} than the sensitivity, {distance:g}", "a longer one")
+    fail("values", f"{wanted} than 1% of the sensitivity, {distance:g}", "a longer one")
