@@ -62,9 +62,8 @@ class Rounds:
     callback: Callback | None
     at: Progress
 
-    @property
-    def _watched(self) -> frozenset[str]:
-        return frozenset(name for meter in self.meters for name in meter.watches)
+    def __post_init__(self) -> None:
+        self._watched = frozenset(name for meter in self.meters for name in meter.watches)
 
     def attempt(self) -> tuple[Step, Before]:
         """Run the next round without recording it yet."""
