@@ -342,7 +342,7 @@ class OneRowTooFew(dm.OnlineLearning):
         ({"algorithm": PlansAList()}, r"algorithm: wanted one whose plan\(rounds\) is a Plan, got"),
         ({"algorithm": ReturnsAtOnce()}, "algorithm: wanted one whose round is a generator"),
         ({"algorithm": YieldsValues()}, "algorithm: wanted rounds that yield Message or Relay"),
-        ({"algorithm": RelaysNothing()}, "algorithm: wanted a Message in each round before"),
+        ({"algorithm": RelaysNothing()}, "algorithm: wanted a Message before a Relay in"),
         ({"algorithm": OfAnotherRound()}, "release: wanted one of round 0, got one of round 1"),
         ({"algorithm": OneRowTooFew()}, r"values: wanted an array of shape \(rows, dim\), as many"),
         ({"topology": "ring"}, "topology: wanted a network of .*, got 'ring'"),

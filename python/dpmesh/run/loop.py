@@ -138,8 +138,9 @@ def simulate(
     check_records(algorithm, problem, rounds)
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
     progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
-    plan = algorithm.plan(rounds, problem)
-    if budget is not None:
+    if budget is None:
+        plan = algorithm.plan(rounds)
+    else:
         check_view(budget, topology, network)
         plan = budget.require(algorithm, rounds, problem)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
