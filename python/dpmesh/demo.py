@@ -230,7 +230,7 @@ def _draw(panel: Panel, ax: Axes) -> None:
 
     places, plain = np.arange(len(EPSILONS)), panel.beside[0]
     private = [own.alone_private.mean() for own in panel.beside if own.alone_private is not None]
-    last = len(EPSILONS) - 0.75
+    last, lowest = len(EPSILONS) - 0.75, 0.4 if plain.chance > 0.4 else 0.0
     ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.13, linewidth=0)
     levels = ((plain.pooled, _POOLED, "--"), (plain.chance, _POOLED, ":"))
     for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
@@ -253,7 +253,7 @@ def _draw(panel: Panel, ax: Axes) -> None:
                 fontsize=11 if above else 9.5,
                 fontweight="bold" if above else "normal",
                 color=colour,
-                path_effects=[withStroke(linewidth=3, foreground="white")],
+                path_effects=[withStroke(linewidth=4, foreground="white")],
             )
     ends = {
         "all records pooled,\nnot private": (plain.pooled, _POOLED),
@@ -264,13 +264,13 @@ def _draw(panel: Panel, ax: Axes) -> None:
         "chance": (plain.chance, _POOLED),
     }
     for (name, (_, colour)), level in zip(
-        ends.items(), _apart([level for level, _ in ends.values()], 0.085), strict=True
+        ends.items(), _apart([level for level, _ in ends.values()], 0.085 * (1 - lowest)), strict=True
     ):
         bold = "bold" if colour == _OURS else "normal"
         ax.text(last + 0.06, level, name, color=colour, fontsize=9, va="center", fontweight=bold)
     ax.set_xticks(places, labels=[f"{epsilon:g}" for epsilon in EPSILONS])
     ax.set_xlim(-0.3, last)
-    ax.set_ylim(0, 1)
+    ax.set_ylim(lowest, 1)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     ax.set_xlabel("epsilon of the whole run, at delta 1e-5 (left: more private)")
     ax.set_ylabel("accuracy on digits of all sites")
