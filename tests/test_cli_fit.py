@@ -56,6 +56,7 @@ def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
     assert "240 records at 3 sites; 3 columns used to predict diagnosis: classes" in said
     assert "not used, since they have no range: id" in said
     assert "At epsilon 8 the federation beats" in said
+    assert "The epsilon holds against the server" in said
     assert "epsilon = 8, delta = 1e-05" in said
     page = Path("model.html").read_text()
     assert "At epsilon 8 the federation beats" in page
@@ -74,6 +75,15 @@ def test_one_file_with_a_column_of_sites(sites: Path) -> None:
     assert "240 records at 3 sites" in one
     assert "240 records at 1 site;" in call("fit", "all.csv", *FIT)
     assert "240 records at 3 sites" in call("fit", "sites/*.parquet", *FIT)
+
+
+def test_the_algorithm_can_be_chosen(sites: Path) -> None:
+    gossip = call("fit", "sites/*.parquet", *FIT, "--algorithm", "gossip")
+    assert "against     everybody: all noisy messages may be read" in gossip
+    alone = call("fit", "sites/*.parquet", *FIT, "--colluding", "0")
+    assert "if none of the sites helps it" in alone
+    refused = call("fit", "all.csv", *FIT, "--algorithm", "secure", code=2)
+    assert "'gossip' at 1 sites; 'secure' needs 3" in refused
 
 
 def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import dpmesh as dm
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
-from dpmesh.defaults import Task, choose
+from dpmesh.defaults import Sizes, Task, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.shown import as_given
 from dpmesh.problems import LinearProblem
@@ -250,7 +250,7 @@ def _private(
     if key is not None:  # nodes that work apart must not share noise
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
     task: Task = "regression" if problem.loss == "squared" else "classification"
-    chosen = choose(nodes=1, records=own.fewest_records, epsilon=epsilon, delta=delta, task=task)
+    chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
     run = dm.simulate(
         chosen.algorithm,
         own,

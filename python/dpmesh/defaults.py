@@ -1,41 +1,50 @@
 """Which algorithm, network, rounds and steps serve a budget: a rule over public numbers.
 
-The rule is for records of norm 1, as `dpmesh.ranges` and `dpmesh.data.unit_norm` make them, and
-gradient descent by gossip. Let a path be the length of all steps together, A = (rounds - 1) *
-step_size. At an epsilon and a delta that are those of mu-Gaussian-DP, noise adds up to a standard
-deviation of
+Sites add up gradients under a secure sum (`CrossSiloSGD`), so that one noise is enough for all of
+their records, wherever two honest sites are left when the colluding ones are not counted. Fewer
+sites send each other noisy models (`GradientDescent` by gossip): there one noise for all is no
+less than one of each site.
 
-    A * 2 * clipping_norm / (records * sqrt(nodes) * mu)
+The rule for steps is the same for both, for records of norm 1, as `dpmesh.ranges` and
+`dpmesh.data.unit_norm` make them. Let a path be the length of all steps together, and let epsilon
+and delta be those of mu-Gaussian-DP. At the end of the path noise has the standard deviation
 
-in the score of a record, however many rounds share the path. The path is as long as that noise
-allows, and at most a length after which training changes little. It has 100 steps: fewer and longer
-ones are unstable, and more send more and learn no better. ``docs/estimators.md`` has the
-measurements behind the constants.
+    path * 2 * clipping_norm / (effective_records * mu)
+
+in the score of a record, however many rounds share the path; see `Sizes.effective_records`. The
+path is as long as that noise allows, and at most a length after which training changes little. It
+has 100 steps: fewer and longer ones are unstable, and more send more and learn no better.
+``docs/estimators.md`` has the measurements behind the constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.budget import Budget
 from dpmesh.topology import Topology, complete, random_regular
 
-__all__ = ["Choice", "Task", "choose", "network"]
+__all__ = ["Choice", "Method", "Sizes", "Task", "choose", "method_for", "network"]
 
 Task = Literal["classification", "regression"]
+
+Method = Literal["secure", "gossip"]
 
 COMPLETE = 64
 """Up to this many nodes everybody sends to everybody; more form a random regular graph."""
 
 DEGREE = 8
 """Neighbours of a node in that graph."""
+
+HONEST = 2
+"""Fewest sites that do not collude for which a secure sum adds less noise than gossip."""
 
 
 class _Constants(NamedTuple):
@@ -52,7 +61,59 @@ _CONSTANTS: dict[Task, _Constants] = {
 }
 
 STEPS = 100
-"""Steps of the path; the first round sends a model that no data has touched."""
+"""Steps of the path; the first round of gossip sends a model that no data has touched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The public sizes of a problem.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, n.
+    smallest
+        The smallest number of records of a node: what gossip needs.
+    together
+        Number of records of all nodes together: what a secure sum needs.
+    dim
+        Length of the model.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not an integer of at least 1, or they do not fit together.
+    """
+
+    nodes: int
+    smallest: int
+    together: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "smallest", "dim"):
+            integer(name, getattr(self, name), at_least=1)
+        integer("together", self.together, at_least=self.nodes * self.smallest)
+
+    @classmethod
+    def of(cls, problem: Any) -> Sizes:
+        """Return the sizes of a problem with records in memory."""
+        return cls(
+            nodes=problem.nodes,
+            smallest=problem.fewest_records,
+            together=int(problem.records.sum()),
+            dim=problem.dim,
+        )
+
+    def effective_records(self, method: Method, colluding: int) -> float:
+        """Return of how many records a trusted server would need as much noise in the mean.
+
+        With gossip each of n nodes adds noise for the smallest one. Under a secure sum each site
+        adds a share, and those of all but the colluding ones are enough.
+        """
+        if method == "gossip":
+            return self.smallest * sqrt(self.nodes)
+        return self.together * sqrt((self.nodes - colluding) / self.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,38 +136,41 @@ class Choice:
 
 
 def choose(
+    sizes: Sizes,
     *,
-    nodes: int,
-    records: int,
     epsilon: float | None,
     delta: float,
     task: Task = "classification",
+    algorithm: Method | None = None,
+    colluding: int = 1,
     key: Key | None = None,
 ) -> Choice:
     """Return what serves a budget best, by the rule of this module.
 
-    This is the one place that decides on an algorithm: gradient descent by gossip.
+    This is the one place that decides on an algorithm.
 
     Parameters
     ----------
-    nodes
-        Number of nodes.
-    records
-        The smallest number of records of a node.
+    sizes
+        Public sizes, such as ``Sizes.of(problem)``.
     epsilon, delta
         The budget of the whole run; an epsilon of None runs without noise, for comparison.
     task
         ``"classification"`` (softmax) or ``"regression"`` (squared loss, targets in [-1, 1]).
+    algorithm
+        ``"secure"``, ``"gossip"``, or None for what `method_for` says.
+    colluding
+        Sites that may collude with the server of a secure sum. At least 1 protects a site from any
+        other one.
     key
         Draws the network of more than 64 nodes; by default a new one.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or there are too few sites for a secure sum.
     """
-    integer("nodes", nodes, at_least=1)
-    integer("records", records, at_least=1)
+    method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
     clipping_norm, noise, path = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
     if epsilon is not None:
         positive("epsilon", epsilon)
@@ -116,21 +180,71 @@ def choose(
             )
             fail("delta", wanted, delta)
         mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
-        path = min(path, noise * records * sqrt(nodes) * mu / (2 * clipping_norm))
+        records = sizes.effective_records(method, colluding)
+        path = min(path, noise * records * mu / (2 * clipping_norm))
+    step = path / STEPS
+    if method == "secure" and epsilon is not None:
+        secure = CrossSiloSGD.for_budget(
+            epsilon=epsilon,
+            delta=delta,
+            dim=sizes.dim,
+            sites=sizes.nodes,
+            records=sizes.together,
+            rounds=STEPS,
+            step_size=step,
+            clipping_norm=clipping_norm,
+            colluding=colluding,
+        )
+        return Choice(algorithm=secure, topology=None, rounds=STEPS)
 
-    def algorithm(noise_multiplier: float | None) -> GradientDescent:
+    def gossip(noise_multiplier: float | None) -> GradientDescent:
         return GradientDescent(
-            records=records,
+            records=sizes.smallest,
             noise_multiplier=noise_multiplier,
-            step_size=path / STEPS,
+            step_size=step,
             clipping_norm=clipping_norm,
         )
 
-    return Choice(
-        algorithm=_private(algorithm, STEPS + 1, epsilon, delta),
-        topology=network(nodes, key=key),
-        rounds=STEPS + 1,
-    )
+    rounds = STEPS + 1
+    needed = None if epsilon is None else Budget(epsilon, delta).calibrate(gossip, rounds)
+    links = network(sizes.nodes, key=key)
+    return Choice(algorithm=gossip(needed), topology=links, rounds=rounds)
+
+
+def method_for(
+    nodes: int,
+    epsilon: float | None,
+    *,
+    algorithm: Method | None = None,
+    colluding: int = 1,
+) -> Method:
+    """Return whether to add up gradients under a secure sum or to gossip.
+
+    Parameters
+    ----------
+    nodes
+        Number of sites. The sum is taken if 2 of them, or more, do not collude.
+    epsilon
+        None (no noise) gossips: then there is nothing to share.
+    algorithm, colluding
+        As in `choose`. An `algorithm` that is not None is returned if it can serve.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or `algorithm` cannot serve.
+    """
+    fewest = integer("colluding", colluding) + HONEST
+    serves = nodes >= fewest and epsilon is not None
+    if algorithm is None:
+        return "secure" if serves else "gossip"
+    one_of("algorithm", algorithm, get_args(Method))
+    if algorithm == "secure" and not serves:
+        if epsilon is None:
+            fail("algorithm", "'gossip' without an epsilon, or an epsilon", "'secure'")
+        wanted = f"'gossip' at {nodes} sites; 'secure' needs {fewest}, of which {colluding} collude"
+        fail("algorithm", wanted, "'secure'")
+    return algorithm
 
 
 def network(nodes: int, *, key: Key | None = None) -> Topology:
@@ -144,17 +258,6 @@ def network(nodes: int, *, key: Key | None = None) -> Topology:
     if integer("nodes", nodes, at_least=1) <= COMPLETE:
         return complete(nodes)
     return random_regular(nodes, DEGREE, key=Key.generate() if key is None else key)
-
-
-def _private(
-    algorithm: Callable[[float | None], GradientDescent],
-    rounds: int,
-    epsilon: float | None,
-    delta: float,
-) -> GradientDescent:
-    if epsilon is None:
-        return algorithm(None)
-    return algorithm(Budget(epsilon, delta).calibrate(algorithm, rounds))
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,7 @@ import dpmesh as dm
 import dpmesh.baselines as baselines
 from dpmesh._files import replace_text, replacing
 from dpmesh.data import Dataset, digits, iid, train_test_split
-from dpmesh.defaults import choose
+from dpmesh.defaults import Method, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
@@ -29,7 +29,11 @@ EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
 KEYS = 5
 
-_OURS, _ALONE, _PRIVATE, _POOLED = "#0072B2", "#D55E00", "#E69F00", "#333333"
+LITTLE = 0.1
+"""A federation pays little that gains less accuracy than this over a site alone, at any epsilon."""
+
+_METHODS: tuple[Method, ...] = ("secure", "gossip")
+_OURS, _GOSSIP, _ALONE, _PRIVATE, _POOLED = "#0072B2", "#009E73", "#D55E00", "#E69F00", "#333333"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,31 +45,33 @@ class Panel:
     title
         Whose data these are.
     scores
-        Accuracy of the released model by epsilon and key, shape (epsilons, keys).
+        Accuracy of the model released under a secure sum by epsilon and key, shape (epsilons,
+        keys).
+    gossip
+        Mean accuracy of the models that gossip releases, of the same shape.
     beside
         The baselines of each epsilon.
     privacy
-        The privacy report of the last run of each epsilon.
+        The privacy report of the last secure sum of each epsilon.
     """
 
     title: str
     scores: npt.NDArray[np.float64]
+    gossip: npt.NDArray[np.float64]
     beside: tuple[baselines.Baselines, ...]
     privacy: tuple[Report, ...]
 
     @property
     def verdict(self) -> str:
-        """From which epsilon on the federation beats most sites that work alone."""
+        """Whether a secure sum beats most sites that work alone, and from which epsilon on."""
         means = self.scores.mean(axis=1)
-        pays = [
-            2 * one.beaten(mean) > len(one.alone)
-            for one, mean in zip(self.beside, means, strict=True)
-        ]
-        if all(pays):
-            return "Sharing pays"
+        pairs = [*zip(self.beside, means, strict=True)]
+        pays = [2 * one.beaten(mean) > len(one.alone) for one, mean in pairs]
         if not any(pays):
             return "Sharing does not pay"
-        return f"Sharing does not pay below epsilon {EPSILONS[pays.index(True)]:g}"
+        little = all(mean < one.alone.mean() + LITTLE for one, mean in pairs)
+        how = "Sharing pays little" if little else "Sharing pays"
+        return how if all(pays) else f"{how}, from epsilon {EPSILONS[pays.index(True)]:g} on"
 
     @property
     def sentence(self) -> str:
@@ -82,14 +88,15 @@ class Panel:
             "one site alone, private",
             [f"{own.mean():.1%}" for own in private if own is not None],
         )
-        yield (
-            "the federation, private",
-            [f"{own.mean():.1%} +- {100 * own.std():.1f}" for own in self.scores],
-        )
+        for name, scores in (("gossip", self.gossip), ("secure sum", self.scores)):
+            yield (
+                f"the federation, private, {name}",
+                [f"{own.mean():.1%} +- {100 * own.std():.1f}" for own in scores],
+            )
         yield "all records pooled, without privacy", [f"{one.pooled:.1%}"] * columns
         pairs = zip(self.beside, self.scores.mean(axis=1), strict=True)
         yield (
-            "sites alone that it beats",
+            "sites alone that a secure sum beats",
             [f"{own.beaten(mean)} of {len(own.alone)}" for own, mean in pairs],
         )
 
@@ -100,6 +107,7 @@ class Panel:
             "verdict": self.verdict,
             "epsilons": EPSILONS,
             "scores": self.scores.tolist(),
+            "gossip": self.gossip.tolist(),
             "baselines": [own.as_dict() for own in self.beside],
             "privacy": [own.as_dict() for own in self.privacy],
         }
@@ -139,34 +147,48 @@ def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
     panels = []
     for title, problem in problems(key).items():
         plain = baselines.compute(problem)
-        scores, beside, privacy = [], [], []
+        scores: dict[Method, list[list[float]]] = {method: [] for method in _METHODS}
+        beside, privacy = [], []
         for epsilon in EPSILONS:
-            choice = choose(
-                nodes=problem.nodes, records=problem.fewest_records, epsilon=epsilon, delta=DELTA
-            )
-            runs = [
-                dm.simulate(
-                    choice.algorithm,
-                    problem,
-                    choice.topology,
-                    rounds=choice.rounds,
-                    key=_own_key(seeds),
-                    delta=DELTA,
-                    metrics=[],
-                    progress=False,
+            for method in _METHODS:
+                runs = _runs(problem, epsilon, method, seeds)
+                scores[method].append(
+                    [float(problem.accuracy(run.released).mean()) for run in runs]
                 )
-                for _ in range(KEYS)
-            ]
-            scores.append([float(problem.accuracy(run.released).mean()) for run in runs])
+                if method == "secure":
+                    privacy.append(runs[-1].privacy)
             alone = baselines.alone_private(problem, epsilon, DELTA, key=_own_key(seeds))
             beside.append(replace(plain, alone_private=alone, epsilon=epsilon, delta=DELTA))
-            privacy.append(runs[-1].privacy)
         panel = Panel(
-            title=title, scores=np.array(scores), beside=tuple(beside), privacy=tuple(privacy)
+            title=title,
+            scores=np.array(scores["secure"]),
+            gossip=np.array(scores["gossip"]),
+            beside=tuple(beside),
+            privacy=tuple(privacy),
         )
         panels.append(panel)
         on_panel(panel)
     return panels
+
+
+def _runs(
+    problem: LinearProblem, epsilon: float, method: Method, seeds: np.random.Generator | None
+) -> list[dm.Run]:
+    """Return a run for each of the five keys."""
+    choice = choose(Sizes.of(problem), epsilon=epsilon, delta=DELTA, algorithm=method)
+    return [
+        dm.simulate(
+            choice.algorithm,
+            problem,
+            choice.topology,
+            rounds=choice.rounds,
+            key=_own_key(seeds),
+            delta=DELTA,
+            metrics=[],
+            progress=False,
+        )
+        for _ in range(KEYS)
+    ]
 
 
 def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
@@ -208,42 +230,47 @@ def _draw(panel: Panel, ax: Axes) -> None:
 
     places, plain = np.arange(len(EPSILONS)), panel.beside[0]
     private = [own.alone_private.mean() for own in panel.beside if own.alone_private is not None]
-    means, last = panel.scores.mean(axis=1), len(EPSILONS) - 0.75
+    last, lowest = len(EPSILONS) - 0.75, 0.4 if plain.chance > 0.4 else 0.0
     ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.13, linewidth=0)
     levels = ((plain.pooled, _POOLED, "--"), (plain.chance, _POOLED, ":"))
     for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
         ax.axhline(level, color=colour, linestyle=style, linewidth=1.4)
     ax.plot(places, private, "s--", color=_PRIVATE, markersize=5)
-    low, high = panel.scores.min(axis=1), panel.scores.max(axis=1)
-    ax.fill_between(places, low, high, color=_OURS, alpha=0.2, linewidth=0)
-    ax.plot(places, means, "o-", color=_OURS, linewidth=2.6)
-    for place, value in zip(places, means, strict=True):
-        ax.annotate(
-            f"{value:.0%}",
-            (place, value),
-            xytext=(0, -17),
-            textcoords="offset points",
-            ha="center",
-            fontsize=11,
-            fontweight="bold",
-            color=_OURS,
-            path_effects=[withStroke(linewidth=3, foreground="white")],
-        )
+    for scores, colour, width, above in (
+        (panel.gossip, _GOSSIP, 1.8, False),
+        (panel.scores, _OURS, 2.8, True),
+    ):
+        low, means, high = scores.min(axis=1), scores.mean(axis=1), scores.max(axis=1)
+        ax.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(places, means, "o-", color=colour, linewidth=width)
+        for place, value in zip(places, means, strict=True):
+            ax.annotate(
+                f"{value:.0%}",
+                (place, value),
+                xytext=(0, 10 if above else -17),
+                textcoords="offset points",
+                ha="center",
+                fontsize=11 if above else 9.5,
+                fontweight="bold" if above else "normal",
+                color=colour,
+                path_effects=[withStroke(linewidth=4, foreground="white")],
+            )
     ends = {
         "all records pooled,\nnot private": (plain.pooled, _POOLED),
-        "the federation,\nprivate": (means[-1], _OURS),
+        "secure sum,\nprivate": (panel.scores[-1].mean(), _OURS),
+        "gossip,\nprivate": (panel.gossip[-1].mean(), _GOSSIP),
         "one site alone,\nnot private": (float(plain.alone.mean()), _ALONE),
         "one site alone,\nprivate": (private[-1], _PRIVATE),
         "chance": (plain.chance, _POOLED),
     }
     for (name, (_, colour)), level in zip(
-        ends.items(), _apart([level for level, _ in ends.values()], 0.085), strict=True
+        ends.items(), _apart([level for level, _ in ends.values()], 0.085 * (1 - lowest)), strict=True
     ):
         bold = "bold" if colour == _OURS else "normal"
         ax.text(last + 0.06, level, name, color=colour, fontsize=9, va="center", fontweight=bold)
     ax.set_xticks(places, labels=[f"{epsilon:g}" for epsilon in EPSILONS])
     ax.set_xlim(-0.3, last)
-    ax.set_ylim(0, 1)
+    ax.set_ylim(lowest, 1)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     ax.set_xlabel("epsilon of the whole run, at delta 1e-5 (left: more private)")
     ax.set_ylabel("accuracy on digits of all sites")

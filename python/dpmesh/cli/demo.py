@@ -36,12 +36,14 @@ def demo(
             typer.echo(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
         typer.echo(f"\n{panel.sentence}\n")
 
-    typer.echo("Gradient descent by gossip: every message is noisy, and everybody may read it.")
+    typer.echo("Sites keep their records and learn one model; epsilon protects each record.")
+    typer.echo("Secure sum: the server learns only noisy sums over all sites; one site may collude.")
+    typer.echo("Gossip: sites send each other noisy models, and everybody may read them.")
     typer.echo(
         f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} runs.\n"
     )
     key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
     panels = run_demo(key, show)
-    typer.echo(f"The privacy report at epsilon {EPSILONS[1]:g}:\n\n{panels[0].privacy[1]}\n")
+    typer.echo(f"The privacy report of the secure sum at epsilon {EPSILONS[1]:g}:\n\n{panels[0].privacy[1]}\n")
     for path in save(panels, folder):
         typer.echo(f"wrote {path}")

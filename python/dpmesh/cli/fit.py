@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,6 +27,16 @@ def fit(
     site: Annotated[
         str | None, typer.Option(help="Column that names the site; by default each file is one.")
     ] = None,
+    algorithm: Annotated[
+        Literal["secure", "gossip"] | None,
+        typer.Option(
+            help="How sites learn together: add up gradients under a secure sum, or gossip. "
+            "By default a secure sum from 3 sites on."
+        ),
+    ] = None,
+    colluding: Annotated[
+        int, typer.Option(min=0, help="Sites that may collude, for a secure sum.")
+    ] = 1,
     test_size: Annotated[
         float, typer.Option(help="Share of each site's records that are held out for the scores.")
     ] = 0.25,
@@ -64,6 +74,7 @@ def fit(
             fail("ranges", f"columns of the tables ({', '.join(table)})", repr(name))
     unused = [name for name in table if name not in (*used, label, site)]
     made = _estimator(label, public, used, epsilon=epsilon, delta=delta, seed=seed)
+    made.set_params(algorithm=algorithm, colluding=colluding)
 
     import numpy as np
 
@@ -79,7 +90,7 @@ def fit(
     typer.echo(f"\n{found}\n")
     typer.echo("These scores are for research: the baselines and the held-out records are covered")
     typer.echo("by no epsilon. What is written is private:\n")
-    typer.echo(f"{found.estimator.report_.privacy}\n")
+    typer.echo(f"{found.estimator.report_}\n")
     found.estimator.save(output)
     replace_text(page, fit_page(found, label=label, unused=unused))
     typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._validate import fail, positive
-from dpmesh.defaults import Choice, Task, choose, network
+from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
 from dpmesh.keys import Key
 from dpmesh.models import Model
 from dpmesh.privacy.budget import Budget
@@ -30,7 +31,20 @@ SelfT = TypeVar("SelfT", bound="PrivateEstimator")
 MakeAlgorithm = Callable[[float], Any]
 """Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
 
-PUBLIC = "the number of sites and the smallest number of records of a site are public"
+PUBLIC = "the number of sites and the number of records in the first line of this report are public"
+
+
+class Encoded(NamedTuple):
+    """What an estimator learns from."""
+
+    problem: dm.LinearProblem
+    columns: Columns
+    named: bool
+    """Whether the columns have names."""
+    public: str
+    """Which facts about the data count as public."""
+    described: dict[str, Any]
+    """The classes or the range of the target, as `Model` takes them."""
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -52,7 +66,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         delta: float = 1e-5,
         ranges: Ranges = None,
         fit_intercept: bool = True,
-        algorithm: MakeAlgorithm | None = None,
+        algorithm: Method | MakeAlgorithm | None = None,
+        colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
         random_state: Any = None,
@@ -62,19 +77,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.ranges = ranges
         self.fit_intercept = fit_intercept
         self.algorithm = algorithm
+        self.colluding = colluding
         self.rounds = rounds
         self.topology = topology
         self.random_state = random_state
 
-    def choice(self, nodes: int, records: int, epsilon: float | None = None) -> Choice:
+    def choice(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
         """Return what a fit runs, from public numbers alone.
 
         Parameters
         ----------
-        nodes
-            Number of sites.
-        records
-            The smallest number of records of a site.
+        sizes
+            The public sizes of the problem.
         epsilon
             By default the estimator's.
 
@@ -84,14 +98,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If a parameter does not fit.
         """
         epsilon = self.epsilon if epsilon is None else epsilon
-        if self.algorithm is None:
-            return self._default(nodes, records, epsilon)
+        if self.algorithm is None or isinstance(self.algorithm, str):
+            return self._by_rule(sizes, epsilon)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
         budget = Budget(positive("epsilon", epsilon), self.delta)
         made = self.algorithm(budget.calibrate(self.algorithm, self.rounds))
         gossips = getattr(made, "travels", None) == "gossip"
-        links = self.topology or network(nodes, key=self._key()) if gossips else None
+        links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None
         return Choice(algorithm=made, topology=links, rounds=self.rounds)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -151,20 +165,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags.target_tags.required = True
         return tags
 
-    def _default(self, nodes: int, records: int, epsilon: float | None) -> Choice:
+    def _by_rule(self, sizes: Sizes, epsilon: float | None) -> Choice:
+        if self.rounds is not None:
+            fail("rounds", "None (the rule decides), unless algorithm is a function", self.rounds)
+        if self.topology is not None and self.algorithm == "secure":
+            fail("topology", "None with 'secure', which sends sums to a server", self.topology)
         chosen = choose(
-            nodes=nodes,
-            records=records,
+            sizes,
             epsilon=epsilon,
             delta=self.delta,
             task=self.task,
+            algorithm=self.algorithm if self.topology is None else "gossip",
+            colluding=self.colluding,
             key=self._key(),
         )
-        if self.rounds is not None:
-            fail("rounds", "None (the rule decides), unless an algorithm is given", self.rounds)
-        if self.topology is None:
-            return chosen
-        return Choice(algorithm=chosen.algorithm, topology=self.topology, rounds=chosen.rounds)
+        return chosen if self.topology is None else replace(chosen, topology=self.topology)
 
     def _table(self, X: Any, *, reset: bool) -> Table:
         """Return the columns of X, checked as scikit-learn does."""
@@ -197,15 +212,66 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return Key.generate()
         return Key.seeded(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
-    def fit_targets(
+    def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
+        """Return the problem that `fit` solves. Nothing is released."""
+        raise NotImplementedError
+
+    def fit(self: SelfT, X: Any, y: Any, groups: Any = None) -> SelfT:
+        """Learn.
+
+        Parameters
+        ----------
+        X
+            A pandas or pyarrow table, or an array of shape (records, columns).
+        y
+            The class or the target of each record, shape (records,).
+        groups
+            The site of each record, shape (records,). None: all records are at one site.
+
+        Raises
+        ------
+        ValueError
+            If an argument or parameter does not fit.
+        """
+        given = self.encoded(X, y, groups)
+        chosen = self.choice(Sizes.of(given.problem))
+        run = dm.simulate(
+            chosen.algorithm,
+            given.problem,
+            chosen.topology,
+            rounds=chosen.rounds,
+            key=self._key(),
+            delta=self.delta,
+            metrics=[],
+            progress=False,
+        )
+        self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.public)
+        self.ledger_ = run.ledger
+        told = self.report_.as_dict()
+        weights = np.asarray(run.released, np.float64).mean(axis=0)
+        self.model_ = Model(
+            columns=given.columns,
+            weights=weights.reshape(-1, given.columns.dim),
+            about={
+                "privacy": told["privacy"],
+                "fit": told,
+                "named": given.named,
+                "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
+                "delta": float(self.delta),
+            },
+            **given.described,
+        )
+        return self
+
+    def encode(
         self,
         X: Any,
         groups: Any,
         labels: npt.NDArray[Any],
         public: str,
         **described: Any,
-    ) -> None:
-        """Learn from encoded targets, and keep what was released."""
+    ) -> Encoded:
+        """Return the problem of a table and labels that are encoded already."""
         table = self._table(X, reset=True)
         named = table.names is not None
         names = table.names or tuple(f"x{i}" for i in range(len(table.columns)))
@@ -222,33 +288,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "squared" if classes is None else "softmax",
             classes=None if classes is None else len(classes),
         )
-        chosen = self.choice(problem.nodes, problem.fewest_records)
-        run = dm.simulate(
-            chosen.algorithm,
-            problem,
-            chosen.topology,
-            rounds=chosen.rounds,
-            key=self._key(),
-            delta=self.delta,
-            metrics=[],
-            progress=False,
-        )
-        self.report_ = report_of(type(self).__name__, run, problem, chosen.rounds, public)
-        self.ledger_ = run.ledger
-        told = self.report_.as_dict()
-        weights = np.asarray(run.released, np.float64).mean(axis=0)
-        self.model_ = Model(
-            columns=columns,
-            weights=weights.reshape(-1, columns.dim),
-            about={
-                "privacy": told["privacy"],
-                "fit": told,
-                "named": named,
-                "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
-                "delta": float(self.delta),
-            },
-            **described,
-        )
+        return Encoded(problem, columns, named, public, described)
 
 
 def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:

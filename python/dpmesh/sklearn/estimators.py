@@ -1,4 +1,4 @@
-"""A classifier and a regression, learned by sites that share noisy messages alone."""
+"""A classifier and a regression, learned by sites that keep their records."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dpmesh._validate import fail
-from dpmesh.defaults import Task
+from dpmesh.defaults import Method, Task
 from dpmesh.ranges import Number, Ranges
-from dpmesh.sklearn.base import PUBLIC, MakeAlgorithm, PrivateEstimator, warn_outside
+from dpmesh.sklearn.base import PUBLIC, Encoded, MakeAlgorithm, PrivateEstimator, warn_outside
 from dpmesh.topology import Topology
 
 
@@ -24,8 +24,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Parameters
     ----------
     epsilon, delta
-        What a whole `fit` may cost, for replacing one record of one site, against somebody who sees
-        every message. An epsilon of None learns without noise, for comparison.
+        What a whole `fit` may cost, for replacing one record of one site. `report_` says against
+        whom. An epsilon of None learns without noise, for comparison.
     ranges
         Public ranges of the columns, see `dpmesh.ranges.Columns.of`. They must not be computed from
         the data. None stands for [-1, 1] in each column.
@@ -35,12 +35,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     fit_intercept
         Whether the model has an intercept.
     algorithm
-        None for the default, `dpmesh.defaults.choose`. Else a function that makes any algorithm of
-        dpmesh for a noise, which is calibrated to `epsilon`.
+        ``"secure"``: sites add up gradients under a secure sum, and the server learns the noisy
+        sums only. ``"gossip"``: sites send each other noisy models, which everybody may read. None
+        takes the first from 3 sites on (with 1 colluding), else the second: see
+        `dpmesh.defaults.choose`. Or a function that makes any algorithm of dpmesh for a noise,
+        which is calibrated to `epsilon`.
+    colluding
+        With ``"secure"``: sites that may collude with the server, or with each other.
     rounds
-        Rounds of `algorithm`; None with the default, which chooses them.
+        Rounds of an `algorithm` that is a function; else None: the rule chooses them.
     topology
         The network of an algorithm that gossips; by default a complete or random regular graph.
+        With `algorithm` None it stands for ``"gossip"``.
     random_state
         None draws noise from the operating system. A seed makes the fit reproducible and not
         private, which `report_` says.
@@ -71,7 +77,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         classes: Sequence[Any] | None = None,
         ranges: Ranges = None,
         fit_intercept: bool = True,
-        algorithm: MakeAlgorithm | None = None,
+        algorithm: Method | MakeAlgorithm | None = None,
+        colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
         random_state: Any = None,
@@ -82,29 +89,15 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             ranges=ranges,
             fit_intercept=fit_intercept,
             algorithm=algorithm,
+            colluding=colluding,
             rounds=rounds,
             topology=topology,
             random_state=random_state,
         )
         self.classes = classes
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
-        """Learn.
-
-        Parameters
-        ----------
-        X
-            A pandas or pyarrow table, or an array of shape (records, columns).
-        y
-            The class of each record, shape (records,): texts or numbers.
-        groups
-            The site of each record, shape (records,). None: all records are at one site.
-
-        Raises
-        ------
-        ValueError
-            If an argument or parameter does not fit.
-        """
+    def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
+        """Return the problem that `fit` solves. Nothing is released."""
         labels = self.targets(X, y)
         check_classification_targets(labels)
         found = np.unique(labels)
@@ -115,8 +108,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             fail("y", f"labels among the classes {self.classes_.tolist()}", "others")
         public = PUBLIC if self.classes else f"{PUBLIC}, and so is which classes there are"
         codes = np.searchsorted(self.classes_, labels)
-        self.fit_targets(X, groups, codes, public, classes=self.classes_)
-        return self
+        return self.encode(X, groups, codes, public, classes=self.classes_)
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probability of each class, shape (records, classes)."""
@@ -131,7 +123,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     ----------
     target_range
         Public range of y, ``(low, high)``: targets beyond are clipped. None stands for (-1, 1).
-    epsilon, delta, ranges, fit_intercept, algorithm, rounds, topology, random_state
+    epsilon, delta, ranges, fit_intercept, algorithm, colluding, rounds, topology, random_state
         As for `PrivateClassifier`.
 
     Attributes
@@ -150,7 +142,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         target_range: tuple[float, float] | None = None,
         ranges: Ranges = None,
         fit_intercept: bool = True,
-        algorithm: MakeAlgorithm | None = None,
+        algorithm: Method | MakeAlgorithm | None = None,
+        colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
         random_state: Any = None,
@@ -161,6 +154,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             ranges=ranges,
             fit_intercept=fit_intercept,
             algorithm=algorithm,
+            colluding=colluding,
             rounds=rounds,
             topology=topology,
             random_state=random_state,
@@ -172,27 +166,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # scikit-learn's checks give no range of the target
         return tags
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateRegressor:
-        """Learn.
-
-        Parameters
-        ----------
-        X
-            A pandas or pyarrow table, or an array of shape (records, columns).
-        y
-            The target of each record, shape (records,).
-        groups
-            The site of each record, shape (records,). None: all records are at one site.
-
-        Raises
-        ------
-        ValueError
-            If an argument or parameter does not fit.
-        """
+    def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
+        """Return the problem that `fit` solves. Nothing is released."""
         low, high = (-1.0, 1.0) if self.target_range is None else self.target_range
         target = Number(low=low, high=high)
         scaled, outside = target.encode("y", self.targets(X, y))
         beyond = {"y": outside} if outside else {}
         warn_outside(beyond, len(scaled), guessed=self.target_range is None)
-        self.fit_targets(X, groups, scaled[:, 0], PUBLIC, target=target)
-        return self
+        return self.encode(X, groups, scaled[:, 0], PUBLIC, target=target)

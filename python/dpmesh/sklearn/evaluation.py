@@ -46,7 +46,9 @@ class Evaluation:
 
     def __str__(self) -> str:
         table = self.baselines.table(self.score, self.estimator.epsilon)
-        return f"{table}\n\n{self.sentence}"
+        told = self.estimator.report_
+        against = f"\nThe epsilon holds against {told.against}." if told.privacy.is_private else ""
+        return f"{table}\n\n{self.sentence}{against}"
 
 
 def evaluate(

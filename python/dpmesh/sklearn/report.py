@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dpmesh as dm
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.defaults import Choice
 from dpmesh.privacy.report import Report
+
+EVERYBODY = "everybody: all noisy messages may be read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,7 @@ class FitReport:
     sites
         Number of sites.
     records
-        The smallest number of records of a site.
+        The number of records that is public: of the smallest site, or of all sites `together`.
     algorithm, topology
         In words.
     rounds
@@ -30,6 +34,10 @@ class FitReport:
         What was sent over all links, in 10**6 bytes.
     privacy
         The guarantee, which holds for each record of each site.
+    against
+        Against whom it holds, in words.
+    together
+        What `records` counts: the records of all sites, or those of the smallest one.
     """
 
     estimator: str
@@ -40,12 +48,16 @@ class FitReport:
     rounds: int
     megabytes: float
     privacy: Report
+    against: str = EVERYBODY
+    together: bool = False
 
     def __str__(self) -> str:
         sites = f"{self.sites} site{'s' * (self.sites != 1)}"
+        records = f"{self.records} records" if self.together else f"at least {self.records} records"
         return "\n".join(
             [
-                f"{self.estimator} of {sites} with at least {self.records} records each",
+                f"{self.estimator} of {sites} with {records} {'together' if self.together else 'each'}",
+                f"against     {self.against}",
                 f"algorithm   {self.algorithm}",
                 f"topology    {self.topology}",
                 f"rounds      {self.rounds}",
@@ -65,19 +77,32 @@ class FitReport:
 
 
 def report_of(
-    estimator: str, run: dm.Run, problem: dm.LinearProblem, rounds: int, public: str
+    estimator: str, run: dm.Run, chosen: Choice, problem: dm.LinearProblem, public: str
 ) -> FitReport:
     """Return the report of a run; `public` says which facts about the data count as public."""
     privacy = run.privacy
     if privacy.is_private:
         privacy = replace(privacy, assumptions=(*privacy.assumptions, public))
+    secure = isinstance(chosen.algorithm, CrossSiloSGD)
     return FitReport(
         estimator=estimator,
         sites=problem.nodes,
-        records=problem.fewest_records,
+        records=int(problem.records.sum()) if secure else problem.fewest_records,
         algorithm=str(run.settings["algorithm"]),
         topology=str(run.settings["topology"]),
-        rounds=rounds,
+        rounds=chosen.rounds,
         megabytes=run.traffic.megabytes,
         privacy=privacy,
+        against=against(chosen.algorithm),
+        together=secure,
     )
+
+
+def against(algorithm: object) -> str:
+    """Return against whom the guarantee of an algorithm holds, in words."""
+    if not isinstance(algorithm, CrossSiloSGD):
+        return EVERYBODY
+    count = algorithm.colluding
+    verb = "help" if count > 1 else "helps"
+    helped = f"even if any {count} of the sites" if count else "if none of the sites"
+    return f"the server, which learns only noisy sums over all sites, {helped} {verb} it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -12,8 +13,9 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from dpmesh._validate import instance, integer, positive
+from dpmesh.defaults import Sizes
 from dpmesh.privacy.accounting import calibrate_noise
-from dpmesh.privacy.plan import total_cost
+from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import rows
@@ -82,35 +84,50 @@ def cross_validate(
     total, delta = positive("epsilon", estimator.epsilon or 0.0), estimator.delta
     targets = np.asarray(y)
     owners = None if groups is None else np.asarray(groups)
-    seed = estimator.random_state
-    if owners is None:
-        nodes, smallest = 1, len(targets)
-        folds = KFold(cv, shuffle=True, random_state=seed).split(targets)
-    else:
-        counts = np.unique(owners, return_counts=True)[1]
-        nodes, smallest = len(counts), int(counts.min())
-        integer("cv", cv, at_least=2, below=smallest + 1)
-        split = StratifiedKFold(cv, shuffle=True, random_state=seed)
-        folds = split.split(np.zeros((len(targets), 1)), owners)
-    kept = max(1, smallest - -(-smallest // cv))
+    folds = _folds(targets, owners, cv, estimator.random_state)
+    parts = [
+        (rows(X, fitted), targets[fitted], None if owners is None else owners[fitted])
+        for fitted, _ in folds
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fits warn
+        sizes = [Sizes.of(clone(estimator).encoded(*part).problem) for part in parts]
 
     def joint(scale: float) -> float:
-        chosen = estimator.choice(nodes, kept, total / scale)
-        return total_cost([chosen.algorithm.plan(chosen.rounds)] * (cv - 1), delta).epsilon
+        chosen = {own: estimator.choice(own, total / scale) for own in {*sizes}}
+        plans = {own: one.algorithm.plan(one.rounds) for own, one in chosen.items()}
+        return _largest_cost([plans[own] for own in sizes], delta)
 
-    each = total
-    if cv > 2:
-        each = total / calibrate_noise(joint, target_epsilon=total, guess=sqrt(cv - 1))
+    guess = sqrt(cv - 1)
+    each = total if cv == 2 else total / calibrate_noise(joint, target_epsilon=total, guess=guess)
     scores, ledgers = [], []
-    for fitted, held_out in folds:
-        own = clone(estimator).set_params(epsilon=each)
-        own.fit(rows(X, fitted), targets[fitted], None if owners is None else owners[fitted])
+    for part, (_, held_out) in zip(parts, folds, strict=True):
+        own = clone(estimator).set_params(epsilon=each).fit(*part)
         scores.append(own.score(rows(X, held_out), targets[held_out]))
         ledgers.append(own.ledger_)
-    dearest = max(ledgers, key=lambda ledger: ledger.cost(delta).epsilon)
     return CrossValidation(
         scores=np.array(scores),
-        epsilon=total_cost([dearest] * (cv - 1), delta).epsilon,
+        epsilon=_largest_cost(ledgers, delta),
         delta=delta,
-        epsilon_of_a_fit=dearest.cost(delta).epsilon,
+        epsilon_of_a_fit=max(ledger.cost(delta).epsilon for ledger in ledgers),
+    )
+
+
+def _folds(
+    targets: npt.NDArray[Any], owners: npt.NDArray[Any] | None, cv: int, seed: Any
+) -> list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Return the records that are fitted and held out in each fold: a part of every site."""
+    if owners is None:
+        return [*KFold(cv, shuffle=True, random_state=seed).split(targets)]
+    smallest = int(np.unique(owners, return_counts=True)[1].min())
+    integer("cv", cv, at_least=2, below=smallest + 1)
+    split = StratifiedKFold(cv, shuffle=True, random_state=seed)
+    return [*split.split(np.zeros((len(targets), 1)), owners)]
+
+
+def _largest_cost(fits: list[Plan], delta: float) -> float:
+    """Return what the fits cost a record that one of them holds out, at most."""
+    return max(
+        total_cost(fits[:out] + fits[out + 1 :], delta).epsilon
+        for out in {fits.index(fit) for fit in fits}
     )
