@@ -16,7 +16,6 @@ from dpmesh._validate import fail
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 
-
 SHARE = 0.01
 """The most that the rounding of a row may add to its sensitivity."""
 
