@@ -66,7 +66,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
     assert code == 0, output
     assert {"gaussian", "laplace"} < set(CASES)
     assert all(f"{name}: " in output for name in CASES)
-    again = 1  # of without-replacement two pairs are coupled
+    again = 2  # of without-replacement two pairs are coupled; the last line sums up
     assert output.count("no violation found") == 3 * len(CASES) + again
     monkeypatch.setitem(
         CASES, "online", lambda canaries: worst_cases.online(MissingFactor2(), canaries=canaries)

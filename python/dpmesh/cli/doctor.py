@@ -24,6 +24,7 @@ EXTRAS = {
     "torch": ("torch",),
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
+    "secure": ("cryptography",),
 }
 """Each extra, and the distributions that it installs."""
 
