@@ -98,12 +98,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If a parameter does not fit.
         """
         epsilon = self.epsilon if epsilon is None else epsilon
-        if self.algorithm is None or isinstance(self.algorithm, str):
-            return self._by_rule(sizes, epsilon)
+        algorithm = self.algorithm
+        if not callable(algorithm):
+            return self._by_rule(sizes, epsilon, algorithm)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
         budget = Budget(positive("epsilon", epsilon), self.delta)
-        made = self.algorithm(budget.calibrate(self.algorithm, self.rounds))
+        made = algorithm(budget.calibrate(algorithm, self.rounds))
         gossips = getattr(made, "travels", None) == "gossip"
         links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None
         return Choice(algorithm=made, topology=links, rounds=self.rounds)
@@ -165,17 +166,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags.target_tags.required = True
         return tags
 
-    def _by_rule(self, sizes: Sizes, epsilon: float | None) -> Choice:
+    def _by_rule(self, sizes: Sizes, epsilon: float | None, algorithm: Method | None) -> Choice:
         if self.rounds is not None:
             fail("rounds", "None (the rule decides), unless algorithm is a function", self.rounds)
-        if self.topology is not None and self.algorithm == "secure":
+        if self.topology is not None and algorithm == "secure":
             fail("topology", "None with 'secure', which sends sums to a server", self.topology)
         chosen = choose(
             sizes,
             epsilon=epsilon,
             delta=self.delta,
             task=self.task,
-            algorithm=self.algorithm if self.topology is None else "gossip",
+            algorithm=algorithm if self.topology is None else "gossip",
             colluding=self.colluding,
             key=self._key(),
         )
