@@ -31,8 +31,6 @@ SelfT = TypeVar("SelfT", bound="PrivateEstimator")
 MakeAlgorithm = Callable[[float], Any]
 """Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
 
-PUBLIC = "the number of sites and the number of records in the first line of this report are public"
-
 
 class Encoded(NamedTuple):
     """What an estimator learns from."""
@@ -41,8 +39,8 @@ class Encoded(NamedTuple):
     columns: Columns
     named: bool
     """Whether the columns have names."""
-    public: str
-    """Which facts about the data count as public."""
+    also_public: str
+    """What counts as public beside the number of sites and records, in words; may be empty."""
     described: dict[str, Any]
     """The classes or the range of the target, as `Model` takes them."""
 
@@ -246,7 +244,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             metrics=[],
             progress=False,
         )
-        self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.public)
+        self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.also_public)
         self.ledger_ = run.ledger
         told = self.report_.as_dict()
         weights = np.asarray(run.released, np.float64).mean(axis=0)
@@ -269,7 +267,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         X: Any,
         groups: Any,
         labels: npt.NDArray[Any],
-        public: str,
+        also_public: str = "",
         **described: Any,
     ) -> Encoded:
         """Return the problem of a table and labels that are encoded already."""
@@ -289,7 +287,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "squared" if classes is None else "softmax",
             classes=None if classes is None else len(classes),
         )
-        return Encoded(problem, columns, named, public, described)
+        return Encoded(problem, columns, named, also_public, described)
 
 
 def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:
