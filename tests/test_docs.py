@@ -37,6 +37,30 @@ def test_the_programs_of_a_page_run(
         exec(compile(program, str(page), "exec"), names)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", ["estimators.md", "secure_sums.md"])
+def test_programs_print_what_stands_below_them(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for extra in ("sklearn", "pandas", "cryptography"):
+        pytest.importorskip(extra)
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / page).read_text()
+    names: dict[str, object] = {}
+    pairs = re.findall(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.S | re.M)
+    assert any(printed for _, printed in pairs)
+    for program, printed in pairs:
+        exec(compile(program, page, "exec"), names)
+        found = capsys.readouterr().out
+        if printed:
+            assert without_numbers(found) == without_numbers(printed)
+
+
+def without_numbers(text: str) -> list[str]:
+    """Return the words of a text, each number as #: the last digits differ between platforms."""
+    return re.sub(r"[\d.]+", "#", text).replace("none of #", "# of #").split()
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=name)
 def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
     text = page.read_text()

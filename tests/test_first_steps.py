@@ -63,6 +63,11 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "epsilon = 2, delta = 1e-05" in result.output
     assert "no private release" in result.output
+    page = (Path(__file__).parent.parent / "docs" / "index.md").read_text()
+    printed = page.partition("`--seed 1` it prints:\n\n```text\n")[2].partition("```")[0]
+    assert printed
+    shown = [" ".join(re.sub(r"[\d.]+", "#", text).split()) for text in (printed, result.output)]
+    assert shown[0] in shown[1]
     pays, alike = json.loads((tmp_path / "demo.json").read_text())
     for panel in (pays, alike):
         assert panel["verdict"] in result.output

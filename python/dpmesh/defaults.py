@@ -53,11 +53,13 @@ class _Constants(NamedTuple):
     """Largest standard deviation of the noise in a score, at the end of the path."""
     longest: float
     """Longest path."""
+    averaged: float
+    """Share of the last rounds of a secure sum whose models are averaged."""
 
 
 _CONSTANTS: dict[Task, _Constants] = {
-    "classification": _Constants(clipping_norm=0.5, noise=2.0, longest=800.0),
-    "regression": _Constants(clipping_norm=0.1, noise=0.25, longest=400.0),
+    "classification": _Constants(clipping_norm=0.5, noise=2.0, longest=800.0, averaged=0.1),
+    "regression": _Constants(clipping_norm=0.1, noise=0.25, longest=400.0, averaged=0.5),
 }
 
 STEPS = 100
@@ -171,7 +173,7 @@ def choose(
         If a number is out of its range, or there are too few sites for a secure sum.
     """
     method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
-    clipping_norm, noise, path = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
+    clipping_norm, noise, path, averaged = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
     if epsilon is not None:
         positive("epsilon", epsilon)
         if not probability("delta", delta, one=False):
@@ -194,6 +196,7 @@ def choose(
             step_size=step,
             clipping_norm=clipping_norm,
             colluding=colluding,
+            averaged=averaged,
         )
         return Choice(algorithm=secure, topology=None, rounds=STEPS)
 

@@ -264,7 +264,9 @@ def _draw(panel: Panel, ax: Axes) -> None:
         "chance": (plain.chance, _POOLED),
     }
     for (name, (_, colour)), level in zip(
-        ends.items(), _apart([level for level, _ in ends.values()], 0.085 * (1 - lowest)), strict=True
+        ends.items(),
+        _apart([level for level, _ in ends.values()], 0.085 * (1 - lowest)),
+        strict=True,
     ):
         bold = "bold" if colour == _OURS else "normal"
         ax.text(last + 0.06, level, name, color=colour, fontsize=9, va="center", fontweight=bold)

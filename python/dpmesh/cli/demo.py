@@ -37,13 +37,16 @@ def demo(
         typer.echo(f"\n{panel.sentence}\n")
 
     typer.echo("Sites keep their records and learn one model; epsilon protects each record.")
-    typer.echo("Secure sum: the server learns only noisy sums over all sites; one site may collude.")
+    typer.echo(
+        "Secure sum: the server learns only noisy sums over all sites; one site may collude."
+    )
     typer.echo("Gossip: sites send each other noisy models, and everybody may read them.")
     typer.echo(
         f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} runs.\n"
     )
     key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
     panels = run_demo(key, show)
-    typer.echo(f"The privacy report of the secure sum at epsilon {EPSILONS[1]:g}:\n\n{panels[0].privacy[1]}\n")
+    typer.echo(f"The privacy report of the secure sum at epsilon {EPSILONS[1]:g}:\n")
+    typer.echo(f"{panels[0].privacy[1]}\n")
     for path in save(panels, folder):
         typer.echo(f"wrote {path}")

@@ -31,8 +31,6 @@ SelfT = TypeVar("SelfT", bound="PrivateEstimator")
 MakeAlgorithm = Callable[[float], Any]
 """Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
 
-PUBLIC = "the number of sites and the number of records in the first line of this report are public"
-
 
 class Encoded(NamedTuple):
     """What an estimator learns from."""
@@ -41,8 +39,8 @@ class Encoded(NamedTuple):
     columns: Columns
     named: bool
     """Whether the columns have names."""
-    public: str
-    """Which facts about the data count as public."""
+    also_public: str
+    """What counts as public beside the number of sites and records, in words; may be empty."""
     described: dict[str, Any]
     """The classes or the range of the target, as `Model` takes them."""
 
@@ -98,12 +96,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If a parameter does not fit.
         """
         epsilon = self.epsilon if epsilon is None else epsilon
-        if self.algorithm is None or isinstance(self.algorithm, str):
-            return self._by_rule(sizes, epsilon)
+        algorithm = self.algorithm
+        if not callable(algorithm):
+            return self._by_rule(sizes, epsilon, algorithm)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
         budget = Budget(positive("epsilon", epsilon), self.delta)
-        made = self.algorithm(budget.calibrate(self.algorithm, self.rounds))
+        made = algorithm(budget.calibrate(algorithm, self.rounds))
         gossips = getattr(made, "travels", None) == "gossip"
         links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None
         return Choice(algorithm=made, topology=links, rounds=self.rounds)
@@ -165,17 +164,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags.target_tags.required = True
         return tags
 
-    def _by_rule(self, sizes: Sizes, epsilon: float | None) -> Choice:
+    def _by_rule(self, sizes: Sizes, epsilon: float | None, algorithm: Method | None) -> Choice:
         if self.rounds is not None:
             fail("rounds", "None (the rule decides), unless algorithm is a function", self.rounds)
-        if self.topology is not None and self.algorithm == "secure":
+        if self.topology is not None and algorithm == "secure":
             fail("topology", "None with 'secure', which sends sums to a server", self.topology)
         chosen = choose(
             sizes,
             epsilon=epsilon,
             delta=self.delta,
             task=self.task,
-            algorithm=self.algorithm if self.topology is None else "gossip",
+            algorithm=algorithm if self.topology is None else "gossip",
             colluding=self.colluding,
             key=self._key(),
         )
@@ -245,7 +244,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             metrics=[],
             progress=False,
         )
-        self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.public)
+        self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.also_public)
         self.ledger_ = run.ledger
         told = self.report_.as_dict()
         weights = np.asarray(run.released, np.float64).mean(axis=0)
@@ -268,7 +267,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         X: Any,
         groups: Any,
         labels: npt.NDArray[Any],
-        public: str,
+        also_public: str = "",
         **described: Any,
     ) -> Encoded:
         """Return the problem of a table and labels that are encoded already."""
@@ -288,7 +287,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "squared" if classes is None else "softmax",
             classes=None if classes is None else len(classes),
         )
-        return Encoded(problem, columns, named, public, described)
+        return Encoded(problem, columns, named, also_public, described)
 
 
 def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpmesh._validate import fail
 from dpmesh.defaults import Method, Task
 from dpmesh.ranges import Number, Ranges
-from dpmesh.sklearn.base import PUBLIC, Encoded, MakeAlgorithm, PrivateEstimator, warn_outside
+from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn_outside
 from dpmesh.topology import Topology
 
 
@@ -106,7 +106,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             fail("y", "at least 2 classes", f"1 class: {self.classes_[0]!r}")
         if not np.isin(found, self.classes_).all():
             fail("y", f"labels among the classes {self.classes_.tolist()}", "others")
-        public = PUBLIC if self.classes else f"{PUBLIC}, and so is which classes there are"
+        public = "" if self.classes else "which classes there are"
         codes = np.searchsorted(self.classes_, labels)
         return self.encode(X, groups, codes, public, classes=self.classes_)
 
@@ -173,4 +173,4 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         scaled, outside = target.encode("y", self.targets(X, y))
         beyond = {"y": outside} if outside else {}
         warn_outside(beyond, len(scaled), guessed=self.target_range is None)
-        return self.encode(X, groups, scaled[:, 0], PUBLIC, target=target)
+        return self.encode(X, groups, scaled[:, 0], target=target)

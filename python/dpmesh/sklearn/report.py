@@ -53,10 +53,12 @@ class FitReport:
 
     def __str__(self) -> str:
         sites = f"{self.sites} site{'s' * (self.sites != 1)}"
-        records = f"{self.records} records" if self.together else f"at least {self.records} records"
+        records = f"at least {self.records} records each"
+        if self.together:
+            records = f"{self.records} records together"
         return "\n".join(
             [
-                f"{self.estimator} of {sites} with {records} {'together' if self.together else 'each'}",
+                f"{self.estimator} of {sites} with {records}",
                 f"against     {self.against}",
                 f"algorithm   {self.algorithm}",
                 f"topology    {self.topology}",
@@ -77,13 +79,18 @@ class FitReport:
 
 
 def report_of(
-    estimator: str, run: dm.Run, chosen: Choice, problem: dm.LinearProblem, public: str
+    estimator: str, run: dm.Run, chosen: Choice, problem: dm.LinearProblem, also_public: str
 ) -> FitReport:
-    """Return the report of a run; `public` says which facts about the data count as public."""
+    """Return the report of a run; `also_public` says what is, beside the numbers of records."""
     privacy = run.privacy
-    if privacy.is_private:
-        privacy = replace(privacy, assumptions=(*privacy.assumptions, public))
     secure = isinstance(chosen.algorithm, CrossSiloSGD)
+    if privacy.is_private:
+        counted = (
+            "of all records together" if secure else "the smallest number of records of a site"
+        )
+        public = f"the number of sites and {counted} are public"
+        public += f", and so is {also_public}" if also_public else ""
+        privacy = replace(privacy, assumptions=(*privacy.assumptions, public))
     return FitReport(
         estimator=estimator,
         sites=problem.nodes,
