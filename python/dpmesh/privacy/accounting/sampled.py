@@ -21,6 +21,7 @@ from dpmesh.privacy.accounting._compose import composed_epsilon
 from dpmesh.privacy.accounting._merge import Rounds
 from dpmesh.privacy.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSizeGaussian, ReplacedGaussian
+from dpmesh.privacy.accounting.gaussian import gdp_epsilon, gdp_mu
 from dpmesh.privacy.accounting.renyi import (
     best_order,
     rdp_epsilon,
@@ -150,7 +151,9 @@ def published_size_gaussian_epsilon(
     delta = open_probability("delta", delta)
     pair = PublishedSizeGaussian(integer("population", population, at_least=1))
     # with the sample itself published, every round is a release of all data
-    of_all = curve_epsilon(delta, unsampled_curve, (rounds[0], rounds[1] / 2, rounds[2]))
+    of_all = gdp_epsilon(delta=delta, mu=gdp_mu(rounds[1] / 2, count=rounds[2]))
+    if np.any(rounds[0] == 1):  # there is no coin, so that the size is that of the data
+        return of_all
     return min(of_all, composed_epsilon(delta, Rounds(pair, *rounds)))
 
 
