@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import dpmesh as dm
 from dpmesh._validate import one_of, probability
-from dpmesh.algorithms.registry import REGISTRY, Entry
 
 if TYPE_CHECKING:
+    from dpmesh.algorithms.registry import Entry
     from dpmesh.privacy.audit import Crowd, Pair
 
 
@@ -35,14 +35,19 @@ def _gaussian(canaries: int) -> tuple[Pair, Crowd]:
     return dm.privacy.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
 
 
-ALGORITHMS: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
-    entry.name: partial(_worst_case, entry) for entry in REGISTRY if entry.audited is not None
-}
-CASES = ALGORITHMS | {"gaussian": _gaussian, "laplace": _laplace}
+@cache
+def cases() -> dict[str, Callable[[int], tuple[Pair, Crowd]]]:
+    """Return what makes the data of each case, given a number of canaries."""
+    from dpmesh.algorithms.registry import REGISTRY
+
+    found: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
+        entry.name: partial(_worst_case, entry) for entry in REGISTRY if entry.audited is not None
+    }
+    return found | {"gaussian": _gaussian, "laplace": _laplace}
 
 
 def audit(
-    name: Annotated[str | None, typer.Argument(help="One of " + ", ".join(CASES) + ".")] = None,
+    name: Annotated[str | None, typer.Argument(help="An algorithm, gaussian or laplace; all by default.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs on each of two datasets.")] = 1_000,
     canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
@@ -56,8 +61,8 @@ def audit(
     key = None if seed is None else dm.Key.seeded(seed)
     faults = []
     probability("confidence", confidence, zero=False, one=False)
-    for case in CASES if name is None else [one_of("name", name, CASES)]:
-        pair, crowd = CASES[case](canaries)
+    for case in cases() if name is None else [one_of("name", name, cases())]:
+        pair, crowd = cases()[case](canaries)
         typer.echo(f"{case}: {pair.algorithm}\n")
         for result in dm.privacy.audit.audit_layers(
             pair, crowd, runs=runs, confidence=confidence, key=key
