@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -96,6 +97,8 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             choose(SOME, **{**BUDGET, **changed})
+    with pytest.raises(ValueError, match="larger epsilon, or algorithm='gossip'"):
+        choose(replace(SOME, dim=100_000), epsilon=1e-3, delta=1e-5)
     for name in ("nodes", "smallest", "together", "dim"):
         with pytest.raises(ValueError, match=name):
             Sizes(**{**vars(SOME), name: 0})

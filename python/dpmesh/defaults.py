@@ -186,18 +186,22 @@ def choose(
         path = min(path, noise * records * mu / (2 * clipping_norm))
     step = path / STEPS
     if method == "secure" and epsilon is not None:
-        secure = CrossSiloSGD.for_budget(
-            epsilon=epsilon,
-            delta=delta,
-            dim=sizes.dim,
-            sites=sizes.nodes,
-            records=sizes.together,
-            rounds=STEPS,
-            step_size=step,
-            clipping_norm=clipping_norm,
-            colluding=colluding,
-            averaged=averaged,
-        )
+        try:
+            secure = CrossSiloSGD.for_budget(
+                epsilon=epsilon,
+                delta=delta,
+                dim=sizes.dim,
+                sites=sizes.nodes,
+                records=sizes.together,
+                rounds=STEPS,
+                step_size=step,
+                clipping_norm=clipping_norm,
+                colluding=colluding,
+                averaged=averaged,
+            )
+        except ValueError as error:
+            hint = "take a larger epsilon, or algorithm='gossip'"
+            raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
         return Choice(algorithm=secure, topology=None, rounds=STEPS)
 
     def gossip(noise_multiplier: float | None) -> GradientDescent:

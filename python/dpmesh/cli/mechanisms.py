@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+import dpmesh as dm
 from dpmesh._validate import fail, integer, positive, probability
-from dpmesh.privacy import accounting, rounded_up
 
 Epsilons = Annotated[
     list[float] | None, typer.Option("--epsilon", help="Compute the noise; repeat for a table.")
@@ -37,11 +37,11 @@ def gaussian(
     count = integer("rounds", rounds, at_least=1)
 
     def epsilon_of(noise: float) -> float:
-        mu = accounting.gdp_mu(noise, count=count)
-        return accounting.gdp_epsilon(delta=delta, mu=mu)
+        mu = dm.privacy.accounting.gdp_mu(noise, count=count)
+        return dm.privacy.accounting.gdp_epsilon(delta=delta, mu=mu)
 
     def noise_for(target: float) -> float:
-        return sqrt(count) * accounting.analytic_gaussian_noise_multiplier(
+        return sqrt(count) * dm.privacy.accounting.analytic_gaussian_noise_multiplier(
             target_epsilon=target, target_delta=delta
         )
 
@@ -59,12 +59,14 @@ def laplace(
     count = integer("rounds", rounds, at_least=1)
 
     def epsilon_of(noise: float) -> float:
-        return accounting.laplace_epsilon(delta=delta, noise_multiplier=noise, count=count)
+        return dm.privacy.accounting.laplace_epsilon(
+            delta=delta, noise_multiplier=noise, count=count
+        )
 
     def noise_for(target: float) -> float:
         if delta == 0:
             return count / positive("epsilon", target)
-        return accounting.calibrate_noise(
+        return dm.privacy.accounting.calibrate_noise(
             epsilon_of, target_epsilon=target, guess=count / positive("epsilon", target)
         )
 
@@ -90,7 +92,7 @@ def sgd(
         typer.echo(f"Warning: delta is above 1 / records = {1 / records:.3g}.", err=True)
 
     def epsilon_of(noise: float) -> float:
-        return accounting.poisson_gaussian_epsilon(
+        return dm.privacy.accounting.poisson_gaussian_epsilon(
             delta=delta,
             sampling_rate=rate,
             noise_multiplier=noise,
@@ -99,7 +101,7 @@ def sgd(
         )
 
     def noise_for(target: float) -> float:
-        return accounting.poisson_gaussian_noise_multiplier(
+        return dm.privacy.accounting.poisson_gaussian_noise_multiplier(
             target_epsilon=target,
             target_delta=delta,
             sampling_rate=rate,
@@ -130,6 +132,6 @@ def _answer(
         return
     typer.echo(f"{'epsilon':>12}{'noise':>14}{'rounds':>10}{'delta':>10}")
     for x, z in rows:
-        shown = rounded_up(x), rounded_up(z, 8)
+        shown = dm.privacy.rounded_up(x), dm.privacy.rounded_up(z, 8)
         rest = f"{public['rounds']:>10}{public['delta']:>10.3g}"
         typer.echo(f"{shown[0]:>12}{shown[1]:>14}{rest}")
