@@ -55,7 +55,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
     from dpmesh.cli import app
-    from dpmesh.cli.audit import CASES
+    from dpmesh.cli.audit import cases
 
     def audit(*arguments: str) -> tuple[int, str]:
         quick = ["--runs", "50", "--canaries", "50", "--seed", "1"]
@@ -64,12 +64,12 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
 
     code, output = audit()
     assert code == 0, output
-    assert {"gaussian", "laplace"} < set(CASES)
-    assert all(f"{name}: " in output for name in CASES)
+    assert {"gaussian", "laplace"} < set(cases())
+    assert all(f"{name}: " in output for name in cases())
     again = 2  # of without-replacement two pairs are coupled; the last line sums up
-    assert output.count("no violation found") == 3 * len(CASES) + again
+    assert output.count("no violation found") == 3 * len(cases()) + again
     monkeypatch.setitem(
-        CASES, "online", lambda canaries: worst_cases.online(MissingFactor2(), canaries=canaries)
+        cases(), "online", lambda canaries: worst_cases.online(MissingFactor2(), canaries=canaries)
     )
     code, output = audit("online")
     assert (code, "leaks more than it claims: online" in output) == (1, True)

@@ -52,7 +52,7 @@ def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:
     refused = call("0.05")
     assert refused.exit_code == 2
     assert (
-        "line 2: run.rounds: wanted at most 1, which epsilon = 0.05 at delta = 0 affords"
+        "line 2: run.rounds: wanted at most 1, which epsilon = 0.05 at delta = 0 allows"
         in refused.output
     )
     assert not (tmp_path / "r").exists()

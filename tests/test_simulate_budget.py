@@ -51,9 +51,7 @@ def test_a_run_is_refused_before_its_first_round(small_problem: dm.LinearProblem
 def test_a_run_has_the_budget_that_earlier_ones_left(small_problem: dm.LinearProblem) -> None:
     first = run(dm.OnlineLearning(epsilon=0.4), small_problem)
     rest = Budget(1.0, spent=(first.ledger,))
-    with pytest.raises(
-        OverBudget, match=r"at most 1, which .* after 1 earlier run affords, got 10"
-    ):
+    with pytest.raises(OverBudget, match=r"at most 1, which .* after 1 earlier run allows, got 10"):
         run(dm.OnlineLearning(epsilon=0.7), small_problem, budget=rest)
     run(dm.OnlineLearning(epsilon=0.6), small_problem, budget=rest)
     done = run(Spendthrift(epsilon=0.1), small_problem, budget=rest)

@@ -112,7 +112,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     estimator
         What the server makes of the noisy gradient, such as ``LaplacianSmoothing(1.0)``.
     momentum
-        In [0, 1).
+        Decay of the sum of past gradients, in [0, 1); 0 for none.
     averaged
         Share of the last rounds whose models are averaged, in [0, 1); 0 for the last model.
 

@@ -29,6 +29,9 @@ class Muffliato(GradientDescent):
 
     Parameters
     ----------
+    records, noise_multiplier, step_size, clipping_norm
+        As in `GradientDescent`: the smallest number of records at any node, the noise over the
+        sensitivity, alpha, and L.
     mixings
         k, how often the messages of a round travel over the network; traffic grows with it.
 

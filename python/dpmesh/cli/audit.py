@@ -47,7 +47,9 @@ def cases() -> dict[str, Callable[[int], tuple[Pair, Crowd]]]:
 
 
 def audit(
-    name: Annotated[str | None, typer.Argument(help="An algorithm, gaussian or laplace; all by default.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="An algorithm, gaussian or laplace; all by default.")
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs on each of two datasets.")] = 1_000,
     canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,

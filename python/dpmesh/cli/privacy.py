@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Annotated, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -41,6 +41,42 @@ Models = Annotated[int, typer.Option(help="A node's models: one per class (one-v
 BatchSize = Annotated[int, typer.Option(help="Records of a mini-batch, b.")]
 StepSize = Annotated[float, typer.Option(help="The largest, eta.")]
 Lipschitz = Annotated[float, typer.Option(help="Of the loss, L.")]
+
+
+@privacy.command()
+@telling
+def cross_silo(
+    sites: Annotated[int, typer.Option(help="Number of sites.")],
+    records: Annotated[int, typer.Option(help="Number of records of all sites together.")],
+    dim: Annotated[int, typer.Option(help="Number of parameters.")],
+    rounds: Annotated[int, typer.Option(help="Total number of rounds.")],
+    epsilon: Epsilon = None,
+    noise: Noise = None,
+    delta: Delta = 1e-5,
+    colluding: Annotated[int, typer.Option(help="Sites that may help the server.")] = 1,
+    sampling_rate: Annotated[float, typer.Option(help="Share of the records in a round.")] = 1.0,
+) -> None:
+    """Distributed SGD by secure sums, for replacing (or sampling: adding) a record of any site.
+
+    Give --epsilon or --noise to get the other.
+    """
+    _either(epsilon, noise)
+    public: dict[str, Any] = {
+        "sites": sites,
+        "records": records,
+        "dim": dim,
+        "rounds": rounds,
+        "colluding": colluding,
+        "sampling_rate": sampling_rate,
+    }
+    if noise is None:
+        budget = positive("epsilon", epsilon or 0.0)
+        algorithm = dm.CrossSiloSGD.for_budget(epsilon=budget, delta=delta, **public)
+    else:
+        algorithm = dm.CrossSiloSGD(noise_multiplier=positive("noise", noise), **public)
+    sums = algorithm.secure_sum
+    meaning = f"over the sensitivity of the sum; {sums.bits} bits a number"
+    _tell(algorithm, rounds, delta, algorithm.noise_multiplier, meaning)
 
 
 @privacy.command()
