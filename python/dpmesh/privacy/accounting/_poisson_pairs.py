@@ -81,7 +81,8 @@ class ReplacedGaussian:
         return largest
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        return np.minimum(1.0, np.sqrt(2) * rate) * Unsampled(self.law).spread(rate, multiplier)
+        share: Floats = np.minimum(1.0, np.sqrt(2) * rate)
+        return share * Unsampled(self.law).spread(rate, multiplier)
 
 
 def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:
