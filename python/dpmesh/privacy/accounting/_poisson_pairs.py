@@ -81,13 +81,8 @@ class ReplacedGaussian:
         return largest
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-<<<<<<< HEAD
-        spread: Floats = Unsampled(self.law).spread(rate, multiplier)
-        return np.asarray(np.minimum(1.0, np.sqrt(2) * rate) * spread, dtype=np.float64)
-=======
         share: Floats = np.minimum(1.0, np.sqrt(2) * rate)
         return share * Unsampled(self.law).spread(rate, multiplier)
->>>>>>> accounting
 
 
 def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:
