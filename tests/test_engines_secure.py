@@ -71,7 +71,9 @@ class Parties:
             state = SiteState.create(
                 path, epsilon=8.0, delta=DELTA, neighboring_relation="replace_one"
             )
-        sums = changed.pop("sums", record_sums(self.algorithm, self.problem.for_nodes([i])))
+        sums = changed.pop(
+            "sums", record_sums(self.contract, self.algorithm, self.problem.for_nodes([i]))
+        )
         parts = {"contract": self.contract, "signing": self.keys[i], **changed}
         return Site(parts["contract"], i, parts["signing"], state, sums)
 

@@ -176,7 +176,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             of_round = self.release_of(t)
             releases += (of_round,) if isinstance(of_round, Release) else of_round
         reaction: Reaction | NotProved | None = None
-        if type(problem) is LinearProblem:
+        if changed := _changed_since_reaction(type(self)):
+            what = f"{type(self).__name__} changes {changed} and states no reaction of its own"
+            reaction = None if problem is None else NotProved(reason=what)
+        elif type(problem) is LinearProblem:
             reaction = self.reaction(rounds, problem)
         elif problem is not None:
             reaction = NotProved(reason="the problem is no linear model of known smoothness")
@@ -212,6 +215,20 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         Regret needs them; None if records are used in another way.
         """
         return None
+
+
+def _changed_since_reaction(kind: type) -> str:
+    """Return what a subclass changes of an algorithm whose reaction it inherits; empty if nothing.
+
+    Post-processing is free against everybody, but against a view it may carry a record further.
+    """
+    for each in kind.__mro__:
+        if "reaction" in vars(each):
+            return ""
+        for name, member in vars(each).items():
+            if not name.startswith("__") and (callable(member) or hasattr(member, "__get__")):
+                return name
+    return ""
 
 
 @runtime_checkable

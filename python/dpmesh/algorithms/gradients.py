@@ -20,7 +20,8 @@ def gradient_of(
     """Return the mean gradients at `point`, as `problem.gradient` does.
 
     A problem of a user's own, or with a gradient of its own, gets a copy of the point, to which it
-    cannot write, and the guarantee does not rest on it for the clipping.
+    cannot write. Only the length of its mean gradient is checked: that it clips each record's
+    gradient before it averages them is for its author to prove.
 
     Raises
     ------

@@ -321,7 +321,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         if self.mode == "paper":
             said.append("every record's loss is convex")
             said.append(f"no record's gradient is longer than {self.clipping_norm:g}")
-        if self.mode != "public_point" and self.smoothness < inf:
+        if self.smoothness < inf:
             said.append(f"every record's gradient is {self.smoothness:g}-Lipschitz")
         return tuple(said)
 

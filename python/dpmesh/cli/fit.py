@@ -89,7 +89,8 @@ def fit(
     found = evaluate(made, table[used], table[label], owners, test_size=test_size)
     typer.echo(f"\n{found}\n")
     typer.echo("These scores are for research: the baselines and the held-out records are covered")
-    typer.echo("by no epsilon. What is written is private:\n")
+    private = "What is written is private" if seed is None else "The noise is seeded, not private"
+    typer.echo(f"by no epsilon. {private}; these tables were all in one process:\n")
     typer.echo(f"{found.estimator.report_}\n")
     found.estimator.save(output)
     replace_text(page, fit_page(found, label=label, unused=unused))

@@ -56,7 +56,7 @@ def cross_silo(
     colluding: Annotated[int, typer.Option(help="Sites that may help the server.")] = 1,
     sampling_rate: Annotated[float, typer.Option(help="Share of the records in a round.")] = 1.0,
 ) -> None:
-    """Distributed SGD by secure sums, for replacing (or sampling: adding) a record of any site.
+    """Distributed SGD by secure sums, for replacing a record of any site.
 
     Give --epsilon or --noise to get the other.
     """
@@ -75,7 +75,7 @@ def cross_silo(
     else:
         algorithm = dm.CrossSiloSGD(noise_multiplier=positive("noise", noise), **public)
     sums = algorithm.secure_sum
-    meaning = f"over the sensitivity of the sum; {sums.bits} bits a number"
+    meaning = f"over the sensitivity of the sum; {sums.modulus_bits} bits a number"
     _tell(algorithm, rounds, delta, algorithm.noise_multiplier, meaning)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._ragged import Indices
+from dpmesh._validate import fail
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting._arguments import (
     noise_multipliers,
@@ -167,7 +168,7 @@ def costs(
     laplace = np.array([release.name.endswith("laplace") for release in releases], dtype=bool)
     noisy = multiplier > 0
     noise_multipliers(multiplier[noisy])
-    kinds, which = _kinds(releases, noisy)
+    kinds, which = _kinds(releases, noisy, relation)
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
     alone = np.array([_pure(kind, relation) for kind in kinds] + [0.0])[which]
     sampled = np.array([_amplified(kind, relation) for kind in kinds] + [False])[which]
@@ -206,7 +207,7 @@ def _gaussian(
     if delta == 0:
         touched = parts.totals(chosen.astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
-    kinds, which = _kinds(releases, chosen)
+    kinds, which = _kinds(releases, chosen, relation)
     if all(kind.sampling is None and kind.mechanism == "gaussian" for kind in kinds):
         squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
@@ -268,7 +269,9 @@ def _together(
     return epsilons, proofs
 
 
-def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], Indices]:
+def _kinds(
+    releases: Sequence[Release], chosen: Chosen, relation: NeighboringRelation
+) -> tuple[list[_Kind], Indices]:
     """Return the kinds of the chosen releases, and each release's kind: -1 for the others."""
     numbers: dict[_Kind, int] = {}
     which = np.full(len(releases), -1)
@@ -276,6 +279,12 @@ def _kinds(releases: Sequence[Release], chosen: Chosen) -> tuple[list[_Kind], In
         release = releases[index]
         joint = release.mechanism
         sums = joint.numbers if isinstance(joint, DistributedDiscreteGaussian) else None
+        if sums is not None and sums.neighboring_relation != relation:
+            fail(
+                "neighboring_relation",
+                f"that of the secure sum, {sums.neighboring_relation}",
+                relation,
+            )
         kind = _Kind(release.name, release.noise_multiplier, release.sampling, sums)
         which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which

@@ -68,7 +68,7 @@ def unplanned(plan: Plan, releases: Sequence[Release]) -> int:
 
 def _kind(release: Release) -> tuple[object, ...]:
     """Return what identifies a release apart from its round and batch."""
-    noise = release.name, release.noise_multiplier, release.sensitivity
+    noise = release.mechanism, release.sensitivity
     return *noise, release.sampling, release.nodes, release.batch is None
 
 

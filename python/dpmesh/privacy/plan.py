@@ -132,7 +132,7 @@ class Plan:
         distinct = {}
         for part in range(len(parts.owners)):
             touched = tuple(touching[index] for index in parts.releases(part))
-            distinct[tuple((r.name, r.noise_multiplier, r.sampling) for r in touched)] = touched
+            distinct[tuple((r.mechanism, r.sampling) for r in touched)] = touched
         return list(distinct.values())
 
     @overload
@@ -166,8 +166,11 @@ class Plan:
             return everybody
         from dpmesh.privacy.views import view_cost
 
-        unknown = NotProved(reason="the plan was made without its problem")
-        return view_cost(delta, self.reaction or unknown, view, everybody=everybody)
+        reaction = self.reaction or NotProved(reason="the plan was made without its problem")
+        rounds = 1 + max((release.round for release in self.releases), default=-1)
+        if isinstance(reaction, Reaction) and reaction.rounds != rounds:
+            reaction = NotProved(reason="the plan has other rounds than its reaction")
+        return view_cost(delta, reaction, view, everybody=everybody)
 
     @property
     def names_nodes(self) -> bool:

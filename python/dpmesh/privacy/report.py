@@ -162,7 +162,13 @@ def report(
     if view is not None:
         against = plan.cost(delta, view=view)
         seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
-        if against.reason:
+        if not against.reason:
+            assumptions += (
+                "the view covers what its observers receive during the run: models or messages "
+                "that are published need also=PublishedMessages(..) or PublishedMean(..)",
+                "nodes follow the public schedule, and losses are as convex and smooth as stated",
+            )
+        else:
             seen = f"nothing less is proved against {against.view}: {against.reason}"
     return Report(
         epsilon=cost.epsilon,

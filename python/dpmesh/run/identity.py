@@ -14,6 +14,7 @@ from scipy import sparse
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
 
+FIRST = 100
 _DEPTH = 4
 """Objects nested deeper than this count by their repr alone."""
 
@@ -26,13 +27,20 @@ def identity(
     rounds: int,
 ) -> dict[str, Any]:
     """Return what releases depend on, beside the key. Private data enter as digests alone."""
-    links = [] if topology is None else [topology.matrix(t).weights for t in range(min(2, rounds))]
+    links = [] if topology is None else [topology.matrix(t).weights for t in _seen(rounds)]
     return {
         "algorithm": without_addresses(algorithm),
+        "settings": digest(algorithm),
         "topology": without_addresses(topology) + (f", links {digest(links)}" if links else ""),
         "network": without_addresses(network),
         "problem": digest(problem),
     }
+
+
+def _seen(rounds: int) -> list[int]:
+    """Return the rounds whose networks count: the first ones, and some later ones if many."""
+    later = range(FIRST, rounds, max(1, (rounds - FIRST) // FIRST)) if rounds > FIRST else ()
+    return [*range(min(FIRST, rounds)), *later]
 
 
 def digest(value: object) -> str:

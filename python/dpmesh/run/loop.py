@@ -149,10 +149,11 @@ def simulate(
     seeded = any(ranks.everyone(key.is_seeded))
     this: dict[str, Any] = {}
     if checkpoint is not None or ranks.processes > 1:
-        this = identity(algorithm, problem, topology, network, rounds)
-        this |= {"rounds": rounds, "nodes": problem.nodes, "every": every}
+        this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
+        this |= identity(algorithm, problem, topology, network, rounds)
         this["metrics"] = None if metrics is None else [metric_name(metric) for metric in metrics]
-        _check_same(ranks, {**this, "plan": crc32(repr(plan.releases).encode())})
+        this["plan"] = crc32(repr(plan.releases).encode())
+        _check_same(ranks, this)
     keys = ranks.everyone(fingerprint(key))
     salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
     if not key.is_seeded:

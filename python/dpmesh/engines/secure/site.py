@@ -203,14 +203,17 @@ class Site:
             return np.zeros((1, numbers.dim), np.int64), True
 
 
-def record_sums(algorithm: CrossSiloSGD, problem: Any) -> Sums:
+def record_sums(contract: Contract, algorithm: CrossSiloSGD, problem: Any) -> Sums:
     """Return the sums of a site that holds all records of a problem of one node.
 
     Raises
     ------
     ValueError
-        If the problem has several nodes, or more records than the algorithm allows for a site.
+        If the algorithm is not that of the contract, the problem has several nodes, or more records
+        than the algorithm allows for a site.
     """
+    if algorithm.secure_sum != contract.numbers:
+        fail("algorithm", f"one of the contract's sums, {contract.numbers}", algorithm.secure_sum)
     if problem.nodes != 1:
         fail("problem", "the records of one site, such as problem.for_nodes([0])", problem.nodes)
     algorithm.check_site(problem)
