@@ -359,3 +359,21 @@ def test_problems_that_do_not_fit_are_refused() -> None:
         silo().init(linear((5, 6, 7), 3, 1), Key.seeded(1))
     with pytest.raises(ValueError, match="rounds: wanted at most 6"):
         silo().plan(7)
+
+
+@pytest.mark.parametrize("huge", [1.7e308, 1.0])
+def test_a_record_that_overflows_changes_no_other_records_part(huge: float) -> None:
+    """A server could choose a model at which one record erased the gradients of all others."""
+    x = np.array([[1.0, 0.0]] * 50 + [[0.5**0.5, 0.5**0.5]])
+    records = dm.Dataset(x, np.zeros(51, dtype=np.int64))
+    without, with_it = (
+        clipped_gradient_sums(
+            dm.LinearProblem(records, (np.arange(n),), "softmax", classes=2, regularization=1e-4),
+            np.array([[-huge, -huge, huge, huge]]),
+            (np.array([0, n]), np.arange(n)),
+            clipping_norm=1.0,
+        )
+        for n in (50, 51)
+    )
+    assert np.linalg.norm(with_it - without) <= 1 + 1e-9
+    assert np.linalg.norm(without) > 40

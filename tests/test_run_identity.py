@@ -14,7 +14,7 @@ from test_simulate import make_problem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.run.identity import digest
+from dpmesh.run.identity import digest, identity
 
 LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
 
@@ -197,3 +197,12 @@ def test_the_digest_of_a_problem_changes_with_each_record(held: Any) -> None:
     assert digest(Records(held(x))) != digest(Records(held(other)))
     assert digest(Records(x, more=1)) != digest(Records(x, more=2))
     assert digest(Records(x)) != digest(Records(x.astype(np.float32)))
+
+
+def test_a_network_that_differs_in_a_later_round_alone_is_another() -> None:
+    """Resumed on it, nodes would send other values with the noise that they had before."""
+    complete, ring = (graph(4).matrix(0) for graph in (dm.topology.complete, dm.topology.ring))
+    one, other = (dm.topology.cycle([complete] * 6 + [last]) for last in (complete, ring))
+    problem = make_problem()
+    settings = [identity(dm.OnlineLearning(), problem, graph, None, 8) for graph in (one, other)]
+    assert settings[0] != settings[1]

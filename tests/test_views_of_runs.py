@@ -118,3 +118,21 @@ def test_a_run_reports_its_view_beside_everybody() -> None:
 def test_a_view_beside_earlier_runs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^view: wanted None with a budget"):
         Budget(5.0, DELTA, spent=(SMALL.plan(3),), view=ONE)
+
+
+def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
+    """Post-processing is free against everybody, but it may carry a record further to one node."""
+
+    class Doubled(dm.GradientDescent):
+        def _stepped(self, b, t, problem):
+            return super()._stepped(2 * b, t, problem)
+
+    cost = Doubled(3, 2.0).plan(16, PROBLEM).cost(DELTA, view=OneNode(topology=MEETINGS))
+    assert "Doubled changes _stepped" in cost.reason
+    assert cost.epsilon == cost.everybody
+
+
+def test_a_plan_with_other_rounds_than_its_reaction_has_no_view() -> None:
+    plan = SMALL.plan(16, PROBLEM)
+    twice = replace(plan, releases=SMALL.plan(32).releases)
+    assert "other rounds" in twice.cost(DELTA, view=OneNode(topology=MEETINGS)).reason
