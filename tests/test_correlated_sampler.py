@@ -87,7 +87,7 @@ def test_a_state_that_ended_and_a_key_for_some_nodes_are_refused() -> None:
     with pytest.raises(ValueError, match="a run of at most 6 rows"):
         plan.draw(key, plan.replay(key, ROUNDS, [0], 1))
     some = key.for_nodes(np.array([0], dtype=np.uint32))
-    with pytest.raises(ValueError, match="key: wanted the key for all nodes"):
+    with pytest.raises(ValueError, match="stream: wanted a stream of a key for all nodes"):
         plan.draw(some, plan.start([0], 1))
     for nodes in ([0, 0], [5], [-1]):
         with pytest.raises(ValueError, match="nodes: wanted"):
