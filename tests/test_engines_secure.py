@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from shutil import copy
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
-from secure_runs import linear
+from secure_parties import DELTA, RUN, Parties, is_open
 
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.engines.secure import (
-    Contract,
     Header,
     Hello,
     Ready,
@@ -25,74 +21,11 @@ from dpmesh.engines.secure import (
     SigningKey,
     Site,
     SiteLostError,
-    SiteState,
-    record_sums,
 )
 from dpmesh.engines.secure.keys import RunSecrets
 from dpmesh.kernels import unpack_sum
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import encode, open_sum
-
-DELTA = 1e-5
-COUNTS = (20, 35, 50, 40)
-RUN = b"run number one.."
-
-
-class Parties:
-    """Four sites with records of their own, in files of one folder."""
-
-    def __init__(self, folder: Path, dim: int = 40, **changed: Any) -> None:
-        public = {
-            "dim": dim,
-            "sites": 4,
-            "records": 145,
-            "rounds": 3,
-            "dropouts": 1,
-            "noise_multiplier": 9.0,
-        }
-        self.algorithm = CrossSiloSGD(**{**public, **changed})
-        self.problem = linear(COUNTS, dim, 3)
-        self.keys = [SigningKey.generate() for _ in COUNTS]
-        self.contract = Contract(
-            numbers=self.algorithm.secure_sum,
-            model="logistic regression",
-            site_keys=tuple(key.public for key in self.keys),
-        )
-        self.folder = folder
-        self.sites = [self.site(i) for i in range(4)]
-        self.w = np.zeros((1, dim))
-
-    def site(self, i: int, path: Path | None = None, **changed: Any) -> Site:
-        """Start a site, with its file if there is one."""
-        path = path or self.folder / f"site{i}.db"
-        if path.exists():
-            state = SiteState.open(path)
-        else:
-            state = SiteState.create(
-                path, epsilon=8.0, delta=DELTA, neighboring_relation="replace_one"
-            )
-        sums = changed.pop(
-            "sums", record_sums(self.contract, self.algorithm, self.problem.for_nodes([i]))
-        )
-        parts = {"contract": self.contract, "signing": self.keys[i], **changed}
-        return Site(parts["contract"], i, parts["signing"], state, sums)
-
-    def header(self, attempt: int = 0, cohort: tuple[int, ...] = (0, 1, 2, 3)) -> Header:
-        """Make a header as an honest server does."""
-        hellos = tuple(self.sites[i].join(RUN) for i in cohort)
-        readies = tuple(self.sites[i].ready(RUN) for i in cohort)
-        return Header(RUN, attempt, attempt, cohort, hellos, readies)
-
-    def answers(self, header: Header) -> dict[int, bytes]:
-        return {i: self.sites[i].answer(header, self.w) for i in header.cohort}
-
-
-@pytest.fixture
-def parties(tmp_path: Path) -> Iterator[Parties]:
-    made = Parties(tmp_path)
-    yield made
-    for site in made.sites:
-        site.state.close()
 
 
 class Lossy:
@@ -117,15 +50,6 @@ class Lossy:
         if self._answers:
             self.withheld = self._site.answer(header, w)
         raise SiteLostError
-
-
-def is_open(parties: Parties, total: Any, w: Any = None) -> bool:
-    """Return whether an opened sum is that of the sites' gradients with noise, not uniform."""
-    public = parties.contract.numbers
-    w = parties.w if w is None else w
-    true = parties.algorithm.site_sums(w, 0, parties.problem, Key.seeded(0)).sum(axis=0)
-    error = (total[0] - true) / public.grid
-    return bool(np.sqrt((error**2).mean()) <= 3 * public.share * np.sqrt(public.sites))
 
 
 # What an honest run gives
@@ -351,112 +275,6 @@ def test_models_and_cohorts_that_are_none_are_refused_without_a_look_at_data(
     with pytest.raises(RefusedError, match="the site is not in the cohort"):
         parties.sites[0].answer(parties.header(0, (1, 2, 3)), parties.w)
     assert not looked
-
-
-# Disks that are restored, and ledgers that are lost
-
-
-def test_a_restored_site_answers_the_same_header_with_the_same_bytes(parties: Parties) -> None:
-    """Leak of row 7: fresh noise under the same masks would open the vector."""
-    header = parties.header()
-    path = parties.folder / "site1.db"
-    parties.sites[1].state.close()
-    old = parties.folder / "backup.db"
-    copy(path, old)
-    parties.sites[1] = parties.site(1)
-    sent = parties.sites[1].answer(header, parties.w)
-    restored = parties.site(1, old)
-    assert restored.answer(header, parties.w) == sent
-    restored.state.close()
-
-
-def test_a_restored_site_that_is_asked_for_something_else_opens_nothing(parties: Parties) -> None:
-    header = parties.header()
-    parties.sites[1].state.close()
-    copy(parties.folder / "site1.db", parties.folder / "backup.db")
-    parties.sites[1] = parties.site(1)
-    answers = parties.answers(header)
-    restored = parties.site(1, parties.folder / "backup.db")
-    answers[1] = restored.answer(header, parties.w + 1.0)
-    assert not is_open(parties, open_sum(parties.contract.numbers, answers))
-    restored.state.close()
-
-
-def test_planted_fresh_noise_for_a_repeated_header_is_open(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    public, header = parties.contract.numbers, parties.header()
-    parties.sites[1].state.close()
-    copy(parties.folder / "site1.db", parties.folder / "backup.db")
-    parties.sites[1] = parties.site(1)
-    fresh = iter(range(10**9))
-    monkeypatch.setattr(RunSecrets, "derived", lambda *_: next(fresh))
-    restored = parties.site(1, parties.folder / "backup.db")
-    bits = public.modulus_bits
-    one, other = (
-        unpack_sum([site.answer(header, parties.w)], 40, bits)
-        for site in (parties.sites[1], restored)
-    )
-    unused = 64 - bits
-    difference = (one - other) << unused >> unused
-    assert np.abs(difference).max() < 10 * public.share  # no mask is left: flagged
-    restored.state.close()
-
-
-def test_a_restored_site_takes_over_what_the_others_know(parties: Parties) -> None:
-    parties.header()
-    parties.sites[1].state.close()
-    copy(parties.folder / "site1.db", parties.folder / "backup.db")
-    parties.sites[1] = parties.site(1)
-    for attempt in range(2):
-        parties.answers(parties.header(attempt))
-    parties.sites[1].state.close()
-    parties.sites[1] = parties.site(1, parties.folder / "backup.db")
-    old = parties.header(1)
-    with pytest.raises(RefusedError, match="attempt 1 is not after 1"):
-        parties.sites[1].answer(old, parties.w)
-    parties.answers(parties.header(2))
-    assert parties.sites[1].state.read(RUN, parties.contract).spent == 3
-
-
-def test_two_processes_cannot_hold_one_ledger(parties: Parties) -> None:
-    with pytest.raises(ValueError, match="a ledger that no other process uses"):
-        parties.site(0)
-
-
-def test_a_lost_ledger_counts_as_spent_in_whole(parties: Parties, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no ledger"):
-        SiteState.open(tmp_path / "none.db")
-    state = SiteState.create(
-        tmp_path / "new.db",
-        epsilon=8.0,
-        delta=DELTA,
-        neighboring_relation="replace_one",
-        lost=[parties.contract],
-    )
-    assert state.epsilon() == pytest.approx(parties.contract.numbers.epsilon(DELTA))
-    state.close()
-
-
-def test_the_ledger_goes_on_over_runs(parties: Parties) -> None:
-    whole = parties.contract.numbers.epsilon(DELTA)
-    for site in parties.sites:
-        site.state.budget = (1.2 * whole, DELTA)
-    parties.answers(parties.header())
-    assert 0 < parties.sites[0].state.epsilon() < whole
-    for attempt in (1, 2):
-        parties.answers(parties.header(attempt))
-    with pytest.raises(RefusedError, match="no room for the whole plan"):
-        parties.sites[0].join(b"run number two..")
-
-
-def test_a_contract_of_another_relation_is_refused(tmp_path: Path, parties: Parties) -> None:
-    state = SiteState.create(
-        tmp_path / "other.db", epsilon=1.0, delta=DELTA, neighboring_relation="add_remove"
-    )
-    with pytest.raises(ValueError, match="for add_remove"):
-        Site(parties.contract, 0, parties.keys[0], state, lambda w, coins: w).join(RUN)
-    state.close()
 
 
 # Sites that fail

@@ -108,11 +108,11 @@ class Baselines:
         return {**vars(self), "alone": self.alone.tolist(), "alone_private": alone_private}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Baselines:
+    def from_dict(cls, saved: Mapping[str, Any]) -> Baselines:
         """Return the baselines that `as_dict` gave."""
-        private = told["alone_private"]
+        private = saved["alone_private"]
         alone_private = None if private is None else np.array(private)
-        return cls(**{**told, "alone": np.array(told["alone"]), "alone_private": alone_private})
+        return cls(**{**saved, "alone": np.array(saved["alone"]), "alone_private": alone_private})
 
     def _range(self, values: Scores) -> str:
         low, high = self._shown(values.min()), self._shown(values.max())

@@ -148,16 +148,16 @@ class Model:
         instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
         try:
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
-                weights, told = held["weights"], json.loads(str(held["about"]))
-            if told["format"] != _FORMAT:
-                fail("path", f"a model of format {_FORMAT}", f"format {told['format']}")
-            target = told["target"]
+                weights, saved = held["weights"], json.loads(str(held["about"]))
+            if saved["format"] != _FORMAT:
+                fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
+            target = saved["target"]
             return cls(
-                columns=Columns.from_dict(told["columns"]),
+                columns=Columns.from_dict(saved["columns"]),
                 weights=weights,
-                classes=None if told["classes"] is None else np.array(told["classes"]),
+                classes=None if saved["classes"] is None else np.array(saved["classes"]),
                 target=target and Number(low=target["range"][0], high=target["range"][1]),
-                about=told["about"],
+                about=saved["about"],
             )
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             wanted = "holds no model of dpmesh, or is damaged"

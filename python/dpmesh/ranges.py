@@ -213,7 +213,7 @@ class Columns:
         else:
             wanted = f"a range for all, or one for each of the {len(order)} columns"
             fail("ranges", wanted, f"{len(ranges)}")
-        kinds = tuple(_kind(str(name), told) for name, told in by_name.items())
+        kinds = tuple(_kind(str(name), each) for name, each in by_name.items())
         return cls(names=tuple(map(str, order)), kinds=kinds, intercept=intercept)
 
     @property
@@ -253,11 +253,11 @@ class Columns:
         return {"names": list(self.names), "kinds": kinds, "intercept": self.intercept}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Columns:
+    def from_dict(cls, saved: Mapping[str, Any]) -> Columns:
         """Return the columns that `as_dict` gave."""
-        names = tuple(told["names"])
-        kinds = tuple(map(_kind, names, told["kinds"]))
-        return cls(names=names, kinds=kinds, intercept=told["intercept"])
+        names = tuple(saved["names"])
+        kinds = tuple(map(_kind, names, saved["kinds"]))
+        return cls(names=names, kinds=kinds, intercept=saved["intercept"])
 
 
 def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{os.fspath(path)} is not a TOML file: {error}") from error
 
 
-def as_range(name: str, told: Any) -> Number | Category:
+def as_range(name: str, given: Any) -> Number | Category:
     """Return the range of one column, from the form that a file or a mapping has.
 
     Raises
@@ -284,27 +284,27 @@ def as_range(name: str, told: Any) -> Number | Category:
     ValueError
         If it has another form.
     """
-    return _kind(name, told)
+    return _kind(name, given)
 
 
-def _kind(name: str, told: Any) -> Number | Category:
-    if isinstance(told, (Number, Category)):
-        return told
+def _kind(name: str, given: Any) -> Number | Category:
+    if isinstance(given, (Number, Category)):
+        return given
     made: Number | Category | None = None
     try:
-        if isinstance(told, Mapping) and {*told} <= {"range", "missing"} and "range" in told:
-            low, high = told["range"]
-            made = Number(low=low, high=high, missing=bool(told.get("missing", False)))
-        elif isinstance(told, Mapping) and {*told} == {"categories"}:
-            made = Category(categories=told["categories"])
-        elif _is_range(told):
-            made = Number(low=told[0], high=told[1])
-        elif isinstance(told, (list, tuple)):
-            made = Category(categories=tuple(told))
+        if isinstance(given, Mapping) and {*given} <= {"range", "missing"} and "range" in given:
+            low, high = given["range"]
+            made = Number(low=low, high=high, missing=bool(given.get("missing", False)))
+        elif isinstance(given, Mapping) and {*given} == {"categories"}:
+            made = Category(categories=given["categories"])
+        elif _is_range(given):
+            made = Number(low=given[0], high=given[1])
+        elif isinstance(given, (list, tuple)):
+            made = Category(categories=tuple(given))
     except (TypeError, ValueError) as error:
         raise ValueError(f"ranges of {name}: {error}") from error
     if made is None:
-        fail(f"ranges of {name}", _FORMS, repr(told))
+        fail(f"ranges of {name}", _FORMS, repr(given))
     return made
 
 
@@ -314,16 +314,16 @@ def _match(by_name: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:
     if strange := [str(name) for name in given if str(name) not in names]:
         hint = nearest(strange[0], names)
         fail("ranges", "names of columns of the table", f"{strange[0]!r}{hint}")
-    if lacking := [str(name) for name, told in by_name.items() if told is None]:
+    if lacking := [str(name) for name, each in by_name.items() if each is None]:
         wanted = f"a public range for each column, such as {lacking[0]} = [0, 100]"
         fail("ranges", wanted, f"none for {', '.join(lacking)}")
 
 
-def _is_range(told: Any) -> bool:
+def _is_range(given: Any) -> bool:
     return (
-        isinstance(told, (list, tuple))
-        and len(told) == 2
-        and all(isinstance(end, Real) and not isinstance(end, bool) for end in told)
+        isinstance(given, (list, tuple))
+        and len(given) == 2
+        and all(isinstance(end, Real) and not isinstance(end, bool) for end in given)
     )
 
 

@@ -36,7 +36,7 @@ pre { white-space: pre-wrap; font-size: .85rem; }
 
 def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
     """Return one self-contained HTML page about a fit, for light and dark screens."""
-    model, told = found.estimator.model_, found.estimator.report_
+    model, report = found.estimator.model_, found.estimator.report_
     rows = found.baselines.rows(found.score, found.estimator.epsilon)
     bars = "".join(
         f'<div class="row{" ours" if "federation" in name else ""}"><span>{escape(name)}</span>'
@@ -60,7 +60,7 @@ records of all sites</h2>
 <p class="note">For research: the baselines are trained without noise, and the scores are computed
 from held-out records. No epsilon covers them. The model file is what the report below covers.</p>
 <h2>Privacy of the model</h2>
-<pre>{escape(str(told))}</pre>
+<pre>{escape(str(report))}</pre>
 <h2>Columns and their public ranges</h2>
 <table>{columns}</table>
 {left_out}

@@ -38,7 +38,7 @@ class Planned(Protocol):
     def plan(self, rounds: int) -> Plan:
         """Return all releases of a run of `rounds` rounds, from public numbers alone.
 
-        With a second argument, the problem, a plan also tells what they cost against a view.
+        With a second argument, the problem, a plan also reports what they cost against a view.
         """
         ...
 

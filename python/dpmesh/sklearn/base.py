@@ -132,11 +132,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If it cannot be read.
         """
         model = Model.load(path)
-        told = model.about.get("fit")
-        if told is None or told["estimator"] != cls.__name__:
+        saved = model.about.get("fit")
+        if saved is None or saved["estimator"] != cls.__name__:
             fail("path", f"a model that {cls.__name__}.save wrote", repr(model))
         made = cls()
-        made.report_ = FitReport.from_dict(told)
+        made.report_ = FitReport.from_dict(saved)
         made.epsilon, made.delta = model.about["epsilon"], model.about["delta"]
         made.ranges = [kind.as_dict() for kind in model.columns.kinds]
         made.fit_intercept = model.columns.intercept
@@ -246,14 +246,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         )
         self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.also_public)
         self.ledger_ = run.ledger
-        told = self.report_.as_dict()
+        report = self.report_.as_dict()
         weights = np.asarray(run.released, np.float64).mean(axis=0)
         self.model_ = Model(
             columns=given.columns,
             weights=weights.reshape(-1, given.columns.dim),
             about={
-                "privacy": told["privacy"],
-                "fit": told,
+                "privacy": report["privacy"],
+                "fit": report,
                 "named": given.named,
                 "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
                 "delta": float(self.delta),

@@ -46,8 +46,10 @@ class Evaluation:
 
     def __str__(self) -> str:
         table = self.baselines.table(self.score, self.estimator.epsilon)
-        told = self.estimator.report_
-        against = f"\nThe epsilon holds against {told.against}." if told.privacy.is_private else ""
+        report = self.estimator.report_
+        against = (
+            f"\nThe epsilon holds against {report.against}." if report.privacy.is_private else ""
+        )
         return f"{table}\n\n{self.sentence}{against}"
 
 

@@ -73,9 +73,9 @@ class FitReport:
         return {**vars(self), "privacy": self.privacy.as_dict()}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> FitReport:
+    def from_dict(cls, saved: Mapping[str, Any]) -> FitReport:
         """Return the report that `as_dict` gave."""
-        return cls(**{**told, "privacy": Report.from_dict(told["privacy"])})
+        return cls(**{**saved, "privacy": Report.from_dict(saved["privacy"])})
 
 
 def report_of(
