@@ -26,9 +26,9 @@ from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
-from dpmesh.papers.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 from dpmesh.privacy import Ledger
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 from dpmesh.run import Broadcast, Channel
 
 NOISE = 0.8

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dpmesh._validate import fail, one_of
-from dpmesh.papers import catalog
+from dpmesh.reproduce import catalog
 
 
 def reproduce(

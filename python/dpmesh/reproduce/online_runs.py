@@ -1,0 +1,259 @@
+"""What the experiments of the online paper share: data, network, runs, points of regret.
+
+The paper leaves open lambda, the radius of W, the network and the number of repetitions. Ours are
+below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.algorithms.online import OnlineLearning
+from dpmesh.data import Dataset, rcv1
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.reproduce._output import Tell
+from dpmesh.reproduce._statistics import interval, with_spread
+from dpmesh.run import Network, RepeatedRuns, Repeats
+from dpmesh.schedules import InverseTime
+from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Values = npt.NDArray[np.float64]
+
+NODES = (1, 4, 64)
+MOST_NODES = max(NODES)
+GRAPHS = 16
+"""The network cycles through this many shufflings of a random 4-regular graph (a ring of 4)."""
+
+OPEN = (
+    "The paper leaves open lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
+    "0.01 and 10 (RCV1), a 4-regular graph that changes every round."
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data, and the parameters of learning that the paper leaves open.
+
+    Parameters
+    ----------
+    name
+        ``"synthetic"`` or ``"rcv1"``.
+    load
+        Returns the records to learn from, and those to test on if there are any.
+    radius
+        Of W.
+    strong_convexity
+        lambda of the steps 1 / (lambda t).
+    at
+        Checkpoints, in examples of each of 64 nodes; the last is the length of the run.
+    runs
+        Runs per seed: more where they are cheap.
+    """
+
+    name: str
+    load: Callable[[], tuple[Dataset, Dataset | None]]
+    radius: float
+    strong_convexity: float
+    at: tuple[int, ...]
+    runs: int = 1
+
+
+def synthetic() -> tuple[Dataset, None]:
+    """100,000 points of the 10-dimensional unit ball, labelled by a hyperplane through its centre.
+
+    The paper does not say how it labels them.
+    """
+    draw = generator(Key.seeded(0), Purpose.SAMPLE)
+    count, dim = 100_000, 10
+    directions = draw.normal(size=(count, dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    points = directions * draw.random((count, 1)) ** (1 / dim)
+    labels = np.where(points @ draw.normal(size=dim) > 0, 1, -1)
+    return Dataset(points.astype(np.float32), labels, "synthetic"), None
+
+
+def reuters() -> tuple[Dataset, Dataset]:
+    """Return RCV1's training and test documents."""
+    train, test = (rcv1(part) for part in ("train", "test"))
+    return _single_precision(train), _single_precision(test)
+
+
+def read(sources: Iterable[Source]) -> tuple[Source, ...]:
+    """Return the sources with their data in memory: what is missing is told before any run."""
+
+    def kept(source: Source) -> Source:
+        records = source.load()
+        return replace(source, load=lambda: records)
+
+    return tuple(map(kept, sources))
+
+
+SOURCES = (
+    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560), runs=4),
+    Source("rcv1", reuters, 10.0, 0.01, (20, 60, 190)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The data of all runs, partitioned among different numbers of nodes in the same orders.
+
+    Parameters
+    ----------
+    source
+        What they are.
+    repeats
+        For each number of nodes.
+    best
+        Shape (runs, checkpoints): mean loss of the best fixed predictor. The examples that all
+        nodes together have used at a checkpoint are the same for all numbers of nodes.
+    """
+
+    source: Source
+    repeats: dict[int, Repeats]
+    best: Values
+
+    @classmethod
+    def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
+        """Partition the data for all runs of `seeds` seeds."""
+        train, test = source.load()
+        records = np.arange(source.at[-1] * MOST_NODES)
+        repeats = {}
+        for m in {*nodes, MOST_NODES}:
+            problem = LinearProblem(train, tuple(records.reshape(m, -1)), "hinge", test=test)
+            repeats[m] = Repeats.deal(problem, seeds * source.runs, key=Key.seeded(1))
+        most = repeats[MOST_NODES]
+        return cls(source, repeats, most.best(source.at, radius=source.radius, tolerance=1e-3))
+
+    def algorithm(self, epsilon: float | None, batch_size: int = 1) -> OnlineLearning:
+        """Return the paper's algorithm, with steps 1 / (lambda t)."""
+        step_size = InverseTime(1 / self.source.strong_convexity)
+        radius = self.source.radius
+        return OnlineLearning(epsilon, step_size=step_size, radius=radius, batch_size=batch_size)
+
+    def run(
+        self,
+        algorithm: OnlineLearning,
+        nodes: int = MOST_NODES,
+        network: Network | None = None,
+    ) -> RepeatedRuns:
+        """Run all copies at this number of nodes."""
+        at = [count * MOST_NODES // nodes for count in self.source.at]
+        topology, key = changing_graph(nodes), Key.seeded(2)
+        return self.repeats[nodes].simulate(algorithm, topology, at=at, key=key, network=network)
+
+
+def changing_graph(nodes: int) -> Topology:
+    """Return a graph that changes from round to round."""
+    if nodes == 1:
+        return complete(1)
+    base = random_regular(nodes, min(4, nodes - 2), key=Key.seeded(3))
+    varying = shuffled(base, key=Key.seeded(3))
+    return cycle([varying.matrix(t) for t in range(GRAPHS)])
+
+
+@dataclass(frozen=True)
+class Point:
+    """Average regret at one checkpoint of one setting.
+
+    Parameters
+    ----------
+    data, mechanism, epsilon, nodes, batch_size
+        The setting; `epsilon` None is without noise.
+    examples
+        Used so far by all nodes together.
+    regret, interval
+        Mean over runs and learners, for each example; half the width of its 95% interval.
+    spread
+        Standard deviation between runs.
+    worst_regret
+        Of the worst learner, mean over runs.
+    runs
+        Their number.
+    """
+
+    data: str
+    mechanism: str
+    epsilon: float | None
+    nodes: int
+    batch_size: int
+    examples: int
+    regret: float
+    interval: float
+    spread: float
+    worst_regret: float
+    runs: int
+
+
+def measure(copies: Copies, algorithm: OnlineLearning, nodes: int, tell: Tell) -> list[Point]:
+    """Run one setting and return its curve."""
+    curve = points_of(copies, copies.run(algorithm, nodes), algorithm, "paper", nodes)
+    last = curve[-1]
+    regret = with_spread(last.regret, last.interval, 4)
+    tell(
+        f"{last.data:<10} epsilon {name_of(last.epsilon):<4} {nodes:>2} nodes  "
+        f"batch {last.batch_size}  regret {regret}"
+    )
+    return curve
+
+
+def points_of(
+    copies: Copies, runs: RepeatedRuns, algorithm: OnlineLearning, mechanism: str, nodes: int
+) -> list[Point]:
+    """Return the curve of finished runs."""
+    regret = runs.regret(copies.best)
+    means, worst = regret.mean(axis=1), regret.max(axis=1).mean(axis=0)
+    setting = (copies.source.name, mechanism, algorithm.epsilon, nodes, algorithm.batch_size)
+    return [
+        Point(
+            *setting,
+            examples=count * MOST_NODES,
+            regret=float(means[:, k].mean()),
+            interval=interval(means[:, k]),
+            spread=float(means[:, k].std(ddof=1)) if len(means) > 1 else np.nan,
+            worst_regret=float(worst[k]),
+            runs=len(means),
+        )
+        for k, count in enumerate(copies.source.at)
+    ]
+
+
+def accuracies(problem: LinearProblem, models: npt.NDArray[np.floating]) -> Values:
+    """Mean accuracy of the nodes' models in each run."""
+    return np.array([problem.accuracy(np.ascontiguousarray(run)).mean() for run in models])
+
+
+def paragraph(text: str) -> str:
+    """Return a text in lines of at most 100 characters."""
+    return fill(text, 100)
+
+
+def counted(seeds: int, sources: Iterable[Source]) -> str:
+    """Return the numbers of runs in words."""
+    return " and ".join(f"{seeds * source.runs} runs ({source.name})" for source in sources)
+
+
+def label_axes(ax: Axes, title: str, x: str) -> None:
+    """Label axes of regret over something that grows by factors."""
+    ax.set(title=title, xlabel=x, ylabel="average regret", xscale="log")
+    ax.grid(alpha=0.3)
+    ax.legend(frameon=False)
+
+
+def name_of(epsilon: float | None) -> str:
+    """Return an epsilon in words."""
+    return "none" if epsilon is None else f"{epsilon:g}"
+
+
+def _single_precision(dataset: Dataset) -> Dataset:
+    return replace(dataset, features=dataset.features.astype(np.float32))

@@ -1,0 +1,210 @@
+"""The setting of the without-replacement paper's section V: data, problems, algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dpmesh.algorithms import WithoutReplacement, WithReplacement
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.bounds.without_replacement import theorem_4_steps
+from dpmesh.controllers import AnyController
+from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
+from dpmesh.data.preprocessing import scaled, unit_norm, with_constant
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting.papers import without_replacement as claims
+from dpmesh.problems import LinearProblem
+from dpmesh.reproduce._statistics import interval
+from dpmesh.run import Run, simulate
+from dpmesh.schedules import Schedule
+
+Case = Literal["convex", "strongly convex"]
+Noise = Literal["none", "paper", "proved"]
+
+CASES: tuple[Case, ...] = ("convex", "strongly convex")
+BATCH_SIZE = 50
+STEP_SIZE = 0.1
+REGULARIZATION = 1e-4
+SMALLEST_CHANCE = 0.05
+"""The paper's a, which it only says is at least half the exploration rate, 0.1."""
+VISITS = 5
+DELTA = 1 / 60_000**2
+PUBLIC_RECORDS = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A data set as in section V.
+
+    Parameters
+    ----------
+    train, test
+        Records of norm 1, a constant feature among them: the paper's networks have d + 2 inputs,
+        so its models have an intercept.
+    public
+        Part of the publisher's test records, for a controller that needs some; the rest is `test`.
+    classes
+        K.
+    """
+
+    train: Dataset
+    test: Dataset
+    public: Dataset
+    classes: int
+
+
+def mnist_setting() -> Setting:
+    """Return MNIST by its 50 principal components; these are fitted to the training images."""
+    from sklearn.decomposition import PCA
+
+    train, test = mnist("train"), mnist("test")
+    axes = PCA(50, svd_solver="covariance_eigh").fit(train.features)
+    reduced = (
+        replace(images, features=axes.transform(images.features).astype(np.float32))
+        for images in (train, test)
+    )
+    return _setting(*reduced, classes=10)
+
+
+def covertype_setting() -> Setting:
+    """Return Covertype with its seven classes, each feature divided by its norm in training."""
+    records = covertype(7)
+    train, test = train_test_split(records, 0.2, generator(Key.seeded(0), Purpose.SPLIT))
+    norms = np.linalg.norm(train.features, axis=0)
+    norms[norms == 0] = 1
+    return _setting(*(scaled(part, norms) for part in (train, test)), classes=7)
+
+
+def _setting(train: Dataset, test: Dataset, *, classes: int) -> Setting:
+    train, test = (unit_norm(with_constant(unit_norm(part))) for part in (train, test))
+    train, test = (
+        replace(part, features=part.features.astype(np.float32)) for part in (train, test)
+    )
+    share = PUBLIC_RECORDS / test.records
+    test, public = train_test_split(test, share, generator(Key.seeded(1), Purpose.SPLIT))
+    return Setting(train, test, public, classes)
+
+
+def everything_for_each(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
+    """Give each node a copy of all training records, in an order of its own, as in section V-B."""
+    draw = generator(key, Purpose.SPLIT)
+    records = setting.train.records
+    train = setting.train.take(np.concatenate([draw.permutation(records) for _ in range(nodes)]))
+    parts = tuple(np.split(np.arange(train.records), nodes))
+    return _problem(replace(setting, train=train), parts, case)
+
+
+def dealt_out(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
+    """Partition the training records among the nodes, as in section V-A."""
+    draw = generator(key, Purpose.SPLIT)
+    return _problem(setting, iid(setting.train, nodes, draw, equal_sizes=True), case)
+
+
+def _problem(setting: Setting, parts: tuple[np.ndarray, ...], case: Case) -> LinearProblem:
+    return LinearProblem(
+        setting.train,
+        parts,
+        "logistic",
+        test=setting.test,
+        classes=setting.classes,
+        regularization=REGULARIZATION if case == "strongly convex" else 0.0,
+        feature_norm=1.0,
+    )
+
+
+def steps_of(case: Case, problem: LinearProblem) -> float | Schedule:
+    """Return the paper's step sizes; strongly convex with mu = 1 + lambda, as the paper has it."""
+    if case == "convex":
+        return STEP_SIZE
+    return theorem_4_steps(problem, SMALLEST_CHANCE, smoothness=1 + REGULARIZATION)
+
+
+def without_replacement(
+    setting: Setting,
+    problem: LinearProblem,
+    case: Case,
+    controller: AnyController,
+    noise: Noise,
+    epsilon: float,
+    *,
+    copies: int,
+) -> WithoutReplacement:
+    """Return Algorithm 1, with the paper's noise or the noise that keeps a record's budget."""
+    return WithoutReplacement(
+        None if noise == "none" else epsilon,
+        DELTA,
+        setting.classes,
+        BATCH_SIZE,
+        steps_of(case, problem),
+        controller,
+        "analytic" if noise == "proved" else "paper",
+        copies,
+        1 / REGULARIZATION / 2 if case == "strongly convex" else None,
+        public_data=setting.public,
+    )
+
+
+def with_replacement(
+    setting: Setting, problem: LinearProblem, noise: Noise, epsilon: float
+) -> WithReplacement:
+    """Return the baseline, with a fifth of the budget for each of five visits, or proved noise."""
+    records = int(problem.records[0])
+    turns = VISITS * records // BATCH_SIZE
+    if noise == "paper":
+        z = claims.classical_noise_std(
+            target_epsilon=epsilon / VISITS, target_delta=DELTA / VISITS, sensitivity=1.0
+        )
+    else:
+        z = np.sqrt(setting.classes) * accounting.fixed_size_gaussian_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=DELTA,
+            sampling_rate=BATCH_SIZE / records,
+            neighboring_relation="replace_one",
+            count=turns,
+        )
+    return WithReplacement(problem.nodes, records, float(z), setting.classes, BATCH_SIZE, VISITS)
+
+
+def run(algorithm: AnyAlgorithm, problem: LinearProblem, key: Key) -> Run:
+    """Run one pass over the data (or five visits), and measure at the end."""
+    rounds = problem.rounds(BATCH_SIZE)
+    if isinstance(algorithm, WithReplacement):
+        rounds = algorithm.nodes * algorithm.turns_of_a_node
+    return simulate(
+        algorithm,
+        problem,
+        rounds=rounds,
+        key=key,
+        delta=DELTA,
+        metrics=["accuracy"],
+        every=rounds,
+        progress=False,
+    )
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Test accuracy in percent over the seeds.
+
+    Parameters
+    ----------
+    mean
+        Average.
+    interval
+        Half the width of its 95 % confidence interval (Student's t); NaN for one seed.
+    """
+
+    mean: float
+    interval: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Accuracy:
+        """Return mean and interval of fractions."""
+        percent = 100 * np.array(values)
+        return cls(float(percent.mean()), interval(percent))
+
+    def __str__(self) -> str:
+        return f"{self.mean:5.2f}" + ("" if np.isnan(self.interval) else f" +-{self.interval:4.2f}")

@@ -1,0 +1,379 @@
+"""Gossip over MPI: the same bits for any number of ranks, and no row travels that need not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+
+import mpi_program
+import numpy as np
+import pytest
+from scipy import sparse
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+from dpmesh.engines.blocks import blocks, boundary
+
+PROGRAM = Path(__file__).parent.parent / "mpi_program.py"
+
+
+def busiest(weights: sparse.csr_array, parts: list[np.ndarray]) -> int:
+    """Rows that the rank receives that receives most."""
+    return max(sum(boundary(weights, parts, rank).receive) for rank in range(len(parts)))
+
+
+@pytest.fixture(params=["with METIS", "without METIS"])
+def metis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    there = util.find_spec("pymetis") is not None
+    if request.param == "without METIS":
+        monkeypatch.setattr(util, "find_spec", lambda name: None)
+    elif not there:
+        pytest.skip("needs pymetis")
+    return request.param == "with METIS"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 12])
+def test_blocks_hold_every_node_once_and_cut_few_links(ranks: int, metis: bool) -> None:
+    scattered = np.random.default_rng(0).permutation(12)
+    weights = topology.ring(12).matrix(0).weights[scattered][:, scattered]
+    parts = blocks(weights, ranks)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(12))
+    assert {len(part) for part in parts} == {12 // ranks}
+    most = 2 if metis else 4  # the order folds a ring: a run of it has two pieces
+    assert busiest(weights, parts) <= (most if ranks > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("graph", "least"),
+    [
+        (topology.torus(32, 32), 64),  # squares or strips
+        (topology.random_regular(400, 4, key=dm.Key.seeded(0)), 80),
+    ],
+    ids=["torus", "random regular"],
+)
+def test_a_quarter_of_a_graph_has_a_small_boundary(graph, least: int, metis: bool) -> None:
+    weights = graph.matrix(0).weights
+    parts = blocks(weights, 4)
+    assert max(map(len, parts)) <= 1.01 * graph.nodes / 4
+    assert busiest(weights, parts) <= (1.4 if metis else 2.6) * least
+
+
+def test_more_ranks_than_nodes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ranks: wanted an integer .* below 5, got 5"):
+        blocks(topology.ring(4).matrix(0).weights, 5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_boundaries_fit_each_other_and_give_the_bits_of_one_process(ranks: int) -> None:
+    graph = topology.random_regular(20, 4, key=dm.Key.seeded(0)).matrix(0)
+    x = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
+    whole = kernels.mix(graph.weights, x)
+    parts = blocks(graph.weights, ranks)
+    across = [boundary(graph.weights, parts, rank) for rank in range(ranks)]
+    for rank, mine in enumerate(across):
+        came = [x[parts[other]][across[other].send[rank]] for other in range(ranks)]
+        assert [len(rows) for rows in came] == mine.receive
+        assert len(came[rank]) == 0
+        mixed = kernels.mix(mine.weights, np.vstack([x[parts[rank]], *came]))
+        np.testing.assert_array_equal(mixed, whole[parts[rank]])
+        needed = np.setdiff1d(graph.weights[parts[rank]].indices, parts[rank])
+        assert sum(mine.receive) == len(needed)
+
+
+def launch(ranks: int, *arguments: object, program: bool = True) -> subprocess.CompletedProcess:
+    pytest.importorskip("mpi4py")
+    here = str(Path(sys.executable).parent)
+    launcher = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
+    if launcher is None:
+        pytest.skip("needs mpiexec")
+    python = [sys.executable, "-m", "mpi4py", PROGRAM] if program else [sys.executable]
+    command = [launcher, "-n", str(ranks), *python, *arguments]
+    open_mpi = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    return subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **open_mpi},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def succeed(ranks: int, *arguments: object, program: bool = True) -> str:
+    done = launch(ranks, *arguments, program=program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def assert_same(folder: Path, alone: dm.Run) -> None:
+    np.testing.assert_array_equal(np.load(folder / "parameters.npy"), alone.parameters)
+    np.testing.assert_array_equal(np.load(folder / "released.npy"), alone.released)
+    assert json.loads((folder / "run.json").read_text()) == json.loads(json.dumps(alone.as_dict()))
+    assert (folder / "ledger.txt").read_text() == str(alone.ledger)
+
+
+PACKED = ["quantized", "narrow", "levels", "sparse", "discrete"]
+PERSONAL = ["groups", "each", "packed"]
+TOKEN = ["token", "learned", "with replacement"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
+    """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
+    names = ["online", *PACKED, *PERSONAL, *TOKEN, "one learns"]
+    succeed(ranks, "varying", tmp_path, *names)
+    for name in names:
+        alone = mpi_program.run(name, "varying")
+        assert_same(tmp_path / name, alone)
+        later = mpi_program.run(name, "varying", checkpoint=tmp_path / name / "checkpoint")
+        assert_same(tmp_path / name, later)
+        for sent, least in json.loads((tmp_path / name / "sent.json").read_text()):
+            assert sent == least if name not in [*PACKED, "packed"] else least <= sent
+
+
+def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) -> None:
+    succeed(3, "ring", tmp_path, "resting")
+    start = np.load(tmp_path / "resting" / "parameters.npy")
+    assert start.any()
+    np.testing.assert_array_equal(start, np.repeat(start[:1], mpi_program.NODES, axis=0))
+
+
+def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
+    """The noise of one rank's nodes is that of its own key."""
+    succeed(2, "ring", tmp_path, "own keys")
+    run = json.loads((tmp_path / "own keys" / "run.json").read_text())
+    assert "the noise is seeded" in str(run["privacy"]["assumptions"])
+    succeed(2, "ring", tmp_path, "own keys")
+    refused = launch(2, "ring", tmp_path, "own keys again")
+    assert refused.returncode != 0
+    assert "key: wanted that of the run in the checkpoint" in refused.stderr
+
+
+def test_ranks_with_keys_of_their_own_go_on_with_their_own_nodes_alone(tmp_path: Path) -> None:
+    """In rounds that run again, a node would release its value with the noise of another key."""
+    succeed(2, "ring", tmp_path, "own keys")
+    refused = launch(2, "ring", tmp_path, "own keys dealt anew")
+    assert refused.returncode != 0
+    assert "nodes of each rank: wanted " in refused.stderr
+
+
+def test_ranks_that_do_not_release_the_same_are_stopped(tmp_path: Path) -> None:
+    refused = launch(2, "ring", tmp_path, "less noise elsewhere")
+    assert refused.returncode != 0
+    assert "releases: wanted the same on all ranks" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("another epsilon", "algorithm"), ("more rounds", "rounds")]
+)
+def test_ranks_that_do_not_run_the_same_are_refused(name: str, named: str, tmp_path: Path) -> None:
+    refused = launch(2, "ring", tmp_path, name)
+    assert refused.returncode != 0
+    assert f"{named}: wanted the same on all ranks" in refused.stderr
+
+
+def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(tmp_path: Path) -> None:
+    succeed(3, "ring", tmp_path, "overspending")
+    run = json.loads((tmp_path / "overspending" / "run.json").read_text())
+    alone = mpi_program.run("overspending", "ring")
+    assert alone.settings["rounds"] == "3 of 8: there the budget ended"
+    assert [release.round for release in alone.ledger.releases][-1] == 3
+    assert run["privacy"] == json.loads(json.dumps(alone.privacy.as_dict()))
+
+
+def test_packed_rows_travel_packed(tmp_path: Path) -> None:
+    """Two ranks of a ring: 2 rows from each in a round, of 5 float64 unpacked."""
+    succeed(2, "ring", tmp_path, "online", "quantized")
+    floats, packed = (
+        json.loads((tmp_path / name / "sent.json").read_text()) for name in ("online", "quantized")
+    )
+    assert floats == [[mpi_program.ROUNDS * 2 * 40] * 2] * 2
+    for (sent, least), (unpacked, _) in zip(packed, floats, strict=True):
+        # a length of 8 bytes for each of at most 2 widths of codes
+        assert least <= sent <= least + mpi_program.ROUNDS * 2 * 8 < unpacked
+
+
+@pytest.mark.parametrize("name", ["online", "token", "learned"])
+def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Path) -> None:
+    def stop(round: int, values: object) -> None:
+        if round == 6:
+            raise KeyboardInterrupt
+
+    path = tmp_path / name / "checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        mpi_program.run(name, "varying", checkpoint=path, checkpoint_every=2, callback=stop)
+    succeed(3, "varying", tmp_path, name)
+    assert_same(tmp_path / name, mpi_program.run(name, "varying"))
+
+
+def test_an_engine_of_no_network_is_named() -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra 'mpi'")
+    code = "from dpmesh.engines.mpi import MpiEngine; MpiEngine('ring')"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ValueError: topology: wanted a network of dpmesh.topology, or the n" in failed.stderr
+
+
+def test_an_engine_takes_a_number_of_numpy() -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra 'mpi'")
+    code = "import numpy; from dpmesh.engines.mpi import MpiEngine; "
+    code += "assert list(MpiEngine(numpy.uint8(3)).nodes) == [0, 1, 2]"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
+    succeed(3, "varying", tmp_path, "ended")
+    run = json.loads((tmp_path / "ended" / "run.json").read_text())
+    assert run["settings"]["rounds"] == "3 of 8: there the callback ended it"
+    whole = mpi_program.run("ended", "varying")
+    resumed = mpi_program.run("ended", "varying", checkpoint=tmp_path / "ended" / "checkpoint")
+    assert_released(resumed, whole)
+
+
+def test_a_callback_that_fails_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
+    ended = launch(3, "varying", tmp_path, "tracker down")
+    assert ended.returncode != 0
+    told = "rank 0 of 3 failed: ConnectionError: nobody listens (the last checkpoint is "
+    assert ended.stderr.count(told) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "rounds"),
+    [
+        ("value", "rank 1 of 3 failed: ValueError: values: wanted finite", 5),
+        ("after", "rank 1 of 3 failed: ArithmeticError: the round went wrong", 5),
+        ("token value", "rank 1 of 3 failed: ValueError: values: wanted finite", 5),
+        ("terminated", "KeyboardInterrupt", 6),
+        ("killed", "", 4),
+    ],
+)
+def test_a_rank_that_fails_leaves_a_checkpoint_of_what_was_whole(
+    how: str, said: str, rounds: int, tmp_path: Path
+) -> None:
+    ended = launch(3, "varying", tmp_path, how)
+    assert ended.returncode != 0
+    path = tmp_path / how / "checkpoint"
+    assert said in ended.stderr
+    if how in ("value", "after", "token value"):
+        assert f"({rounds} rounds are in {path})" in ended.stderr
+    with np.load(path) as file:
+        assert json.loads(file["header"].tobytes())["progress"]["fields"]["rounds"] == rounds
+    whole = mpi_program.run(how, "varying")
+    assert_released(mpi_program.run(how, "varying", checkpoint=path), whole)
+
+
+def assert_released(one: dm.Run, other: dm.Run) -> None:
+    np.testing.assert_array_equal(one.released, other.released)
+    assert one.history.as_dicts() == other.history.as_dicts()
+
+
+EXPERIMENT = """
+[run]
+rounds = 6
+seed = 1
+
+[data]
+source = "digits"
+positive = [5, 6, 7, 8, 9]
+
+[partition]
+kind = "iid"
+nodes = 8
+equal_sizes = true
+
+[problem]
+kind = "linear"
+loss = "logistic"
+
+[topology]
+kind = "ring"
+
+[algorithm]
+kind = "OnlineLearning"
+epsilon = 4.0
+
+[sweep]
+algorithm.batch_size = [1, 2]
+"""
+
+
+TOKEN_EXPERIMENT = EXPERIMENT.replace(
+    """[topology]
+kind = "ring"
+
+[algorithm]
+kind = "OnlineLearning"
+epsilon = 4.0
+""",
+    """[algorithm]
+kind = "WithoutReplacement"
+epsilon = 4.0
+controller = {kind = "RandomGlobal", rate = 0.5}
+""",
+).replace('loss = "logistic"', 'loss = "logistic"\nfeature_norm = 1.0')
+
+
+@pytest.mark.parametrize("experiment", [EXPERIMENT, TOKEN_EXPERIMENT], ids=["gossip", "token"])
+def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file = tmp_path / "experiment.toml"
+    file.write_text(experiment)
+    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--folder", tmp_path / "ranks"]
+    said = succeed(3, *command, program=False)
+    assert f"to go on after an end: mpiexec -n 3 dpmesh run {file} --engine mpi" in said
+    assert "MB from a rank to others" in said
+    assert said.count(f"a page of them: dpmesh report {tmp_path / 'ranks'}") == 1
+    assert len(re.search(r"processes by rank: (.*)", said)[1].split(", ")) == 3
+    here = [sys.executable, *command[:4], "--folder", tmp_path / "alone"]
+    subprocess.run(list(map(str, here)), check=True, timeout=600)
+    files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))
+    assert len(files) > 8
+    for name in files:
+        if name.suffix in (".json", ".csv", ".npy"):
+            assert (tmp_path / "ranks" / name).read_bytes() == (
+                tmp_path / "alone" / name
+            ).read_bytes()
+
+
+def test_rank_0_says_how_far_a_run_is(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    at_once = "from dpmesh.experiments import ranks; ranks.PAUSE = 0; import runpy; "
+    program = at_once + "runpy.run_module('dpmesh', run_name='__main__')"
+    options = ["--engine", "mpi", "--folder", tmp_path / "ranks"]
+    said = succeed(2, "-c", program, "run", file, *options, program=False)
+    assert re.findall(r": (\d) of 6 rounds", said) == 2 * list("123456")
+
+
+def test_what_cannot_run_on_ranks_is_named_once(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT.replace("nodes = 8", "nodes = 2"))
+    ended = launch(3, "-m", "dpmesh", "run", file, "--engine", "mpi", program=False)
+    assert ended.returncode != 0
+    assert ended.stderr.count("partition.nodes") == 1
+    assert "wanted at least 3, one for each rank" in ended.stderr
+
+
+def test_a_simulated_network_is_refused_on_ranks_before_anything_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    file, folder = tmp_path / "experiment.toml", tmp_path / "ranks"
+    file.write_text(EXPERIMENT + "\n[network]\nloss = 0.1\n")
+    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--folder", folder]
+    ended = launch(2, *command, program=False)
+    assert ended.returncode != 0
+    assert ": network: wanted no such table on MPI" in ended.stderr
+    assert not folder.exists()

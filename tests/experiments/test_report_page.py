@@ -1,0 +1,125 @@
+"""The page about finished runs: one file, of one folder or of several that it compares."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from problems import stream_problem as make_problem
+from test_experiments import TEXT, write
+
+import dpmesh as dm
+from dpmesh.experiments import page, read, run_sweep
+from dpmesh.experiments.sweep import cells
+
+
+class Links(HTMLParser):
+    """Collects what a page loads or points to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.found += [value for name, value in attributes if name in ("src", "href")]
+
+
+def test_the_page_holds_everything_itself(tmp_path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+    path = page.write_page([tmp_path / "results"])
+    text, links = path.read_text(), Links()
+    links.feed(text)
+    assert path == tmp_path / "results" / "report.html"
+    assert len(links.found) == 3 + 2 + 3 + 1  # rounds, seconds and megabytes, trade-offs, graph
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in links.found)
+    for wanted in (
+        "4 runs of 2 settings",
+        "epsilon = 1.0",
+        "epsilon = none",
+        "no private release",
+        "spectral gap",
+        "ring (4 nodes), each link up with probability 0.7",
+        "&quot;positive&quot;",
+        "numpy",
+    ):
+        assert wanted in text
+    assert text.index("<td>epsilon = 1.0") < text.index("<td>epsilon = none")
+    run = tmp_path / "results" / cells(read(write(tmp_path)))[0].name
+    page.write_page([run], tmp_path / "one")
+    assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
+    with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
+        page.write_page([run, tmp_path / "nowhere"])
+
+
+def test_runs_of_a_program_have_a_page(tmp_path) -> None:
+    """They were no results: only `dpmesh run` leaves notes on what a run changes."""
+    pytest.importorskip("matplotlib").use("Agg")
+    for epsilon in (1.0, 4.0):
+        algorithm = dm.OnlineLearning(epsilon)
+        run = dm.simulate(algorithm, make_problem(), dm.topology.ring(4), rounds=3)
+        run.save(tmp_path / f"at {epsilon}")
+    text = page.write_page([tmp_path]).read_text()
+    assert "2 runs of 2 settings" in text
+    for epsilon in (1, 4):
+        assert f"<h3>run = at {epsilon}.0</h3><pre>privacy     epsilon = {epsilon}, " in text
+        assert f"OnlineLearning(epsilon={epsilon}.0" in text
+    assert "1 runs of 1 settings" in page.write_page([tmp_path / "at 1.0"]).read_text()
+
+
+def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:
+    """A run that by chance released nothing has epsilon 0; others of its settings have not."""
+    pytest.importorskip("matplotlib").use("Agg")
+    settings = read(write(tmp_path, TEXT.replace('[1.0, "none"]', "[1.0]")))
+    run_sweep(settings, tmp_path / "results", processes=1)
+    first = tmp_path / "results" / cells(settings)[0].name / "run.json"
+    run = json.loads(first.read_text())
+    run["privacy"] |= {"epsilon": 0.0, "releases": 0}
+    first.write_text(json.dumps(run))
+    text = page.write_page([tmp_path / "results"]).read_text()
+    assert "<td>epsilon = 1.0</td><td>2</td><td>1</td>" in text
+    assert "privacy     epsilon = 1," in text
+    alone = page.write_page([first.parent]).read_text()
+    assert "privacy     epsilon = 0," in alone
+    assert "against epsilon" not in alone
+
+
+def test_what_is_written_is_utf_8_in_any_locale(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
+    code = """
+import sys
+from dpmesh.experiments.page import write_page
+from dpmesh.run import History
+print(write_page([sys.argv[1]]))
+measured = History()
+measured.add(1, {"\\u03b5": 1.0})
+measured.to_csv(sys.argv[1] + "/history.csv")
+"""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-c", code, str(tmp_path / "results")]
+    subprocess.run(command, env=os.environ | plain, check=True, capture_output=True)
+    assert "\u00b1" in (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    assert "\u03b5" in (tmp_path / "results" / "history.csv").read_text(encoding="utf-8")
+
+
+def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.chdir(tmp_path)
+    seeds = TEXT.replace('algorithm.epsilon = [1.0, "none"]', "")
+    for name, radius in (("small", "10"), ("large", "20")):
+        run_sweep(read(write(tmp_path, seeds.replace("10", radius))), Path(name), processes=1)
+    path = page.write_page(["small", "large"])
+    assert path.resolve() == tmp_path / "report.html"
+    text = path.read_text()
+    assert "<h1>small, large</h1>" in text
+    assert "4 runs of 2 settings" in text
+    assert text.index("<td>folder = small") < text.index("<td>folder = large")
+    assert "&quot;radius&quot;: 10" in text
+    assert "&quot;radius&quot;: 20" in text

@@ -1,0 +1,124 @@
+"""The layers of the house: each floor imports only lower ones."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import dpmesh
+
+PACKAGE = Path(dpmesh.__file__).parent
+
+# From the ground up. Entries of one line never import each other; within an entry a module may.
+FLOORS = [
+    ["_core"],
+    ["_extras", "_files", "_validate"],
+    ["_ragged", "_memory", "ranges"],
+    ["_arrays", "tables", "_to_sklearn"],
+    ["models"],
+    ["keys", "kernels"],
+    ["privacy.shown", "privacy.types"],
+    ["schedules", "topology", "data", "privacy.accounting", "privacy.sampling"],
+    ["problems", "estimators", "controllers", "privacy.compression", "privacy.grid"],
+    ["privacy.correlated"],
+    ["privacy.rounding", "privacy.sensitivity"],
+    ["privacy.mechanisms"],
+    ["privacy.secure"],
+    ["privacy.releases"],
+    ["privacy.parts"],
+    ["privacy.cost"],
+    ["privacy.views"],
+    ["privacy.plan"],
+    ["privacy.foreseen"],
+    ["privacy.report", "privacy.budget"],
+    ["privacy.ledger"],
+    ["algorithms.base", "algorithms.gradients", "algorithms.minibatches"],
+    ["algorithms.record_gradients"],
+    [
+        "algorithms.cross_silo",
+        "algorithms.online",
+        "algorithms.federated",
+        "algorithms.gradient_descent",
+        "algorithms.quantized",
+        "algorithms.with_replacement",
+        "algorithms.without_replacement",
+        "attacks",
+        "bounds",
+        "plots",
+    ],
+    ["algorithms.muffliato"],
+    ["algorithms.registry"],
+    ["defaults"],
+    ["run"],
+    ["privacy.audit", "engines", "baselines"],
+    ["sklearn", "demo"],
+    ["experiments"],
+    ["reproduce"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
+
+
+def _floor(module: str) -> str | None:
+    """The entry of FLOORS that a module belongs to: its longest known prefix."""
+    parts = module.split(".")
+    prefixes = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((name for name in prefixes if name in RANK), None)
+
+
+def _run_time_nodes(path: Path) -> Iterator[ast.AST]:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    return ast.walk(tree)
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of the package that a file imports at run time, functions included."""
+    found = set()
+    for node in _run_time_nodes(path):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpmesh"):
+            base = node.module.removeprefix("dpmesh").removeprefix(".")
+            found |= {f"{base}.{alias.name}".strip(".") for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("dpmesh.") for a in node.names if "dpmesh" in a.name}
+    return found
+
+
+def test_each_floor_imports_only_lower_ones() -> None:
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if module.endswith("__init__"):
+            continue  # an __init__ gathers the names of its own folder
+        own = _floor(module)
+        assert own is not None, f"{module} is on no floor: add it to FLOORS"
+        for imported in _imports(path):
+            other = _floor(imported)
+            if other and other != own and RANK[other] >= RANK[own]:
+                wrong.append(f"{module} (floor {RANK[own]}) imports {imported} ({RANK[other]})")
+    assert not wrong, "\n".join(wrong)
+
+
+def _asked_of_the_package(path: Path) -> set[str]:
+    """Names that a file takes from `dpmesh` itself at run time."""
+    tops = (n for n in _run_time_nodes(path) if isinstance(n, ast.ImportFrom))
+    return {alias.name for node in tops if node.module == "dpmesh" for alias in node.names}
+
+
+def test_no_module_takes_what_the_package_imports_on_first_use() -> None:
+    """Threads wait for each other there: see `_ONE_AT_A_TIME` in `dpmesh/__init__.py`."""
+    there_at_once = {"_core", "__version__"}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        names = _asked_of_the_package(path) - there_at_once
+        assert not names, f"{path}: import dpmesh.x as x, for x in {names}"
+
+
+def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:
+    path = tmp_path / "low.py"
+    path.write_text("from dpmesh.run import loop\n")
+    assert _imports(path) == {"run.loop"}
+    assert _floor("run.loop") == "run"

@@ -1,0 +1,138 @@
+"""Views of plans, budgets and runs: what a run costs against less than everybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from problems import contract_problem as make_problem
+
+import dpmesh as dm
+from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
+from dpmesh.privacy import Budget
+from dpmesh.privacy.views import AnyCoalition, Everybody, NotProved, OneNode
+
+DELTA = 1e-5
+RING = dm.topology.ring(16)
+MEETINGS = dm.topology.meetings(16, key=dm.Key.seeded(1))
+ONE = OneNode(topology=RING)
+ALGORITHM = dm.GradientDescent(RECORDS, 2.0)
+
+
+def of_16_nodes() -> dm.LinearProblem:
+    problem = make_problem()
+    parts = tuple(np.split(np.arange(len(problem.train.labels)), 16))
+    return replace(problem, partition=parts)
+
+
+PROBLEM = of_16_nodes()
+SMALL = dm.GradientDescent(3, 2.0)  # records of a node
+
+
+def test_one_node_learns_less_than_everybody_and_a_coalition_learns_more_than_one_node() -> None:
+    plan = SMALL.plan(20, PROBLEM)
+    everybody = plan.cost(DELTA)
+    one, two = (plan.cost(DELTA, view=v) for v in (ONE, AnyCoalition(topology=RING, size=2)))
+    assert one.everybody == two.everybody == everybody.epsilon
+    assert 0 < one.epsilon <= two.epsilon <= everybody.epsilon
+    assert plan.cost(DELTA, view=Everybody()).epsilon == pytest.approx(everybody.epsilon, rel=1e-6)
+
+
+def test_a_far_node_learns_less_on_meetings_than_on_a_ring_where_neighbours_hear_all() -> None:
+    plan = SMALL.plan(16, PROBLEM)
+    on_ring, met = (plan.cost(DELTA, view=OneNode(topology=t)) for t in (RING, MEETINGS))
+    assert met.epsilon < 0.8 * on_ring.epsilon == pytest.approx(0.8 * on_ring.everybody, rel=1e-3)
+
+
+@pytest.mark.parametrize("entry", REGISTRY, ids=lambda entry: entry.name)
+def test_every_algorithm_has_a_view_or_says_why_not(entry) -> None:
+    """And none is ever cheaper than nothing, or dearer than everybody."""
+    view = OneNode(topology=dm.topology.ring(NODES))
+    cost = entry.example.plan(ROUNDS, make_problem()).cost(DELTA, view=view)
+    assert cost.reason or 0 < cost.epsilon <= cost.everybody
+    assert cost.epsilon <= cost.everybody
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (ALGORITHM.plan(5), "the plan was made without its problem"),
+        (ALGORITHM.plan(5, replace(make_problem(), loss="hinge")), "the hinge has a kink"),
+        (ALGORITHM.plan(5, replace(make_problem(), feature_norm=None)), "no public bound"),
+        (ALGORITHM.plan(5, object()), "the problem is no linear model"),
+    ],
+)
+def test_where_less_is_not_proved_everybodys_cost_counts(plan, reason: str) -> None:
+    cost = plan.cost(DELTA, view=OneNode(topology=dm.topology.ring(NODES)))
+    assert reason in cost.reason
+    assert cost.epsilon == cost.everybody == plan.cost(DELTA).epsilon
+
+
+def test_a_problem_with_a_gradient_of_its_own_has_no_view() -> None:
+    class Own(dm.LinearProblem):
+        pass
+
+    problem = make_problem()
+    own = Own(problem.train, problem.partition, problem.loss, feature_norm=1.0)
+    assert isinstance(ALGORITHM.plan(5, own).reaction, NotProved)
+
+
+def test_a_run_that_departs_from_its_plan_has_no_view() -> None:
+    plan, view = SMALL.plan(16, PROBLEM), OneNode(topology=MEETINGS)
+    assert plan.with_releases(plan.releases).cost(DELTA, view=view).reason == ""
+    shorter = plan.with_releases(plan.releases[:-1])
+    assert "did not make the releases" in shorter.cost(DELTA, view=view).reason
+
+
+def test_a_budget_of_a_view_needs_less_noise_and_allows_more_rounds() -> None:
+    narrow, wide = Budget(2.0, DELTA, view=OneNode(topology=MEETINGS)), Budget(2.0, DELTA)
+
+    def make(noise: float) -> dm.GradientDescent:
+        return dm.GradientDescent(3, noise)
+
+    noise = narrow.calibrate(make, 12, PROBLEM)
+    assert noise < 0.85 * wide.calibrate(make, 12)
+    plan = make(noise).plan(12, PROBLEM)
+    assert plan.cost(DELTA, view=narrow.view).epsilon == pytest.approx(2.0, rel=1e-5)
+    assert narrow.affordable_rounds(make(noise), PROBLEM, at_most=16) >= 12
+    assert wide.affordable_rounds(make(noise), at_most=16) < 12
+
+
+def test_a_run_reports_its_view_beside_everybody() -> None:
+    budget = Budget(5.0, DELTA, view=OneNode(topology=MEETINGS))
+    given = {"rounds": 8, "key": dm.Key.seeded(0), "budget": budget}
+    run = dm.simulate(SMALL, PROBLEM, MEETINGS, **given)
+    lines = str(run.privacy).splitlines()
+    assert lines[0].endswith("against somebody who sees every message")
+    assert lines[1].startswith("view        epsilon = ")
+    assert "against any one node" in lines[1]
+    with pytest.raises(ValueError, match=r"^budget: wanted a view of the run's topology"):
+        dm.simulate(SMALL, PROBLEM, RING, **given)
+    with pytest.raises(ValueError, match=r"^network: wanted None with a view"):
+        dm.simulate(SMALL, PROBLEM, MEETINGS, network=dm.Network(loss=0.1), **given)
+    with pytest.raises(ValueError, match=r"which cost"):
+        dm.simulate(SMALL, PROBLEM, MEETINGS, **{**given, "budget": replace(budget, epsilon=0.5)})
+
+
+def test_a_view_beside_earlier_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^view: wanted None with a budget"):
+        Budget(5.0, DELTA, spent=(SMALL.plan(3),), view=ONE)
+
+
+def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
+    """Post-processing is free against everybody, but it may carry a record further to one node."""
+
+    class Doubled(dm.GradientDescent):
+        def _stepped(self, b, t, problem):
+            return super()._stepped(2 * b, t, problem)
+
+    cost = Doubled(3, 2.0).plan(16, PROBLEM).cost(DELTA, view=OneNode(topology=MEETINGS))
+    assert "Doubled changes _stepped" in cost.reason
+    assert cost.epsilon == cost.everybody
+
+
+def test_a_plan_with_other_rounds_than_its_reaction_has_no_view() -> None:
+    plan = SMALL.plan(16, PROBLEM)
+    twice = replace(plan, releases=SMALL.plan(32).releases)
+    assert "other rounds" in twice.cost(DELTA, view=OneNode(topology=MEETINGS)).reason
