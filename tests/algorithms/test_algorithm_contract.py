@@ -16,12 +16,21 @@ from dpmesh import topology
 from dpmesh.algorithms import WithReplacement
 from dpmesh.algorithms.registry import DIM, NODES, REGISTRY, ROUNDS
 from dpmesh.keys import Key
-from dpmesh.privacy import Plan
+from dpmesh.privacy import Plan, correlated
 
 DELTA = 1e-5
+RING = topology.ring(NODES)
 
 OTHERS = {
     "online, mini-batches, gaussian": dm.OnlineLearning(epsilon=2.0, delta=DELTA, batch_size=2),
+    "online, noise in time": dm.OnlineLearning(
+        epsilon=2.0, delta=DELTA, noise=correlated.InTime(topology=RING, rounds=ROUNDS)
+    ),
+    "online, noise in time and between partners": dm.OnlineLearning(
+        epsilon=2.0,
+        delta=DELTA,
+        noise=correlated.Both(topology=RING, rounds=ROUNDS, mixings=2, coalition=1),
+    ),
     "federated, on a grid": dm.FederatedLearning(
         NODES, 0.5, 1.0, 1.0, local_epochs=1, grid=2.0**-16
     ),

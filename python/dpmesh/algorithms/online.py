@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive,
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
+    Relay,
     Round,
     initial_parameters,
     require_problem,
@@ -40,11 +41,15 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 Projection = Literal["ball", "mixture", "box", "none"]
 
@@ -89,6 +94,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         computed from broadcasts; subgradients are then taken inside the ball. ``"box"`` projects
         w_(t+1) onto the box around the ball, every coordinate by itself. ``"none"`` does not
         project.
+    noise
+        Noise of several rounds or nodes that works together, `correlated.InTime`,
+        `correlated.BetweenPartners` or `correlated.Both` of `dpmesh.privacy`, for a positive delta;
+        None for noise of every node and round by itself.
 
     Guarantee
     ---------
@@ -100,7 +109,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     projection does not expand distances in `norm`. Projecting w_(t+1) onto the ball expands L1
     distances, by up to (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used
     once. The un-noised parameters, and predictions or metrics made from them, are not covered;
-    publish broadcasts.
+    publish broadcasts. With `noise` the guarantee is that of its joint
+    event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3): secrets between partners hold
+    against everybody except link partners.
     """
 
     travels = "gossip"
@@ -113,6 +124,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     batch_size: int = 1
     norm: Norm = "l2"
     projection: Projection = "ball"
+    noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -127,6 +139,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")
+        if self.noise is not None:
+            check_strategy(self.noise, self)
+            if self.norm != "l2" or (self.delta == 0 and self.epsilon is not None):
+                wanted = "None, or norm='l2' and a positive delta: correlated Laplace noise has no "
+                fail("noise", f"{wanted}proof", self.noise)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -191,10 +208,29 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     def release_of(self, t: int) -> Release:
         """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
-        return Release(t, self.mechanism, self.sensitivity(t), batch=t - 1 if t > 0 else None)
+        if t == 0:
+            return Release(t, NoNoise(), self.sensitivity(t))
+        joint = self._joint
+        mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t - 1)
+        return Release(t, mechanism, self.sensitivity(t), batch=t - 1)
+
+    @cached_property
+    def _joint(self) -> CorrelatedGaussian | None:
+        """The noise of all rounds together, each example in one of them; None if independent."""
+        if self.noise is None or self.epsilon is None:
+            return None
+        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rounds)]
+        return self.noise.release(self.mechanism.noise_multiplier, bounds)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Whom partners who share noise trust."""
+        return () if self.noise is None else self.noise.assumptions
 
     def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages; projections contract."""
+        if self.noise is not None:
+            return NotProved(reason=INDEPENDENT_ONLY)
         noisy = self.epsilon is not None
         return of_algorithms.online(
             rounds,
@@ -223,6 +259,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     ) -> Round[OnlineState]:
         """Broadcast (line 7), mix (4), step on fresh examples (5), and project (6)."""
         b = yield Message(state.w, self.release_of(t))
+        for _ in range(1, 1 if self.noise is None else self.noise.mixings):
+            b = yield Relay()
         alpha, examples = at(self.step_size, t + 1), self.examples(t, problem)
         if self.projection == "mixture":
             b = Released(kernels.clip_rows(b, self.radius))

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, get_args, overload
 import numpy as np
 
 from dpmesh._validate import fail, instance, integer, one_of, probability
+from dpmesh.privacy.charged import charged, joints, joints_from
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 
@@ -98,17 +100,21 @@ class Plan:
         """Return it in plain types that JSON can hold: each kind of release once."""
         kinds: dict[tuple[object, ...], int] = {}
         listed: list[dict[str, Any]] = []
-        rows = []
+        joint, rows = joints(self.releases), []
+        number = {each: index for index, each in enumerate(joint)}
         for release in self.releases:
             noise = release.mechanism, release.sensitivity
             kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
             if kind == len(listed):
                 listed.append({**release.as_dict(), "round": 0, "batch": None})
+                if isinstance(release.mechanism, CorrelatedRow):
+                    listed[-1]["correlated"]["joint"] = number[release.mechanism.joint]
             rows.append([release.round, kind, release.batch])
         return {
             "neighboring_relation": self.neighboring_relation,
             "unit": self.unit,
             "assumptions": list(self.assumptions),
+            **({"correlated": [each.as_dict() for each in joint]} if joint else {}),
             "kinds": listed,
             "releases": rows,  # round, kind, batch
         }
@@ -116,7 +122,13 @@ class Plan:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
         """Return the plan that `as_dict` gave."""
-        kinds = [Release.from_dict(kind) for kind in fields["kinds"]]
+        joint = joints_from(fields.get("correlated", ()))
+        kinds = []
+        for kind in fields["kinds"]:
+            if kind.get("correlated") is not None:
+                row = {**kind["correlated"], "joint": joint[kind["correlated"]["joint"]]}
+                kind = {**kind, "correlated": row}
+            kinds.append(Release.from_dict(kind))
         rows = fields["releases"]
         releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
         relation, unit = fields["neighboring_relation"], fields["unit"]
@@ -127,7 +139,7 @@ class Plan:
 
         See `dpmesh.privacy.parts`.
         """
-        touching = self.touching
+        touching = charged(self.touching)
         parts = parts_of(touching, self._nodes(None))
         distinct = {}
         for part in range(len(parts.owners)):
@@ -160,11 +172,15 @@ class Plan:
             If `delta` is outside [0, 1), or a release was sampled in a way that is not proved to
             amplify under this neighbouring relation.
         """
-        found, _ = self._costs(self._nodes(None), delta)
-        everybody = found.cost(int(np.argmax(found.epsilons)))
+        everybody = self._worst(delta)
         if view is None:
             return everybody
-        from dpmesh.privacy.views import view_cost
+        from dpmesh.privacy.views import EverybodyButPartners, partners_cost, view_cost
+
+        if isinstance(view, EverybodyButPartners):
+            against = self._worst(delta, view.coalition)
+            shared = any(joint.secrets is not None for joint in joints(self.releases))
+            return partners_cost(delta, view, against, everybody, shared=shared)
 
         reaction = self.reaction or NotProved(reason="the plan was made without its problem")
         rounds = 1 + max((release.round for release in self.releases), default=-1)
@@ -207,7 +223,8 @@ class Plan:
         import dp_accounting
 
         found, parts = self._costs(self._nodes(None), delta)
-        worst, touching = parts.releases(int(np.argmax(found.epsilons))), self.touching
+        worst = parts.releases(int(np.argmax(found.epsilons)))
+        touching = charged(self.touching)
         return dp_accounting.ComposedDpEvent([touching[index].event for index in worst])
 
     def _nodes(self, nodes: int | None) -> int:
@@ -219,9 +236,14 @@ class Plan:
         """The releases that depend on the data."""
         return [release for release in self.releases if release.sensitivity.bound > 0]
 
-    def _costs(self, nodes: int, delta: float) -> tuple[Costs, Parts]:
+    def _worst(self, delta: float, colluding: int | None = None) -> Cost:
+        """Return the cost of the part that costs most, against so many colluding nodes or all."""
+        found, _ = self._costs(self._nodes(None), delta, colluding)
+        return found.cost(int(np.argmax(found.epsilons)))
+
+    def _costs(self, nodes: int, delta: float, colluding: int | None = None) -> tuple[Costs, Parts]:
         delta = probability("delta", delta, one=False)
-        touching = self.touching
+        touching = charged(self.touching, colluding)
         parts = parts_of(touching, nodes)
         return costs(touching, parts, delta, self.neighboring_relation), parts
 

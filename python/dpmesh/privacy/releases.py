@@ -11,6 +11,7 @@ import numpy as np
 
 from dpmesh._validate import fail, instance, integer
 from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling, sampling_of
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
@@ -113,6 +114,7 @@ class Release:
             "clipping_norm": mechanism.clipping_norm,
             "grid": mechanism.grid,
             "secure_sum": _secure_sum_of(mechanism),
+            "correlated": _row_of(mechanism),
             "sensitivity": asdict(self.sensitivity),
             "batch": self.batch,
             "sampling": None if self.sampling is None else asdict(self.sampling),
@@ -140,9 +142,23 @@ def _secure_sum_of(mechanism: Mechanism) -> dict[str, Any] | None:
     return asdict(mechanism.numbers)
 
 
+def _row_of(mechanism: Mechanism) -> dict[str, Any] | None:
+    """Return the joint event of correlated noise and the row of it, None for another mechanism."""
+    if not isinstance(mechanism, CorrelatedRow):
+        return None
+    return {"joint": mechanism.joint.as_dict(), "row": mechanism.row}
+
+
 def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
     if fields.get("secure_sum") is not None:
         return DistributedDiscreteGaussian(SecureSum(**fields["secure_sum"]))
+    if (correlated := fields.get("correlated")) is not None:
+        from dpmesh.privacy.correlated import CorrelatedGaussian
+
+        joint = correlated["joint"]  # a plan stores it once, and builds it once
+        if not isinstance(joint, CorrelatedGaussian):
+            joint = CorrelatedGaussian.from_dict(joint)
+        return CorrelatedRow.of(joint, correlated["row"])
     return mechanism_named(
         fields["mechanism"],
         fields["noise_multiplier"],

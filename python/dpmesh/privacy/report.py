@@ -10,15 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmesh._validate import instance, probability
+from dpmesh.privacy.charged import joints
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
-from dpmesh.privacy.views import View
+from dpmesh.privacy.views import EverybodyButPartners, View
 
 _NEIGHBOURS = {
     "replace_one": "replace-one: two datasets differ in the value of one {unit}",
     "add_remove": "add-remove: one dataset has one {unit} more",
 }
+
+
+_ON_REALS = ("laplace", "gaussian", "correlated_gaussian")
 
 
 class Spread(NamedTuple):
@@ -134,7 +138,8 @@ def report(
     nodes
         Number of nodes; by default the least that includes all nodes named by releases.
     view
-        Against whom the cost is reported, too; see `Plan.cost`.
+        Against whom the cost is reported, too; see `Plan.cost`. None for everybody alone, and where
+        partners share secrets, for everybody except link partners.
 
     Raises
     ------
@@ -148,27 +153,29 @@ def report(
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     assumptions, touching = plan.assumptions, plan.touching
-    if any(release.name in ("laplace", "gaussian") for release in touching):
-        assumptions += (
-            "the adversary does not exploit floating-point rounding (use grid= to remove this "
-            "assumption)",
-        )
+    if any(release.name in _ON_REALS for release in touching):
+        remedy = " (use grid= to remove this assumption)" * (not joints(touching))
+        assumptions += (f"the adversary does not exploit floating-point rounding{remedy}",)
     if seeded:
         assumptions += (
             "the noise is seeded: whoever knows the seed can remove it, so this run is "
             "reproducible but no private release",
         )
     seen = None
+    secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]
+    claimed = [each.coalition for each in secrets if each is not None]
+    if view is None and claimed:  # the claim for which partners share secrets
+        view = EverybodyButPartners(coalition=max(claimed))
     if view is not None:
         against = plan.cost(delta, view=view)
         seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
-        if not against.reason:
+        if not against.reason and not isinstance(view, EverybodyButPartners):
             assumptions += (
                 "the view covers what its observers receive during the run: models or messages "
                 "that are published need also=PublishedMessages(..) or PublishedMean(..)",
                 "nodes follow the public schedule, and losses are as convex and smooth as stated",
             )
-        else:
+        elif against.reason:
             seen = f"nothing less is proved against {against.view}: {against.reason}"
     return Report(
         epsilon=cost.epsilon,

@@ -49,3 +49,10 @@ def _rounded(value: float, digits: int, direction: str) -> str:
     digits = integer("digits", digits, at_least=1, below=18)
     value = float(Context(digits, direction).create_decimal(value))
     return f"{value:.{digits}g}"
+
+
+def but_partners(coalition: int) -> str:
+    """Name everybody except link partners, and how many nodes may collude."""
+    nodes = "node" if coalition == 1 else "nodes"
+    inside = f"up to {coalition} colluding {nodes}" if coalition else "no colluding node"
+    return f"everybody except link partners; {inside}"

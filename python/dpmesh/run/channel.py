@@ -19,8 +19,10 @@ from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.compression import Compressed, Compressor
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Carrier, Packet, Sent
+from dpmesh.run.noise import NoiseRows
 
 AGAIN = 2**16
 """Added to the purpose of a stream for each earlier message of a row in the same round."""
@@ -93,6 +95,8 @@ class Channel:
         """What arrived last, in this round or an earlier one; None before the first message."""
         self._bits: int | npt.NDArray[np.int64] = 0
         self._count = 0
+        self.noise = NoiseRows(key, whole=nodes is None)
+        """The secret rows of correlated noise."""
 
     def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key) -> Step:
         """Run round t of an algorithm.
@@ -105,6 +109,7 @@ class Channel:
             If the round yields anything but messages, or a message does not fit its release.
         """
         self._times[:], self._turns = 0, 0
+        self.noise.begin_round()
         self._packet, self._bits, self._count = None, 0, 0
         requests = algorithm.round(state, t, problem, key)
         if not isinstance(requests, Generator):
@@ -124,6 +129,11 @@ class Channel:
                 answer = self._carry(t, self._packet)
             else:
                 fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
+
+    def end_round(self) -> None:
+        """Record the round as finished: its releases, and the rows of noise that they took."""
+        self.ledger.end_round()
+        self.noise.end_round()
 
     def _send(self, t: int, message: Message) -> Released | None:
         """Release a message and let it travel; return what arrived."""
@@ -168,7 +178,12 @@ class Channel:
         stream = key.stream(Purpose.NOISE + again, t)
         if parts is None:
             (one,) = releases
-            out = one.mechanism.release(inside, one.sensitivity, stream)
+            mechanism = one.mechanism
+            if isinstance(mechanism, CorrelatedRow):
+                if rows is not None or message.sender is not None or again:
+                    fail("release", "correlated noise in one message of all nodes a round", one)
+                mechanism = mechanism.drawn(self.noise.draw(mechanism, t, inside))
+            out = mechanism.release(inside, one.sensitivity, stream)
         else:
             out = Released(np.empty_like(inside))
             for release, some in parts:
@@ -299,6 +314,6 @@ def run_rounds(
     channel, state = Channel(carrier, key, ledger), algorithm.init(problem, key)
     for t in range(rounds):
         step = channel.run(algorithm, state, t, problem, key)
-        ledger.end_round()
+        channel.end_round()
         state = step.state
         yield step

@@ -27,6 +27,7 @@ from dpmesh._validate import fail, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.run.identity import differing
+from dpmesh.run.noise import DrawnRows
 from dpmesh.run.rounds import Progress
 
 VERSION = 4
@@ -83,7 +84,7 @@ class Checkpoint:
             If it cannot be read or written.
         """
         if self.path.exists():
-            return self._load(classes_in((start, plan)))
+            return self._load(classes_in((start, plan, DrawnRows(rows=0, earlier=()))))
         self.save(start)
         return start
 

@@ -30,8 +30,11 @@ def classes_in(value: object) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def encode(value: object, arrays: Arrays) -> Any:
+def encode(value: object, arrays: Arrays, known: dict[int, int] | None = None) -> Any:
     """Return a value as JSON, with names in place of its arrays, which go into `arrays`.
+
+    A dataclass that occurs again, such as the noise of a run in each of its releases, is stored
+    once; `known` numbers those so far.
 
     Raises
     ------
@@ -44,7 +47,12 @@ def encode(value: object, arrays: Arrays) -> Any:
         name = f"array_{len(arrays)}"
         arrays[name] = np.asarray(value)
         return {"array" if isinstance(value, np.ndarray) else "number": name}
-    parts = {name: encode(part, arrays) for name, part in _parts(value).items()}
+    known = {} if known is None else known
+    if id(value) in known:
+        return {"again": known[id(value)]}
+    parts = {name: encode(part, arrays, known) for name, part in _parts(value).items()}
+    if is_dataclass(value):
+        known[id(value)] = len(known)
     if _is_record(value):
         return {"record": _name(type(value)), "fields": parts}
     if type(value) is dict and all(isinstance(name, str) for name in value):
@@ -55,8 +63,13 @@ def encode(value: object, arrays: Arrays) -> Any:
     raise TypeError(f"state: wanted {wanted}, got {type(value).__name__}")
 
 
-def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], classes: Classes) -> Any:
-    """Return the value that `encode` was given.
+def decode(
+    tree: Any,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    classes: Classes,
+    known: list[Any] | None = None,
+) -> Any:
+    """Return the value that `encode` was given; `known` has its dataclasses so far.
 
     Raises
     ------
@@ -65,26 +78,32 @@ def decode(tree: Any, arrays: Mapping[str, npt.NDArray[Any]], classes: Classes) 
     """
     if not isinstance(tree, dict):
         return tree
+    known = [] if known is None else known
+
+    def each(parts: dict[str, Any]) -> dict[str, Any]:
+        return {name: decode(part, arrays, classes, known) for name, part in parts.items()}
+
     match tree:
         case {"array": name}:
             return arrays[name]
         case {"number": name}:
             return arrays[name][()]
+        case {"again": number}:
+            return known[number]
         case {"record": name, "fields": parts}:
             if name not in classes:
                 fail("checkpoint", f"records of this run ({', '.join(classes)})", name)
-            return classes[name](**_decoded(parts, arrays, classes))
+            made = classes[name](**each(parts))
+            if is_dataclass(made):
+                known.append(made)
+            return made
         case {"dict": parts}:
-            return _decoded(parts, arrays, classes)
+            return each(parts)
         case {"tuple": items}:
-            return tuple(decode(item, arrays, classes) for item in items)
+            return tuple(decode(item, arrays, classes, known) for item in items)
         case {"list": items}:
-            return [decode(item, arrays, classes) for item in items]
+            return [decode(item, arrays, classes, known) for item in items]
     raise ValueError(f"checkpoint: wanted a known kind of value, got one of {', '.join(tree)}")
-
-
-def _decoded(parts: dict[str, Any], arrays: Any, classes: Classes) -> dict[str, Any]:
-    return {name: decode(part, arrays, classes) for name, part in parts.items()}
 
 
 def _parts(value: object) -> dict[str, Any]:

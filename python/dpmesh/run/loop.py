@@ -240,7 +240,7 @@ class _Loop:
                 except OverBudget:
                     if t == 0:
                         raise
-                    self.run.channel.ledger.end_round()  # with what left before the refused release
+                    self.run.channel.end_round()  # with what left before the refused release
                     if self.ranks.is_root:
                         _log.warning("the budget ended a run after %d rounds", t)
                     return BUDGET

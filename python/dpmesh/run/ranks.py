@@ -24,7 +24,7 @@ def gathered(progress: Progress, engine: Engine, own: Share) -> Progress:
         rows = engine.rows(array.reshape(nodes, -1, *array.shape[1:]))
         return rows if rows is None else rows.reshape(-1, *array.shape[1:])
 
-    state = _with_rows(progress.state, whole)
+    state, noise = _with_rows(progress.state, whole), _with_rows(progress.noise, whole)
     received = progress.received
     if received is not None and own.algorithm.travels == "gossip":
         received = engine.rows(received)
@@ -33,7 +33,9 @@ def gathered(progress: Progress, engine: Engine, own: Share) -> Progress:
         return progress
     (metrics,) = progress.metrics
     traffic = sum(sent[1:], sent[0])
-    return replace(progress, state=state, received=received, traffic=traffic, metrics=metrics)
+    return replace(
+        progress, state=state, received=received, traffic=traffic, metrics=metrics, noise=noise
+    )
 
 
 def scattered(progress: Progress | None, engine: Engine, own: Share) -> Progress:
@@ -50,15 +52,17 @@ def scattered(progress: Progress | None, engine: Engine, own: Share) -> Progress
     received = shared.received
     if received is not None and own.algorithm.travels == "gossip":
         received = received[nodes]
-    state = _with_rows(shared.state, part)
+    state, noise = _with_rows(shared.state, part), _with_rows(shared.noise, part)
     if engine.is_root:
-        return replace(shared, state=state, received=received, metrics=[shared.metrics])
+        metrics = [shared.metrics]
+        return replace(shared, state=state, received=received, metrics=metrics, noise=noise)
     return Progress(
         state=state,
         received=received,
         rounds=shared.rounds,
         ledger=shared.ledger,
         metrics=[None],
+        noise=noise,
     )
 
 

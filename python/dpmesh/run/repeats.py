@@ -195,7 +195,7 @@ class Repeats:
             batch = examples.shape[1]
             total += batch * self._losses_on_all(algorithm.parameters(state), examples)
             state = channel.run(algorithm, state, t, self.problem, key).state
-            ledger.end_round()
+            channel.end_round()
             used, t = used + batch, t + 1
             if used in at:
                 losses.append(total.T / used)

@@ -11,6 +11,7 @@ from dpmesh.run.channel import Channel, Step
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import History, Value
 from dpmesh.run.metrics import After, Before, Metric
+from dpmesh.run.noise import DrawnRows
 from dpmesh.run.run import Traffic
 
 Callback: TypeAlias = Callable[[int, dict[str, Any]], None]
@@ -33,6 +34,8 @@ class Progress:
         As in `Run`.
     metrics, carrier
         What each metric and the carrier remember; see `Rounds.remembered`.
+    noise
+        Earlier rows of correlated noise, which are as secret as the state.
     """
 
     state: Any
@@ -43,6 +46,7 @@ class Progress:
     traffic: Traffic = field(default_factory=lambda: Traffic(0, 0))
     metrics: list[Any] = field(default_factory=list)
     carrier: Any = None
+    noise: dict[str, DrawnRows] = field(default_factory=dict)
 
 
 class StopRun(Exception):  # noqa: N818
@@ -76,7 +80,7 @@ class Rounds:
         """Record a round that all processes ran; return whether the callback ends the run."""
         at = self.at
         at.state = step.state
-        self.channel.ledger.end_round()
+        self.channel.end_round()
         at.traffic += self.own.carrier.traffic(at.rounds, step.sent)
         at.rounds += 1
         for meter in self.meters:
@@ -120,8 +124,14 @@ class Rounds:
         """Return all that a later process needs to resume from here."""
         metrics = [meter.memory for meter in self.meters]
         ledger, carrier = self.channel.ledger.releases, self.own.carrier.memory
-        received = self.channel.received
-        return replace(self.at, received=received, ledger=ledger, metrics=metrics, carrier=carrier)
+        return replace(
+            self.at,
+            received=self.channel.received,
+            ledger=ledger,
+            metrics=metrics,
+            carrier=carrier,
+            noise=self.channel.noise.memory,
+        )
 
     def recall(self, progress: Progress) -> None:
         """Go on from there."""
@@ -130,3 +140,4 @@ class Rounds:
         for meter, memory in zip(self.meters, progress.metrics, strict=True):
             meter.recall(memory)
         self.own.carrier.recall(progress.carrier)
+        self.channel.noise.recall(progress.noise)

@@ -129,7 +129,7 @@ def record(
     for t in range(rounds):
         step = channel.run(algorithm, state, t, problem, key)
         state = step.state
-        ledger.end_round()
+        channel.end_round()
         if (published := algorithm.published(state, channel.received)) is not None:
             run.received.append(Released(published.copy()))
         run.traffic.append(step.sent)

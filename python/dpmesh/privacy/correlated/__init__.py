@@ -23,11 +23,16 @@ from dpmesh.privacy.correlated.refusals import require_proved
 from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import factorize
+from dpmesh.privacy.correlated.strategy import BetweenPartners, Both, CorrelatedStrategy, InTime
 
 __all__ = [
+    "BetweenPartners",
+    "Both",
     "CorrelatedGaussian",
     "CorrelatedNoise",
+    "CorrelatedStrategy",
     "Factorization",
+    "InTime",
     "NoiseState",
     "Objective",
     "Participation",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -14,6 +14,8 @@ from dpmesh._validate import fail, instance, integer, one_of
 from dpmesh.privacy.correlated.participation import (
     SINGLE_USE,
     Participation,
+    absolute_sum,
+    products,
     squared_sensitivity,
 )
 
@@ -70,7 +72,7 @@ class Factorization:
         """Number of rounds, T."""
         return len(self.bands)
 
-    @property
+    @cached_property
     def columns(self) -> Array:
         """Columns of C, shape (rounds, bands): ``C[j + k, j]`` at ``[j, k]``."""
         rounds, width = self.bands.shape
@@ -88,6 +90,28 @@ class Factorization:
         squared = squared_sensitivity(self.columns, self.participation)
         return float(np.sqrt(squared) * (1 + _ROUNDING * sum(self.bands.shape)))
 
+    def shifts(self, uses: Iterable[Sequence[int]]) -> list[float]:
+        """Return the sensitivity to records that are used in exactly these rounds, rounded up.
+
+        Parameters
+        ----------
+        uses
+            For each record, the rounds that use it.
+        """
+        squares = np.einsum("jk,jk->j", self.columns, self.columns)
+        up = 1 + _ROUNDING * sum(self.bands.shape)
+        return [
+            up * float(np.sqrt(squares[used[0]] if len(used) == 1 else self._squared(used)))
+            for used in uses
+        ]
+
+    def _squared(self, used: Sequence[int]) -> float:
+        return absolute_sum(self._absolute, np.sort(np.asarray(used, dtype=np.int64)))
+
+    @cached_property
+    def _absolute(self) -> Array:
+        return np.abs(products(self.columns))
+
     def matrix(self) -> Array:
         """Return C, shape (rounds, rounds)."""
         rounds, width = self.bands.shape
@@ -102,6 +126,8 @@ class Factorization:
         Its columns are no longer than those of the whole, so that stopping is never charged for.
         """
         rounds = integer("rounds", rounds, 1, self.rounds + 1)
+        if rounds == self.rounds:
+            return self
         width = min(rounds, self.bands.shape[1])
         return Factorization(
             bands=self.bands[:rounds, :width], kind=self.kind, participation=self.participation
@@ -121,18 +147,17 @@ class Factorization:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a report stores: whoever has C can compute the sensitivity again."""
-        digest = hashlib.sha256(self.bands.astype("<f8").tobytes()).hexdigest()
-        stored = {"bands": self.bands.tolist()} if self.bands.size <= 4096 else {}
         return {
             "kind": self.kind,
-            "rounds": self.rounds,
-            "bandwidth": self.bands.shape[1],
-            "uses": self.participation.uses,
-            "separation": self.participation.separation,
-            "epochs": self.participation.epochs,
-            "sha256": digest,
-            **stored,
+            "participation": asdict(self.participation),
+            "bands": self.bands.tolist(),
         }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Factorization:
+        """Return the factorization that `as_dict` gave."""
+        use = Participation(**fields["participation"])
+        return cls(bands=np.array(fields["bands"]), kind=fields["kind"], participation=use)
 
 
 def from_matrix(

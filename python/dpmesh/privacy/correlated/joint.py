@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg.lapack import dtbtrs
 
 from dpmesh._validate import fail, instance, positive
 from dpmesh.privacy.correlated.factorization import Factorization
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 Array = npt.NDArray[np.float64]
+
+_CHUNK = 512
+"""Columns of an inverse that are solved for at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,6 +153,28 @@ class CorrelatedGaussian:
         worst = max(squared_worst_sum(of_node, use) for of_node in shifts.T)
         return float(np.sqrt(worst)) * (1 + 1e-12)
 
+    def mus(self, uses: Iterable[Sequence[int]], colluding: int | None) -> list[float]:
+        """Return mu of records that are used in exactly these rows.
+
+        Parameters
+        ----------
+        uses
+            For each record, its rows.
+        colluding
+            How many nodes, whichever they are, collude with the observer; None for all others.
+        """
+        secrets = {id(each): each for each in self._each_secrets}.values()
+        exposed = max((each.mu_against(colluding) for each in secrets), default=1.0)
+        return [
+            shift * exposed / self.noise_multiplier for shift in self.factorization.shifts(uses)
+        ]
+
+    @property
+    def _each_secrets(self) -> tuple[Secrets, ...]:
+        if self.secrets is None:
+            return ()
+        return (self.secrets,) if isinstance(self.secrets, Secrets) else tuple(self.secrets)
+
     @property
     def event(self) -> DpEvent:
         """All releases of the run as one event of the dp-accounting library."""
@@ -160,6 +187,8 @@ class CorrelatedGaussian:
 
         The noise of these rows is the same. Stopping may depend on released values.
         """
+        if rounds == self.rounds:
+            return self
         factorization = self.factorization.prefix(rounds)
         secrets = self.secrets
         if secrets is not None and not isinstance(secrets, Secrets):
@@ -197,6 +226,29 @@ class CorrelatedGaussian:
             remembering[k:, k] -= bands[k:, k - 1] * kept[1 : rounds - k + 1]
         return remembering
 
+    @cached_property
+    def spreads(self) -> Array:
+        """Standard deviation of each row's noise over its sensitivity, shape (rounds,).
+
+        That of the node with most secrets.
+        """
+        recursion, rounds = self.recursion, self.rounds
+        columns = np.zeros_like(recursion)
+        for k in range(recursion.shape[1]):
+            columns[: rounds - k, k] = recursion[k:, k]
+        between = [1.0] * rounds
+        if self.secrets is not None:
+            variance = {id(one): np.diagonal(one.covariance).max() for one in self._each_secrets}
+            between = [variance[id(self.secrets_of(t))] for t in range(rounds)]
+        squares = np.zeros(rounds)
+        for first in range(0, rounds, _CHUNK):
+            some = np.arange(first, min(first + _CHUNK, rounds))
+            unit = np.zeros((rounds, len(some)))
+            unit[some, some - first] = np.sqrt(np.asarray(between)[some])
+            squares += (dtbtrs(np.asfortranarray(columns.T), unit, uplo="L")[0] ** 2).sum(axis=1)
+        spreads: Array = self.noise_multiplier * np.sqrt(squares) / np.asarray(self.sensitivities)
+        return spreads
+
     @property
     def recursion_remembers(self) -> bool:
         """Whether noise goes on in later rounds as the state does."""
@@ -204,21 +256,60 @@ class CorrelatedGaussian:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a report stores, from which mu can be computed again."""
-        secrets = self.secrets
-        if secrets is not None:
-            each = [secrets] if isinstance(secrets, Secrets) else secrets
-            stored: Any = [one.as_dict() for one in each]
-        else:
-            stored = None
+        return dict(self._stored)
+
+    @cached_property
+    def _stored(self) -> dict[str, Any]:
         return {
             "noise_multiplier": self.noise_multiplier,
             "factorization": self.factorization.as_dict(),
             "sensitivities": np.asarray(self.sensitivities).tolist(),
             "memory": np.asarray(self.memory).tolist(),
-            "secrets": stored,
-            "mu": self.mu,
-            "view": self.view,
+            "secrets": [each.as_dict() for each in self._each_secrets],
         }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> CorrelatedGaussian:
+        """Return the release that `as_dict` gave."""
+        secrets = [Secrets(**each) for each in fields["secrets"]]
+        return cls(
+            noise_multiplier=fields["noise_multiplier"],
+            factorization=Factorization.from_dict(fields["factorization"]),
+            sensitivities=fields["sensitivities"],
+            secrets=(secrets[0] if len(secrets) == 1 else secrets) if secrets else None,
+            memory=fields["memory"],
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """256 bits that differ for other noise."""
+        each = [(one.nodes, one.own, one.shared, one.coalition) for one in self._each_secrets]
+        strategy = self.factorization
+        found = sha256(
+            repr((self.noise_multiplier, strategy.kind, strategy.participation, each)).encode()
+        )
+        arrays = [strategy.bands, self.sensitivities, self.memory]
+        for array in (*arrays, *(one.pairs for one in self._each_secrets)):
+            found.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())
+        return found.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CorrelatedGaussian) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"CorrelatedGaussian({self}, sha256={self.digest[:16]})"
+
+    def __str__(self) -> str:
+        rounds, bands = self.factorization.bands.shape
+        how = f"{rounds} rows"
+        if bands > 1:
+            how += f" correlated in time by {bands} bands"
+        for secrets in self._each_secrets[:1]:
+            how += f", with secrets of {len(secrets.pairs)} pairs"
+        return how
 
     @property
     def view(self) -> str:

@@ -130,7 +130,7 @@ def _worst_orthogonal(squares: Array, uses: int, separation: int) -> float:
 
 def _worst_of_epochs(columns: Array, uses: int, separation: int) -> float:
     absolute = np.abs(products(columns))
-    return max(_absolute_sum(absolute, p) for p in _epochs(len(columns), uses, separation))
+    return max(absolute_sum(absolute, p) for p in _epochs(len(columns), uses, separation))
 
 
 def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -141,7 +141,8 @@ def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.
             yield pattern
 
 
-def _absolute_sum(absolute: Array, pattern: npt.NDArray[np.int64]) -> float:
+def absolute_sum(absolute: Array, pattern: npt.NDArray[np.int64]) -> float:
+    """Return the sum of ``|X[i, j]|`` over the ascending rounds of a pattern, from `products`."""
     bands, total = absolute.shape[1], 0.0
     for i, j in enumerate(pattern):
         apart = pattern[i:] - j
@@ -173,7 +174,7 @@ def _worst_pattern(diagonals: Array, uses: int, separation: int) -> float:
     """The largest sum of |X| over patterns: a dynamic programme over the recent uses."""
     absolute, (rounds, bands) = np.abs(diagonals), diagonals.shape
     if separation == 1 and uses == rounds:
-        return _absolute_sum(absolute, np.arange(rounds))
+        return absolute_sum(absolute, np.arange(rounds))
     best: dict[tuple[tuple[int, ...], int], float] = {((), 0): 0.0}
     keep = max(bands, separation) - 1
     for t in range(rounds):

@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from scipy import sparse
 
 from dpmesh._validate import fail, instance, integer, non_negative, positive
 from dpmesh.privacy.correlated.coalitions import Exposure, exposure, honest, laplacian
+from dpmesh.privacy.shown import but_partners
 from dpmesh.topology import MixingMatrix
 
 Array = npt.NDArray[np.float64]
@@ -85,6 +86,12 @@ class Secrets:
         """That to each coalition of the claimed size."""
         return exposure(self.nodes, self.pairs, self.coalition)
 
+    def mu_against(self, colluding: int | None) -> float:
+        """Return the same against any so many colluding nodes; None for all other nodes."""
+        if colluding is None:
+            return (1 + _ROUNDING) / self.own
+        return self.mu if colluding == self.coalition else replace(self, coalition=colluding).mu
+
     def mu_of(self, coalition: Iterable[int] = ()) -> float:
         """Return mu of one round at noise multiplier 1, against this coalition."""
         members = tuple(sorted({integer("coalition", node, 0, self.nodes) for node in coalition}))
@@ -103,14 +110,7 @@ class Secrets:
         partner who leaves a secret out while the other end keeps it is worse (`mu_one_ended`).
         """
         gone = [integer("absent", node, 0, self.nodes) for node in absent]
-        kept = self.pairs[~np.isin(self.pairs, gone).any(axis=1)]
-        return Secrets(
-            nodes=self.nodes,
-            pairs=kept,
-            own=self.own,
-            shared=self.shared,
-            coalition=self.coalition,
-        )
+        return replace(self, pairs=self.pairs[~np.isin(self.pairs, gone).any(axis=1)])
 
     def mu_after_loss(self, *lost: int) -> float:
         """Return the others' mu if these nodes send nothing and nobody knew.
@@ -136,10 +136,7 @@ class Secrets:
     @property
     def claim(self) -> str:
         """Against whom the guarantee holds, in words."""
-        if self.coalition == 0:
-            return "everybody except link partners; no colluding node"
-        nodes = "node" if self.coalition == 1 else "nodes"
-        return f"everybody except link partners; up to {self.coalition} colluding {nodes}"
+        return but_partners(self.coalition)
 
     @property
     def is_complete(self) -> bool:

@@ -4,11 +4,18 @@ See docs/privacy/views.md for the theorem, its proof and what it assumes.
 """
 
 from dpmesh.privacy.views import of_algorithms
-from dpmesh.privacy.views.cost import ViewCost, costs_by_distance, epsilon_of, view_cost
+from dpmesh.privacy.views.cost import (
+    ViewCost,
+    costs_by_distance,
+    epsilon_of,
+    partners_cost,
+    view_cost,
+)
 from dpmesh.privacy.views.observers import (
     AnyCoalition,
     Coalition,
     Everybody,
+    EverybodyButPartners,
     LastOnly,
     Links,
     Node,
@@ -26,6 +33,7 @@ __all__ = [
     "AnyCoalition",
     "Coalition",
     "Everybody",
+    "EverybodyButPartners",
     "HandOver",
     "LastOnly",
     "Links",
@@ -42,6 +50,7 @@ __all__ = [
     "epsilon_of",
     "epsilons_by_pair",
     "of_algorithms",
+    "partners_cost",
     "step_lipschitz",
     "view_cost",
 ]

@@ -20,6 +20,7 @@ from dpmesh.privacy.views.coalitions import any_coalition
 from dpmesh.privacy.views.observers import (
     AnyCoalition,
     Everybody,
+    EverybodyButPartners,
     OneNode,
     OnNetwork,
     View,
@@ -77,7 +78,7 @@ class ViewCost:
         ]
         if self.reason:
             lines.append(f"view       not proved against {self.view}: {self.reason}")
-        elif self.mu is not None:
+        else:
             lines.append(f"view       epsilon = {rounded_up(self.epsilon, 4)} against {self.view}")
             lines.append(f"accountant {self.accountant}")
         return "\n".join(lines)
@@ -178,6 +179,31 @@ def view_cost(
     )
 
 
+def partners_cost(
+    delta: float, view: EverybodyButPartners, against: Cost, everybody: Cost, *, shared: bool
+) -> ViewCost:
+    """Return what a run costs against everybody who does not know the secrets of partners.
+
+    Parameters
+    ----------
+    against
+        The cost against the view.
+    everybody
+        That against all other nodes together.
+    shared
+        Whether partners share secrets at all.
+    """
+    if not shared:
+        return _fallback(delta, view, everybody, "partners share no secrets in this run")
+    return ViewCost(
+        view=in_words(view),
+        epsilon=against.epsilon,
+        delta=delta,
+        everybody=everybody.epsilon,
+        accountant=against.accountant,
+    )
+
+
 def costs_by_distance(
     delta: float, reaction: Reaction, view: OneNode, *, gap: float = 1e-3
 ) -> dict[int, ViewCost]:
@@ -219,7 +245,7 @@ def _solve(
     reaction: Reaction, view: View, received: Sequence[Received], gap: float
 ) -> tuple[Certificate | None, float, str]:
     """Return the worst certificate, the mu against everybody, and how it was found."""
-    if isinstance(view, Everybody):
+    if isinstance(view, Everybody | EverybodyButPartners):
         most = _against_everybody(reaction)
         return Certificate(most, most, (), 0), most, ""
     if not reaction.is_noisy:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.kernels.views import Observer
+from dpmesh.privacy.shown import but_partners
 from dpmesh.topology.topology import Topology
 
 
@@ -55,6 +56,22 @@ Published: TypeAlias = PublishedMessages | PublishedMean
 @dataclass(frozen=True, kw_only=True)
 class Everybody:
     """Sees every message: local differential privacy, what ``plan.cost(delta)`` reports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EverybodyButPartners:
+    """Sees every message; link partners, who share secrets, keep them to themselves.
+
+    Parameters
+    ----------
+    coalition
+        How many nodes, whichever they are, collude with the observer.
+    """
+
+    coalition: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coalition", integer("coalition", self.coalition))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +209,8 @@ class LastOnly(_OnNetwork):
     """Sees only the messages of the last round, of all nodes."""
 
 
-View: TypeAlias = Everybody | Node | OneNode | Coalition | AnyCoalition | Links | LastOnly
 OnNetwork: TypeAlias = Node | OneNode | Coalition | AnyCoalition | Links | LastOnly
+View: TypeAlias = Everybody | EverybodyButPartners | OnNetwork
 
 
 def observers_of(view: OnNetwork) -> Sequence[Observer]:
@@ -243,6 +260,8 @@ def in_words(view: View) -> str:
     match view:
         case Everybody():
             words = "everybody, who sees every message"
+        case EverybodyButPartners():
+            words = but_partners(view.coalition)
         case Node():
             words = f"node {view.node}"
         case OneNode():

@@ -1,0 +1,303 @@
+"""What a user asks for: noise that is correlated in time, between partners, or both.
+
+An algorithm takes it as its ``noise``, and plans the noise of a whole run from it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+from types import NoneType
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, instance, integer, one_of, positive, require_methods
+from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.correlated.amplitudes import partner_secrets
+from dpmesh.privacy.correlated.factorization import Factorization
+from dpmesh.privacy.correlated.joint import CorrelatedGaussian
+from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
+from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
+from dpmesh.privacy.correlated.secrets import Secrets, links
+from dpmesh.privacy.correlated.solve import Method, factorize
+from dpmesh.topology import Static, Topology
+
+Array = npt.NDArray[np.float64]
+
+_LONGEST = 4.0
+"""Of the steps by rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedStrategy(ABC):
+    """Which noise works together: `InTime`, `BetweenPartners` or `Both`.
+
+    Parameters
+    ----------
+    topology
+        The network of the run, which is public; None where a server adds up what arrives.
+    rounds
+        Those of the longest run. The first one sends a start that no data has touched, without
+        noise, so there are ``rounds - 1`` rows of noise. A run that stops early is charged for what
+        it released.
+    mixings
+        How often a round's messages travel over the network before the next step: several mixings
+        cost traffic and no privacy.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+
+    topology: Topology | None
+    rounds: int
+    mixings: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", integer("rounds", self.rounds, at_least=2))
+        object.__setattr__(self, "mixings", integer("mixings", self.mixings, at_least=1))
+        if self.topology is None:
+            if self.mixings > 1:
+                fail("mixings", "1 without a network", self.mixings)
+        else:
+            require_methods("topology", self.topology, "a network, such as torus(4, 4)", "matrix")
+
+    @property
+    @abstractmethod
+    def correlates_time(self) -> bool:
+        """Whether later noise takes back part of earlier noise."""
+
+    def secrets(self, sensitivities: tuple[float, ...]) -> Secrets | None:
+        """Return what partners share."""
+        return None
+
+    def factorization(
+        self, sensitivities: tuple[float, ...], covariance: Array | None, use: Participation
+    ) -> Factorization:
+        """Return C of sensitivity 1; here one that correlates nothing."""
+        rows = len(sensitivities)
+        bands = np.full((rows, 1), 1 / np.sqrt(use.most(rows)))
+        return Factorization(bands=bands, kind="diagonal", participation=use)
+
+    def objective(
+        self, sensitivities: tuple[float, ...], covariance: Array | None = None
+    ) -> Objective | Array:
+        """Return what the noise is optimised for, as `factorize` takes it."""
+        rows = len(sensitivities)
+        if self.topology is None:
+            return server(rows, sensitivities=sensitivities)
+        if isinstance(self.topology, Static) and self.topology.mixing_matrix.is_symmetric:
+            return gossip(
+                self.topology.mixing_matrix,
+                rows,
+                mixings=self.mixings,
+                sensitivities=sensitivities,
+                covariance=covariance,
+            )
+        networks = [self.topology.matrix(t) for t in range(1, rows + 1)]
+        return average_matrix(
+            [networks], mixings=self.mixings, sensitivities=sensitivities, covariance=covariance
+        )
+
+    def release(
+        self,
+        noise_multiplier: float,
+        sensitivities: npt.ArrayLike,
+        *,
+        participation: Participation = SINGLE_USE,
+        memory: npt.ArrayLike = 0.0,
+    ) -> CorrelatedGaussian:
+        """Return the noise of the run, with mu = 1 / `noise_multiplier` against `claim`.
+
+        Parameters
+        ----------
+        noise_multiplier
+            Standard deviation over the sensitivity of the whole run.
+        sensitivities
+            Of each row, shape (rounds - 1,).
+        participation
+            Which rows may use a record.
+        memory
+            As in `CorrelatedGaussian`.
+        """
+        s = np.asarray(sensitivities, dtype=np.float64)
+        relative = tuple((s / s.max()).tolist())
+        factorization, secrets = _planned(self, relative, participation)
+        return CorrelatedGaussian(
+            noise_multiplier=noise_multiplier,
+            factorization=factorization,
+            sensitivities=s,
+            secrets=secrets,
+            memory=memory,
+        )
+
+    def step_size(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        records: int,
+        dim: int,
+        radius: float,
+        clipping_norm: float = 1.0,
+        participation: Participation = SINGLE_USE,
+    ) -> float:
+        """Return a constant step by a rule over public numbers.
+
+        It is as long as the noise of a mixed point allows, whose root mean square over nodes and
+        rounds may be half of `radius`, and at most 4: up to there a step along softmax gradients of
+        records of norm 1 moves no two models apart.
+
+        Parameters
+        ----------
+        epsilon, delta
+            Of the run, for replacing one record.
+        records
+            Number of records in a node's gradient.
+        dim
+            Length of the model.
+        radius
+            Of the ball that holds the models.
+        clipping_norm
+            Of a record's gradient.
+        participation
+            Which rows may use a record.
+        """
+        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
+        noise = per_step * sqrt(dim) * self.mixed_noise(participation=participation)
+        return min(_LONGEST, positive("radius", radius) / 2 / noise)
+
+    def mixed_noise(self, *, participation: Participation = SINGLE_USE) -> float:
+        """Return the noise of a mixed point at mu = 1 and sensitivity 1 in every round.
+
+        The standard deviation of one coordinate: the root of its mean square over nodes and rounds.
+        """
+        ones = (1.0,) * (self.rounds - 1)
+        factorization, secrets = _planned(self, ones, participation)
+        found = self.objective(ones, None if secrets is None else secrets.covariance)
+        gram = found.matrix() if isinstance(found, Objective) else found
+        return float(np.sqrt(factorization.objective(gram) / len(ones)))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on and this package cannot check, in words."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InTime(CorrelatedStrategy):
+    """Later noise takes back part of what earlier noise added. Nobody needs to be trusted.
+
+    For records that are used once, or in a few separated rounds. It cannot help where every round
+    uses all records.
+
+    Parameters
+    ----------
+    topology, rounds, mixings
+        As in `CorrelatedStrategy`.
+    bands
+        Diagonals of C: ``bands - 1`` earlier rows of noise stay in memory; None for all.
+    method
+        As in `factorize`: ``"optimal"`` up to 2,000 rounds, ``"toeplitz"`` for more.
+    """
+
+    bands: int | None = None
+    method: Method = "optimal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bands is not None:
+            object.__setattr__(self, "bands", integer("bands", self.bands, 1, self.rounds))
+        one_of("method", self.method, ("optimal", "toeplitz", "square_root"))
+
+    @property
+    def correlates_time(self) -> bool:
+        """True."""
+        return True
+
+    def factorization(
+        self, sensitivities: tuple[float, ...], covariance: Array | None, use: Participation
+    ) -> Factorization:
+        """Return the C that leaves least noise in the mixed points."""
+        bands = self.bands
+        if self.method == "optimal" and bands is None and use.most(len(sensitivities)) > 1:
+            bands = min(use.separation, len(sensitivities))
+        objective = self.objective(sensitivities, covariance)
+        return factorize(objective, bands=bands, participation=use, method=self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetweenPartners(CorrelatedStrategy):
+    """The two ends of a link add and subtract the same secret noise, fresh in every round.
+
+    The guarantee is against everybody who sees all messages, except link partners, and any
+    `coalition` nodes inside; against all other nodes together secrets hide nothing.
+
+    Parameters
+    ----------
+    topology, rounds, mixings
+        As in `CorrelatedStrategy`; the network must not change. Take several mixings: after a
+        single one much of the secrets is left.
+    coalition
+        The largest number of nodes, whichever they are, that collude with the observer.
+    partners
+        Whose links share secrets; None for `topology`. A network with more links withstands larger
+        coalitions.
+    """
+
+    coalition: int = 0
+    partners: Static | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wanted = "a network with symmetric weights that does not change, whose links share secrets"
+        instance("topology", self.topology, wanted, Static)
+        instance("partners", self.partners, f"{wanted}, or None", Static, NoneType)
+        object.__setattr__(self, "coalition", integer("coalition", self.coalition))
+
+    @property
+    def correlates_time(self) -> bool:
+        """False."""
+        return False
+
+    def secrets(self, sensitivities: tuple[float, ...]) -> Secrets:
+        """Return the secrets with mu = 1 that leave least noise in the mixed points."""
+        assert isinstance(self.topology, Static)
+        who = self.topology if self.partners is None else self.partners
+        return partner_secrets(
+            self.topology.mixing_matrix,
+            rounds=len(sensitivities),
+            mixings=self.mixings,
+            coalition=self.coalition,
+            sensitivities=sensitivities,
+            pairs=links(who.mixing_matrix),
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Who must not collude with whom."""
+        beyond = f", except for {self.coalition} of them" if self.coalition else ""
+        return (
+            "link partners keep the noise that they share secret from whoever sees messages"
+            f"{beyond} (in a simulation one process draws it for both)",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both(InTime, BetweenPartners):
+    """In time and between partners: the parameters and the guarantee of `BetweenPartners`."""
+
+
+@lru_cache(maxsize=64)
+def _planned(
+    strategy: CorrelatedStrategy, sensitivities: tuple[float, ...], use: Participation
+) -> tuple[Factorization, Secrets | None]:
+    """Return C and the secrets for sensitivities of which the largest is 1."""
+    secrets = strategy.secrets(sensitivities)
+    covariance = None if secrets is None else secrets.covariance
+    return strategy.factorization(sensitivities, covariance, use), secrets

@@ -1,0 +1,96 @@
+"""The rows of correlated noise of a run: secret state, drawn in order, each released once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpmesh._arrays import FloatArray
+from dpmesh._validate import fail
+from dpmesh.keys import Key
+from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.types import Sensitive
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnRows:
+    """How many rows of a joint event were drawn, and the last ones, which later rows need.
+
+    Parameters
+    ----------
+    rows
+        Their number.
+    earlier
+        The last ones, newest first, each of shape (nodes, dim). Whoever has them can subtract
+        noise.
+    """
+
+    rows: int
+    earlier: tuple[FloatArray, ...] = field(repr=False)
+
+
+class NoiseRows:
+    """Draws the rows of the joint events of a run.
+
+    A round that fails has drawn nothing: drawn again, its rows have the same bits.
+
+    Parameters
+    ----------
+    key
+        The key of the run; row r draws as row r of it.
+    whole
+        Whether all nodes are here.
+    """
+
+    def __init__(self, key: Key, *, whole: bool) -> None:
+        self._key, self._whole = key, whole
+        self.memory: dict[str, DrawnRows] = {}
+        """What the finished rounds drew, by the digest of the joint event."""
+        self._in_round: dict[str, DrawnRows] = {}
+
+    def begin_round(self) -> None:
+        """Forget what a round drew that did not finish."""
+        self._in_round = {}
+
+    def end_round(self) -> None:
+        """Keep what the round drew."""
+        self.memory = self.memory | self._in_round
+        self._in_round = {}
+
+    def recall(self, memory: dict[str, DrawnRows]) -> None:
+        """Go on from there."""
+        self.memory = memory
+
+    def draw(self, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:
+        """Return the noise of a row for the values of round t.
+
+        Raises
+        ------
+        ValueError
+            If the row was drawn already, or an earlier one was not; or if partners share secrets
+            and some nodes are in another process.
+        """
+        from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
+
+        joint, row = mechanism.joint, mechanism.row
+        secrets = joint.secrets_of(row)
+        if secrets is not None and not self._whole:
+            fail("engine", "one process, in which partners' secrets are simulated", "several")
+        if secrets is not None and len(values) != secrets.nodes:
+            fail("noise", f"secrets of the run's {len(values)} nodes", f"of {secrets.nodes}")
+        drawn = self._in_round.get(joint.digest) or self.memory.get(joint.digest)
+        done = 0 if drawn is None else drawn.rows
+        if row != done or t < row:
+            fail("release", f"row {done} of the correlated noise: each is released once", row)
+        nodes, dim = values.shape
+        state = NoiseState(
+            row=row,
+            nodes=np.arange(nodes, dtype=np.uint32),
+            dim=dim,
+            dtype=values.dtype,
+            earlier=() if drawn is None else drawn.earlier,
+        )
+        noise, after = CorrelatedNoise(release=joint, first_round=t - row).draw(self._key, state)
+        self._in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
+        return noise

@@ -1,0 +1,225 @@
+"""Runs whose noise works together: what is drawn, charged, reported and kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from one_round import Stage
+
+import dpmesh as dm
+from dpmesh.algorithms import Message
+from dpmesh.privacy import Budget, OverBudget, Release, Sensitivity, correlated, total_cost, views
+from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.audit.transcript import record
+from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.run import Gossip
+
+NODES, ROUNDS, DELTA = 5, 6, 1e-5
+RING = dm.topology.ring(NODES)
+MU = 1 / dm.OnlineLearning(epsilon=1.0, delta=DELTA).mechanism.noise_multiplier
+KEY = dm.Key.seeded(3)
+
+IN_TIME = correlated.InTime(topology=RING, rounds=ROUNDS, bands=3)
+PARTNERS = correlated.BetweenPartners(topology=RING, rounds=ROUNDS, mixings=2, coalition=1)
+BOTH = correlated.Both(topology=RING, rounds=ROUNDS, mixings=2, coalition=1)
+STRATEGIES = {"in time": IN_TIME, "partners": PARTNERS, "both": BOTH}
+each = pytest.mark.parametrize("noise", STRATEGIES.values(), ids=STRATEGIES)
+
+
+def problem(dim: int = 3, seed: int = 0) -> dm.LinearProblem:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(NODES * ROUNDS, dim))
+    train = dm.Dataset(rows / np.linalg.norm(rows, axis=1)[:, None], rng.choice([-1, 1], len(rows)))
+    return dm.LinearProblem(train, np.split(np.arange(len(rows)), NODES), "logistic")
+
+
+def online(noise: Any, **changes: Any) -> dm.OnlineLearning:
+    settings = {"epsilon": 1.0, "delta": DELTA, "step_size": 0.3, "projection": "mixture"}
+    return dm.OnlineLearning(**(settings | changes), noise=noise)
+
+
+def simulate(algorithm: Any, rounds: int = ROUNDS, **options: Any) -> dm.Run:
+    return dm.simulate(algorithm, problem(), RING, rounds=rounds, key=KEY, delta=DELTA, **options)
+
+
+def noise_of(algorithm: Any, dim: int = 400) -> np.ndarray:
+    """The noise of every row of a run, shape (rows, nodes, dim)."""
+    run = record(algorithm, problem(dim), Gossip(RING), rounds=ROUNDS, key=KEY)
+    return np.stack([passage.noisy - passage.inside for passage in run.passages[1:]])
+
+
+@each
+def test_the_messages_of_a_run_carry_the_noise_of_the_plan(noise: Any) -> None:
+    """Read back from the run's own streams: S C^-1 times own and shared amplitudes."""
+    algorithm = online(noise)
+    joint = algorithm.release_of(1).mechanism.joint
+    audit = correlated.read_back(
+        noise_of(algorithm), KEY, correlated.CorrelatedNoise(release=joint)
+    )
+    assert audit.violations(tolerance=1e-6) == []
+    assert audit.error < 1e-9
+    assert joint.mu == pytest.approx(MU, rel=1e-9)
+
+
+@each
+def test_a_run_costs_its_epsilon_and_names_against_whom(noise: Any) -> None:
+    report = simulate(online(noise)).privacy
+    claimed = simulate(online(noise)).ledger.cost(
+        DELTA, view=views.EverybodyButPartners(coalition=1)
+    )
+    assert claimed.epsilon == pytest.approx(1.0, rel=1e-6)
+    if noise is IN_TIME:
+        assert report.epsilon == pytest.approx(1.0, rel=1e-6)
+        assert report.view is None
+        assert claimed.reason == "partners share no secrets in this run"
+        return
+    own = noise.secrets((1.0,) * (ROUNDS - 1)).own
+    assert report.epsilon == pytest.approx(gdp_epsilon(delta=DELTA, mu=MU / own), rel=1e-6)
+    text = "everybody except link partners; up to 1 colluding node"
+    assert report.view == f"epsilon = 1 against {text}"
+    assert any("link partners keep the noise" in line for line in report.assumptions)
+
+
+def test_a_larger_coalition_than_planned_for_costs_more() -> None:
+    plan = online(PARTNERS).plan(ROUNDS)
+    costs = [
+        plan.cost(DELTA, view=views.EverybodyButPartners(coalition=c)).epsilon for c in range(4)
+    ]
+    assert costs == sorted(costs)
+    assert costs[2] > costs[1] * 1.1
+    assert costs[3] <= plan.cost(DELTA).epsilon * (1 + 1e-9)
+
+
+@each
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_a_run_that_stops_early_is_charged_for_what_it_released(noise: Any, rounds: int) -> None:
+    algorithm = online(noise)
+    ledger = simulate(algorithm, rounds).ledger
+    assert ledger == algorithm.plan(rounds)
+    joint = algorithm.release_of(1).mechanism.joint.prefix(rounds - 1)
+    cost = ledger.cost(DELTA, view=views.EverybodyButPartners(coalition=1)).epsilon
+    assert cost == pytest.approx(gdp_epsilon(delta=DELTA, mu=joint.mu), rel=1e-6)
+    assert cost <= algorithm.plan(ROUNDS).cost(DELTA).epsilon
+
+
+def test_a_record_is_charged_for_its_column_and_nothing_twice() -> None:
+    """The first column of a banded C is the longest of a run that stops; runs add."""
+    matrix = np.eye(3) + np.diag([0.5, 0.5], -1)
+    joint = correlated.CorrelatedGaussian(
+        noise_multiplier=2.0, factorization=correlated.from_matrix(matrix)
+    )
+    one = Sensitivity(1.0, "l2", "given")
+
+    def plan(*batches: int | None) -> Any:
+        releases = [
+            Release(t + 1, CorrelatedRow.of(joint, t), one, batch=batch)
+            for t, batch in enumerate(batches)
+        ]
+        return online(None).plan(1).with_releases(releases)
+
+    def mu(plan: Any) -> float:
+        return sqrt(sum(r.noise_multiplier**-2 for r in plan.compositions()[0]))
+
+    assert mu(plan(0, 1, 2)) == pytest.approx(sqrt(1.25) / 2)
+    assert mu(plan(0)) == pytest.approx(1 / 2)
+    every_round = np.abs(matrix.T @ matrix).sum()
+    assert mu(plan(None, None, None)) == pytest.approx(sqrt(every_round) / 2)
+    assert mu(plan(0, 1, 0)) == pytest.approx(sqrt(1.25 + 1.0) / 2)
+    twice = total_cost([plan(0, 1, 2), plan(0, 1, 2)], DELTA).epsilon
+    assert twice == pytest.approx(gdp_epsilon(delta=DELTA, mu=sqrt(2.5) / 2), rel=1e-6)
+
+
+def test_a_release_beyond_its_plan_is_refused() -> None:
+    joint = online(IN_TIME).release_of(1).mechanism.joint
+    more = Release(1, CorrelatedRow.of(joint, 0), Sensitivity(0.7, "l2", "given"), batch=0)
+    with pytest.raises(ValueError, match="sensitivity: wanted at most"):
+        online(None).plan(1).with_releases([more]).cost(DELTA)
+    with pytest.raises(ValueError, match=f"rounds: wanted at most {ROUNDS}, for which the corr"):
+        online(IN_TIME).plan(ROUNDS + 1)
+
+
+def test_rows_are_released_in_order_and_each_once() -> None:
+    algorithm = online(IN_TIME)
+    values, stage = np.ones((NODES, 3)), Stage(NODES)
+
+    def send(*rows: int) -> Any:
+        def script(state: Any, t: int) -> Any:
+            for row in rows:
+                release = replace(algorithm.release_of(row + 1), round=t)
+                yield Message(values, release)
+
+        return script
+
+    with pytest.raises(ValueError, match="release: wanted row 0 of the correlated noise"):
+        stage.run(send(1))
+    with pytest.raises(ValueError, match="correlated noise in one message of all nodes"):
+        stage.run(send(0, 1))
+
+
+@each
+def test_a_resumed_run_has_the_same_bits(noise: Any, tmp_path: Any) -> None:
+    whole = simulate(online(noise))
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(t: int, values: Any) -> None:
+        if t == 3:
+            raise StoppedError
+
+    path = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        simulate(online(noise), checkpoint=path, checkpoint_every=1, every=1, callback=stop)
+    resumed = simulate(online(noise), checkpoint=path, checkpoint_every=1, every=1)
+    assert resumed.released.tobytes() == whole.released.tobytes()
+    assert resumed.ledger == whole.ledger
+    with pytest.raises(ValueError, match="checkpoint"):
+        simulate(online(replace(noise, rounds=ROUNDS + 1)), checkpoint=path)
+
+
+def test_a_budget_counts_the_run_once_and_sees_partners_only_if_asked() -> None:
+    but_partners = views.EverybodyButPartners(coalition=1)
+    run = simulate(online(BOTH), budget=Budget(1.0, DELTA, view=but_partners))
+    assert run.privacy.view is not None
+    with pytest.raises(OverBudget, match="which cost epsilon"):
+        simulate(online(BOTH), budget=Budget(1.0, DELTA))
+    assert simulate(online(IN_TIME), budget=Budget(1.0, DELTA)).ledger.releases
+
+
+def test_several_mixings_are_counted_in_the_traffic() -> None:
+    once, twice = simulate(online(IN_TIME)).traffic, simulate(online(BOTH)).traffic
+    assert twice.bits == 2 * once.bits
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"delta": 0.0}, "noise: wanted None, or norm='l2' and a positive delta"),
+        ({"norm": "l1"}, "noise: wanted None, or norm='l2' and a positive delta"),
+        ({"noise": 3}, "noise: wanted correlated.InTime"),
+    ],
+)
+def test_what_is_not_proved_is_refused(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(online(IN_TIME), **change)
+
+
+def test_a_view_of_one_node_is_that_of_everybody() -> None:
+    plan = online(IN_TIME).plan(ROUNDS, problem())
+    against = plan.cost(DELTA, view=views.OneNode(topology=RING))
+    assert against.reason == "views of single nodes are proved for independent noise only"
+    assert against.epsilon == plan.cost(DELTA).epsilon
+
+
+def test_a_coalition_that_cuts_the_graph_and_a_server_have_no_secrets() -> None:
+    cut = correlated.BetweenPartners(topology=RING, rounds=ROUNDS, coalition=2)
+    with pytest.raises(ValueError, match="coalition: wanted a graph of secrets that no such"):
+        online(cut).plan(ROUNDS)
+    everybody = replace(cut, partners=dm.topology.complete(NODES))
+    assert online(everybody).plan(ROUNDS).cost(DELTA).epsilon > 1
+    with pytest.raises(ValueError, match="topology: wanted a network with symmetric weights"):
+        correlated.BetweenPartners(topology=None, rounds=ROUNDS)
