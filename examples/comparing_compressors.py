@@ -30,17 +30,19 @@ problem = dm.LinearProblem(
 )
 
 plain = dm.QuantizedGossip(
-    step_size=HorizonPower(4.0, -0.6, ROUNDS),
-    consensus_step_size=HorizonPower(1.0, -0.4, ROUNDS),
-    sample_size=SampleSize(20.0, 0.9, ROUNDS),
-    noise_std=PowerLaw(1.0, 0.05),
+    step_size=HorizonPower(scale=4.0, exponent=-0.6, rounds=ROUNDS),
+    consensus_step_size=HorizonPower(scale=1.0, exponent=-0.4, rounds=ROUNDS),
+    sample_size=SampleSize(scale=20.0, exponent=0.9, rounds=ROUNDS),
+    noise_std=PowerLaw(scale=1.0, exponent=0.05),
     compressor=None,
     mode="safe",
     smoothness=0.25,
 )
 budget = dm.privacy.Budget(epsilon=2.0, delta=DELTA)
-noise = budget.calibrate(lambda std: replace(plain, noise_std=PowerLaw(std, 0.05)), ROUNDS)
-plain = replace(plain, noise_std=PowerLaw(noise, 0.05))
+noise = budget.calibrate(
+    lambda std: replace(plain, noise_std=PowerLaw(scale=std, exponent=0.05)), ROUNDS
+)
+plain = replace(plain, noise_std=PowerLaw(scale=noise, exponent=0.05))
 
 plt.rc("axes", prop_cycle=plt.cycler(color=dm.plots.COLOURS))
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")

@@ -33,7 +33,7 @@ key = dm.Key.generate()
 draw = dm.keys.generator(key, dm.keys.Purpose.SPLIT)
 train, test = dm.data.train_test_split(dm.data.unit_norm(dm.data.digits()), 0.2, draw)
 parts = dm.data.iid(train, 100, draw)
-problem = dm.problems.JaxProblem(train, parts, start, loss, scores, test=test)
+problem = dm.problems.JaxProblem(train, parts, start=start, loss=loss, scores=scores, test=test)
 
 plain = dm.FederatedLearning(
     clients=100,

@@ -24,7 +24,7 @@ CLIENTS, ROUNDS, STEP, KEY = 5, 3, 0.5, dm.Key.seeded(3)
 LATE, BROKEN, PATIENCE = 3, 4, 6.0
 
 ALGORITHM = dm.FederatedLearning(
-    CLIENTS,
+    clients=CLIENTS,
     sampling_rate=1.0,
     clipping_norm=0.3,
     noise_multiplier=0.7,

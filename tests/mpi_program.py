@@ -107,7 +107,9 @@ class LessNoiseElsewhere(dm.GradientDescent):
         return planned if MPI.COMM_WORLD.rank == 0 else replace(planned, mechanism=Gaussian(1.0))
 
     def plan(self, rounds: int) -> Plan:
-        return dm.GradientDescent(self.records, self.noise_multiplier).plan(rounds)
+        return dm.GradientDescent(
+            records=self.records, noise_multiplier=self.noise_multiplier
+        ).plan(rounds)
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ def make(network: str) -> tuple[dm.LinearProblem, topology.Topology]:
 
 def quantized(**changes) -> dm.QuantizedGossip:
     return dm.QuantizedGossip(
-        step_size=HorizonPower(1.0, -0.8, ROUNDS),
-        consensus_step_size=HorizonPower(1.0, -0.6, ROUNDS),
-        sample_size=SampleSize(1.0, 0.5, ROUNDS),
-        noise_std=PowerLaw(0.1, 0.1),
+        step_size=HorizonPower(scale=1.0, exponent=-0.8, rounds=ROUNDS),
+        consensus_step_size=HorizonPower(scale=1.0, exponent=-0.6, rounds=ROUNDS),
+        sample_size=SampleSize(scale=1.0, exponent=0.5, rounds=ROUNDS),
+        noise_std=PowerLaw(scale=0.1, exponent=0.1),
         **changes,
     )
 
@@ -196,13 +198,15 @@ ALGORITHMS = {
     "overspending": Overspending(each=True),
     "one learns": OneLearns(),
     "resting": Resting(),
-    "less noise elsewhere": LessNoiseElsewhere(ROUNDS, 10.0),
+    "less noise elsewhere": LessNoiseElsewhere(records=ROUNDS, noise_multiplier=10.0),
     "ended": dm.OnlineLearning(epsilon=2.0),
     "tracker down": dm.OnlineLearning(epsilon=2.0),
     "own keys": dm.OnlineLearning(epsilon=2.0),
     "own keys again": dm.OnlineLearning(epsilon=2.0),
     "own keys dealt anew": dm.OnlineLearning(epsilon=2.0),
-    "with replacement": dm.WithReplacement(NODES, ROUNDS, 2.0, batch_size=2, visits=2),
+    "with replacement": dm.WithReplacement(
+        nodes=NODES, records=ROUNDS, noise_multiplier=2.0, batch_size=2, visits=2
+    ),
     "another epsilon": dm.OnlineLearning(epsilon=2.0),
     "more rounds": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),

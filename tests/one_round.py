@@ -39,7 +39,9 @@ def one_round(
     watcher: Watcher | None = None,
 ) -> OneRound:
     """Run round t of an algorithm whose earlier rounds are over."""
-    none = Plan((), algorithm.neighboring_relation, algorithm.unit)
+    none = Plan(
+        releases=(), neighboring_relation=algorithm.neighboring_relation, unit=algorithm.unit
+    )
     channel = Channel(carrier, key, Ledger(none, nodes=problem.nodes), watcher=watcher)
     step = channel.run(algorithm, state, t, problem, key)
     return OneRound(step.state, channel.received, step.sent, channel.ledger.in_round)
@@ -84,7 +86,11 @@ class Stage:
         planned: tuple[Release, ...] = (),
     ) -> None:
         self.passages: list[Passage] = []
-        self.ledger = Ledger(Plan(planned, "replace_one", "record"), budget, nodes=nodes)
+        self.ledger = Ledger(
+            Plan(releases=planned, neighboring_relation="replace_one", unit="record"),
+            budget,
+            nodes=nodes,
+        )
         self.channel = Channel(carrier, Key.seeded(1), self.ledger, watcher=self._watch)
         self._rounds = 0
 

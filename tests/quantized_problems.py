@@ -38,10 +38,10 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
 
 def make_algorithm(rounds: int, **changes) -> dm.QuantizedGossip:
     chosen = {
-        "step_size": HorizonPower(0.5, -0.9, rounds),
-        "consensus_step_size": HorizonPower(0.9, -0.7, rounds),
-        "sample_size": SampleSize(1.0, 0.5, rounds),
-        "noise_std": PowerLaw(0.1, 0.05),
+        "step_size": HorizonPower(scale=0.5, exponent=-0.9, rounds=rounds),
+        "consensus_step_size": HorizonPower(scale=0.9, exponent=-0.7, rounds=rounds),
+        "sample_size": SampleSize(scale=1.0, exponent=0.5, rounds=rounds),
+        "noise_std": PowerLaw(scale=0.1, exponent=0.05),
         "compressor": Quantizer(0.05),
         **changes,
     }

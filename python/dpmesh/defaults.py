@@ -213,7 +213,7 @@ def choose(
         )
 
     rounds = STEPS + 1
-    needed = None if epsilon is None else Budget(epsilon, delta).calibrate(gossip, rounds)
+    needed = None if epsilon is None else Budget(epsilon, delta=delta).calibrate(gossip, rounds)
     links = network(sizes.nodes, key=key)
     return Choice(algorithm=gossip(needed), topology=links, rounds=rounds)
 

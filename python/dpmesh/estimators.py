@@ -9,7 +9,7 @@ Differential Privacy" (2018).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import product
 from math import log, sqrt
 from typing import NamedTuple, Protocol
@@ -87,6 +87,7 @@ class LaplacianSmoothing:
     """
 
     smoothing: float
+    _: KW_ONLY
     power: int = 1
     blocks: tuple[int, ...] | None = None
 
@@ -100,7 +101,7 @@ class LaplacianSmoothing:
         return Released(kernels.smooth(noisy, self.smoothing, power=self.power, blocks=self.blocks))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdaptiveSmoothing:
     """Laplacian smoothing that chooses its factor for each block from what was released.
 

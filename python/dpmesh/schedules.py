@@ -59,7 +59,7 @@ class Constant:
         return self.value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InverseTime:
     """``scale / (t + offset)``; ``scale = 1 / lambda`` is 1 / (lambda t) of strong convexity."""
 
@@ -89,7 +89,7 @@ class InverseSqrt:
         return self.scale / math.sqrt(_counted(t))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PowerLaw:
     """``scale * (t + offset) ** exponent``: it decays for a negative exponent, else it grows.
 
@@ -111,7 +111,7 @@ class PowerLaw:
         return _usable(self, t, _scaled_power(self.scale, base, self.exponent))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HorizonPower:
     """``scale * rounds ** exponent`` at every t: constant in a run, and smaller for longer runs.
 
@@ -143,7 +143,7 @@ class HorizonPower:
         return _scaled_power(self.scale, self.rounds, self.exponent)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExponentialDecay:
     """``scale * rate ** (t - 1)``: `scale` at t = 1, then `rate` times the last value.
 
@@ -167,7 +167,7 @@ class ExponentialDecay:
         return _usable(self, t, self.scale * self.rate ** (_counted(t) - 1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Piecewise:
     """``values[i]`` from t = ``starts[i]`` on, until the next start.
 
@@ -196,7 +196,7 @@ class Piecewise:
         return self.values[bisect_right(self.starts, _counted(t)) - 1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleSize:
     """``max(1, floor(scale * rounds ** exponent))``: how many records each round samples.
 
@@ -294,7 +294,7 @@ def keep_sample_size(algorithm: object, name: str) -> None:
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)
         if not is_integer or value < 1:
             fail(name, "an integer of at least 1 or a SampleSize", repr(value))
-        _keep(algorithm, **{name: SampleSize(int(value))})
+        _keep(algorithm, **{name: SampleSize(scale=int(value))})
     else:
         _same_again(name, value, value(1))
 

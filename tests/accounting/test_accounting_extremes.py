@@ -209,7 +209,7 @@ def test_with_next_to_no_noise_the_best_accountant_is_right(
 def test_a_rate_without_an_inverse_is_named(mechanism: type[Mechanism]) -> None:
     rare = Release(0, mechanism(1.0), Sensitivity(1.0, "l1", "a test"), sampling=RAREST)
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
-        Plan((rare, rare), "add_remove", "record").cost(1e-5)
+        Plan(releases=(rare, rare), neighboring_relation="add_remove", unit="record").cost(1e-5)
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
         accounting.poisson_gaussian_epsilon(
             delta=1e-5,
@@ -222,10 +222,10 @@ def test_a_rate_without_an_inverse_is_named(mechanism: type[Mechanism]) -> None:
 @pytest.mark.parametrize(
     ("argument", "of"),
     [
-        ("batch_size", lambda n: dm.OnlineLearning(1.0, batch_size=n)),
-        ("records", lambda n: dm.GradientDescent(n, 1.0)),
-        ("models", lambda n: dm.WithoutReplacement(1.0, models=n)),
-        ("population", lambda n: FixedSizeSampling(1, n)),
+        ("batch_size", lambda n: dm.OnlineLearning(epsilon=1.0, batch_size=n)),
+        ("records", lambda n: dm.GradientDescent(records=n, noise_multiplier=1.0)),
+        ("models", lambda n: dm.WithoutReplacement(epsilon=1.0, models=n)),
+        ("population", lambda n: FixedSizeSampling(size=1, population=n)),
     ],
 )
 def test_an_integer_that_64_bits_do_not_hold_is_named(argument: str, of) -> None:

@@ -199,7 +199,7 @@ def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     error = (1 - inputs["joint_conf"]) / 2
     tally = Tally(inputs["k"], inputs["n"], inputs["k0"], inputs["n0"])
-    claim = audit.EpsilonClaim(1.0, inputs["delta"])
+    claim = audit.EpsilonClaim(1.0, delta=inputs["delta"])
     return {
         "tpr_low": float(rate_limits(inputs["k"], inputs["n"], error)[0]),
         "fpr_high": float(rate_limits(inputs["k0"], inputs["n0"], error)[1]),
@@ -277,5 +277,13 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     given = oracle["inputs"]
     noise = laplace_noise(given["eps"], given["n"], given["L"])
-    learning = Learning(given["m"], given["n"], given["T"], given["L"], 2.0, given["lam"], noise)
+    learning = Learning(
+        nodes=given["m"],
+        dim=given["n"],
+        rounds=given["T"],
+        lipschitz=given["L"],
+        diameter=2.0,
+        strong_convexity=given["lam"],
+        noise=noise,
+    )
     return {"bound": regret(learning)}

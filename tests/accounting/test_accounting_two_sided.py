@@ -111,7 +111,11 @@ def test_plans_of_both_noises_cost_between_rounded_losses(count, seed, delta) ->
         Release(t, noises[k](s), ONE, sampling=PoissonSampling(q))
         for t, (k, s, q) in enumerate(zip(kind, z, rate, strict=True))
     ]
-    found = Plan(tuple(releases), "add_remove", "record").cost(delta).epsilon
+    found = (
+        Plan(releases=tuple(releases), neighboring_relation="add_remove", unit="record")
+        .cost(delta)
+        .epsilon
+    )
     losses = (laplace_losses, gaussian_losses)
     kinds = [losses[k](q, s) for k, s, q in zip(kind, z, rate, strict=True)]
     lower, upper = both_bounds(kinds, delta)
@@ -168,7 +172,11 @@ def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s,
     )
     unit = Sensitivity(1.0, "l2", "each vector is clipped to norm 1/2")
     releases = [Release(t, Gaussian(s), unit, sampling=PoissonSampling(q)) for t in range(count)]
-    published = Plan(tuple(releases), "replace_one", "record").cost(delta).epsilon
+    published = (
+        Plan(releases=tuple(releases), neighboring_relation="replace_one", unit="record")
+        .cost(delta)
+        .epsilon
+    )
     replaced = accounting.poisson_gaussian_epsilon(
         delta=delta, noise_multiplier=s, neighboring_relation="replace_one", **rounds
     )
@@ -184,12 +192,16 @@ def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s,
 def test_fixed_size_plans_of_many_kinds_cost_between_their_neighbours() -> None:
     """Merged kinds cost no less than each with the most noise in its place, and no more."""
     z = np.random.default_rng(3).uniform(1, 3, 200)
-    sample = FixedSizeSampling(10, 1000)
+    sample = FixedSizeSampling(size=10, population=1000)
 
     def cost(multipliers) -> float:
         noises = map(Gaussian, multipliers)
         releases = [Release(t, noise, ONE, sampling=sample) for t, noise in enumerate(noises)]
-        return Plan(tuple(releases), "replace_one", "record").cost(1e-6).epsilon
+        return (
+            Plan(releases=tuple(releases), neighboring_relation="replace_one", unit="record")
+            .cost(1e-6)
+            .epsilon
+        )
 
     rounded_up = np.ceil(z * 20) / 20
     assert cost(rounded_up) <= cost(z) <= cost(rounded_up - 0.05) * 1.01

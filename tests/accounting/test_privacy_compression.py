@@ -127,10 +127,10 @@ def test_codes_around_the_range_of_32_bits(bits: int | None) -> None:
     whole = [2.0**31 - 3, 2.0**31 - 2, 2.0**31 - 1, 2.0**31, 2.0**40]
     for largest in whole:
         for x in (np.array([[largest, 1.0]]), np.array([[-largest, 1.0]])):
-            compressed = Quantizer(1.0, bits).compress(x, COINS)
+            compressed = Quantizer(1.0, bits=bits).compress(x, COINS)
             np.testing.assert_array_equal(compressed.values, x)
             messages = [compressed.message(0)]
-            np.testing.assert_array_equal(Quantizer(1.0, bits).decode(messages, 2, x.dtype), x)
+            np.testing.assert_array_equal(Quantizer(1.0, bits=bits).decode(messages, 2, x.dtype), x)
 
 
 def test_each_node_takes_the_shortest_message() -> None:

@@ -141,7 +141,7 @@ def test_the_release_names_its_law(mechanism) -> None:
 
 
 def plan(*releases) -> Plan:
-    return Plan(releases, "add_remove", "record")
+    return Plan(releases=releases, neighboring_relation="add_remove", unit="record")
 
 
 @given(st.lists(st.floats(0.3, 10), min_size=1, max_size=5), st.sampled_from([1e-5, 1e-9]))
@@ -162,15 +162,19 @@ def test_what_it_costs_is_what_is_proved(multipliers: list[float], delta: float)
 def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() -> None:
     def cost(relation: str, sampling, grid: float | None) -> float:
         releases = [Release(t, Gaussian(2.0, grid=grid), ONE, sampling=sampling) for t in range(50)]
-        return Plan(tuple(releases), relation, "record").cost(1e-5).epsilon
+        return (
+            Plan(releases=tuple(releases), neighboring_relation=relation, unit="record")
+            .cost(1e-5)
+            .epsilon
+        )
 
     for relation, sampling in (
         ("add_remove", PoissonSampling(0.05)),
-        ("replace_one", FixedSizeSampling(5, 100)),
+        ("replace_one", FixedSizeSampling(size=5, population=100)),
     ):
         real, discrete = cost(relation, sampling, None), cost(relation, sampling, 0.5)
         assert real < discrete < cost(relation, None, 0.5)
-    everybody = cost("replace_one", FixedSizeSampling(100, 100), 0.5)
+    everybody = cost("replace_one", FixedSizeSampling(size=100, population=100), 0.5)
     assert everybody == cost("replace_one", None, 0.5)
     unamplified = cost("replace_one", PoissonSampling(0.5), 0.5)
     assert unamplified == cost("replace_one", None, 0.5)

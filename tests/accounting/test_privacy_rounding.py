@@ -96,6 +96,6 @@ def test_a_run_that_diverges_claims_no_epsilon(kind: Any) -> None:
     train = Dataset(rng.normal(size=(400, 5)).astype(kind), np.where(np.arange(400) % 2, 1, -1))
     parts = dm.data.iid(train, 4, rng)
     problem = dm.LinearProblem(train, parts, "logistic", regularization=10.0)
-    algorithm = dm.OnlineLearning(1.0, step_size=1.0, projection="none")
+    algorithm = dm.OnlineLearning(epsilon=1.0, step_size=1.0, projection="none")
     with pytest.raises(ValueError, match="values: wanted rows of norm at most"):
         dm.simulate(algorithm, problem, dm.topology.ring(4), rounds=30, key=Key.seeded(1))

@@ -22,7 +22,7 @@ ONE = Sensitivity(1.0, "l2", "a test")
 
 
 def plan(relation, *releases):
-    return Plan(releases, relation, "user")
+    return Plan(releases=releases, neighboring_relation=relation, unit="user")
 
 
 def rounds(T, z, sampling):
@@ -44,7 +44,9 @@ def test_cost_of_the_papers_settings(N, tau, T, z, poisson, fixed_size) -> None:
     cost = plan("add_remove", *rounds(T, z, PoissonSampling(tau))).cost(delta)
     assert cost.epsilon == pytest.approx(poisson, abs=6e-5)
     assert "Poisson samples" in cost.accountant
-    cost = plan("replace_one", *rounds(T, z, FixedSizeSampling(round(tau * N), N))).cost(delta)
+    cost = plan(
+        "replace_one", *rounds(T, z, FixedSizeSampling(size=round(tau * N), population=N))
+    ).cost(delta)
     assert cost.epsilon == pytest.approx(fixed_size, abs=6e-4)
     assert "samples of fixed size" in cost.accountant
 
@@ -53,7 +55,7 @@ def test_events() -> None:
     gaussian = dp_accounting.GaussianDpEvent(2.0)
     (release,) = rounds(1, 2.0, PoissonSampling(0.1))
     assert release.event == dp_accounting.PoissonSampledDpEvent(0.1, gaussian)
-    (release,) = rounds(1, 2.0, FixedSizeSampling(3, 30))
+    (release,) = rounds(1, 2.0, FixedSizeSampling(size=3, population=30))
     assert release.event == dp_accounting.SampledWithoutReplacementDpEvent(30, 3, gaussian)
     laplace = Release(0, Laplace(2.0), ONE, sampling=PoissonSampling(0.5))
     inner = dp_accounting.LaplaceDpEvent(2.0)
@@ -74,7 +76,9 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
     alone = plan("add_remove", *rounds(1, 2.0, None)).cost(1e-5).epsilon
     whole = plan("add_remove", *rounds(5, 2.0, None)).cost(1e-5).epsilon
     assert alone < mixed < whole
-    both = plan("replace_one", *sampled, *rounds(1, 2.0, FixedSizeSampling(1, 10))).cost(1e-5)
+    both = plan(
+        "replace_one", *sampled, *rounds(1, 2.0, FixedSizeSampling(size=1, population=10))
+    ).cost(1e-5)
     of_all = plan("replace_one", *rounds(1, 2.0, None), *rounds(4, 2.0, None)).cost(1e-5)
     assert whole / 3 < both.epsilon < of_all.epsilon
     laplace = Release(0, Laplace(0.5), ONE)
@@ -88,7 +92,10 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
 
 
 def test_of_two_ways_of_sampling_neither_amplifies_on_a_grid() -> None:
-    on_grid, ways = Gaussian(2.0, grid=2.0**-10), (PoissonSampling(0.1), FixedSizeSampling(1, 10))
+    on_grid, ways = (
+        Gaussian(2.0, grid=2.0**-10),
+        (PoissonSampling(0.1), FixedSizeSampling(size=1, population=10)),
+    )
     both = [Release(t, on_grid, ONE, sampling=sampling) for t, sampling in enumerate(ways)]
     whole = [Release(t, on_grid, ONE) for t in range(2)]
     cost = plan("replace_one", *both).cost(1e-5)
@@ -146,7 +153,7 @@ def test_samples_amplify_under_their_own_relation_alone(grid: float | None) -> N
     """One of fixed size under add-remove proves nothing; a Poisson one under replace-one counts as
     if it was published, which on a grid is as if all took part."""
     noise = Gaussian(1.0, grid=grid)
-    fixed = Release(0, noise, ONE, sampling=FixedSizeSampling(1, 2))
+    fixed = Release(0, noise, ONE, sampling=FixedSizeSampling(size=1, population=2))
     with pytest.raises(ValueError, match="neighboring_relation: wanted"):
         plan("add_remove", fixed).cost(1e-5)
     poisson = Release(0, noise, ONE, sampling=PoissonSampling(0.5))
@@ -158,7 +165,7 @@ def test_samples_amplify_under_their_own_relation_alone(grid: float | None) -> N
 
 def test_a_unit_more_in_a_sample_of_fixed_size_is_another_less() -> None:
     """A sum that adding moves by 1 in all the data moves by up to 2 in the sample."""
-    fixed = FixedSizeSampling(1, 10)
+    fixed = FixedSizeSampling(size=1, population=10)
     for other in (Laplace(1.0), Gaussian(1.0)):
         sampled = Release(0, other, ONE, sampling=fixed)
         for more in ([], rounds(1, 2.0, PoissonSampling(0.1)), rounds(1, 2.0, None)):
@@ -171,9 +178,18 @@ def test_a_unit_more_in_a_sample_of_fixed_size_is_another_less() -> None:
     [
         (lambda: PoissonSampling(0.0), r"rate: wanted a number in \(0, 1\], got 0"),
         (lambda: PoissonSampling(np.nan), "rate: wanted a finite number, got nan"),
-        (lambda: FixedSizeSampling(0, 5), "size: wanted an integer of at least 1 and below 6"),
-        (lambda: FixedSizeSampling(6, 5), "size: wanted an integer of at least 1 and below 6"),
-        (lambda: FixedSizeSampling(1, 0), "population: wanted an integer of at least 1, got 0"),
+        (
+            lambda: FixedSizeSampling(size=0, population=5),
+            "size: wanted an integer of at least 1 and below 6",
+        ),
+        (
+            lambda: FixedSizeSampling(size=6, population=5),
+            "size: wanted an integer of at least 1 and below 6",
+        ),
+        (
+            lambda: FixedSizeSampling(size=1, population=0),
+            "population: wanted an integer of at least 1, got 0",
+        ),
     ],
 )
 def test_what_is_not_proved_is_refused(call, message: str) -> None:

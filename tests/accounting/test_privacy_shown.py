@@ -67,6 +67,13 @@ def test_a_budget_is_shown_as_given_and_what_exceeds_it_above_it() -> None:
 
 
 def test_an_audit_rounds_what_it_measured_down() -> None:
-    text = str(AuditResult(EpsilonClaim(1.0000001), 0.9999999, 0.9999999, "runs"))
+    text = str(
+        AuditResult(
+            claim=EpsilonClaim(1.0000001),
+            lower_bound=0.9999999,
+            confidence=0.9999999,
+            method="runs",
+        )
+    )
     assert "claim     epsilon = 1.00001 at" in text
     assert "measured  at least epsilon = 0.999999 at delta = 0, with confidence 0.999999" in text

@@ -34,7 +34,7 @@ FEW = st.integers(1, 20)
 
 
 def plan(*releases, relation="add_remove"):
-    return Plan(releases, relation, "record")
+    return Plan(releases=releases, neighboring_relation=relation, unit="record")
 
 
 def rounds(T, mechanism, sampling=None, **where):
@@ -95,7 +95,10 @@ def test_sampling_amplifies_pure_epsilon(z: float, rate: float) -> None:
     A record in a sample with probability q moves a chance p to at most q e^epsilon p + (1-q) p.
     """
     epsilon = float(mp.log(1 + mp.mpf(rate) * mp.expm1(1 / mp.mpf(z))))
-    poisson, fixed = PoissonSampling(rate), FixedSizeSampling(round(10_000 * rate), 10_000)
+    poisson, fixed = (
+        PoissonSampling(rate),
+        FixedSizeSampling(size=round(10_000 * rate), population=10_000),
+    )
     for relation, sampling in [("add_remove", poisson), ("replace_one", fixed)]:
         for noise in [Laplace(z), Laplace(z, grid=2**-20)]:
             cost = plan(*rounds(3, noise, sampling), relation=relation).cost()
@@ -167,7 +170,7 @@ def test_together_is_between_the_larger_and_the_sum(T, S, z, sigma, clients, of_
     delta = 1e-5
     for relation, sampling in [
         ("add_remove", PoissonSampling(clients / 10)),
-        ("replace_one", FixedSizeSampling(clients, 10)),
+        ("replace_one", FixedSizeSampling(size=clients, population=10)),
     ]:
         pure = rounds(T, Laplace(z), None if of_all else sampling)
         noisy = rounds(S, Gaussian(sigma), sampling)
@@ -179,13 +182,13 @@ def test_together_is_between_the_larger_and_the_sum(T, S, z, sigma, clients, of_
 
 def test_samples_of_everybody_are_all_data() -> None:
     pure, delta = rounds(3, Laplace(3.0)), 1e-6
-    everybody = FixedSizeSampling(10, 10)
+    everybody = FixedSizeSampling(size=10, population=10)
     whole = plan(*pure, *rounds(4, Gaussian(2.0)), relation="replace_one").cost(delta)
     drawn = plan(*pure, *rounds(4, Gaussian(2.0), everybody), relation="replace_one").cost(delta)
     assert whole.epsilon == pytest.approx(drawn.epsilon, abs=1e-3)
     assert whole.accountant.endswith("of Laplace and Gaussian noise on all data")
     assert drawn.accountant.endswith("of Laplace and Gaussian noise on samples of fixed size")
-    few = rounds(4, Gaussian(2.0), FixedSizeSampling(1, 10))
+    few = rounds(4, Gaussian(2.0), FixedSizeSampling(size=1, population=10))
     assert plan(*pure, *few, relation="replace_one").cost(delta).epsilon < whole.epsilon / 2
 
 

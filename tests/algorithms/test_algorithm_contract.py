@@ -32,13 +32,28 @@ OTHERS = {
         noise=correlated.Both(topology=RING, rounds=ROUNDS, mixings=2, coalition=1),
     ),
     "federated, on a grid": dm.FederatedLearning(
-        NODES, 0.5, 1.0, 1.0, local_epochs=1, grid=2.0**-16
+        clients=NODES,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        local_epochs=1,
+        grid=2.0**-16,
     ),
     "federated, uniform": dm.FederatedLearning(
-        NODES, 0.5, 1.0, 1.0, sampling="uniform", local_steps=2
+        clients=NODES,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        sampling="uniform",
+        local_steps=2,
     ),
     "federated, clients drop out": dm.FederatedLearning(
-        NODES, 0.5, 1.0, 1.0, local_epochs=1, arrival_rate=0.7
+        clients=NODES,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        local_epochs=1,
+        arrival_rate=0.7,
     ),
 }
 ALGORITHMS = {entry.name: entry.example for entry in REGISTRY} | OTHERS

@@ -41,7 +41,7 @@ def run(algorithm, problem, rounds, key):
     epochs=st.one_of(st.none(), st.integers(1, 3)),
     steps=st.integers(1, 9),
     smoothing=st.sampled_from([0.0, 1.0, 7.5]),
-    output_weights=st.sampled_from([None, Constant(1.0), PowerLaw(1.0, 1.0)]),
+    output_weights=st.sampled_from([None, Constant(1.0), PowerLaw(scale=1.0, exponent=1.0)]),
     weight_decay=st.sampled_from([0.0, 0.2]),
     clients_at_once=st.sampled_from([1, 3, 1024]),
     arrival_rate=st.sampled_from([1.0, 0.6]),
@@ -76,7 +76,7 @@ def test_equals_its_twin(
         batch_size=batch_size,
         local_epochs=epochs,
         local_steps=None if epochs else steps,
-        local_step_size=ExponentialDecay(0.8, 0.9),
+        local_step_size=ExponentialDecay(scale=0.8, rate=0.9),
         global_step_size=0.7,
         estimator=LaplacianSmoothing(smoothing),
         output_weights=output_weights,
@@ -119,7 +119,7 @@ def test_equals_its_twin(
         replace_one=sampling == "uniform",
         b=batch_size,
         K=None if epochs else steps,
-        eta_l=ExponentialDecay(0.8, 0.9),
+        eta_l=ExponentialDecay(scale=0.8, rate=0.9),
         eta_g=0.7,
         sigma=smoothing,
         lam=weight_decay,
@@ -129,7 +129,14 @@ def test_equals_its_twin(
 
 
 def test_losses_are_those_of_who_learned() -> None:
-    everybody = FederatedLearning(4, 1.0, 0.3, None, local_epochs=1, clients_at_once=3)
+    everybody = FederatedLearning(
+        clients=4,
+        sampling_rate=1.0,
+        clipping_norm=0.3,
+        noise_multiplier=None,
+        local_epochs=1,
+        clients_at_once=3,
+    )
     problem = make_clients([3, 0, 2, 4], 4)
     nobody = replace(everybody, sampling_rate=1e-12)
     fallen = replace(everybody, arrival_rate=1e-12)
@@ -143,7 +150,14 @@ def test_losses_are_those_of_who_learned() -> None:
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 @pytest.mark.parametrize("noise_multiplier", [None, 0.7, 2.0])
 def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
-    algorithm = FederatedLearning(20, 0.2, 0.3, noise_multiplier, sampling, local_epochs=1)
+    algorithm = FederatedLearning(
+        clients=20,
+        sampling_rate=0.2,
+        clipping_norm=0.3,
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        local_epochs=1,
+    )
     problem = make_clients([3] * 20, 4)
     plan = algorithm.plan(5)
     assert dm.simulate(algorithm, problem, rounds=5, metrics=[]).ledger == plan
@@ -161,7 +175,9 @@ def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
 
 
 def test_an_empty_round_still_releases_noise() -> None:
-    algorithm = FederatedLearning(3, 1e-9, 1.0, 1.0, local_epochs=1)
+    algorithm = FederatedLearning(
+        clients=3, sampling_rate=1e-9, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+    )
     problem, key = make_clients([2, 2, 2], 5), Key.seeded(0)
     state, _, _, releases = one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
     noise = kernels.gaussian(5, 1.0, Key.seeded(0).stream(Purpose.NOISE, 0))
@@ -173,7 +189,14 @@ def test_an_empty_round_still_releases_noise() -> None:
 def test_cohorts_are_drawn_with_the_stated_probability(sampling) -> None:
     """Each client's count over T rounds is binomial; 6 standard errors: false alarm 1e-7 in all."""
     clients, rate, T = 40, 0.25, 4000
-    algorithm = FederatedLearning(clients, rate, 1.0, 1.0, sampling, local_epochs=1)
+    algorithm = FederatedLearning(
+        clients=clients,
+        sampling_rate=rate,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        local_epochs=1,
+    )
     key = Key.seeded(11)
     counts, sizes = np.zeros(clients), []
     for t in range(T):
@@ -195,7 +218,13 @@ def test_clients_drop_out_at_their_rate_and_independently(sampling) -> None:
     """Binomial counts over T rounds; 6 standard errors: false alarm 1e-6 in all."""
     clients, rate, T = 40, 0.7, 4000
     algorithm = FederatedLearning(
-        clients, 0.5, 1.0, 1.0, sampling, local_epochs=1, arrival_rate=rate
+        clients=clients,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        local_epochs=1,
+        arrival_rate=rate,
     )
     key = Key.seeded(12)
     asked, arrived, pairs = np.zeros(clients), np.zeros(clients), 0
@@ -216,7 +245,14 @@ def test_clients_drop_out_at_their_rate_and_independently(sampling) -> None:
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_who_drops_out_changes_the_divisor_and_no_cost(sampling) -> None:
-    usual = FederatedLearning(20, 0.5, 0.3, 1.0, sampling, local_epochs=1)
+    usual = FederatedLearning(
+        clients=20,
+        sampling_rate=0.5,
+        clipping_norm=0.3,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        local_epochs=1,
+    )
     failing = replace(usual, arrival_rate=0.25)
     assert failing.plan(4) == usual.plan(4)
     assert failing.expected_size == usual.expected_size / 4
@@ -246,7 +282,14 @@ def test_a_million_clients_cost_what_a_cohort_costs(sampling) -> None:
     peaks = []
     for problem.nodes in (10_000, 1_000_000):
         rate = 1000 / problem.nodes
-        algorithm = FederatedLearning(problem.nodes, rate, 0.5, 1.0, sampling, local_steps=2)
+        algorithm = FederatedLearning(
+            clients=problem.nodes,
+            sampling_rate=rate,
+            clipping_norm=0.5,
+            noise_multiplier=1.0,
+            sampling=sampling,
+            local_steps=2,
+        )
         tracemalloc.start()
         state = run(algorithm, problem, 3, Key.seeded(0))
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -263,7 +306,15 @@ def test_an_estimator_is_told_the_noise_of_the_average_and_its_sum(sampling, sca
         told.append((average, noise_scale, so_far))
         return average
 
-    algorithm = FederatedLearning(20, 0.25, 0.5, 3.0, sampling, local_epochs=1, estimator=estimator)
+    algorithm = FederatedLearning(
+        clients=20,
+        sampling_rate=0.25,
+        clipping_norm=0.5,
+        noise_multiplier=3.0,
+        sampling=sampling,
+        local_epochs=1,
+        estimator=estimator,
+    )
     run(algorithm, make_clients([3] * 20, 4), 3, Key.seeded(0))
     averages, scales, sums = zip(*told, strict=True)
     assert scales == pytest.approx([scale / 5] * 3)
@@ -272,14 +323,16 @@ def test_an_estimator_is_told_the_noise_of_the_average_and_its_sum(sampling, sca
 
 
 def test_sampling_is_in_the_events() -> None:
-    poisson = FederatedLearning(100, 0.1, 1.0, 1.0, local_epochs=1)
+    poisson = FederatedLearning(
+        clients=100, sampling_rate=0.1, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+    )
     assert poisson.plan(1).releases[0].sampling == PoissonSampling(0.1)
     trusted, secret = poisson.plan(1).assumptions
     assert trusted.startswith("the server is trusted")
     assert secret.endswith("stays secret")
     assert poisson.expected_size == pytest.approx(10)
     uniform = replace(poisson, sampling="uniform", sampling_rate=0.099)
-    assert uniform.plan(1).releases[0].sampling == FixedSizeSampling(10, 100)
+    assert uniform.plan(1).releases[0].sampling == FixedSizeSampling(size=10, population=100)
     assert uniform.expected_size == 10
     assert uniform.sensitivity.bound == 2 * poisson.sensitivity.bound == 2.0
 
@@ -293,7 +346,15 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_are_told(sa
         return average
 
     grid, dim = 2.0**-6, 4
-    usual = FederatedLearning(20, 0.25, 0.5, 3.0, sampling, local_epochs=1, estimator=estimator)
+    usual = FederatedLearning(
+        clients=20,
+        sampling_rate=0.25,
+        clipping_norm=0.5,
+        noise_multiplier=3.0,
+        sampling=sampling,
+        local_epochs=1,
+        estimator=estimator,
+    )
     gridded, problem, key = replace(usual, grid=grid), make_clients([3] * 20, dim), Key.seeded(0)
     passages = []
     one_round(
@@ -316,7 +377,14 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_are_told(sa
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     problem = make_clients([5] * 40, 300)
-    algorithm = FederatedLearning(40, 0.5, 0.3, 1.0, local_epochs=2, batch_size=2)
+    algorithm = FederatedLearning(
+        clients=40,
+        sampling_rate=0.5,
+        clipping_norm=0.3,
+        noise_multiplier=1.0,
+        local_epochs=2,
+        batch_size=2,
+    )
     before = kernels.get_threads()
     results = []
     for count in (before, threads):

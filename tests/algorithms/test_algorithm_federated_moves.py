@@ -37,7 +37,14 @@ def pushing(clients: int, *, target: float | None) -> Pushing:
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_one_client_moves_the_sum_by_its_sensitivity_and_no_further(sampling) -> None:
     """All others move to the other side, where division by the realised size would show."""
-    algorithm = FederatedLearning(12, 0.5, 0.3, 1.0, sampling, local_steps=3)
+    algorithm = FederatedLearning(
+        clients=12,
+        sampling_rate=0.5,
+        clipping_norm=0.3,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        local_steps=3,
+    )
     neighbor = pushing(12, target=None if sampling == "poisson" else -1.0)
     shown = couple(algorithm, pushing(12, target=1.0), neighbor, alone, rounds=8, key=Key.seeded(3))
     assert not shown.violated, shown
@@ -57,7 +64,12 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
             moves = super().local_training(start, walks, step_size=step_size, radius=radius)
             return changed(moves)
 
-    algorithm, key = FederatedLearning(6, 1.0, 0.3, 1.0, local_steps=1), Key.seeded(0)
+    algorithm, key = (
+        FederatedLearning(
+            clients=6, sampling_rate=1.0, clipping_norm=0.3, noise_multiplier=1.0, local_steps=1
+        ),
+        Key.seeded(0),
+    )
     ours = pushing(6, target=1.0)
     start, cohort = algorithm.init(ours, key).w, np.arange(6)
     one, other = (
@@ -88,14 +100,23 @@ def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
 
     problem, key = pushing(12, target=-1.0), Key.seeded(0)
     problem = Changed(problem.features, problem.labels, problem.indptr)
-    algorithm = FederatedLearning(12, 0.5, 1.0, 1.0, "uniform", local_steps=3)
+    algorithm = FederatedLearning(
+        clients=12,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        sampling="uniform",
+        local_steps=3,
+    )
     with pytest.raises(ValueError, match=message):
         one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
 
 
 def test_a_round_is_divided_by_the_expected_size() -> None:
     """Without noise and with all clients alike, the model moves by realised / expected size."""
-    algorithm = FederatedLearning(50, 0.3, 1.0, None, local_steps=1)
+    algorithm = FederatedLearning(
+        clients=50, sampling_rate=0.3, clipping_norm=1.0, noise_multiplier=None, local_steps=1
+    )
     problem = pushing(50, target=-1.0)
     key = Key.seeded(4)
     state = algorithm.init(problem, key)

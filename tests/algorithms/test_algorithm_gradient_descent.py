@@ -38,7 +38,12 @@ def make_problem(nodes: int, records: int, dim: int, seed: int) -> dm.LinearProb
 def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
     problem, key = make_problem(nodes, records, dim, seed), Key.seeded(seed)
     schedule = dm.schedules.InverseSqrt(0.7)
-    algorithm = dm.GradientDescent(records, multiplier, schedule, clipping_norm)
+    algorithm = dm.GradientDescent(
+        records=records,
+        noise_multiplier=multiplier,
+        step_size=schedule,
+        clipping_norm=clipping_norm,
+    )
     network = topology.complete(nodes) if nodes < 4 else topology.ring(nodes)
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
 
@@ -68,7 +73,7 @@ def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm,
 
 def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> None:
     problem = make_problem(3, 4, 2, 0)
-    algorithm = dm.GradientDescent(4, 1.0, clipping_norm=0.5)
+    algorithm = dm.GradientDescent(records=4, noise_multiplier=1.0, clipping_norm=0.5)
     flipped = problem.train.labels.copy()
     record = problem.partition[1][2]
     flipped[record] *= -1
@@ -89,7 +94,7 @@ def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> 
 
 
 def test_its_cost_is_that_of_one_gaussian() -> None:
-    plan = dm.GradientDescent(10, 5.0).plan(17)
+    plan = dm.GradientDescent(records=10, noise_multiplier=5.0).plan(17)
     assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(delta=1e-5, mu=np.sqrt(16) / 5))
 
 
@@ -108,9 +113,13 @@ def test_bad_arguments_are_named(arguments, message) -> None:
 
 def test_nodes_with_too_few_records_are_refused() -> None:
     with pytest.raises(ValueError, match="records is 5, but the smallest node has only 4 records"):
-        dm.GradientDescent(5, 1.0).init(make_problem(3, 4, 2, 0), Key.seeded(0))
+        dm.GradientDescent(records=5, noise_multiplier=1.0).init(
+            make_problem(3, 4, 2, 0), Key.seeded(0)
+        )
     problem = make_problem(3, 4, 2, 0)
     first, second, third = problem.partition
     uneven = (np.append(first, second[:1]), second[1:], third)
     with pytest.raises(ValueError, match="records is 4, but the smallest node has only 3 records"):
-        dm.GradientDescent(4, 1.0).init(replace(problem, partition=uneven), Key.seeded(0))
+        dm.GradientDescent(records=4, noise_multiplier=1.0).init(
+            replace(problem, partition=uneven), Key.seeded(0)
+        )

@@ -20,18 +20,21 @@ def run(algorithm: dm.GradientDescent) -> dm.Run:
 
 
 def test_one_mixing_is_gradient_descent() -> None:
-    one, plain = run(dm.Muffliato(RECORDS, 2.0, mixings=1)), run(dm.GradientDescent(RECORDS, 2.0))
+    one, plain = (
+        run(dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=1)),
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)),
+    )
     np.testing.assert_array_equal(one.parameters, plain.parameters)
     assert one.ledger == plain.ledger
 
 
 def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same() -> None:
     """Against a loop over nodes that mixes with W^3 at once."""
-    mixed = run(dm.Muffliato(RECORDS, 2.0, mixings=3))
+    mixed = run(dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=3))
     weights = np.linalg.matrix_power(RING.matrix(0).weights.toarray(), 3)
     power = dm.topology.Static(dm.topology.MixingMatrix(weights))
     at_once = dm.simulate(
-        dm.GradientDescent(RECORDS, 2.0),
+        dm.GradientDescent(records=RECORDS, noise_multiplier=2.0),
         make_problem(),
         power,
         rounds=ROUNDS,
@@ -44,7 +47,10 @@ def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same()
 
 
 def test_every_mixing_is_traffic() -> None:
-    plain, mixed = run(dm.GradientDescent(RECORDS, 2.0)), run(dm.Muffliato(RECORDS, 2.0, mixings=4))
+    plain, mixed = (
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)),
+        run(dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=4)),
+    )
     assert mixed.traffic.messages == 4 * plain.traffic.messages
     assert mixed.traffic.bits == 4 * plain.traffic.bits
 
@@ -58,4 +64,4 @@ def test_audits_find_nothing() -> None:
 
 def test_no_mixing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mixings: wanted an integer of at least 1, got 0"):
-        dm.Muffliato(RECORDS, 2.0, mixings=0)
+        dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     batch_size=st.integers(1, 3),
     epsilon=st.sampled_from([1.0, 20.0, None]),
     delta=st.sampled_from([0.0, 1e-5]),
-    schedule=st.sampled_from([InverseSqrt(0.5), InverseTime(2.0)]),
+    schedule=st.sampled_from([InverseSqrt(0.5), InverseTime(scale=2.0)]),
     clipping_norm=st.floats(0.1, 3),
     radius=st.floats(0.1, 2),
     regularization=st.sampled_from([0.0, 0.3]),
@@ -85,10 +86,21 @@ def test_equals_its_twin(
     records = rounds * batch_size
     problem = make_problem(loss, nodes, records, dim, regularization=regularization, seed=seed)
     network = make_topology(graph, nodes, key)
-    parameters = (epsilon, delta, schedule, radius, clipping_norm, batch_size, norm, projection)
-    algorithm = dm.OnlineLearning(*parameters)
+    parameters: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "step_size": schedule,
+        "radius": radius,
+        "clipping_norm": clipping_norm,
+        "batch_size": batch_size,
+        "norm": norm,
+        "projection": projection,
+    }
+    algorithm = dm.OnlineLearning(**parameters)
     if as_printed:
-        algorithm = OnlineLearningUnnoisedRegularizer(*parameters, regularization, rounds)
+        algorithm = OnlineLearningUnnoisedRegularizer(
+            **parameters, phi=regularization, rounds=rounds
+        )
 
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=["loss"])
 
@@ -134,13 +146,15 @@ class Pretrained(dm.LinearProblem):
 def test_the_start_is_mixed_with_itself_without_noise() -> None:
     plain = make_problem("hinge", 4, 3, 2)
     problem = Pretrained(plain.train, plain.partition, "hinge")
-    run = dm.simulate(dm.OnlineLearning(1.0), problem, topology.ring(4), rounds=1, metrics=[])
+    run = dm.simulate(
+        dm.OnlineLearning(epsilon=1.0), problem, topology.ring(4), rounds=1, metrics=[]
+    )
     np.testing.assert_allclose(run.released, 0.25, rtol=1e-15)
 
 
 @given(rounds=st.integers(1, 30), epsilon=st.one_of(st.none(), st.floats(1e-3, 1e3)))
 def test_ledger_equals_plan(rounds: int, epsilon: float | None) -> None:
-    algorithm = dm.OnlineLearning(epsilon)
+    algorithm = dm.OnlineLearning(epsilon=epsilon)
     problem = make_problem("hinge", 3, rounds, 2)
     run = dm.simulate(algorithm, problem, topology.ring(3), rounds=rounds, metrics=["loss"])
     assert run.ledger == algorithm.plan(rounds)
@@ -150,7 +164,7 @@ def test_ledger_equals_plan(rounds: int, epsilon: float | None) -> None:
 
 
 def test_sensitivity_is_lemma_1_and_reached() -> None:
-    algorithm = dm.OnlineLearning(0.5, clipping_norm=3.0)
+    algorithm = dm.OnlineLearning(epsilon=0.5, clipping_norm=3.0)
     for t in (1, 2, 100):
         l2 = algorithm.sensitivity(t)
         assert l2.bound == pytest.approx(2 * 3.0 / (2 * sqrt(t)))
@@ -197,7 +211,7 @@ def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity(
     norm, projection, radius, network
 ) -> None:
     nodes, rounds, dim, touched = 3, 6, 4, 2
-    algorithm = dm.OnlineLearning(1.0, radius=radius, norm=norm, projection=projection)
+    algorithm = dm.OnlineLearning(epsilon=1.0, radius=radius, norm=norm, projection=projection)
     problem = make_problem("hinge", nodes, rounds, dim, regularization=0.5)
     record = problem.partition[0][touched]
     for t, (w, v) in enumerate(paths_of_neighbours(algorithm, problem, record, rounds, network)):
@@ -228,12 +242,12 @@ def test_the_regularizer_as_printed_leaks_what_the_plan_says() -> None:
     nodes, dim, phi, epsilon = 3, 5, 0.5, 0.7
     rounds = 12
     algorithm = OnlineLearningUnnoisedRegularizer(
-        epsilon, step_size=InverseTime(1 / phi), radius=1e6, phi=phi, rounds=rounds
+        epsilon=epsilon, step_size=InverseTime(scale=1 / phi), radius=1e6, phi=phi, rounds=rounds
     )
     assert algorithm.leakage == pytest.approx(np.e, rel=1e-7)
     assert {replace(algorithm, rounds=rounds).leakage for rounds in (1, 2)} == {1.0}
     assert algorithm.plan(rounds).cost().epsilon == pytest.approx(epsilon * np.e, rel=1e-7)
-    honest = dm.OnlineLearning(epsilon, step_size=InverseTime(1 / phi), radius=1e6)
+    honest = dm.OnlineLearning(epsilon=epsilon, step_size=InverseTime(scale=1 / phi), radius=1e6)
     problem = make_problem("hinge", nodes, rounds, dim, regularization=phi)
     record = problem.partition[0][0]
 
@@ -257,7 +271,7 @@ def test_the_regularizer_as_printed_leaks_what_the_plan_says() -> None:
 
 
 def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
-    paper = dm.OnlineLearning(1.0)
+    paper = dm.OnlineLearning(epsilon=1.0)
     assert paper.with_least_noise(5, delta=1e-5) is paper
     assert paper.with_least_noise(8, delta=1e-5) == replace(paper, delta=1e-5)
     assert paper.with_least_noise(47_236) is paper
@@ -276,7 +290,8 @@ def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
 def test_runs_without_a_seed_differ_and_are_private() -> None:
     problem = make_problem("logistic", 4, 10, 3)
     one, other = (
-        dm.simulate(dm.OnlineLearning(1.0), problem, topology.ring(4), rounds=10) for _ in range(2)
+        dm.simulate(dm.OnlineLearning(epsilon=1.0), problem, topology.ring(4), rounds=10)
+        for _ in range(2)
     )
     assert (one.parameters != other.parameters).all()
     assert "no private release" not in str(one.privacy)
@@ -285,9 +300,12 @@ def test_runs_without_a_seed_differ_and_are_private() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dm.OnlineLearning(0.0), "epsilon: wanted a finite number greater than 0, got 0"),
-        (lambda: dm.OnlineLearning(-1.0), "epsilon: wanted .* greater than 0, got -1"),
-        (lambda: dm.OnlineLearning(np.nan), "epsilon: wanted a finite number, got nan"),
+        (
+            lambda: dm.OnlineLearning(epsilon=0.0),
+            "epsilon: wanted a finite number greater than 0, got 0",
+        ),
+        (lambda: dm.OnlineLearning(epsilon=-1.0), "epsilon: wanted .* greater than 0, got -1"),
+        (lambda: dm.OnlineLearning(epsilon=np.nan), "epsilon: wanted a finite number, got nan"),
         (lambda: dm.OnlineLearning(delta=1.0), r"delta: wanted a number in \[0, 1\), got 1"),
         (lambda: dm.OnlineLearning(batch_size=0), "batch_size: wanted an integer of at least 1"),
         (
@@ -311,7 +329,10 @@ def test_runs_without_a_seed_differ_and_are_private() -> None:
         (lambda: dm.OnlineLearning().with_least_noise(0), "dim: wanted an integer of at least 1"),
         (lambda: dm.OnlineLearning().with_least_noise(3, delta=1.0), "delta: wanted a number in"),
         (lambda: dm.OnlineLearning().with_least_noise(3, l1_norm=-1), "clipping_norm: wanted"),
-        (lambda: OnlineLearningUnnoisedRegularizer(-1.0), "epsilon: wanted .* greater than 0"),
+        (
+            lambda: OnlineLearningUnnoisedRegularizer(epsilon=-1.0),
+            "epsilon: wanted .* greater than 0",
+        ),
         (lambda: OnlineLearningUnnoisedRegularizer(phi=0.0), "phi: wanted .* greater than 0"),
         (lambda: OnlineLearningUnnoisedRegularizer(rounds=0), "rounds: wanted an integer"),
         (lambda: OnlineLearningUnnoisedRegularizer(delta=0.1), "delta: wanted 0"),
@@ -332,4 +353,4 @@ def test_bad_parameters_are_named(call, message: str) -> None:
 def test_each_example_is_used_once() -> None:
     problem = make_problem("hinge", 3, 5, 2)
     with pytest.raises(ValueError, match="rounds: wanted at most 5"):
-        dm.simulate(dm.OnlineLearning(1.0), problem, topology.ring(3), rounds=6)
+        dm.simulate(dm.OnlineLearning(epsilon=1.0), problem, topology.ring(3), rounds=6)

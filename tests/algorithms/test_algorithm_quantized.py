@@ -55,15 +55,18 @@ def test_equals_its_twin(
     key = dm.Key.seeded(seed)
     problem = make_problem(loss, nodes, dim=dim, regularization=regularization, seed=seed)
     network = make_topology(graph, nodes, key)
-    size, sigma = SampleSize(1.0, gamma, rounds), PowerLaw(0.3, zeta)
+    size, sigma = (
+        SampleSize(scale=1.0, exponent=gamma, rounds=rounds),
+        PowerLaw(scale=0.3, exponent=zeta),
+    )
     algorithm = dm.QuantizedGossip(
-        HorizonPower(0.8, -alpha, rounds),
-        HorizonPower(0.9, -beta, rounds),
-        size,
-        sigma if noisy else None,
-        None if step is None else Quantizer(step),
-        clipping_norm,
-        mode,
+        step_size=HorizonPower(scale=0.8, exponent=-alpha, rounds=rounds),
+        consensus_step_size=HorizonPower(scale=0.9, exponent=-beta, rounds=rounds),
+        sample_size=size,
+        noise_std=sigma if noisy else None,
+        compressor=None if step is None else Quantizer(step),
+        clipping_norm=clipping_norm,
+        mode=mode,
     )
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=["loss"])
 
@@ -166,7 +169,7 @@ def test_traffic_is_the_length_of_the_messages() -> None:
 def test_samples_are_without_replacement_and_uniform() -> None:
     """Each record as often as any other; a chi-squared test with 1e-6 false alarms."""
     problem = make_problem(nodes=2, records=6)
-    algorithm = make_algorithm(1, sample_size=SampleSize(3, 0, 1))
+    algorithm = make_algorithm(1, sample_size=SampleSize(scale=3, exponent=0, rounds=1))
     drawn = np.zeros(12)
     for seed in range(4000):
         indptr, batch = algorithm.sample(0, problem, dm.Key.seeded(seed))
@@ -208,7 +211,7 @@ def test_samples_are_without_replacement_and_uniform() -> None:
             "noise_std: wanted noise, got None",
         ),
         (
-            lambda: simulate(sample_size=SampleSize(10, 0, 5)),
+            lambda: simulate(sample_size=SampleSize(scale=10, exponent=0, rounds=5)),
             "sample_size: wanted at most [0-9], the records of the smallest node, got 10",
         ),
         (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),

@@ -51,13 +51,13 @@ def test_plans_say_what_they_rest_on() -> None:
     noisy=st.booleans(),
 )
 def test_ledger_equals_plan(rounds, mode, smoothness, zeta, noisy) -> None:
-    noise = PowerLaw(0.1, zeta) if noisy else None
+    noise = PowerLaw(scale=0.1, exponent=zeta) if noisy else None
     algorithm = make_algorithm(
         rounds,
         noise_std=noise,
         mode=mode,
         smoothness=smoothness,
-        consensus_step_size=HorizonPower(0.5, -0.7, rounds),
+        consensus_step_size=HorizonPower(scale=0.5, exponent=-0.7, rounds=rounds),
     )
     run = dm.simulate(
         algorithm, make_problem(), topology.ring(4), rounds=rounds, delta=1e-5, metrics=["loss"]
@@ -96,10 +96,10 @@ def test_ledger_equals_plan(rounds, mode, smoothness, zeta, noisy) -> None:
 )
 def test_the_budgets_of_the_specification(rounds: int, mode, epsilon: float) -> None:
     algorithm = dm.QuantizedGossip(
-        HorizonPower(1.0, -0.9, rounds),
-        HorizonPower(1.0, -0.7, rounds),
-        SampleSize(1.0, 0.85, rounds),
-        PowerLaw(1.0, 0.05),
+        step_size=HorizonPower(scale=1.0, exponent=-0.9, rounds=rounds),
+        consensus_step_size=HorizonPower(scale=1.0, exponent=-0.7, rounds=rounds),
+        sample_size=SampleSize(scale=1.0, exponent=0.85, rounds=rounds),
+        noise_std=PowerLaw(scale=1.0, exponent=0.05),
         clipping_norm=0.5,
         mode=mode,
         smoothness=1.0,
@@ -114,10 +114,10 @@ def test_where_the_papers_claims_are_not_proved_they_are_refused() -> None:
     """O7: one record a round; and a smoothness that nobody knows."""
     algorithm = make_algorithm(
         101,
-        step_size=HorizonPower(1.0, -0.9, 101),
-        consensus_step_size=HorizonPower(1.0, -0.7, 101),
-        sample_size=SampleSize(1.0, 0.0, 101),
-        noise_std=PowerLaw(1.0, 0.1),
+        step_size=HorizonPower(scale=1.0, exponent=-0.9, rounds=101),
+        consensus_step_size=HorizonPower(scale=1.0, exponent=-0.7, rounds=101),
+        sample_size=SampleSize(scale=1.0, exponent=0.0, rounds=101),
+        noise_std=PowerLaw(scale=1.0, exponent=0.1),
         clipping_norm=0.5,
         mode="paper",
         smoothness=1.0,
@@ -143,7 +143,10 @@ def test_replacing_a_record_moves_a_state_within_the_sensitivity(mode) -> None:
         datasets.append(replace(problem, train=train))
     fewest = min(len(part) for part in problem.partition)
     algorithm = make_algorithm(
-        40, sample_size=SampleSize(fewest, 0.0, 40), mode=mode, smoothness=0.26
+        40,
+        sample_size=SampleSize(scale=fewest, exponent=0.0, rounds=40),
+        mode=mode,
+        smoothness=0.26,
     )
     seen = couple(algorithm, *datasets, Gossip(topology.ring(3)), rounds=40)
     assert not seen.violated, str(seen)
@@ -153,10 +156,10 @@ def test_replacing_a_record_moves_a_state_within_the_sensitivity(mode) -> None:
 def test_a_regularizer_beside_convex_losses_does_not_drive_states_apart() -> None:
     """Mode "paper" needs step_size (smoothness + regularization) <= 2 (1 - consensus_step_size)."""
     algorithm = dm.QuantizedGossip(
-        Constant(1.0),
-        Constant(0.5),
-        SampleSize(2, 0.0, 8),
-        Constant(1e-3),
+        step_size=Constant(1.0),
+        consensus_step_size=Constant(0.5),
+        sample_size=SampleSize(scale=2, exponent=0.0, rounds=8),
+        noise_std=Constant(1e-3),
         compressor=None,
         mode="paper",
         smoothness=0.5,
@@ -184,13 +187,20 @@ def test_lemma_2_as_printed_is_wrong_for_nonconvex_losses() -> None:
         centres = np.zeros((3, 50, 1))
         centres[0, 0] = centre
         datasets.append(PointProblem(centres, away, lambda x, c: -((x - c) ** 2).sum(-1) / 2))
-    schedules = Constant(0.04), Constant(0.1), SampleSize(50, 0, 60), Constant(0.1)
-    options = {"compressor": Quantizer(0.01), "clipping_norm": 0.5, "smoothness": 1.0}
+    options: dict[str, Any] = {
+        "step_size": 0.04,
+        "consensus_step_size": 0.1,
+        "sample_size": 50,
+        "noise_std": 0.1,
+        "compressor": Quantizer(0.01),
+        "clipping_norm": 0.5,
+        "smoothness": 1.0,
+    }
     ring = Gossip(topology.ring(3))
-    right = couple(dm.QuantizedGossip(*schedules, **options), *datasets, ring, rounds=60)
+    right = couple(dm.QuantizedGossip(**options), *datasets, ring, rounds=60)
     assert not right.violated, str(right)
     assert max(m.distance / m.allowed for m in right.movements[1:]) > 0.9
-    wrong = couple(MissingLipschitzTerm(*schedules, **options), *datasets, ring, rounds=60)
+    wrong = couple(MissingLipschitzTerm(**options), *datasets, ring, rounds=60)
     assert wrong.violated
     assert max(m.distance / m.allowed for m in wrong.movements[1:]) > 1.5
 
@@ -231,7 +241,7 @@ def test_only_the_node_of_the_record_moves() -> None:
     labels = problem.train.labels.copy()
     labels[problem.partition[1][0]] *= -1
     other = replace(problem, train=dm.Dataset(problem.train.features, labels, "neighbour"))
-    algorithm = make_algorithm(5, sample_size=SampleSize(5, 0, 5))
+    algorithm = make_algorithm(5, sample_size=SampleSize(scale=5, exponent=0, rounds=5))
     key, said = dm.Key.seeded(0), []
     state, moved = algorithm.init(problem, key), algorithm.init(other, key)
     for k in range(5):
@@ -262,7 +272,14 @@ def test_a_problem_that_does_not_clip_is_told_so(mode, regularization) -> None:
 
     def run(kind):
         problem = kind(np.ones((3, 4, 2)), np.subtract, np.subtract, 10.0, regularization)
-        algorithm = dm.QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode=mode)
+        algorithm = dm.QuantizedGossip(
+            step_size=0.1,
+            consensus_step_size=0.5,
+            sample_size=2,
+            noise_std=1.0,
+            clipping_norm=0.5,
+            mode=mode,
+        )
         return dm.simulate(algorithm, problem, topology.complete(3), rounds=3, metrics=[])
 
     run(Heard)
@@ -280,7 +297,9 @@ def test_a_record_in_two_places_is_refused(shared) -> None:
             return starts, np.concatenate((shared, records[4:]))
 
     problem = Overlapping(np.ones((3, 4, 2)), np.subtract, np.subtract)
-    algorithm = dm.QuantizedGossip(0.1, 0.5, 2, 1.0)
+    algorithm = dm.QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=2, noise_std=1.0
+    )
     with pytest.raises(
         ValueError, match=r"problem: wanted each record at one node, .* got record [25] "
     ):

@@ -35,7 +35,9 @@ from dpmesh.schedules import InverseSqrt
 )
 def test_equals_a_loop(M, K, d, n, b, z, seed) -> None:
     problem = make_problem([n] * M, d, K, seed=seed, regularization=0.1)
-    algorithm = WithReplacement(M, n, z, K or 1, b, visits=2)
+    algorithm = WithReplacement(
+        nodes=M, records=n, noise_multiplier=z, models=K or 1, batch_size=b, visits=2
+    )
     key, rounds = dm.Key.seeded(seed), M * (2 * n // b)
     run = dm.simulate(algorithm, problem, rounds=rounds, key=key, metrics=[])
     w, turns = [np.zeros(d) for _ in range(K or 1)], [0] * M
@@ -69,7 +71,7 @@ def test_models_start_where_the_problem_says_in_the_type_of_the_records() -> Non
     train = replace(plain.train, features=plain.train.features.astype(np.float32))
     settings = {"classes": plain.classes, "feature_norm": 1.0}
     own = Pretrained(train, plain.partition, plain.loss, **settings)
-    algorithm = WithReplacement(2, 4, None, 3, 2)
+    algorithm = WithReplacement(nodes=2, records=4, noise_multiplier=None, models=3, batch_size=2)
     start = algorithm.init(own, dm.Key.seeded(0)).released
     np.testing.assert_array_equal(start, np.full((3, 2), 0.25))
     run = dm.simulate(algorithm, own, rounds=1, metrics=[])
@@ -84,7 +86,15 @@ def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: i
     problem = make_problem([5, 5], d, K)
     shorter = replace(problem.train, features=L * problem.train.features)
     problem = replace(problem, train=shorter, feature_norm=L)
-    noisy = WithReplacement(2, 5, z, K, b, visits=5, step_size=InverseSqrt(0.3))
+    noisy = WithReplacement(
+        nodes=2,
+        records=5,
+        noise_multiplier=z,
+        models=K,
+        batch_size=b,
+        visits=5,
+        step_size=InverseSqrt(0.3),
+    )
     key = dm.Key.seeded(7)
     state = noisy.init(problem, key)
     after, plain = (
@@ -101,7 +111,9 @@ def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: i
 
 
 def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
-    algorithm = WithReplacement(4, 60, 1.5, 3, 5, visits=2)
+    algorithm = WithReplacement(
+        nodes=4, records=60, noise_multiplier=1.5, models=3, batch_size=5, visits=2
+    )
     run = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=96, delta=1e-5)
     plan = algorithm.plan(96)
     assert run.traffic == dm.run.Traffic(3 * 96, 3 * 96 * 2 * 64)
@@ -111,8 +123,14 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
 
     assert kinds(run.ledger) == kinds(plan)
     assert run.privacy.epsilon == pytest.approx(plan.cost(1e-5).epsilon, rel=1e-12)
-    assert all(release.sampling == FixedSizeSampling(5, 60) for release in plan.releases)
-    one_node = WithReplacement(1, 60, 1.5, 3, 5, visits=2).plan(24).cost(1e-5)
+    assert all(
+        release.sampling == FixedSizeSampling(size=5, population=60) for release in plan.releases
+    )
+    one_node = (
+        WithReplacement(nodes=1, records=60, noise_multiplier=1.5, models=3, batch_size=5, visits=2)
+        .plan(24)
+        .cost(1e-5)
+    )
     assert run.privacy.epsilon == pytest.approx(one_node.epsilon, rel=1e-12)
     assert dm.privacy.report(replace(algorithm, noise_multiplier=None).plan(3)).epsilon == inf
     for rounds in (1, 12, 48):  # in which chance may give a node all of its turns
@@ -122,7 +140,9 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
 
 
 def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivity() -> None:
-    algorithm = WithReplacement(2, 12, 1.0, 3, 3, visits=3)
+    algorithm = WithReplacement(
+        nodes=2, records=12, noise_multiplier=1.0, models=3, batch_size=3, visits=3
+    )
     problem = make_problem([12, 12], 3, 3)
     key = dm.Key.seeded(5)
     one, other = neighbours(problem, 1, 4)
@@ -137,13 +157,19 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
 
 
 def test_without_noise_gradients_need_no_bound() -> None:
-    algorithm, problem = WithReplacement(2, 6, None, batch_size=2), make_problem([6, 6], 2)
+    algorithm, problem = (
+        WithReplacement(nodes=2, records=6, noise_multiplier=None, batch_size=2),
+        make_problem([6, 6], 2),
+    )
     run = dm.simulate(algorithm, replace(problem, loss="squared"), rounds=3)
     assert np.isfinite(run.parameters).all()
 
 
 def test_losses_are_those_before_the_step() -> None:
-    algorithm, problem = WithReplacement(2, 5, 1.0, 3, 2), make_problem([5, 5], 2, 3)
+    algorithm, problem = (
+        WithReplacement(nodes=2, records=5, noise_multiplier=1.0, models=3, batch_size=2),
+        make_problem([5, 5], 2, 3),
+    )
     state = algorithm.init(problem, dm.Key.seeded(0))
     losses = algorithm.losses(state, 0, problem, dm.Key.seeded(0))
     assert losses == pytest.approx([3 * log(2)])  # of three logistic models that are 0
@@ -152,27 +178,47 @@ def test_losses_are_those_before_the_step() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: WithReplacement(0, 9, 1.0), "nodes: wanted an integer of at least 1"),
-        (lambda: WithReplacement(1, 9, 0.0, batch_size=1), "noise_multiplier: wanted a finite"),
-        (lambda: WithReplacement(1, 9, 1.0, batch_size=10), "batch_size: wanted at most 9"),
-        (lambda: WithReplacement(1, 9, 1.0, visits=0, batch_size=1), "visits: wanted an integer"),
         (
-            lambda: WithReplacement(2, 9, 1.0, batch_size=3, step_size=-0.1),
+            lambda: WithReplacement(nodes=0, records=9, noise_multiplier=1.0),
+            "nodes: wanted an integer of at least 1",
+        ),
+        (
+            lambda: WithReplacement(nodes=1, records=9, noise_multiplier=0.0, batch_size=1),
+            "noise_multiplier: wanted a finite",
+        ),
+        (
+            lambda: WithReplacement(nodes=1, records=9, noise_multiplier=1.0, batch_size=10),
+            "batch_size: wanted at most 9",
+        ),
+        (
+            lambda: WithReplacement(
+                nodes=1, records=9, noise_multiplier=1.0, visits=0, batch_size=1
+            ),
+            "visits: wanted an integer",
+        ),
+        (
+            lambda: WithReplacement(
+                nodes=2, records=9, noise_multiplier=1.0, batch_size=3, step_size=-0.1
+            ),
             "step_size: wanted a finite number greater than 0 or a schedule, .*, got -0.1",
         ),
         (
-            lambda: WithReplacement(2, 9, 1.0, batch_size=3).plan(31),
+            lambda: WithReplacement(nodes=2, records=9, noise_multiplier=1.0, batch_size=3).plan(
+                31
+            ),
             "rounds: wanted at most 30, 15 turns of each node, got 31",
         ),
         (
             lambda: dm.simulate(
-                WithReplacement(2, 9, 1.0, batch_size=3), make_problem([9, 8], 2), rounds=1
+                WithReplacement(nodes=2, records=9, noise_multiplier=1.0, batch_size=3),
+                make_problem([9, 8], 2),
+                rounds=1,
             ),
             "problem: wanted 2 nodes of 9 records, got",
         ),
         (
             lambda: dm.simulate(
-                WithReplacement(1, 9, 1.0, batch_size=3),
+                WithReplacement(nodes=1, records=9, noise_multiplier=1.0, batch_size=3),
                 replace(make_problem([9], 2), loss="squared"),
                 rounds=1,
             ),
@@ -180,7 +226,9 @@ def test_losses_are_those_before_the_step() -> None:
         ),
         (
             lambda: dm.simulate(
-                WithReplacement(1, 9, 1.0, 2, batch_size=3), make_problem([9], 2), rounds=1
+                WithReplacement(nodes=1, records=9, noise_multiplier=1.0, models=2, batch_size=3),
+                make_problem([9], 2),
+                rounds=1,
             ),
             "models: wanted 1, as the problem has, got 2",
         ),
@@ -193,7 +241,7 @@ def test_bad_input_is_named(call, message: str) -> None:
 
 def test_turns_by_chance_are_as_planned() -> None:
     """Which node has its turn is tossed, and not in the plan."""
-    algorithm = WithReplacement(3, 6, 1.0, batch_size=2)
+    algorithm = WithReplacement(nodes=3, records=6, noise_multiplier=1.0, batch_size=2)
     one, other = neighbours(make_problem([6] * 3, 2, None, seed=1), 1, 4)
     run = dm.simulate(algorithm, one, rounds=45, delta=1e-5)
     assert run.ledger.releases != algorithm.plan(45).releases

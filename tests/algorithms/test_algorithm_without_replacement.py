@@ -30,7 +30,9 @@ from dpmesh.schedules import Constant, InverseTime
     epsilon=st.one_of(st.none(), st.floats(0.1, 0.9)),
     calibration=st.sampled_from(["analytic", "classical", "paper"]),
     copies=st.integers(1, 3),
-    schedule=st.sampled_from([Constant(0.4), InverseTime(0.8), InverseTime(1.5, 3.0)]),
+    schedule=st.sampled_from(
+        [Constant(0.4), InverseTime(scale=0.8), InverseTime(scale=1.5, offset=3.0)]
+    ),
     controller=st.sampled_from([*FIXED, RandomGlobal(0.5)]),
     radius=st.sampled_from([None, 0.3]),
     regularization=st.sampled_from([0.0, 0.2]),
@@ -48,7 +50,16 @@ def test_equals_its_twin(
     problem = make_problem(sizes, d, K, seed=seed, regularization=regularization)
     models = K or 1
     algorithm = dm.WithoutReplacement(
-        epsilon, 1e-6, models, b, schedule, controller, calibration, copies, radius, arrival_rate
+        epsilon=epsilon,
+        delta=1e-6,
+        models=models,
+        batch_size=b,
+        step_size=schedule,
+        controller=controller,
+        calibration=calibration,
+        copies=copies,
+        model_radius=radius,
+        arrival_rate=arrival_rate,
     )
     state = algorithm.init(problem, key)
     for t in range(T):
@@ -192,7 +203,9 @@ def test_nodes_that_seldom_act_may_have_used_all_records_before_the_end() -> Non
 def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     problem = make_problem([8] * 64, 30, 10)
     algorithm = dm.WithoutReplacement(
-        models=10, batch_size=4, controller=DeepQ(2, hidden=16, batch_size=1, memory_size=2)
+        models=10,
+        batch_size=4,
+        controller=DeepQ(anneal_rounds=2, hidden=16, batch_size=1, memory_size=2),
     )
     before, runs = kernels.get_threads(), []
     for count in (1, threads):
@@ -206,7 +219,10 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dm.WithoutReplacement(0.0), "epsilon: wanted a finite number greater than 0"),
+        (
+            lambda: dm.WithoutReplacement(epsilon=0.0),
+            "epsilon: wanted a finite number greater than 0",
+        ),
         (lambda: dm.WithoutReplacement(delta=0.0), r"delta: wanted a number in \(0, 1\), got 0"),
         (lambda: dm.WithoutReplacement(models=0), "models: wanted an integer of at least 1"),
         (lambda: dm.WithoutReplacement(batch_size=1.5), "batch_size: wanted an integer"),
@@ -253,7 +269,7 @@ def test_bad_input_is_named(call, message: str) -> None:
 
 def test_a_learning_run_resumes_to_the_same_bits(tmp_path) -> None:
     problem = make_problem([40] * 4, 5, 3)
-    controller = DeepQ(8, hidden=16, batch_size=2, memory_size=3)
+    controller = DeepQ(anneal_rounds=8, hidden=16, batch_size=2, memory_size=3)
     algorithm = dm.WithoutReplacement(models=3, batch_size=4, controller=controller)
     key, file = dm.Key.seeded(6), tmp_path / "run"
 

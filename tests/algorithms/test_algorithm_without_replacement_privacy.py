@@ -33,7 +33,9 @@ from dpmesh.schedules import Constant, InverseTime, Piecewise
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_the_ledger_of_a_known_schedule_equals_its_plan(controller, epsilon) -> None:
     problem = make_problem([40, 40, 40], 3, 4)
-    algorithm = dm.WithoutReplacement(epsilon, 1e-5, models=4, batch_size=4, controller=controller)
+    algorithm = dm.WithoutReplacement(
+        epsilon=epsilon, delta=1e-5, models=4, batch_size=4, controller=controller
+    )
     run = dm.simulate(algorithm, problem, rounds=10, delta=1e-5)
     assert run.ledger == algorithm.plan(10)
     nothing = controller == AlwaysLocal()
@@ -68,7 +70,9 @@ def test_a_ledger_by_coins_is_the_plan_without_the_rounds_in_which_nobody_releas
 def test_noise_is_for_all_releases_that_a_record_moves() -> None:
     """The numbers of the paper: 10 models, and 20 nodes that hold the same images."""
     delta = 1 / 60_000**2
-    paper = dm.WithoutReplacement(1.0, delta, 10, calibration="paper", controller=AlwaysGlobal())
+    paper = dm.WithoutReplacement(
+        epsilon=1.0, delta=delta, models=10, calibration="paper", controller=AlwaysGlobal()
+    )
     assert paper.plan(1).cost(delta).epsilon == pytest.approx(2.8516081, rel=1e-7)
     shared = replace(paper, copies=20)
     assert shared.plan(1).cost(delta).epsilon == pytest.approx(14.939302, rel=1e-7)
@@ -99,7 +103,9 @@ def test_a_coupled_audit_finds_no_fault(controller) -> None:
 @given(
     K=st.sampled_from([None, 3]),
     controller=st.sampled_from([AlwaysGlobal(), Periodic(4), RandomGlobal(0.3)]),
-    schedule=st.sampled_from([Constant(2.0), InverseTime(2.0), InverseTime(8.0, 3.0)]),
+    schedule=st.sampled_from(
+        [Constant(2.0), InverseTime(scale=2.0), InverseTime(scale=8.0, offset=3.0)]
+    ),
     radius=st.sampled_from([None, 0.2]),
     regularization=st.sampled_from([0.0, 0.05]),
     place=st.integers(0, 29),
@@ -112,7 +118,13 @@ def test_a_record_moves_one_release_of_each_model_within_lemma_4(
     problem = make_problem([30, 30], 3, K, seed=seed, regularization=regularization)
     cap = 1 / (2 * problem.model_constants().smoothness)
     algorithm = dm.WithoutReplacement(
-        1.0, 1e-5, K or 1, 3, _Capped(schedule, cap), controller, model_radius=radius
+        epsilon=1.0,
+        delta=1e-5,
+        models=K or 1,
+        batch_size=3,
+        step_size=_Capped(schedule, cap),
+        controller=controller,
+        model_radius=radius,
     )
     key = dm.Key.seeded(seed)
     one, other = neighbours(problem, 1, place)
@@ -162,7 +174,7 @@ def test_each_model_remembers_its_own_longest_step() -> None:
 
     problem = make_problem([6, 6], 2, 2)
     algorithm = dm.WithoutReplacement(
-        models=2, batch_size=2, step_size=InverseTime(0.5), controller=FirstAlone()
+        models=2, batch_size=2, step_size=InverseTime(scale=0.5), controller=FirstAlone()
     )
     state = algorithm.init(problem, dm.Key.seeded(0))
     for t in range(3):
@@ -184,7 +196,7 @@ def test_a_decision_for_a_node_that_does_not_act_is_none() -> None:
     problem = make_problem([20, 20], 2)
     algorithm = dm.WithoutReplacement(
         batch_size=1,
-        step_size=Piecewise((1, 4), (1.0, 0.01)),
+        step_size=Piecewise(starts=(1, 4), values=(1.0, 0.01)),
         controller=RandomGlobal(0.3),
         arrival_rate=0.5,
     )
@@ -255,14 +267,14 @@ def test_public_controllers_see_nothing_private_and_others_are_reported() -> Non
         public = False
 
     for controller in (
-        DeepQ(5, hidden=16),
+        DeepQ(anneal_rounds=5, hidden=16),
         Private(0.5),
     ):  # one of one's own need not say so itself
         private = replace(public, controller=controller)
         run = dm.simulate(private, problem, rounds=10, delta=1e-5)
         assert "no proof covers" in str(run.privacy)
 
-    released = replace(public, controller=DeepQ(5, hidden=16, sees="released"))
+    released = replace(public, controller=DeepQ(anneal_rounds=5, hidden=16, sees="released"))
     with pytest.raises(ValueError, match="public_losses: wanted losses on public data"):
         dm.simulate(released, problem, rounds=10)
     wanted = "public_data: wanted public records, which no node holds, got those of the nodes"
@@ -298,10 +310,12 @@ def test_steps_of_theorem_4_keep_lemma_4() -> None:
     cap = 1 / (2 * problem.model_constants().smoothness)
     assert 0.99 * cap < steps(1) < cap
     assert steps(10**7) == pytest.approx(1 / (0.5 * 1e-4 * 1e7), rel=1e-2)
-    too_long = dm.WithoutReplacement(batch_size=2, step_size=InverseTime(1 / (0.5 * 1e-4)))
+    too_long = dm.WithoutReplacement(batch_size=2, step_size=InverseTime(scale=1 / (0.5 * 1e-4)))
     with pytest.raises(ValueError, match="step_size: Lemma 4 wants at most"):
         dm.simulate(replace(too_long, controller=AlwaysGlobal()), problem, rounds=3)
-    once = replace(too_long, step_size=Piecewise((1, 2), (9.0, 0.1)), controller=Periodic(2))
+    once = replace(
+        too_long, step_size=Piecewise(starts=(1, 2), values=(9.0, 0.1)), controller=Periodic(2)
+    )
     with pytest.raises(ValueError, match=r"step_size: Lemma 4 wants at most .* got 9"):
         dm.simulate(once, make_problem([20, 1], 2), rounds=2)  # one node never steps
     with pytest.raises(ValueError, match=r"problem\.regularization: wanted .* greater than 0"):
@@ -310,11 +324,11 @@ def test_steps_of_theorem_4_keep_lemma_4() -> None:
 
 def test_a_budget_is_met_however_often_nodes_release() -> None:
     problem = make_problem([40] * 3, 2, 3)
-    for controller in (AlwaysGlobal(), DeepQ(5, hidden=16), RandomGlobal(0.5)):
+    for controller in (AlwaysGlobal(), DeepQ(anneal_rounds=5, hidden=16), RandomGlobal(0.5)):
         algorithm = dm.WithoutReplacement(models=3, batch_size=4, controller=controller)
-        budget, key = dm.privacy.Budget(1.0, 1e-5), dm.Key.seeded(1)
+        budget, key = dm.privacy.Budget(1.0, delta=1e-5), dm.Key.seeded(1)
         run = dm.simulate(algorithm, problem, rounds=10, key=key, budget=budget)
         assert run.privacy.epsilon <= 1.0
         assert len(run.ledger.releases) > 1
     with pytest.raises(ValueError, match="is too little"):
-        dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(0.9, 1e-5))
+        dm.simulate(algorithm, problem, rounds=10, budget=dm.privacy.Budget(0.9, delta=1e-5))

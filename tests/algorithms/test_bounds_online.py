@@ -29,7 +29,9 @@ from dpmesh.schedules import InverseSqrt, InverseTime
 
 def test_convex_regret_by_hand() -> None:
     m, n, T, L, R, epsilon = 3, 4, 100, 2.0, 5.0, 0.5
-    learning = Learning(m, n, T, L, R, noise=laplace_noise(epsilon, n, L))
+    learning = Learning(
+        nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R, noise=laplace_noise(epsilon, n, L)
+    )
     steps = (m * R**2 + m * L**2 / 2) * sqrt(T)
     noise = 4 * m * n**2 * L**2 / epsilon**2 * sqrt(2) * sqrt(T)
     assert regret(learning) == pytest.approx(steps + noise)
@@ -42,8 +44,11 @@ def test_printed_regret_by_hand() -> None:
     convex = m * L * (R + slow + 6.5 * L) * (sqrt(T) - 0.5) + m * R / 2
     strong = m * L / lam * (R + slow + 6.5 * L) * (1 + log(T)) + m * R / 2
     factor = (slow + (2 * L + 1) / (2 * m)) * 2 * sqrt(2) * m * n * L / epsilon
-    mixing, flat = Mixing(theta, beta), Learning(m, n, T, L, R)
-    curved = Learning(m, n, T, L, R, lam)
+    mixing, flat = (
+        Mixing(theta=theta, beta=beta),
+        Learning(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R),
+    )
+    curved = Learning(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R, strong_convexity=lam)
     assert regret_as_printed(flat, mixing, epsilon=None) == pytest.approx(convex)
     assert regret_as_printed(curved, mixing, epsilon=None) == pytest.approx(strong)
     noisy = regret_as_printed(flat, mixing, epsilon=epsilon)
@@ -128,14 +133,21 @@ def synthetic(loss: str, nodes: int, rounds: int, dim: int, lam: float) -> dm.Li
 def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: float | None) -> None:
     nodes, rounds, dim, radius = 4, 200, 5, 1.0
     problem, network = synthetic(loss, nodes, rounds, dim, lam), topology.ring(nodes)
-    step_size = InverseTime(1 / lam) if lam else InverseSqrt(0.5)
-    algorithm = dm.OnlineLearning(epsilon, step_size=step_size, radius=radius)
+    step_size = InverseTime(scale=1 / lam) if lam else InverseSqrt(0.5)
+    algorithm = dm.OnlineLearning(epsilon=epsilon, step_size=step_size, radius=radius)
     noise = algorithm.noise_std(1, dim) / step_size(1)
     if epsilon is not None:
         assert noise == pytest.approx(laplace_noise(epsilon, dim, 1.0))
     steepest = problem.constants(radius).lipschitz
     learning = Learning(
-        nodes, dim, rounds, steepest, 2 * radius, lam, noise, bounded_outside=lam == 0
+        nodes=nodes,
+        dim=dim,
+        rounds=rounds,
+        lipschitz=steepest,
+        diameter=2 * radius,
+        strong_convexity=lam,
+        noise=noise,
+        bounded_outside=lam == 0,
     )
     mixing = Mixing.of_matrix(network.matrix(0))
     best = best_fixed_predictor(problem, radius=radius)
@@ -169,9 +181,9 @@ def test_regret_of_projected_mixtures_is_below_the_bound(loss, lam, delta) -> No
     """Subgradients are taken inside W, so that L need not hold outside of it."""
     nodes, rounds, dim, radius = 4, 200, 5, 1.0
     problem, network = synthetic(loss, nodes, rounds, dim, lam), topology.ring(nodes)
-    step_size = InverseTime(1 / lam) if lam else InverseSqrt(0.5)
+    step_size = InverseTime(scale=1 / lam) if lam else InverseSqrt(0.5)
     algorithm = dm.OnlineLearning(
-        2.0, delta, step_size=step_size, radius=radius, projection="mixture"
+        epsilon=2.0, delta=delta, step_size=step_size, radius=radius, projection="mixture"
     )
     steepest = problem.constants(radius).lipschitz
     noise = algorithm.noise_std(1, dim) / step_size(1)
@@ -185,7 +197,15 @@ def test_regret_of_projected_mixtures_is_below_the_bound(loss, lam, delta) -> No
             inside = kernels.clip_rows(received, radius)
             losses += problem.objective(inside, problem.batch(t, 1)).sum()
         paid.append(losses - nodes * rounds * (best.value - best.gap))
-    learning = Learning(nodes, dim, rounds, steepest, 2 * radius, lam, noise)
+    learning = Learning(
+        nodes=nodes,
+        dim=dim,
+        rounds=rounds,
+        lipschitz=steepest,
+        diameter=2 * radius,
+        strong_convexity=lam,
+        noise=noise,
+    )
     assert np.mean(paid) <= regret(learning)
 
 
@@ -193,9 +213,18 @@ def test_corrected_and_printed_differ_in_kind() -> None:
     """The price of privacy is n^2 / epsilon^2; the paper's n / epsilon cannot be had this way."""
 
     def noisy(epsilon: float) -> float:
-        return regret(Learning(4, 10, 100, 1.0, 2.0, noise=laplace_noise(epsilon, 10, 1.0)))
+        return regret(
+            Learning(
+                nodes=4,
+                dim=10,
+                rounds=100,
+                lipschitz=1.0,
+                diameter=2.0,
+                noise=laplace_noise(epsilon, 10, 1.0),
+            )
+        )
 
-    quiet = regret(Learning(4, 10, 100, 1.0, 2.0))
+    quiet = regret(Learning(nodes=4, dim=10, rounds=100, lipschitz=1.0, diameter=2.0))
     assert (noisy(0.1) - quiet) / (noisy(1.0) - quiet) == pytest.approx(100)
 
 
@@ -203,7 +232,7 @@ def test_the_mean_iterate_converges_as_the_theorem_says() -> None:
     rounds, dim, lam, radius, failure = 500, 3, 0.5, 1.0, 1e-3
     problem = synthetic("logistic", 1, rounds, dim, lam)
     large = synthetic("logistic", 1, 100_000, dim, lam)  # stands for the distribution
-    algorithm = dm.OnlineLearning(None, step_size=InverseTime(1 / lam), radius=radius)
+    algorithm = dm.OnlineLearning(epsilon=None, step_size=InverseTime(scale=1 / lam), radius=radius)
     state, losses, mean = algorithm.init(problem, dm.Key.seeded(0)), 0.0, np.zeros((1, dim))
     for t in range(rounds):
         mean += state.w / rounds
@@ -224,27 +253,63 @@ def test_the_mean_iterate_converges_as_the_theorem_says() -> None:
     assert 0 <= risk <= bound
 
 
-MIXING, LEARNING = Mixing(1.0, 0.5), Learning(2, 2, 2, 1.0, 1.0)
+MIXING, LEARNING = (
+    Mixing(theta=1.0, beta=0.5),
+    Learning(nodes=2, dim=2, rounds=2, lipschitz=1.0, diameter=1.0),
+)
 CONVERGING = {"rounds": 5, "lipschitz": 1.0, "strong_convexity": 1.0, "failure": 0.1}
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Mixing(0.0, 0.5), "theta: wanted a finite number greater than 0"),
-        (lambda: Mixing(1.0, 1.0), r"beta: wanted a number in \[0, 1\)"),
+        (lambda: Mixing(theta=0.0, beta=0.5), "theta: wanted a finite number greater than 0"),
+        (lambda: Mixing(theta=1.0, beta=1.0), r"beta: wanted a number in \[0, 1\)"),
         (lambda: Mixing.of_assumption2(0, 0.5, 1), "nodes: wanted an integer of at least 1"),
         (lambda: Mixing.of_assumption2(2, 0.0, 1), "smallest_weight: wanted a number in"),
         (lambda: Mixing.of_assumption2(2, 0.5, 0), "window: wanted an integer of at least 1"),
-        (lambda: Learning(0, 1, 1, 1.0, 1.0), "nodes: wanted an integer of at least 1"),
-        (lambda: Learning(1, 0, 1, 1.0, 1.0), "dim: wanted an integer of at least 1"),
-        (lambda: Learning(1, 1, 0, 1.0, 1.0), "rounds: wanted an integer of at least 1"),
-        (lambda: Learning(1, 1, 1, np.nan, 1.0), "lipschitz: wanted a finite number"),
-        (lambda: Learning(1, 1, 1, 1.0, -1.0), "diameter: wanted .* greater than 0"),
-        (lambda: Learning(1, 1, 1, 1.0, 1.0, -1.0), "strong_convexity: wanted .* at least 0"),
-        (lambda: Learning(1, 1, 1, 1.0, 1.0, 0.0, np.inf), "noise: wanted a finite number"),
         (
-            lambda: Learning(1, 1, 1, 1.0, 1.0, bounded_outside=False),
+            lambda: Learning(nodes=0, dim=1, rounds=1, lipschitz=1.0, diameter=1.0),
+            "nodes: wanted an integer of at least 1",
+        ),
+        (
+            lambda: Learning(nodes=1, dim=0, rounds=1, lipschitz=1.0, diameter=1.0),
+            "dim: wanted an integer of at least 1",
+        ),
+        (
+            lambda: Learning(nodes=1, dim=1, rounds=0, lipschitz=1.0, diameter=1.0),
+            "rounds: wanted an integer of at least 1",
+        ),
+        (
+            lambda: Learning(nodes=1, dim=1, rounds=1, lipschitz=np.nan, diameter=1.0),
+            "lipschitz: wanted a finite number",
+        ),
+        (
+            lambda: Learning(nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=-1.0),
+            "diameter: wanted .* greater than 0",
+        ),
+        (
+            lambda: Learning(
+                nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, strong_convexity=-1.0
+            ),
+            "strong_convexity: wanted .* at least 0",
+        ),
+        (
+            lambda: Learning(
+                nodes=1,
+                dim=1,
+                rounds=1,
+                lipschitz=1.0,
+                diameter=1.0,
+                strong_convexity=0.0,
+                noise=np.inf,
+            ),
+            "noise: wanted a finite number",
+        ),
+        (
+            lambda: Learning(
+                nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, bounded_outside=False
+            ),
             "strong_convexity: wanted greater than 0 without bounded_outside, got 0",
         ),
         (lambda: laplace_noise(0.0, 1, 1.0), "epsilon: wanted .* greater than 0"),

@@ -19,7 +19,16 @@ P1 = Powers(0.9, 0.7, 0.85, 0.05)
 P2 = Powers(0.8, 0.6, 0.9, 0.0, sample_size_scale=2.0)
 P3 = Powers(0.9, 0.7, 0.5, 0.1)
 COMPLETE = topology.complete(5)
-FLAT = Landscape(10, 1.0, 1.0, 1.0, 5.0, COMPLETE.matrix(0), 0.1, 0.001)
+FLAT = Landscape(
+    dim=10,
+    smoothness=1.0,
+    polyak_lojasiewicz=1.0,
+    gradient_variance=1.0,
+    initial_gap=5.0,
+    mixing_matrix=COMPLETE.matrix(0),
+    dissimilarity=0.1,
+    quantizer_step=0.001,
+)
 
 
 def test_theta_and_conditions_of_the_specification() -> None:
@@ -67,7 +76,7 @@ def measured_gap(problem: PointProblem, powers: Powers, rounds: int, *, noisy: b
     """Mean over coordinates of F(x_i) - F*, after a run that starts at the optimum."""
     schedules = powers.schedules(rounds)
     algorithm = dm.QuantizedGossip(
-        *(schedules if noisy else schedules._replace(noise_std=None)),
+        **(schedules if noisy else schedules._replace(noise_std=None))._asdict(),
         compressor=Quantizer(0.01) if noisy else None,
         clipping_norm=1e6,
     )
@@ -133,18 +142,20 @@ def test_the_bound_on_the_gap_holds_on_quadratics(
     problem = replace(quadratics(nodes, dim, spread), start=start)
     network = topology.ring(nodes) if ring else topology.complete(nodes)
     landscape = Landscape(
-        dim,
-        1.0,
-        nodes,  # |n x|^2 / 2 >= mu n |x|^2 / 2
-        0.0,
-        nodes / 2 * dim * start**2,
-        network.matrix(0),
-        float((problem.centres**2).sum() / 2),
-        0.1,
+        dim=dim,
+        smoothness=1.0,
+        polyak_lojasiewicz=nodes,  # |n x|^2 / 2 >= mu n |x|^2 / 2
+        gradient_variance=0.0,
+        initial_gap=nodes / 2 * dim * start**2,
+        mixing_matrix=network.matrix(0),
+        dissimilarity=float((problem.centres**2).sum() / 2),
+        quantizer_step=0.1,
     )
     powers = Powers(alpha, beta, 0.0, 0.0, 0.2, 0.5, noise_scale=noise)
     schedules = powers.schedules(rounds)
-    algorithm = dm.QuantizedGossip(*schedules, Quantizer(0.1), clipping_norm=1e6)
+    algorithm = dm.QuantizedGossip(
+        **schedules._asdict(), compressor=Quantizer(0.1), clipping_norm=1e6
+    )
     key = dm.Key.seeded(1)
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
     gaps = nodes / 2 * (run.parameters**2).sum(axis=1)
@@ -166,7 +177,10 @@ def test_a_nonconvex_sum_arrives_at_its_global_minimum() -> None:
     rounds = 2000
     powers = Powers(0.6, 0.45, 0.0, 0.05, noise_scale=0.02)
     algorithm = dm.QuantizedGossip(
-        *powers.schedules(rounds), Quantizer(0.01), clipping_norm=100.0, smoothness=8.0
+        **powers.schedules(rounds)._asdict(),
+        compressor=Quantizer(0.01),
+        clipping_norm=100.0,
+        smoothness=8.0,
     )
     run = dm.simulate(
         algorithm,
@@ -216,7 +230,7 @@ def test_advice_meets_the_budget_with_all_of_it() -> None:
     assert advice.powers.violations() == ()
     schedules = advice.powers.schedules(2000)
     assert schedules.sample_size(1) == 12_000
-    algorithm = dm.QuantizedGossip(*schedules, clipping_norm=0.5, smoothness=1.0)
+    algorithm = dm.QuantizedGossip(**schedules._asdict(), clipping_norm=0.5, smoothness=1.0)
     assert algorithm.plan(2000).cost(1e-5).epsilon == pytest.approx(1.0, rel=1e-9)
     assert advice.epsilon == pytest.approx(1.0, rel=1e-9)
     assert advice.gap == pytest.approx(FLAT.gap(schedules, 2000), rel=1e-12)

@@ -26,7 +26,19 @@ from dpmesh.problems import best_fixed_predictor
 from dpmesh.run import Broadcast
 from dpmesh.schedules import Constant
 
-RUN = Training(3, 4, 1000, 5, 120, 0.2, 2.0, 1.5, 0.1, 6.0, 40.0)
+RUN = Training(
+    nodes=3,
+    dim=4,
+    records=1000,
+    batch_size=5,
+    steps=120,
+    step_size=0.2,
+    lipschitz=2.0,
+    radius=1.5,
+    regularization=0.1,
+    noise_multiplier=6.0,
+    global_steps=40.0,
+)
 
 
 def test_corrected_theorem_3_by_hand() -> None:
@@ -145,7 +157,13 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
         key = dm.Key.seeded(seed)
         problem = make_problem(nodes, records, dim, key)
         algorithm = dm.WithoutReplacement(
-            epsilon, 1e-5, 1, b, Constant(eta), controller, model_radius=radius
+            epsilon=epsilon,
+            delta=1e-5,
+            models=1,
+            batch_size=b,
+            step_size=Constant(eta),
+            controller=controller,
+            model_radius=radius,
         )
         excess, gap = measured(algorithm, problem, key)
         excesses.append(excess.mean())
@@ -154,9 +172,17 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
     rate = {AlwaysGlobal(): 1.0, AlwaysLocal(): 0.0, RandomGlobal(0.3): 0.3}[controller]
     z = algorithm.mechanism.noise_multiplier if epsilon else 0.0
     training = Training(
-        nodes, dim, nodes * records, b, steps, eta, 1.0, radius,
-        noise_multiplier=z, global_steps=rate * steps,
-    )  # fmt: skip
+        nodes=nodes,
+        dim=dim,
+        records=nodes * records,
+        batch_size=b,
+        steps=steps,
+        step_size=eta,
+        lipschitz=1.0,
+        radius=radius,
+        noise_multiplier=z,
+        global_steps=rate * steps,
+    )
     bound = suboptimality(training)
     assert 0 < np.mean(excesses) < bound
     assert bound < 2 * radius  # less than what holds of any model in the ball
@@ -176,9 +202,14 @@ def test_distances_shrink_as_theorem_4_says() -> None:
                 problem, np.arange(nodes * records), radius=10.0
             ).parameters
             algorithm = dm.WithoutReplacement(
-                epsilon, 1e-5, 1, b, theorem_4_steps(problem, 0.5), RandomGlobal(0.5),
+                epsilon=epsilon,
+                delta=1e-5,
+                models=1,
+                batch_size=b,
+                step_size=theorem_4_steps(problem, 0.5),
+                controller=RandomGlobal(0.5),
                 model_radius=10.0,
-            )  # fmt: skip
+            )
             state = algorithm.init(problem, key)
             for t in range(400):
                 state = one_round(algorithm, state, t, problem, key).state
@@ -186,7 +217,18 @@ def test_distances_shrink_as_theorem_4_says() -> None:
                     every = np.vstack([state.local[:, 0], state.released])
                     totals[int(t + 1 > 50)] += ((every - w_star) ** 2).sum()
         slope = np.log(totals[1] / totals[0]) / np.log(8)
-        training = Training(nodes, dim, nodes * records, b, 1200, 1.0, 1.0, 10.0, 0.5, 5.0)
+        training = Training(
+            nodes=nodes,
+            dim=dim,
+            records=nodes * records,
+            batch_size=b,
+            steps=1200,
+            step_size=1.0,
+            lipschitz=1.0,
+            radius=10.0,
+            regularization=0.5,
+            noise_multiplier=5.0,
+        )
         rate = [squared_distance(training, 0.5, step=t) for t in (50, 400)]
         assert slope < np.log(rate[1] / rate[0]) / np.log(8) + 0.25  # no slower, but for chance
 

@@ -31,9 +31,13 @@ PUBLIC = [
     AlwaysLocal(),
     RandomGlobal(0.3),
     Periodic(3),
-    DeepQ(20, hidden=16, sees="released"),
+    DeepQ(anneal_rounds=20, hidden=16, sees="released"),
 ]
-ALL = [*PUBLIC, DeepQ(20, hidden=16), DeepQ(20, hidden=16, activation="relu")]
+ALL = [
+    *PUBLIC,
+    DeepQ(anneal_rounds=20, hidden=16),
+    DeepQ(anneal_rounds=20, hidden=16, activation="relu"),
+]
 FALSE_ALARM = 1e-6  # of each statistical test, by chance of the key
 
 
@@ -149,7 +153,15 @@ def slow_run(
 @pytest.mark.parametrize("sees", ["local", "released"])
 def test_deep_q_is_algorithm_2(sees: Any, activation: Any) -> None:
     shape = (4, 2, 5)
-    c = DeepQ(20, sees, 16, activation, memory_size=12, batch_size=5, target_update_period=4)
+    c = DeepQ(
+        anneal_rounds=20,
+        sees=sees,
+        hidden=16,
+        activation=activation,
+        memory_size=12,
+        batch_size=5,
+        target_update_period=4,
+    )
     assert not next(observations(shape, 1)).acting.all()  # some begin later
     fast, _ = run(c, observations(shape, 60), shape)
     slow = slow_run(c, observations(shape, 60), shape)
@@ -209,7 +221,7 @@ def test_random_decisions_have_their_rate() -> None:
 @pytest.mark.parametrize("better", [0, 1])
 def test_exploration_falls_to_its_final_rate(t: int, rate: float, better: int) -> None:
     shape = (5_000, 4, 1)
-    c = DeepQ(20, hidden=16)
+    c = DeepQ(anneal_rounds=20, hidden=16)
     assert c.exploration(t) == pytest.approx(rate)
     state = c.init(shape, KEY)
     state.trained.parameters[:] = 0
@@ -224,7 +236,7 @@ def test_exploration_falls_to_its_final_rate(t: int, rate: float, better: int) -
 
 def test_targets_are_copied_every_c_steps() -> None:
     shape = (4, 2, 3)
-    c = DeepQ(20, hidden=16, target_update_period=3, batch_size=2)
+    c = DeepQ(anneal_rounds=20, hidden=16, target_update_period=3, batch_size=2)
     state = c.init(shape, KEY)
     expected = state.targets.copy()
     for t, observation in enumerate(observations(shape, 30)):
@@ -241,7 +253,7 @@ def test_targets_are_copied_every_c_steps() -> None:
 
 
 def test_the_threads_do_not_show() -> None:
-    shape, c = (30, 2, 50), DeepQ(20)
+    shape, c = (30, 2, 50), DeepQ(anneal_rounds=20)
     before, results = kernels.get_threads(), []
     try:
         for threads in (1, 2, 7):
@@ -254,7 +266,7 @@ def test_the_threads_do_not_show() -> None:
 
 
 def test_the_state_holds_arrays_and_no_secret() -> None:
-    _, state = run(DeepQ(20, hidden=16), observations((2, 2, 3), 15), (2, 2, 3))
+    _, state = run(DeepQ(anneal_rounds=20, hidden=16), observations((2, 2, 3), 15), (2, 2, 3))
     assert isinstance(state, DeepQState)
     for part in fields(state):
         value = getattr(state, part.name)
@@ -285,7 +297,7 @@ def bandit(c: DeepQ, rounds: int) -> np.ndarray:
 
 @pytest.mark.parametrize("activation", ["linear", "relu"])
 def test_the_better_action_is_learned(activation: Any) -> None:
-    c = DeepQ(100, activation=activation, discount=0.0)
+    c = DeepQ(anneal_rounds=100, activation=activation, discount=0.0)
     shares = bandit(c, 250)
     # By chance 0.5 are right, at best, with exploration at 0.1, 0.95: more than halfway.
     assert shares[150:].mean() > 0.725
@@ -298,7 +310,7 @@ def changed(**changes: Any) -> Observation:
 
 
 def learned(observation: Observation, c: DeepQ | None = None) -> object:
-    c = c or DeepQ(5, hidden=16)
+    c = c or DeepQ(anneal_rounds=5, hidden=16)
     return c.decide(c.init((2, 3, 4), KEY), observation, 0, KEY)
 
 
@@ -307,18 +319,45 @@ def learned(observation: Observation, c: DeepQ | None = None) -> object:
     [
         (lambda: RandomGlobal(1.5), r"rate: wanted a number in \[0, 1\], got 1.5"),
         (lambda: Periodic(0), "period: wanted an integer of at least 1, got 0"),
-        (lambda: DeepQ(0), "anneal_rounds: wanted an integer of at least 1"),
-        (lambda: DeepQ(5, sees="all"), "sees: wanted one of 'local', 'released', got 'all'"),  # type: ignore[arg-type]
-        (lambda: DeepQ(5, hidden=100), "hidden: wanted a positive multiple of 16, got 100"),
-        (lambda: DeepQ(5, activation="tanh"), "activation: wanted one of"),  # type: ignore[arg-type]
-        (lambda: DeepQ(5, learning_rate=np.nan), "learning_rate: wanted a finite number"),
-        (lambda: DeepQ(5, discount=1.1), "discount: wanted a number in"),
-        (lambda: DeepQ(5, memory_size=0), "memory_size: wanted an integer of at least 1"),
-        (lambda: DeepQ(5, batch_size=21), "batch_size: wanted an integer .* below 21, got 21"),
-        (lambda: DeepQ(5, target_update_period=0), "target_update_period: wanted an integer"),
-        (lambda: DeepQ(5, initial_exploration=2.0), "initial_exploration: wanted a number in"),
-        (lambda: DeepQ(5, final_exploration=-0.1), "final_exploration: wanted a number in"),
-        (lambda: DeepQ(5).init((2, 0, 3), KEY), "shape: wanted an integer of at least 1, got 0"),
+        (lambda: DeepQ(anneal_rounds=0), "anneal_rounds: wanted an integer of at least 1"),
+        (
+            lambda: DeepQ(anneal_rounds=5, sees="all"),
+            "sees: wanted one of 'local', 'released', got 'all'",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: DeepQ(anneal_rounds=5, hidden=100),
+            "hidden: wanted a positive multiple of 16, got 100",
+        ),
+        (lambda: DeepQ(anneal_rounds=5, activation="tanh"), "activation: wanted one of"),  # type: ignore[arg-type]
+        (
+            lambda: DeepQ(anneal_rounds=5, learning_rate=np.nan),
+            "learning_rate: wanted a finite number",
+        ),
+        (lambda: DeepQ(anneal_rounds=5, discount=1.1), "discount: wanted a number in"),
+        (
+            lambda: DeepQ(anneal_rounds=5, memory_size=0),
+            "memory_size: wanted an integer of at least 1",
+        ),
+        (
+            lambda: DeepQ(anneal_rounds=5, batch_size=21),
+            "batch_size: wanted an integer .* below 21, got 21",
+        ),
+        (
+            lambda: DeepQ(anneal_rounds=5, target_update_period=0),
+            "target_update_period: wanted an integer",
+        ),
+        (
+            lambda: DeepQ(anneal_rounds=5, initial_exploration=2.0),
+            "initial_exploration: wanted a number in",
+        ),
+        (
+            lambda: DeepQ(anneal_rounds=5, final_exploration=-0.1),
+            "final_exploration: wanted a number in",
+        ),
+        (
+            lambda: DeepQ(anneal_rounds=5).init((2, 0, 3), KEY),
+            "shape: wanted an integer of at least 1, got 0",
+        ),
         (
             lambda: changed(local_models=np.ones((2, 3))),
             r"local_models: wanted shape \(nodes, classifiers, dim\), got \(2, 3\)",
@@ -330,7 +369,9 @@ def learned(observation: Observation, c: DeepQ | None = None) -> object:
         (lambda: changed(released_models=np.ones((2, 4))), r"released_models: wanted shape"),
         (lambda: changed(public_losses=np.ones(2)), r"public_losses: wanted shape \(3\), got \(2,"),
         (
-            lambda: learned(changed(public_losses=None), DeepQ(5, hidden=16, sees="released")),
+            lambda: learned(
+                changed(public_losses=None), DeepQ(anneal_rounds=5, hidden=16, sees="released")
+            ),
             "public_losses: wanted losses on public data",
         ),
         (

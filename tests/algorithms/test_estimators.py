@@ -44,7 +44,7 @@ def test_formulas(seed: int, dim: int, scale: float) -> None:
 @given(seed=st.integers(0, 2**32), smoothing=st.floats(0, 100), power=st.integers(1, 3))
 def test_laplacian_smoothing_is_the_kernel(seed: int, smoothing: float, power: int) -> None:
     x = normal((2, 12), seed)
-    estimate = once(LaplacianSmoothing(smoothing, power, blocks=(5, 7)), x, 1.0)
+    estimate = once(LaplacianSmoothing(smoothing, power=power, blocks=(5, 7)), x, 1.0)
     np.testing.assert_array_equal(
         estimate, kernels.smooth(x, smoothing, power=power, blocks=(5, 7))
     )
@@ -56,7 +56,7 @@ def test_reordered_smoothing_smooths_the_reordered_row() -> None:
     np.testing.assert_array_equal(
         estimate[:, order], kernels.smooth(x[:, order], 2.0, blocks=(5, 7))
     )
-    adaptive = AdaptiveSmoothing(10)
+    adaptive = AdaptiveSmoothing(rounds=10)
     np.testing.assert_array_equal(
         once(Reordered(adaptive, order), x, 0.1)[:, order], once(adaptive, x[:, order], 0.1)
     )
@@ -78,7 +78,9 @@ def test_proposition_1_is_the_mean_square_error(kind, smoothing, power) -> None:
     """Against 4,000 draws: within 6 standard errors of their mean, false alarm 2e-9 each."""
     truth, scale, draws = signal(kind, 60), 0.7, 4000
     noisy = truth + scale * normal((draws, 60), 3)
-    errors = ((once(LaplacianSmoothing(smoothing, power), noisy, scale) - truth) ** 2).sum(axis=1)
+    errors = ((once(LaplacianSmoothing(smoothing, power=power), noisy, scale) - truth) ** 2).sum(
+        axis=1
+    )
     tolerance = 6 * errors.std() / np.sqrt(draws)
     risk = smoothing_risk(truth, scale, smoothing, power=power)
     assert abs(errors.mean() - sum(risk)) < tolerance
@@ -96,7 +98,7 @@ def test_adaptive_smoothing_is_nearly_as_good_as_the_best_factor(
     truth, factors = signal(kind, 3000), [0.0, *np.exp2(np.arange(-6, 8.25, 0.25))]
     noisy = truth + scale * normal((so_far, 1, 3000), 5)
     past = ReleasedSum(noisy.sum(axis=0), so_far)
-    estimator = AdaptiveSmoothing(rounds)
+    estimator = AdaptiveSmoothing(rounds=rounds)
     (chosen,) = estimator.factors(scale, past)[0]
     assert chosen in factors
     whole = rounds * truth, scale * np.sqrt(rounds)
@@ -109,7 +111,7 @@ def test_adaptive_smoothing_is_nearly_as_good_as_the_best_factor(
 
 def test_adaptive_smoothing_treats_each_block_for_itself() -> None:
     clean = np.concatenate([signal("smooth", 1000), signal("rough", 1000)])[np.newaxis]
-    estimator = AdaptiveSmoothing(1, blocks=(1000, 1000), largest=64.0)
+    estimator = AdaptiveSmoothing(rounds=1, blocks=(1000, 1000), largest=64.0)
     noisy = clean + 0.3 * normal((1, 2000), 8)
     smooth, rough = estimator.factors(0.3, ReleasedSum(noisy, 1))[0]
     assert smooth > 10 * rough
@@ -120,7 +122,13 @@ def test_adaptive_smoothing_treats_each_block_for_itself() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "estimator",
-    [Identity(), LaplacianSmoothing(1.0), AdaptiveSmoothing(9), JamesStein(), SoftThreshold()],
+    [
+        Identity(),
+        LaplacianSmoothing(1.0),
+        AdaptiveSmoothing(rounds=9),
+        JamesStein(),
+        SoftThreshold(),
+    ],
 )
 def test_shape_and_type_stay_and_zero_stays(estimator, dtype) -> None:
     estimate = once(estimator, np.zeros((1, 9), dtype), 0.5)
@@ -150,12 +158,15 @@ def test_each_wins_on_the_vectors_it_is_made_for(estimator, truth) -> None:
         (lambda: LaplacianSmoothing(np.nan), "smoothing: wanted a finite number, got nan"),
         (lambda: LaplacianSmoothing(1.0, power=0), "power: wanted an integer of at least 1, got 0"),
         (lambda: LaplacianSmoothing(1.0, blocks=[3]), "blocks: wanted a tuple of lengths, or None"),
-        (lambda: AdaptiveSmoothing(0), "rounds: wanted an integer of at least 1, got 0"),
+        (lambda: AdaptiveSmoothing(rounds=0), "rounds: wanted an integer of at least 1, got 0"),
         (
-            lambda: AdaptiveSmoothing(1, largest=0.0),
+            lambda: AdaptiveSmoothing(rounds=1, largest=0.0),
             "largest: wanted a finite number greater than 0",
         ),
-        (lambda: AdaptiveSmoothing(1, power=0), "power: wanted an integer of at least 1, got 0"),
+        (
+            lambda: AdaptiveSmoothing(rounds=1, power=0),
+            "power: wanted an integer of at least 1, got 0",
+        ),
         (lambda: smoothing_risk(np.ones((2, 2)), 1.0, 1.0), "signal: wanted 1 axes"),
         (lambda: smoothing_risk(np.ones(2), -1.0, 1.0), "noise_scale: wanted a finite number of"),
         (lambda: smoothing_risk(np.ones(2), 1.0, np.inf), "smoothing: wanted a finite number"),

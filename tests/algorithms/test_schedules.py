@@ -25,10 +25,10 @@ TIMES = st.integers(1, 10**6)
 def test_values_are_the_formulas(a: float, p: float, offset: float, t: int) -> None:
     expected = {
         s.Constant(a): a,
-        s.InverseTime(a, offset): a / (t + offset),
+        s.InverseTime(scale=a, offset=offset): a / (t + offset),
         s.InverseSqrt(a): a * t**-0.5,
-        s.PowerLaw(a, p, offset): a * (t + offset) ** p,
-        s.HorizonPower(a, p, 10**6): a * 10 ** (6 * p),
+        s.PowerLaw(scale=a, exponent=p, offset=offset): a * (t + offset) ** p,
+        s.HorizonPower(scale=a, exponent=p, rounds=10**6): a * 10 ** (6 * p),
     }
     for schedule, value in expected.items():
         assert schedule(t) == pytest.approx(value, rel=1e-12)
@@ -41,29 +41,33 @@ def test_the_horizon_indexed_schedules_give_the_quantized_papers_values() -> Non
         (100, 0.01570763365, 0.03953438965, 50),
     ]:
         for k in (0, 1, horizon):
-            assert s.HorizonPower(1, -0.9, horizon + 1)(k + 1) == pytest.approx(alpha, rel=1e-9)
-            assert s.HorizonPower(1, -0.7, horizon + 1)(k + 1) == pytest.approx(beta, rel=1e-9)
-            assert s.SampleSize(1, 0.85, horizon + 1)(k + 1) == gamma
+            assert s.HorizonPower(scale=1, exponent=-0.9, rounds=horizon + 1)(
+                k + 1
+            ) == pytest.approx(alpha, rel=1e-9)
+            assert s.HorizonPower(scale=1, exponent=-0.7, rounds=horizon + 1)(
+                k + 1
+            ) == pytest.approx(beta, rel=1e-9)
+            assert s.SampleSize(scale=1, exponent=0.85, rounds=horizon + 1)(k + 1) == gamma
 
 
 @given(st.integers(1, 400), st.integers(1, 6))
 def test_a_sample_size_that_is_an_integer_does_not_drop_by_one(root: int, power: int) -> None:
     rounds = root**power
-    assert s.SampleSize(1, 1 / power, rounds)(1) == root
-    assert s.SampleSize(3, 1 / power, rounds)(1) == 3 * root
+    assert s.SampleSize(scale=1, exponent=1 / power, rounds=rounds)(1) == root
+    assert s.SampleSize(scale=3, exponent=1 / power, rounds=rounds)(1) == 3 * root
 
 
 def test_a_sample_size_that_floating_point_misses() -> None:
     assert math.floor(1000 ** (1 / 3)) == 9  # the trap
-    assert s.SampleSize(1, 1 / 3, 1000)(1) == 10
-    assert s.SampleSize(1, 1 / 3, 999)(1) == 9
-    assert s.SampleSize(0.1, 0.0, 5)(1) == 1
+    assert s.SampleSize(scale=1, exponent=1 / 3, rounds=1000)(1) == 10
+    assert s.SampleSize(scale=1, exponent=1 / 3, rounds=999)(1) == 9
+    assert s.SampleSize(scale=0.1, exponent=0.0, rounds=5)(1) == 1
 
 
 def test_decay_and_pieces() -> None:
-    decay = s.ExponentialDecay(2.0, 0.5)
+    decay = s.ExponentialDecay(scale=2.0, rate=0.5)
     assert [decay(t) for t in (1, 2, 3)] == [2.0, 1.0, 0.5]
-    pieces = s.Piecewise((1, 4, 6), (0.3, 0.2, 0.1))
+    pieces = s.Piecewise(starts=(1, 4, 6), values=(0.3, 0.2, 0.1))
     assert [pieces(t) for t in range(1, 8)] == [0.3, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1]
 
 
@@ -71,13 +75,22 @@ def test_decay_and_pieces() -> None:
     ("schedule", "text"),
     [
         (s.Constant(np.float32(0.5)), "Constant(value=0.5)"),
-        (s.InverseTime(2), "InverseTime(scale=2.0, offset=0.0)"),
+        (s.InverseTime(scale=2), "InverseTime(scale=2.0, offset=0.0)"),
         (s.InverseSqrt(0.5), "InverseSqrt(scale=0.5)"),
-        (s.PowerLaw(1, -0.5), "PowerLaw(scale=1.0, exponent=-0.5, offset=0.0)"),
-        (s.HorizonPower(1, -0.9, 10), "HorizonPower(scale=1.0, exponent=-0.9, rounds=10)"),
-        (s.ExponentialDecay(1, 0.9), "ExponentialDecay(scale=1.0, rate=0.9)"),
-        (s.Piecewise([1, 9], [2, np.float64(1)]), "Piecewise(starts=(1, 9), values=(2.0, 1.0))"),
-        (s.SampleSize(1, 0.5, 10), "SampleSize(scale=1.0, exponent=0.5, rounds=10)"),
+        (s.PowerLaw(scale=1, exponent=-0.5), "PowerLaw(scale=1.0, exponent=-0.5, offset=0.0)"),
+        (
+            s.HorizonPower(scale=1, exponent=-0.9, rounds=10),
+            "HorizonPower(scale=1.0, exponent=-0.9, rounds=10)",
+        ),
+        (s.ExponentialDecay(scale=1, rate=0.9), "ExponentialDecay(scale=1.0, rate=0.9)"),
+        (
+            s.Piecewise(starts=[1, 9], values=[2, np.float64(1)]),
+            "Piecewise(starts=(1, 9), values=(2.0, 1.0))",
+        ),
+        (
+            s.SampleSize(scale=1, exponent=0.5, rounds=10),
+            "SampleSize(scale=1.0, exponent=0.5, rounds=10)",
+        ),
     ],
 )
 def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
@@ -96,33 +109,78 @@ def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
     [
         (lambda: s.Constant(0), "value: wanted a finite number greater than 0, got 0"),
         (lambda: s.Constant(math.nan), "value: wanted a finite number, got nan"),
-        (lambda: s.InverseTime(-1), "scale: wanted a finite number greater than 0, got -1"),
-        (lambda: s.InverseTime(1, -1), "offset: wanted a finite number of at least 0, got -1"),
+        (lambda: s.InverseTime(scale=-1), "scale: wanted a finite number greater than 0, got -1"),
+        (
+            lambda: s.InverseTime(scale=1, offset=-1),
+            "offset: wanted a finite number of at least 0, got -1",
+        ),
         (lambda: s.InverseSqrt(math.inf), "scale: wanted a finite number, got inf"),
-        (lambda: s.PowerLaw(0, 1), "scale: wanted"),
-        (lambda: s.PowerLaw(1, math.nan), "exponent: wanted a finite number, got nan"),
-        (lambda: s.PowerLaw(1, 1, -1), "offset: wanted"),
-        (lambda: s.PowerLaw(1, 400)(10), "PowerLaw.*: wanted a finite value .* t = 10, got inf"),
-        (lambda: s.HorizonPower(-1, 1, 5), "scale: wanted"),
-        (lambda: s.HorizonPower(1, math.inf, 5), "exponent: wanted"),
-        (lambda: s.HorizonPower(1, 1, 0), "rounds: wanted an integer of at least 1, got 0"),
-        (lambda: s.HorizonPower(1, -400, 10), "HorizonPower.*: wanted .* greater than 0 .* got 0"),
-        (lambda: s.HorizonPower(1, 1, 5)(6), r"HorizonPower.*: wanted t of at most 5, .*, got 6"),
-        (lambda: s.ExponentialDecay(0, 0.5), "scale: wanted"),
-        (lambda: s.ExponentialDecay(1, 0), r"rate: wanted a number in \(0, 1\], got 0"),
-        (lambda: s.ExponentialDecay(1, 1.5), r"rate: wanted a number in \(0, 1\], got 1\.5"),
-        (lambda: s.ExponentialDecay(1, 0.1)(999), "ExponentialDecay.*: wanted .* t = 999, got 0"),
-        (lambda: s.Piecewise((), ()), "starts: wanted ascending integers, the first of them 1"),
-        (lambda: s.Piecewise((2,), (1.0,)), "starts: wanted ascending integers"),
-        (lambda: s.Piecewise((1, 3, 3), (1.0, 1.0, 1.0)), "starts: wanted ascending integers"),
-        (lambda: s.Piecewise((1, 2.5), (1.0, 1.0)), "starts: wanted an integer"),
-        (lambda: s.Piecewise((1, 2), (1.0,)), "values: wanted 2 values, one for each start, got 1"),
-        (lambda: s.Piecewise((1,), (0.0,)), "values: wanted a finite number greater than 0"),
-        (lambda: s.SampleSize(0, 1, 5), "scale: wanted"),
-        (lambda: s.SampleSize(1, -1, 5), "exponent: wanted a finite number of at least 0, got -1"),
-        (lambda: s.SampleSize(1, 1, 0), "rounds: wanted"),
-        (lambda: s.SampleSize(1, 999, 10), "SampleSize.*: wanted a finite value .*, got inf"),
-        (lambda: s.SampleSize(1, 1, 5)(6), r"SampleSize.*: wanted t of at most 5, .*, got 6"),
+        (lambda: s.PowerLaw(scale=0, exponent=1), "scale: wanted"),
+        (
+            lambda: s.PowerLaw(scale=1, exponent=math.nan),
+            "exponent: wanted a finite number, got nan",
+        ),
+        (lambda: s.PowerLaw(scale=1, exponent=1, offset=-1), "offset: wanted"),
+        (
+            lambda: s.PowerLaw(scale=1, exponent=400)(10),
+            "PowerLaw.*: wanted a finite value .* t = 10, got inf",
+        ),
+        (lambda: s.HorizonPower(scale=-1, exponent=1, rounds=5), "scale: wanted"),
+        (lambda: s.HorizonPower(scale=1, exponent=math.inf, rounds=5), "exponent: wanted"),
+        (
+            lambda: s.HorizonPower(scale=1, exponent=1, rounds=0),
+            "rounds: wanted an integer of at least 1, got 0",
+        ),
+        (
+            lambda: s.HorizonPower(scale=1, exponent=-400, rounds=10),
+            "HorizonPower.*: wanted .* greater than 0 .* got 0",
+        ),
+        (
+            lambda: s.HorizonPower(scale=1, exponent=1, rounds=5)(6),
+            r"HorizonPower.*: wanted t of at most 5, .*, got 6",
+        ),
+        (lambda: s.ExponentialDecay(scale=0, rate=0.5), "scale: wanted"),
+        (lambda: s.ExponentialDecay(scale=1, rate=0), r"rate: wanted a number in \(0, 1\], got 0"),
+        (
+            lambda: s.ExponentialDecay(scale=1, rate=1.5),
+            r"rate: wanted a number in \(0, 1\], got 1\.5",
+        ),
+        (
+            lambda: s.ExponentialDecay(scale=1, rate=0.1)(999),
+            "ExponentialDecay.*: wanted .* t = 999, got 0",
+        ),
+        (
+            lambda: s.Piecewise(starts=(), values=()),
+            "starts: wanted ascending integers, the first of them 1",
+        ),
+        (lambda: s.Piecewise(starts=(2,), values=(1.0,)), "starts: wanted ascending integers"),
+        (
+            lambda: s.Piecewise(starts=(1, 3, 3), values=(1.0, 1.0, 1.0)),
+            "starts: wanted ascending integers",
+        ),
+        (lambda: s.Piecewise(starts=(1, 2.5), values=(1.0, 1.0)), "starts: wanted an integer"),
+        (
+            lambda: s.Piecewise(starts=(1, 2), values=(1.0,)),
+            "values: wanted 2 values, one for each start, got 1",
+        ),
+        (
+            lambda: s.Piecewise(starts=(1,), values=(0.0,)),
+            "values: wanted a finite number greater than 0",
+        ),
+        (lambda: s.SampleSize(scale=0, exponent=1, rounds=5), "scale: wanted"),
+        (
+            lambda: s.SampleSize(scale=1, exponent=-1, rounds=5),
+            "exponent: wanted a finite number of at least 0, got -1",
+        ),
+        (lambda: s.SampleSize(scale=1, exponent=1, rounds=0), "rounds: wanted"),
+        (
+            lambda: s.SampleSize(scale=1, exponent=999, rounds=10),
+            "SampleSize.*: wanted a finite value .*, got inf",
+        ),
+        (
+            lambda: s.SampleSize(scale=1, exponent=1, rounds=5)(6),
+            r"SampleSize.*: wanted t of at most 5, .*, got 6",
+        ),
     ],
 )
 def test_bad_input_is_named(call: object, message: str) -> None:
@@ -140,18 +198,29 @@ GOSSIP: dict[str, Any] = {
 
 def test_a_number_is_kept_as_the_schedule_that_it_stands_for() -> None:
     gossip = algorithms.QuantizedGossip(**GOSSIP)
-    spelt = s.Constant(0.1), s.Constant(0.2), s.SampleSize(5), s.Constant(1.0)
-    assert gossip == algorithms.QuantizedGossip(*spelt)
-    assert str(gossip) == str(algorithms.QuantizedGossip(*spelt))
+    spelt = algorithms.QuantizedGossip(
+        step_size=s.Constant(0.1),
+        consensus_step_size=s.Constant(0.2),
+        sample_size=s.SampleSize(scale=5),
+        noise_std=s.Constant(1.0),
+    )
+    assert gossip == spelt
+    assert str(gossip) == str(spelt)
     assert replace(gossip, noise_std=None).noise_std is None
-    assert replace(gossip, sample_size=1).sample_size == s.SampleSize(1)
+    assert replace(gossip, sample_size=1).sample_size == s.SampleSize(scale=1)
     for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
         assert make(step_size=np.float32(0.5)).step_size == s.Constant(0.5)
-    descent = algorithms.GradientDescent(10, 1.0, step_size=2)
+    descent = algorithms.GradientDescent(records=10, noise_multiplier=1.0, step_size=2)
     assert descent.step_size == s.Constant(2.0)
     assert s.at(descent.step_size, 7) == s.at(2.0, 7) == 2.0
     learning = algorithms.FederatedLearning(
-        10, 0.1, 1.0, 1.0, local_steps=1, local_step_size=0.3, output_weights=1
+        clients=10,
+        sampling_rate=0.1,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        local_steps=1,
+        local_step_size=0.3,
+        output_weights=1,
     )
     assert learning.local_step_size == s.Constant(0.3)
     assert learning.output_weights == s.Constant(1.0)
@@ -172,13 +241,20 @@ def test_algorithms_ask_for_schedules(wrong: object) -> None:
         with pytest.raises(ValueError, match=f"^step_size: {wanted}"):
             make(step_size=wrong)
     with pytest.raises(ValueError, match=f"^local_step_size: {wanted}"):
-        algorithms.FederatedLearning(10, 0.1, 1.0, 1.0, local_steps=1, local_step_size=wrong)
+        algorithms.FederatedLearning(
+            clients=10,
+            sampling_rate=0.1,
+            clipping_norm=1.0,
+            noise_multiplier=1.0,
+            local_steps=1,
+            local_step_size=wrong,
+        )
 
 
 def test_a_sample_size_without_rounds_is_the_same_in_any_run() -> None:
-    assert [s.SampleSize(10)(t) for t in (1, 10**9)] == [10, 10]
+    assert [s.SampleSize(scale=10)(t) for t in (1, 10**9)] == [10, 10]
     with pytest.raises(ValueError, match="rounds: wanted the length of the run"):
-        s.SampleSize(10, 0.5)
+        s.SampleSize(scale=10, exponent=0.5)
 
 
 @pytest.mark.parametrize("later", [-0.5, math.nan, math.inf, -1])

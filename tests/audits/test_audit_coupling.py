@@ -191,7 +191,7 @@ ONE = Sensitivity(1.0, "l2", "a test")
 )
 def test_noise_that_is_missing_or_shared_is_found(mechanism, fault: str) -> None:
     rows = np.zeros((2, 4))
-    algorithm = OneRelease(mechanism(2.0), ONE)
+    algorithm = OneRelease(mechanism=mechanism(2.0), sensitivity=ONE)
     assert fault in str(couple(algorithm, rows, rows, alone, rounds=2, key=Key.seeded(0)))
 
 
@@ -207,4 +207,6 @@ def test_noise_that_is_missing_or_shared_is_found(mechanism, fault: str) -> None
 )
 def test_noise_that_meets_by_chance_is_no_fault(mechanism, dtype) -> None:
     rows = np.full((50, 100), 1000.0, dtype)
-    assert not couple(OneRelease(mechanism, ONE), rows, rows, alone, rounds=4).violated
+    assert not couple(
+        OneRelease(mechanism=mechanism, sensitivity=ONE), rows, rows, alone, rounds=4
+    ).violated

@@ -130,7 +130,7 @@ def test_many_runs_give_sampling_its_due(sampling: str) -> None:
         federated(kind, clients=clients, sampling=sampling)
         for kind in (FederatedLearning, HalvedNoise)
     )
-    claim = EpsilonClaim(right.plan(1).cost(DELTA).epsilon, DELTA)
+    claim = EpsilonClaim(right.plan(1).cost(DELTA).epsilon, delta=DELTA)
     at = np.linspace(-1, 6, 141)
     sampled = Curve((stats.norm.sf(at) + stats.norm.sf(at - 2)) / 2, stats.norm.sf(at))
     assert power(claim, sampled, 1_500, SURE) > SURE
@@ -160,7 +160,7 @@ def test_one_run_with_orthogonal_clients_sees_gross_faults() -> None:
 
 def test_clients_without_a_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"pulls: wanted .* got pulls \(2, 1\), present \(3,\)"):
-        PullingClients(np.ones((2, 1)), np.ones(3, dtype=bool))
+        PullingClients(pulls=np.ones((2, 1)), present=np.ones(3, dtype=bool))
 
 
 def test_the_plan_says_whether_the_canary_is_absent() -> None:

@@ -107,11 +107,16 @@ def test_a_claim_is_gaussian_if_all_noise_is() -> None:
     nothing = Sensitivity(0.0, "l2", "does not depend on the data")
     first, second = Release(0, Gaussian(5.0), nothing), Release(1, Gaussian(4.0), ONE)
     third = Release(2, Laplace(2.0), ONE)
-    claim = claim_of(Plan((first, second, second), "replace_one", "record"), 1e-5)
+    claim = claim_of(
+        Plan(releases=(first, second, second), neighboring_relation="replace_one", unit="record"),
+        1e-5,
+    )
     assert isinstance(claim, GaussianClaim)
     assert claim.mu == pytest.approx(8**-0.5)
     assert claim.at(0.5) == "mu = 0.5 (epsilon = 1.9931 at delta = 1e-05)"
-    assert claim_of(Plan((first, third, third), "replace_one", "record")) == EpsilonClaim(1.0)
+    assert claim_of(
+        Plan(releases=(first, third, third), neighboring_relation="replace_one", unit="record")
+    ) == EpsilonClaim(1.0)
 
 
 def test_results_in_words() -> None:

@@ -45,7 +45,7 @@ from dpmesh.schedules import InverseTime
 
 SURE = 1 - 1e-3
 FREE = 1e6  # radius of a projection that never acts
-LAMBDA_1 = InverseTime(1.0)
+LAMBDA_1 = InverseTime(scale=1.0)
 
 
 def online(kind=OnlineLearning, epsilon=1.0):

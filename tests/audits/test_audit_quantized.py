@@ -47,7 +47,7 @@ def quantized(
     algorithm = kind(
         step_size=Constant(0.5),
         consensus_step_size=Constant(0.2),
-        sample_size=SampleSize(records, 0, ROUNDS),
+        sample_size=SampleSize(scale=records, exponent=0, rounds=ROUNDS),
         noise_std=Constant(1.0),
         compressor=Quantizer(2.0**-10, bits=16),
         mode=mode,

@@ -54,8 +54,8 @@ def test_a_true_claim_is_refuted_no_more_often_than_the_confidence_says(
         (GaussianClaim(1 / 2), sample_size.gaussian_curve(1.0), 270),
         (GaussianClaim(1 / 4), sample_size.gaussian_curve(0.5), 1_000),
         (GaussianClaim(1 / 6.667), sample_size.gaussian_curve(2 / 6.667), 2_800),
-        (EpsilonClaim(4.377, 1e-5), sample_size.gaussian_curve(2.0), 22_000),
-        (EpsilonClaim(1.993, 1e-5), sample_size.gaussian_curve(1.0), 14_000),
+        (EpsilonClaim(4.377, delta=1e-5), sample_size.gaussian_curve(2.0), 22_000),
+        (EpsilonClaim(1.993, delta=1e-5), sample_size.gaussian_curve(1.0), 14_000),
         (EpsilonClaim(0.1), sample_size.laplace_curve(0.2), 4_500),
         (EpsilonClaim(0.5), sample_size.laplace_curve(1.0), 350),
         (EpsilonClaim(1.0), sample_size.laplace_curve(2.0), 154),
@@ -70,7 +70,7 @@ def test_runs_needed_to_find_a_missing_factor_2(
 
 @given(LEVELS, st.floats(1e-6, 0.5), st.floats(0, 1e-3))
 def test_a_claim_just_allows_its_best_test(level: float, fpr: float, delta: float) -> None:
-    for claim in (GaussianClaim(level), EpsilonClaim(level, delta)):
+    for claim in (GaussianClaim(level), EpsilonClaim(level, delta=delta)):
         tpr = claim.largest_tpr(np.array(fpr))
         assert fpr <= tpr <= 1
         if tpr < 1:
@@ -83,13 +83,15 @@ def test_bounds_equal_published_values() -> None:
     _, fpr = statistics.rate_limits(20, 200, 0.025)
     assert tpr == pytest.approx(0.90997246, rel=1e-8)
     assert fpr == pytest.approx(0.15021279, rel=1e-7)
-    assert statistics.lower_bound(EpsilonClaim(1, 1e-5), tally) == pytest.approx(
+    assert statistics.lower_bound(EpsilonClaim(1, delta=1e-5), tally) == pytest.approx(
         1.8013505, rel=1e-7
     )
     assert statistics.lower_bound(GaussianClaim(1), tally) == pytest.approx(2.3761067, rel=1e-7)
 
 
-@pytest.mark.parametrize("claim", [GaussianClaim(1.0), EpsilonClaim(1.0), EpsilonClaim(1.0, 1e-5)])
+@pytest.mark.parametrize(
+    "claim", [GaussianClaim(1.0), EpsilonClaim(1.0), EpsilonClaim(1.0, delta=1e-5)]
+)
 @pytest.mark.parametrize("tally", [(0, 5, 0, 5), (5, 5, 5, 5), (0, 5, 5, 5), (0, 1, 0, 10**6)])
 def test_a_useless_test_proves_nothing(claim: Claim, tally: tuple[int, int, int, int]) -> None:
     assert statistics.lower_bound(claim, Tally(*tally)) == 0.0
@@ -229,7 +231,7 @@ def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
     [
         (lambda: EpsilonClaim(-1.0), "epsilon: wanted a finite number of at least 0, got -1"),
         (lambda: EpsilonClaim(inf), "epsilon: wanted a finite number, got inf"),
-        (lambda: EpsilonClaim(1.0, 1.0), r"delta: wanted a number in \[0, 1\), got 1"),
+        (lambda: EpsilonClaim(1.0, delta=1.0), r"delta: wanted a number in \[0, 1\), got 1"),
         (lambda: GaussianClaim(nan), "mu: wanted a finite number, got nan"),
         (lambda: statistics.rate_limits(3, 2, 0.1), "successes: wanted counts .*, got 3.0 of 2.0"),
         (lambda: statistics.rate_limits(0, 0, 0.1), "successes: wanted counts"),

@@ -91,7 +91,7 @@ def test_a_record_moves_as_far_as_it_may_when_it_is_drawn(kind, fault: str | Non
 )
 def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
     """Half of the noise is found in spite of it, and a sample that is none."""
-    claim = EpsilonClaim(node().plan(1).cost(DELTA).epsilon, DELTA)
+    claim = EpsilonClaim(node().plan(1).cost(DELTA).epsilon, delta=DELTA)
     at = np.linspace(-1, 6, 141)
     halved = Curve((3 * stats.norm.sf(at) + stats.norm.sf(at - 2)) / 4, stats.norm.sf(at))
     same = Curve(stats.norm.sf(at - 1), stats.norm.sf(at))

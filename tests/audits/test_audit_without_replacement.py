@@ -108,7 +108,7 @@ def test_coupling_flags_faults_of_without_replacement(fault, controller, message
     ("kind", "step_size", "violated"),
     [
         (WithoutReplacement, Constant(0.001), False),
-        (WithoutReplacement, InverseTime(0.001), False),
+        (WithoutReplacement, InverseTime(scale=0.001), False),
         (NoProjection, Constant(0.001), True),
         (NoProjection, Constant(0.1), True),
     ],
@@ -136,7 +136,7 @@ def test_coupling_flags_steps_that_expand() -> None:
     late = nodes(step_size=theorem_4_steps(problem, A), **steps)
     right = couple(late, problem, neighbor, alone, rounds=3, key=Key.seeded(1))
     assert not right.violated, str(right)
-    early = nodes(ExpandingSteps, step_size=InverseTime(1 / (A * LAMBDA)), **steps)
+    early = nodes(ExpandingSteps, step_size=InverseTime(scale=1 / (A * LAMBDA)), **steps)
     wrong = couple(early, problem, neighbor, alone, rounds=3, key=Key.seeded(1))
     assert wrong.violated
     (movement,) = wrong.movements
@@ -165,7 +165,7 @@ def test_many_runs_tell_right_from_wrong(kind, controller, violated: bool) -> No
 def test_many_runs_flag_steps_that_expand() -> None:
     """At 13 times the claimed mu no run is mistaken: 100 of 100 prove mu = 2.9."""
     steps = {"batch_size": 50, "controller": Periodic(3), "model_radius": None}
-    early = nodes(ExpandingSteps, step_size=InverseTime(1 / (A * LAMBDA)), **steps)
+    early = nodes(ExpandingSteps, step_size=InverseTime(scale=1 / (A * LAMBDA)), **steps)
     result = many_runs(early, *drifting(), rounds=3, runs=100)
     assert result.lower_bound > 2.5
 

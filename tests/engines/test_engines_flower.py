@@ -19,9 +19,9 @@ CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
 
 
 ALGORITHM = dm.FederatedLearning(
-    CLIENTS,
-    1.0,
-    L,
+    clients=CLIENTS,
+    sampling_rate=1.0,
+    clipping_norm=L,
     noise_multiplier=0.7,
     sampling="uniform",
     batch_size=50,
@@ -213,7 +213,7 @@ def test_cohorts_are_drawn_by_the_algorithm() -> None:
 def test_no_round_beyond_the_budget() -> None:
     cost = ALGORITHM.plan(3).cost(1e-5).epsilon
     clients = Clients(make_problem(), private_update(L))
-    strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(cost * 1.0001, 1e-5))
+    strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(cost * 1.0001, delta=1e-5))
     with pytest.raises(ValueError, match=r"rounds: wanted at most 3, .* got 4"):
         run(strategy, clients, 4)
     assert clients.asked == []
@@ -239,7 +239,7 @@ def test_arguments_of_another_kind_are_named() -> None:
 
 
 def test_a_strategy_runs_once() -> None:
-    strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(100.0, 1e-5))
+    strategy = DPFedLS(ALGORITHM, budget=dm.privacy.Budget(100.0, delta=1e-5))
     run(strategy, Clients(make_problem(), private_update(L)), 2)
     with pytest.raises(ValueError, match="strategy: wanted a new one for each run, got one that"):
         run(strategy, Clients(make_problem(), private_update(L)), 1)
@@ -278,7 +278,7 @@ def test_clients_with_the_budget_of_the_run_answer_as_often_as_it_asks(grid) -> 
     """What the server plans for a client is what the client writes down."""
     algorithm = replace(ALGORITHM, grid=grid)
     strategy = DPFedLS(algorithm, delta=1e-5, trust="local")
-    budget = dm.privacy.Budget(strategy.plan(3).cost(1e-5).epsilon, 1e-5)
+    budget = dm.privacy.Budget(strategy.plan(3).cost(1e-5).epsilon, delta=1e-5)
     clients = Clients(make_problem(), private_update(L, 0.7, grid=grid, budget=budget))
     refused = []
     answer = clients.answer

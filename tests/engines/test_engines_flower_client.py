@@ -26,7 +26,9 @@ from dpmesh.privacy.budget import OverBudget  # noqa: E402
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 L, Z, DIM = 0.3, 0.7, 4
-TWICE = dm.privacy.Budget(dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=np.sqrt(2) / Z), 1e-5)
+TWICE = dm.privacy.Budget(
+    dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=np.sqrt(2) / Z), delta=1e-5
+)
 
 
 def model(numbers, dtype=np.float64) -> flwr.ArrayRecord:
@@ -247,13 +249,15 @@ def test_all_mods_write_into_one_ledger(own) -> None:
     mechanisms = dm.privacy.Gaussian(2 * Z), fine, fine, dm.privacy.Gaussian(Z)
     bound = dm.privacy.Sensitivity(1.0, "l2", "a test")
     plan = dm.privacy.Plan(
-        tuple(dm.privacy.Release(t, mechanism, bound) for t, mechanism in enumerate(mechanisms)),
-        "replace_one",
-        "user",
+        releases=tuple(
+            dm.privacy.Release(t, mechanism, bound) for t, mechanism in enumerate(mechanisms)
+        ),
+        neighboring_relation="replace_one",
+        unit="user",
     )
     epsilon = plan.cost(1e-5).epsilon
     for factor in (0.9999, 1.0):
-        budget = dm.privacy.Budget(factor * epsilon, 1e-5)
+        budget = dm.privacy.Budget(factor * epsilon, delta=1e-5)
         app = trains(to_ones, private_update(L, Z, budget=budget))
         if factor < 1:
             with pytest.raises(OverBudget):
@@ -308,6 +312,6 @@ def test_bad_arguments_are_named() -> None:
         (name,) = alone
         with pytest.raises(ValueError, match=f"noise_multiplier: .* there is a {name}, got None"):
             private_update(L, **alone)
-    little = dm.privacy.Budget(0.1, 1e-5)
+    little = dm.privacy.Budget(0.1, delta=1e-5)
     with pytest.raises(OverBudget, match=r"more than the budget of epsilon = 0\.1 at delta"):
         private_update(L, Z, budget=little)

@@ -200,8 +200,8 @@ def test_the_features_of_a_file_are_as_many_as_is_said(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("table", "latency"),
     [
-        ('{kind = "LogNormal", median = 0.1, sigma = 1.0}', LogNormal(0.1, 1.0)),
-        ('{kind = "Uniform", low = 0.05, high = 0.1}', Uniform(0.05, 0.1)),
+        ('{kind = "LogNormal", median = 0.1, sigma = 1.0}', LogNormal(median=0.1, sigma=1.0)),
+        ('{kind = "Uniform", low = 0.05, high = 0.1}', Uniform(low=0.05, high=0.1)),
         ("0.2", 0.2),
     ],
 )

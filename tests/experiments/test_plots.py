@@ -79,7 +79,15 @@ def test_a_tradeoff_puts_runs_without_privacy_at_the_end() -> None:
 
 
 def spent(epsilon: float, accuracy: float) -> Any:
-    report = Report(epsilon, 1e-5, "replace_one", "record", "a test", 2, ())
+    report = Report(
+        epsilon=epsilon,
+        delta=1e-5,
+        neighboring_relation="replace_one",
+        unit="record",
+        accountant="a test",
+        releases=2,
+        assumptions=(),
+    )
     return SimpleNamespace(privacy=report, history=history(0.1, accuracy))
 
 

@@ -62,7 +62,7 @@ def test_runs_of_a_program_have_a_page(tmp_path) -> None:
     """They were no results: only `dpmesh run` leaves notes on what a run changes."""
     pytest.importorskip("matplotlib").use("Agg")
     for epsilon in (1.0, 4.0):
-        algorithm = dm.OnlineLearning(epsilon)
+        algorithm = dm.OnlineLearning(epsilon=epsilon)
         run = dm.simulate(algorithm, make_problem(), dm.topology.ring(4), rounds=3)
         run.save(tmp_path / f"at {epsilon}")
     text = page.write_page([tmp_path]).read_text()

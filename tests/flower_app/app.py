@@ -15,7 +15,7 @@ from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat
 
 CLIENTS, ROUNDS, STEP, KEY = 3, 2, 0.5, dm.Key.seeded(3)
 ALGORITHM = dm.FederatedLearning(
-    CLIENTS,
+    clients=CLIENTS,
     sampling_rate=1.0,
     clipping_norm=0.3,
     noise_multiplier=0.7,

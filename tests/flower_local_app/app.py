@@ -16,7 +16,7 @@ from dpmesh.engines.flower import DPFedLS, private_update
 
 CLIENTS = 2
 ALGORITHM = dm.FederatedLearning(
-    CLIENTS,
+    clients=CLIENTS,
     sampling_rate=1.0,
     clipping_norm=0.3,
     noise_multiplier=0.7,
@@ -37,7 +37,7 @@ class Watched(DPFedLS):
 
 
 STRATEGY = Watched(ALGORITHM, delta=1e-5, trust="local")
-BUDGET = dm.privacy.Budget(STRATEGY.plan(1).cost(1e-5).epsilon, 1e-5)
+BUDGET = dm.privacy.Budget(STRATEGY.plan(1).cost(1e-5).epsilon, delta=1e-5)
 
 client_app = ClientApp(mods=[private_update(0.3, 0.7, grid=2.0**-20, budget=BUDGET)])
 server_app = ServerApp()

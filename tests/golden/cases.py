@@ -25,7 +25,7 @@ LONG = 20_000
 
 FAILING = dm.Network(
     latency=Exponential(0.1),
-    bandwidth=LogNormal(1e4, 0.5),
+    bandwidth=LogNormal(median=1e4, sigma=0.5),
     compute=0.5,
     straggler_fraction=0.4,
     loss=0.3,
@@ -73,10 +73,10 @@ def online(**changes: Any) -> dm.OnlineLearning:
 
 def quantized(**changes: Any) -> dm.QuantizedGossip:
     chosen = {
-        "step_size": HorizonPower(1.0, -0.8, ROUNDS),
-        "consensus_step_size": HorizonPower(1.0, -0.6, ROUNDS),
-        "sample_size": SampleSize(1.0, 0.5, ROUNDS),
-        "noise_std": PowerLaw(0.1, 0.1),
+        "step_size": HorizonPower(scale=1.0, exponent=-0.8, rounds=ROUNDS),
+        "consensus_step_size": HorizonPower(scale=1.0, exponent=-0.6, rounds=ROUNDS),
+        "sample_size": SampleSize(scale=1.0, exponent=0.5, rounds=ROUNDS),
+        "noise_std": PowerLaw(scale=0.1, exponent=0.1),
         **changes,
     }
     return dm.QuantizedGossip(**chosen)
@@ -115,7 +115,7 @@ def descent(**changes: Any) -> dm.GradientDescent:
 
 def unnoised_regularizer() -> OnlineLearningUnnoisedRegularizer:
     return OnlineLearningUnnoisedRegularizer(
-        epsilon=2.0, phi=0.5, rounds=ROUNDS, step_size=InverseTime(2.0), radius=2.0
+        epsilon=2.0, phi=0.5, rounds=ROUNDS, step_size=InverseTime(scale=2.0), radius=2.0
     )
 
 

@@ -122,3 +122,20 @@ def test_the_test_sees_an_import_upwards(tmp_path: Path) -> None:
     path.write_text("from dpmesh.run import loop\n")
     assert _imports(path) == {"run.loop"}
     assert _floor("run.loop") == "run"
+
+
+def test_a_dataclass_takes_no_two_numbers_by_position() -> None:
+    """They are too easily swapped; rows of tables and what engines send are not made by users."""
+    for path in PACKAGE.rglob("*.py"):
+        inner = path.relative_to(PACKAGE).parts[0] in ("reproduce", "engines")
+        if inner or path.name.startswith("_"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            kinds = [ast.unparse(kind) for kind in getattr(node, "decorator_list", ())]
+            made = next((kind for kind in kinds if kind.startswith("dataclass")), "kw_only=True")
+            if not isinstance(node, ast.ClassDef) or "kw_only=True" in made:
+                continue
+            hints = [ast.unparse(x.annotation) for x in node.body if isinstance(x, ast.AnnAssign)]
+            ahead = hints[: hints.index("KW_ONLY")] if "KW_ONLY" in hints else hints
+            numbers = [hint for hint in ahead if hint.split(" | ")[0] in ("int", "float")]
+            assert node.name.startswith("_") or len(numbers) < 2, f"{path}: {node.name}"

@@ -30,7 +30,9 @@ def test_the_types_of_a_program() -> None:
     for parts in [np.arange(20), np.arange(20, 40)], np.array_split(np.arange(40), 2):
         problem = dm.LinearProblem(mine, parts, "logistic", test=mine)
     online = dm.OnlineLearning(epsilon=None)
-    gossip = dm.QuantizedGossip(0.1, 0.5, 10, noise_std=0.5)
+    gossip = dm.QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=10, noise_std=0.5
+    )
     for algorithm in online, gossip:
         run = dm.simulate(algorithm, problem, dm.topology.ring(2), rounds=2, delta=1e-5)
         assert run.history.last("megabytes") == run.traffic.megabytes

@@ -114,7 +114,7 @@ def run() -> dm.Run:
     train = dm.Dataset(features, np.where(features[:, 0] > 0, 1, -1), "small")
     problem = dm.LinearProblem(train, np.arange(40).reshape(4, 10), "hinge")
     ring, key = dm.topology.ring(4), dm.Key.seeded(0)
-    return dm.simulate(dm.OnlineLearning(1.0), problem, ring, rounds=10, key=key)
+    return dm.simulate(dm.OnlineLearning(epsilon=1.0), problem, ring, rounds=10, key=key)
 
 
 @contextmanager

@@ -21,16 +21,20 @@ KEY = Key.seeded(1)
 ROW = privacy.Sensitivity(1.0, "l2", "a record")
 DATA = data.Dataset(np.ones((6, 2)), np.arange(6) % 2)
 TINY, HUGE = Fraction(1, 10**400), Fraction(10**400, 3)
-LOSSES = bounds.federated.Losses(3, 1.0, 1.0, 1.0, initial_gap=1.0)
+LOSSES = bounds.federated.Losses(
+    dim=3, lipschitz=1.0, smoothness=1.0, gradient_variance=1.0, initial_gap=1.0
+)
 COHORT: dict[str, Any] = {"cohort": 9, "sampling_rate": 0.1, "local_steps": 2, "noise": 1.0}
 
 
 def packed(message: Any, shape: Any) -> kernels.Packed:
-    return kernels.Packed(message, 4, shape, np.dtype(np.int32))
+    return kernels.Packed(message=message, bits=4, shape=shape, dtype=np.dtype(np.int32))
 
 
 def gossip(smoothness: Any) -> dm.QuantizedGossip:
-    return dm.QuantizedGossip(0.1, 0.5, 2, 1.0, smoothness=smoothness)
+    return dm.QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=2, noise_std=1.0, smoothness=smoothness
+    )
 
 
 def sensitivities(smoothness: Any) -> Any:
@@ -47,7 +51,11 @@ def history(round: Any = 1, at_least: Any = 0) -> Any:
 
 
 REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
-    ("rounds", lambda n: dm.GradientDescent(5, 1.0).plan(n), [np.int8(-128), np.int64(-(2**63))]),
+    (
+        "rounds",
+        lambda n: dm.GradientDescent(records=5, noise_multiplier=1.0).plan(n),
+        [np.int8(-128), np.int64(-(2**63))],
+    ),
     ("dim", lambda n: privacy.Laplace(1.0).noise_scale(ROW, n), [-1, 2.0, 10**400, "a", None]),
     ("smoothness", gossip, [None, "a", Decimal(1), 1j, HUGE, np.array([1.0]), np.nan, True]),
     ("smoothness", sensitivities, [None, "a", Decimal("nan"), HUGE, np.array([1.0]), 0]),
@@ -57,7 +65,7 @@ REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     ("shape", lambda n: kernels.uniform((n, n), KEY.stream(1, 0)), [2**40]),
     ("inputs", lambda n: kernels.q_weights(np.ones((1, 7, 16), np.float32), n), [3.0, None, "a"]),
     ("round", dm.controllers.Periodic(3).may_be_global, [None, 1.5, -1]),
-    ("round", dm.controllers.DeepQ(5).exploration, [None, 1.5, -1]),
+    ("round", dm.controllers.DeepQ(anneal_rounds=5).exploration, [None, 1.5, -1]),
     ("round", history, [1.5, None]),
     ("at_least", lambda x: history(at_least=x), [None, "a", 10**400, np.nan]),
     ("edge_probability", lambda p: topology.erdos_renyi(6, p, key=KEY), [5e-324, 1e-20]),
@@ -105,6 +113,6 @@ def test_infinity_is_a_smoothness_of_any_kind() -> None:
 def test_bounds_that_no_float_holds_say_so() -> None:
     with pytest.raises(ValueError, match="rounds: wanted arguments at which a float holds it"):
         bounds.federated.rounds("nonconvex", LOSSES, accuracy=5e-324, **COHORT)
-    learning = bounds.online.Learning(4, 5, 3, lipschitz=1e308, diameter=1.0)
+    learning = bounds.online.Learning(nodes=4, dim=5, rounds=3, lipschitz=1e308, diameter=1.0)
     with pytest.raises(ValueError, match="regret: wanted arguments at which a float holds it"):
         bounds.online.regret(learning)

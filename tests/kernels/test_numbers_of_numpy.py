@@ -91,7 +91,7 @@ def test_noise_is_as_large_as_it_is_said_to_be() -> None:
 
 
 def test_a_budget_is_not_rounded_up() -> None:
-    plan = dm.OnlineLearning(1.0004).plan(3)
+    plan = dm.OnlineLearning(epsilon=1.0004).plan(3)
     assert not Budget(np.float16(1.0)).allows(plan)
     assert Budget(np.float16(1.0), delta=np.float16(0.5)).delta == 0.5
 
@@ -99,7 +99,9 @@ def test_a_budget_is_not_rounded_up() -> None:
 def test_the_last_node_that_a_byte_counts_pays() -> None:
     sensitivity = Sensitivity(1.0, "l2", "one")
     release = Release(0, Laplace(np.float32(2.0)), sensitivity, nodes=(np.uint8(255),))
-    costs = Plan((release,), "replace_one", "record").costs_by_node()
+    costs = Plan(
+        releases=(release,), neighboring_relation="replace_one", unit="record"
+    ).costs_by_node()
     assert costs.tolist() == 255 * [0.0] + [0.5]
 
 
@@ -165,7 +167,9 @@ LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diamet
         (
             lambda **given: federated_bounds.error(
                 "strongly_convex",
-                federated_bounds.Losses(3, 200.0, **{name: given.pop(name) for name in LOSSES}),
+                federated_bounds.Losses(
+                    dim=3, lipschitz=200.0, **{name: given.pop(name) for name in LOSSES}
+                ),
                 **given,
             ),
             {
@@ -182,7 +186,7 @@ LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diamet
             {"step_size": TENTH, "consensus_step_size": TENTH, "sample_size": FEW, "noise": TENTH},
         ),
         (rounded_up, {"value": TENTH, "digits": FEW}),
-        (lambda **given: AdaptiveSmoothing(3, blocks=(given["length"],)), {"length": MANY}),
+        (lambda **given: AdaptiveSmoothing(rounds=3, blocks=(given["length"],)), {"length": MANY}),
         (PoissonSampling, {"rate": np.longdouble(0.1)}),
     ],
 )
@@ -204,10 +208,12 @@ class Odd(float):
 
 @pytest.mark.parametrize("kind", [Odd, Fraction, np.longdouble])
 def test_other_kinds_of_numbers_are_kept_as_pythons(kind: Any) -> None:
-    algorithm = dm.OnlineLearning(kind(0.5), clipping_norm=kind(0.5))
-    assert algorithm == dm.OnlineLearning(0.5, clipping_norm=0.5)
+    algorithm = dm.OnlineLearning(epsilon=kind(0.5), clipping_norm=kind(0.5))
+    assert algorithm == dm.OnlineLearning(epsilon=0.5, clipping_norm=0.5)
     assert type(algorithm.clipping_norm) is float
-    assert algorithm.sensitivity(1) == dm.OnlineLearning(0.5, clipping_norm=0.5).sensitivity(1)
+    assert algorithm.sensitivity(1) == dm.OnlineLearning(
+        epsilon=0.5, clipping_norm=0.5
+    ).sensitivity(1)
 
 
 @pytest.mark.parametrize("name", ["epsilon", "clipping_norm", "step_size"])

@@ -36,12 +36,17 @@ class Repeated:
 
     def plan(self, rounds: int) -> Plan:
         releases = [Release(t, self.mechanism(self.noise), ONE) for t in range(rounds)]
-        return Plan(tuple(releases), "replace_one", "record")
+        return Plan(releases=tuple(releases), neighboring_relation="replace_one", unit="record")
 
 
 def federated(sampling: str) -> dm.FederatedLearning:
     return dm.FederatedLearning(
-        500, 0.05, clipping_norm=0.3, noise_multiplier=1.0, sampling=sampling, local_steps=1
+        clients=500,
+        sampling_rate=0.05,
+        clipping_norm=0.3,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        local_steps=1,
     )
 
 
@@ -51,9 +56,9 @@ def online(noise: float) -> dm.OnlineLearning:
 
 def quantized(noise: float) -> dm.QuantizedGossip:
     return dm.QuantizedGossip(
-        step_size=HorizonPower(1.0, -0.9, 50),
-        consensus_step_size=HorizonPower(1.0, -0.7, 50),
-        sample_size=SampleSize(1.0, 0.85, 50),
+        step_size=HorizonPower(scale=1.0, exponent=-0.9, rounds=50),
+        consensus_step_size=HorizonPower(scale=1.0, exponent=-0.7, rounds=50),
+        sample_size=SampleSize(scale=1.0, exponent=0.85, rounds=50),
         noise_std=Constant(noise),
     )
 
@@ -74,7 +79,7 @@ ALGORITHMS = {
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("epsilon", [0.3, 4.0])
 def test_every_algorithm_is_calibrated(name: str, epsilon: float) -> None:
-    make, goal, rounds = ALGORITHMS[name], Budget(epsilon, 1e-5), 40
+    make, goal, rounds = ALGORITHMS[name], Budget(epsilon, delta=1e-5), 40
     noise = goal.calibrate(make, rounds)
     cost = make(noise).plan(rounds).cost(goal.delta).epsilon
     assert epsilon - 1e-6 * min(1, epsilon) <= cost <= epsilon
@@ -86,7 +91,7 @@ def test_every_algorithm_is_calibrated(name: str, epsilon: float) -> None:
 @settings(deadline=None)
 @given(st.floats(0.1, 20), st.floats(0.5, 50))
 def test_affordable_rounds_are_the_most(epsilon: float, noise: float) -> None:
-    goal = Budget(epsilon, 1e-6)
+    goal = Budget(epsilon, delta=1e-6)
     most = goal.affordable_rounds(Repeated(noise), at_most=200)
     assert most == 200 or not goal.allows(Repeated(noise).plan(most + 1))
     assert most == 0 or goal.allows(Repeated(noise).plan(most))
@@ -100,7 +105,9 @@ def test_rounds_that_cost_nothing_more_are_all_affordable() -> None:
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 1.1, 3.3])
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_an_algorithm_keeps_the_epsilon_that_it_was_given(epsilon: float, delta: float) -> None:
-    assert Budget(epsilon, delta).allows(dm.OnlineLearning(epsilon, delta).plan(50))
+    assert Budget(epsilon, delta=delta).allows(
+        dm.OnlineLearning(epsilon=epsilon, delta=delta).plan(50)
+    )
 
 
 def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
@@ -129,7 +136,7 @@ def test_what_earlier_runs_spent_counts() -> None:
     assert goal.allows(Repeated(10.0, Laplace).plan(6))
     with pytest.raises(OverBudget, match=r"at most 6, which epsilon = 1 .* after 2 earlier runs"):
         goal.require(Repeated(10.0, Laplace), 7)
-    ledger = Ledger(Plan((), "replace_one", "record"), goal)
+    ledger = Ledger(Plan(releases=(), neighboring_relation="replace_one", unit="record"), goal)
     for release in Repeated(10.0, Laplace).plan(6).releases:
         ledger.admit(release, None)
         ledger.end_round()
@@ -143,7 +150,7 @@ def test_what_earlier_runs_spent_counts() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_runs_together_cost_no_more_than_the_budget(name: str) -> None:
     first = ALGORITHMS[name](4.0).plan(20)
-    whole = Budget(1.5 * first.cost(1e-5).epsilon, 1e-5)
+    whole = Budget(1.5 * first.cost(1e-5).epsilon, delta=1e-5)
     rest = replace(whole, spent=(first,))
     second = ALGORITHMS[name](rest.calibrate(ALGORITHMS[name], 10)).plan(10)
     together = total_cost([first, second], 1e-5).epsilon
@@ -152,7 +159,7 @@ def test_two_runs_together_cost_no_more_than_the_budget(name: str) -> None:
 
 
 def test_a_run_without_releases_spends_nothing() -> None:
-    nothing = Plan((), "replace_one", "record")
+    nothing = Plan(releases=(), neighboring_relation="replace_one", unit="record")
     plan = Repeated(4.0, Laplace).plan(3)
     assert Budget(1.0, spent=(nothing,)).cost(plan).epsilon == plan.cost().epsilon
     assert Budget(1.0, spent=(plan,)).cost(nothing).epsilon == plan.cost().epsilon
@@ -160,8 +167,8 @@ def test_a_run_without_releases_spends_nothing() -> None:
 
 def test_no_more_rounds_are_tried_than_asked_for() -> None:
     """A schedule of two steps is for three rounds, and has no fourth."""
-    algorithm = replace(quantized(5.0), step_size=HorizonPower(1.0, -0.5, 2))
-    goal = Budget(algorithm.plan(2).cost(1e-5).epsilon, 1e-5)
+    algorithm = replace(quantized(5.0), step_size=HorizonPower(scale=1.0, exponent=-0.5, rounds=2))
+    goal = Budget(algorithm.plan(2).cost(1e-5).epsilon, delta=1e-5)
     with pytest.raises(OverBudget, match="rounds: wanted at most 2, which"):
         goal.require(algorithm, 3)
 
@@ -175,8 +182,8 @@ def test_examples_of_the_docstrings() -> None:
     [
         (lambda: Budget(0.0), "epsilon: wanted a finite number greater than 0, got 0.0"),
         (lambda: Budget(float("inf")), "epsilon: wanted a finite number, got inf"),
-        (lambda: Budget(1.0, 1.0), r"delta: wanted a number in \[0, 1\), got 1.0"),
-        (lambda: Budget(1.0, -1e-9), r"delta: wanted a number in \[0, 1\), got"),
+        (lambda: Budget(1.0, delta=1.0), r"delta: wanted a number in \[0, 1\), got 1.0"),
+        (lambda: Budget(1.0, delta=-1e-9), r"delta: wanted a number in \[0, 1\), got"),
         (
             lambda: Budget(1.0).calibrate(Repeated, 0),
             "rounds: wanted an integer of at least 1, got 0",
@@ -192,7 +199,12 @@ def test_examples_of_the_docstrings() -> None:
         (lambda: total_cost(online(1.0).plan(1)), "plans: wanted a list of plans, got Plan"),
         (lambda: Budget(1.0).calibrate(online, 1, guess=0), "guess: wanted a finite number"),
         (lambda: Budget(1.0).calibrate(Repeated, 1), "delta must be positive: Gaussian noise"),
-        (lambda: Budget(1.0, spent=Plan((), "replace_one", "user")), "spent: wanted a tuple of"),
+        (
+            lambda: Budget(
+                1.0, spent=Plan(releases=(), neighboring_relation="replace_one", unit="user")
+            ),
+            "spent: wanted a tuple of",
+        ),
         (lambda: Budget(1.0, spent=[online(1.0)]), "spent: wanted plans, such as .*, got Online"),
         (
             lambda: Budget(1.0, spent=[federated("poisson").plan(1)]).cost(online(1.0).plan(1)),

@@ -97,7 +97,11 @@ def test_a_run_that_is_as_planned_costs_no_more(of_plan, batches: list[int]) -> 
         return Release(t, Laplace(of_plan[t][1]), ONE, batch=batch)
 
     rounds = range(len(of_plan))
-    planned = Plan(tuple(release(t, of_plan[t][0]) for t in rounds), "replace_one", "record")
+    planned = Plan(
+        releases=tuple(release(t, of_plan[t][0]) for t in rounds),
+        neighboring_relation="replace_one",
+        unit="record",
+    )
     ledger = Ledger(planned)
     ledger.restore(release(t, batches[t]) for t in rounds)
     more = ledger.plan.cost().epsilon > planned.cost().epsilon
@@ -107,7 +111,9 @@ def test_a_run_that_is_as_planned_costs_no_more(of_plan, batches: list[int]) -> 
 
 def test_a_batch_that_pays_twice_is_not_as_planned() -> None:
     planned = Plan(
-        tuple(Release(t, Laplace(1.0), ONE, batch=t) for t in range(3)), "replace_one", "record"
+        releases=tuple(Release(t, Laplace(1.0), ONE, batch=t) for t in range(3)),
+        neighboring_relation="replace_one",
+        unit="record",
     )
     cases = ((2, 0, 1), 0), ((7, 0, 5), 0), ((0, 1, 0), 1), ((1, 1, 1), 2), ((7, 7, 5), 1)
     for batches, expected in cases:
@@ -119,7 +125,7 @@ def test_a_batch_that_pays_twice_is_not_as_planned() -> None:
 def test_what_a_round_releases_twice_is_not_as_planned() -> None:
     planned = Repeated(1.0).plan(3)
     assert unplanned(planned, 2 * planned.releases) == 3
-    ledger = Ledger(planned, Budget(planned.cost(1e-5).epsilon, 1e-5))
+    ledger = Ledger(planned, Budget(planned.cost(1e-5).epsilon, delta=1e-5))
     release_all(ledger, *planned.releases)
     with pytest.raises(OverBudget):
         ledger.admit(planned.releases[0], None)
@@ -128,9 +134,9 @@ def test_what_a_round_releases_twice_is_not_as_planned() -> None:
 def test_batches_by_chance_are_part_of_the_approved_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each release was accounted for anew: of 1,000 rounds that took 300 times as long."""
     planned = Plan(
-        tuple(Release(t, Laplace(1.0), ONE, batch=t // 2) for t in range(4)),
-        "replace_one",
-        "record",
+        releases=tuple(Release(t, Laplace(1.0), ONE, batch=t // 2) for t in range(4)),
+        neighboring_relation="replace_one",
+        unit="record",
     )
     ledger = Ledger(planned, Budget(2.0))
 

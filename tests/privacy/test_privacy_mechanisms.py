@@ -94,7 +94,7 @@ def test_events_are_dp_accounting_events() -> None:
 
 
 def plan(*releases: Release) -> Plan:
-    return Plan(releases, "replace_one", "record")
+    return Plan(releases=releases, neighboring_relation="replace_one", unit="record")
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8))
@@ -127,7 +127,10 @@ def test_gaussian_plans_cost_no_more_than_renyi_says(
 def test_noise_multipliers_may_be_numbers_of_any_kind(law, number) -> None:
     for sampling in (None, HALF) if law is Gaussian else (None,):
         exact, same = (Release(0, law(z), ONE, sampling=sampling) for z in (2.0, number(2)))
-        costs = [Plan((r,), "add_remove", "record").cost(1e-5) for r in (exact, same)]
+        costs = [
+            Plan(releases=(r,), neighboring_relation="add_remove", unit="record").cost(1e-5)
+            for r in (exact, same)
+        ]
         assert costs[0] == costs[1]
 
 
@@ -136,7 +139,7 @@ def test_reports_say_what_there_is() -> None:
     assert private.epsilon == 2.0
     assert "epsilon = 2, delta = 0" in str(private)
     assert "replace-one: two datasets differ in the value of one record" in str(private)
-    users = report(Plan((), "add_remove", "user"))
+    users = report(Plan(releases=(), neighboring_relation="add_remove", unit="user"))
     assert "neighbours  add-remove: one dataset has one user more" in str(users)
     open_ = report(plan(Release(1, NoNoise(), ONE)), seeded=True)
     assert open_.epsilon == inf
@@ -187,14 +190,32 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Release("0", Laplace(2.0), ONE), "round: wanted an integer of .*, got '0'"),
         (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
         (
-            lambda: Plan(Release(0, Laplace(1.0), ONE), "replace_one", "record"),
+            lambda: Plan(
+                releases=Release(0, Laplace(1.0), ONE),
+                neighboring_relation="replace_one",
+                unit="record",
+            ),
             "releases: wanted a",
         ),
-        (lambda: Plan((1,), "replace_one", "record"), "releases: wanted releases alone, got 1"),
-        (lambda: Plan((), "replace_one", "record", "one"), "assumptions: wanted a tuple of texts"),
+        (
+            lambda: Plan(releases=(1,), neighboring_relation="replace_one", unit="record"),
+            "releases: wanted releases alone, got 1",
+        ),
+        (
+            lambda: Plan(
+                releases=(), neighboring_relation="replace_one", unit="record", assumptions="one"
+            ),
+            "assumptions: wanted a tuple of texts",
+        ),
         (lambda: NoNoise(clipping_norm=np.nan), "clipping_norm: wanted a finite number, got nan"),
-        (lambda: Plan((), "replace-one", "record"), "neighboring_relation: wanted one of 'add_rem"),
-        (lambda: Plan((), "replace_one", "node"), "unit: wanted one of 'record', 'user', got 'no"),
+        (
+            lambda: Plan(releases=(), neighboring_relation="replace-one", unit="record"),
+            "neighboring_relation: wanted one of 'add_rem",
+        ),
+        (
+            lambda: Plan(releases=(), neighboring_relation="replace_one", unit="node"),
+            "unit: wanted one of 'record', 'user', got 'no",
+        ),
         (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, such as .*, got Gaussian"),
         (lambda: plan().cost(1.0), r"delta: wanted a number in \[0, 1\), got 1"),
     ],
@@ -229,7 +250,7 @@ def test_only_finite_values_pass(
 
 def test_a_list_of_releases_that_grows_leaves_its_plan_as_it_was() -> None:
     releases = [Release(0, Laplace(1.0), ONE)]
-    plan = Plan(releases, "replace_one", "record")  # type: ignore[arg-type]
+    plan = Plan(releases=releases, neighboring_relation="replace_one", unit="record")  # type: ignore[arg-type]
     before = plan.cost(0.0)
     releases.append(releases[0])
     assert plan.cost(0.0) == before

@@ -56,7 +56,7 @@ runs_of = kinds.flatmap(
 
 
 def plan(*releases: Release) -> Plan:
-    return Plan(releases, "replace_one", "record")
+    return Plan(releases=releases, neighboring_relation="replace_one", unit="record")
 
 
 DIFFERENT = plan(*(Release(t, Laplace(1.0 + t), ONE, batch=t) for t in range(30)))
@@ -110,7 +110,7 @@ def test_several_runs_of_all_data_are_one_long_one() -> None:
     long = plan(*(Release(t, Gaussian(2.0), ONE) for t in range(6)))
     short = plan(*(Release(t, Gaussian(2.0), ONE) for t in range(3)))
     assert total_cost([short, short], DELTA) == long.cost(DELTA)
-    sampled = FixedSizeSampling(1, 10)
+    sampled = FixedSizeSampling(size=1, population=10)
     long, short = (
         plan(*(Release(t, Gaussian(2.0), ONE, sampling=sampled) for t in range(n))) for n in (6, 3)
     )
@@ -145,7 +145,7 @@ def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
 def test_a_plan_is_the_same_after_json(releases: list[Release]) -> None:
     small = Sensitivity(0.1, "l1", "another")
     others = (
-        Release(7, Gaussian(0.3), small, sampling=FixedSizeSampling(1, 9)),
+        Release(7, Gaussian(0.3), small, sampling=FixedSizeSampling(size=1, population=9)),
         Release(8, NoNoise(), Sensitivity(0.0, "l2", "no data")),
         *(Release(9, Laplace(1.0, grid=grid), small) for grid in (0.25, 0.5)),
         *(Release(9, Laplace(1.0, clipping_norm=norm), small) for norm in (1.0, 2.0)),
@@ -166,7 +166,7 @@ def test_without_a_delta_nodes_pay_pure_epsilons() -> None:
 
 
 def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
-    sampling = [FixedSizeSampling(10, 100 * (1 + m)) for m in range(12)]
+    sampling = [FixedSizeSampling(size=10, population=100 * (1 + m)) for m in range(12)]
     sampled = [
         Release(t, Gaussian(1.0), ONE, sampling=sampling[m], nodes=(m,))
         for t in range(20)
@@ -207,8 +207,18 @@ def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
         (lambda: plan().costs_by_node(0, 0), "nodes: wanted an integer of at least 1"),
         (lambda: total_cost([]), "plans: wanted at least 1 plan, got none"),
         (lambda: total_cost([plan(), 1.0]), "plans: wanted plans, .* or run.ledger, got 1.0"),
-        (lambda: total_cost([plan(), Plan((), "add_remove", "record")]), "neighboring_relation: "),
-        (lambda: total_cost([plan(), Plan((), "replace_one", "user")]), "unit: wanted one of 'rec"),
+        (
+            lambda: total_cost(
+                [plan(), Plan(releases=(), neighboring_relation="add_remove", unit="record")]
+            ),
+            "neighboring_relation: ",
+        ),
+        (
+            lambda: total_cost(
+                [plan(), Plan(releases=(), neighboring_relation="replace_one", unit="user")]
+            ),
+            "unit: wanted one of 'rec",
+        ),
         (lambda: total_cost([plan()], 1.0), r"delta: wanted a number in \[0, 1\)"),
         (lambda: total_cost([DIFFERENT] * 3), "plans: wanted at most 10000 combinations of parts"),
     ],

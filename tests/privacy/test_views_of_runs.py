@@ -17,7 +17,7 @@ DELTA = 1e-5
 RING = dm.topology.ring(16)
 MEETINGS = dm.topology.meetings(16, key=dm.Key.seeded(1))
 ONE = OneNode(topology=RING)
-ALGORITHM = dm.GradientDescent(RECORDS, 2.0)
+ALGORITHM = dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)
 
 
 def of_16_nodes() -> dm.LinearProblem:
@@ -27,7 +27,7 @@ def of_16_nodes() -> dm.LinearProblem:
 
 
 PROBLEM = of_16_nodes()
-SMALL = dm.GradientDescent(3, 2.0)  # records of a node
+SMALL = dm.GradientDescent(records=3, noise_multiplier=2.0)  # records of a node
 
 
 def test_one_node_learns_less_than_everybody_and_a_coalition_learns_more_than_one_node() -> None:
@@ -86,10 +86,13 @@ def test_a_run_that_departs_from_its_plan_has_no_view() -> None:
 
 
 def test_a_budget_of_a_view_needs_less_noise_and_allows_more_rounds() -> None:
-    narrow, wide = Budget(2.0, DELTA, view=OneNode(topology=MEETINGS)), Budget(2.0, DELTA)
+    narrow, wide = (
+        Budget(2.0, delta=DELTA, view=OneNode(topology=MEETINGS)),
+        Budget(2.0, delta=DELTA),
+    )
 
     def make(noise: float) -> dm.GradientDescent:
-        return dm.GradientDescent(3, noise)
+        return dm.GradientDescent(records=3, noise_multiplier=noise)
 
     noise = narrow.calibrate(make, 12, PROBLEM)
     assert noise < 0.85 * wide.calibrate(make, 12)
@@ -100,7 +103,7 @@ def test_a_budget_of_a_view_needs_less_noise_and_allows_more_rounds() -> None:
 
 
 def test_a_run_reports_its_view_beside_everybody() -> None:
-    budget = Budget(5.0, DELTA, view=OneNode(topology=MEETINGS))
+    budget = Budget(5.0, delta=DELTA, view=OneNode(topology=MEETINGS))
     given = {"rounds": 8, "key": dm.Key.seeded(0), "budget": budget}
     run = dm.simulate(SMALL, PROBLEM, MEETINGS, **given)
     lines = str(run.privacy).splitlines()
@@ -117,7 +120,7 @@ def test_a_run_reports_its_view_beside_everybody() -> None:
 
 def test_a_view_beside_earlier_runs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^view: wanted None with a budget"):
-        Budget(5.0, DELTA, spent=(SMALL.plan(3),), view=ONE)
+        Budget(5.0, delta=DELTA, spent=(SMALL.plan(3),), view=ONE)
 
 
 def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
@@ -127,7 +130,11 @@ def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
         def _stepped(self, b, t, problem):
             return super()._stepped(2 * b, t, problem)
 
-    cost = Doubled(3, 2.0).plan(16, PROBLEM).cost(DELTA, view=OneNode(topology=MEETINGS))
+    cost = (
+        Doubled(records=3, noise_multiplier=2.0)
+        .plan(16, PROBLEM)
+        .cost(DELTA, view=OneNode(topology=MEETINGS))
+    )
     assert "Doubled changes _stepped" in cost.reason
     assert cost.epsilon == cost.everybody
 

@@ -34,7 +34,12 @@ def problem(
     labels = scores.argmax(axis=1) if classes else np.where(scores[:, 0] > 0, 1, -1)
     partition = (np.arange(100), np.arange(100, 200))
     return LinearProblem(
-        Dataset(form(x), labels, "x"), partition, loss, None, classes, regularization
+        Dataset(form(x), labels, "x"),
+        partition,
+        loss,
+        test=None,
+        classes=classes,
+        regularization=regularization,
     )
 
 
@@ -130,7 +135,7 @@ def test_sparse_features_and_chosen_records(loss: Loss, classes: int | None) -> 
     got = best_fixed_predictor(p, chosen, radius=1)
     assert got.value == pytest.approx(dense.value, abs=2e-5)
     subset = Dataset(p.train.features[chosen], p.train.labels[chosen], "x")
-    p = LinearProblem(subset, (np.arange(len(chosen)),), loss, None, classes)
+    p = LinearProblem(subset, (np.arange(len(chosen)),), loss, test=None, classes=classes)
     assert best_fixed_predictor(p, radius=1).value == pytest.approx(dense.value, abs=2e-5)
 
 

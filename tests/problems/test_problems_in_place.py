@@ -18,7 +18,9 @@ from dpmesh.controllers import AlwaysGlobal
 from dpmesh.run import Repeats
 
 KEY = dm.Key.seeded(1)
-FEDERATED = FederatedLearning(4, 1.0, 0.1, 1.0, local_epochs=2)
+FEDERATED = FederatedLearning(
+    clients=4, sampling_rate=1.0, clipping_norm=0.1, noise_multiplier=1.0, local_epochs=2
+)
 
 
 def released(problem: Any) -> Any:
@@ -70,7 +72,9 @@ def test_a_gradient_in_place_moves_no_state(mode: Any) -> None:
         return w - x
 
     problem = PointProblem(np.ones((3, 4, 2)), slope, lambda w, x: ((w - x) ** 2).sum(-1))
-    algorithm = QuantizedGossip(0.1, 0.5, 2, 1.0, mode=mode)
+    algorithm = QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=2, noise_std=1.0, mode=mode
+    )
     with pytest.raises(ValueError, match="read-only"):
         dm.simulate(algorithm, problem, dm.topology.complete(3), rounds=3)
 
@@ -84,7 +88,9 @@ def test_an_accuracy_in_place_moves_no_state() -> None:
             return params[:, 0]
 
     problem = Normalized(np.ones((3, 4, 2)), np.subtract, lambda w, x: ((w - x) ** 2).sum(-1))
-    algorithm = QuantizedGossip(0.1, 0.5, 2, 1.0)
+    algorithm = QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=2, noise_std=1.0
+    )
     for metric in ("accuracy", "node_accuracy"):
         with pytest.raises(ValueError, match="read-only"):
             dm.simulate(algorithm, problem, dm.topology.complete(3), rounds=3, metrics=[metric])
@@ -93,9 +99,23 @@ def test_an_accuracy_in_place_moves_no_state() -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        GradientDescent(1, 1.0, clipping_norm=0.5),
-        QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode="safe"),
-        QuantizedGossip(0.1, 0.5, 2, 1.0, clipping_norm=0.5, mode="public_point"),
+        GradientDescent(records=1, noise_multiplier=1.0, clipping_norm=0.5),
+        QuantizedGossip(
+            step_size=0.1,
+            consensus_step_size=0.5,
+            sample_size=2,
+            noise_std=1.0,
+            clipping_norm=0.5,
+            mode="safe",
+        ),
+        QuantizedGossip(
+            step_size=0.1,
+            consensus_step_size=0.5,
+            sample_size=2,
+            noise_std=1.0,
+            clipping_norm=0.5,
+            mode="public_point",
+        ),
     ],
 )
 def test_a_linear_problem_with_a_gradient_of_its_own_is_checked_like_any_other(
@@ -124,7 +144,7 @@ def of_kind(kind: type[dm.LinearProblem], seed: int = 0, **options: Any) -> dm.L
 
 
 def online(problem: dm.LinearProblem, **options: Any) -> Any:
-    algorithm = dm.OnlineLearning(2.0, batch_size=2, **options)
+    algorithm = dm.OnlineLearning(epsilon=2.0, batch_size=2, **options)
     return dm.simulate(algorithm, problem, dm.topology.ring(4), rounds=3, key=KEY).released
 
 
@@ -184,7 +204,7 @@ def test_batches_of_ones_own_are_refused_where_a_record_is_to_be_in_one_alone() 
         online(of_kind(Epochs))
     repeats = Repeats.deal(of_kind(Epochs), 2, key=KEY)
     with pytest.raises(ValueError, match=wanted):
-        repeats.simulate(dm.OnlineLearning(2.0), dm.topology.ring(4), at=[6], key=KEY)
+        repeats.simulate(dm.OnlineLearning(epsilon=2.0), dm.topology.ring(4), at=[6], key=KEY)
 
 
 class OwnGradient(dm.LinearProblem):
@@ -202,7 +222,7 @@ class OwnConstants(OwnGradient):
     "algorithm",
     [
         dm.WithoutReplacement(batch_size=2, step_size=1e-4, controller=AlwaysGlobal()),
-        dm.WithReplacement(4, 6, 1.0, batch_size=2),
+        dm.WithReplacement(nodes=4, records=6, noise_multiplier=1.0, batch_size=2),
     ],
 )
 def test_our_constants_are_not_taken_for_a_gradient_of_ones_own(algorithm: Any) -> None:

@@ -69,7 +69,7 @@ def make_pair(nodes: int = 7):
     parts = iid(train, nodes, rng)
     linear = LinearProblem(train, parts, "softmax", classes=3, test=train, regularization=0.1)
     model = softmax_regression(5, 3)
-    return linear, JaxProblem(train, parts, *model, train, regularization=0.1, nodes_at_once=3)
+    return linear, JaxProblem(train, parts, *model, test=train, regularization=0.1, nodes_at_once=3)
 
 
 def test_equals_the_kernels() -> None:
@@ -120,9 +120,14 @@ def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
     train = Dataset(rng.normal(size=(30, 6)).astype(np.float32), rng.integers(0, 3, 30), "noise")
     model = two_layers(6, 3)
     problem = JaxProblem(train, iid(train, 3, rng), *model, regularization=0.1)
-    size = SampleSize(3, 0, rounds)
+    size = SampleSize(scale=3, exponent=0, rounds=rounds)
     algorithm = QuantizedGossip(
-        Constant(0.5), Constant(0.3), size, Constant(0.1), compressor=None, clipping_norm=0.8
+        step_size=Constant(0.5),
+        consensus_step_size=Constant(0.3),
+        sample_size=size,
+        noise_std=Constant(0.1),
+        compressor=None,
+        clipping_norm=0.8,
     )
     run = simulate(algorithm, problem, ring(3), rounds=rounds, key=key, metrics=["loss"])
     start, unravel = ravel_pytree(model.start(jax.random.key(0)))
@@ -178,10 +183,10 @@ def test_local_training_equals_the_kernels() -> None:
 def test_federated_learning_runs_on_either() -> None:
     linear, problem = make_pair()
     algorithm = FederatedLearning(
-        7,
-        0.5,
-        0.3,
-        1.0,
+        clients=7,
+        sampling_rate=0.5,
+        clipping_norm=0.3,
+        noise_multiplier=1.0,
         local_epochs=2,
         batch_size=2,
         estimator=LaplacianSmoothing(1.0, blocks=problem.blocks),
@@ -215,10 +220,16 @@ def test_a_convolutional_network_learns_digits() -> None:
     train, test = train_test_split(digits(), 0.2, rng)
     model = networks.convolutional((8, 8, 1), channels=(4, 8), hidden=(32, 16))
     problem = JaxProblem(
-        train, iid(train, 20, rng), *model, test, record_shape=(8, 8, 1), nodes_at_once=10
+        train, iid(train, 20, rng), *model, test=test, record_shape=(8, 8, 1), nodes_at_once=10
     )
     algorithm = FederatedLearning(
-        20, 0.5, 5.0, None, "uniform", local_epochs=2, estimator=LaplacianSmoothing(0.0)
+        clients=20,
+        sampling_rate=0.5,
+        clipping_norm=5.0,
+        noise_multiplier=None,
+        sampling="uniform",
+        local_epochs=2,
+        estimator=LaplacianSmoothing(0.0),
     )
     state = algorithm.init(problem, Key.seeded(0))
     before = problem.accuracy(state.w)[0]
@@ -239,7 +250,7 @@ def test_a_recurrent_network_learns_a_cycle() -> None:
     texts = (np.arange(200)[:, np.newaxis] + np.arange(6)) % 5
     train = Dataset(texts.astype(np.float32), (texts[:, -1] + 1) % 5, "cycle")
     model = networks.recurrent(5, hidden=16)
-    problem = JaxProblem(train, (np.arange(200),), *model, train, nodes_at_once=1)
+    problem = JaxProblem(train, (np.arange(200),), *model, test=train, nodes_at_once=1)
     w = problem.initial(Key.seeded(0))
     everything = np.arange(151) * 200, np.tile(np.arange(200), 150)
     walk = Walks(np.array([0, 150]), everything)
@@ -360,7 +371,11 @@ def test_networks_name_the_size_that_does_not_fit(make: Callable[[], object], me
 
 def test_an_algorithm_names_the_problem_that_it_cannot_learn() -> None:
     _, problem = make_pair()
-    for algorithm in (OnlineLearning(), GradientDescent(2, 1.0), WithoutReplacement()):
+    for algorithm in (
+        OnlineLearning(),
+        GradientDescent(records=2, noise_multiplier=1.0),
+        WithoutReplacement(),
+    ):
         network = None if algorithm.travels == "token" else ring(7)
         name = type(algorithm).__name__
         with pytest.raises(ValueError, match=rf"problem: wanted what {name} can learn, such as a"):
@@ -370,7 +385,9 @@ def test_an_algorithm_names_the_problem_that_it_cannot_learn() -> None:
 def test_training_that_diverges_is_named() -> None:
     _, problem = make_pair()
     steep = replace(problem, loss=lambda params, x, y: 1e38 * jax.numpy.sum(params["w"] * x) * 1e9)
-    algorithm = FederatedLearning(7, 1.0, 1.0, local_epochs=1, noise_multiplier=1.0)
+    algorithm = FederatedLearning(
+        clients=7, sampling_rate=1.0, clipping_norm=1.0, local_epochs=1, noise_multiplier=1.0
+    )
     with pytest.raises(ValueError, match=r"problem: wanted training .* at a local_step_size of 0"):
         simulate(algorithm, steep, rounds=1)
 

@@ -35,7 +35,7 @@ def make_pair():
         return torch.nn.Linear(5, 3, bias=False)
 
     return linear, TorchProblem(
-        train, parts, make_module, train, regularization=0.1, nodes_at_once=3
+        train, parts, make_module, test=train, regularization=0.1, nodes_at_once=3
     )
 
 
@@ -77,13 +77,13 @@ def test_a_convolutional_module_learns_digits() -> None:
         )
 
     parts = iid(train, 40, np.random.default_rng(1))
-    problem = TorchProblem(train, parts, make_module, test, record_shape=(1, 8, 8))
+    problem = TorchProblem(train, parts, make_module, test=test, record_shape=(1, 8, 8))
     assert problem.blocks == (72, 8, 1280, 10)
     algorithm = FederatedLearning(
-        40,
-        0.5,
-        2.0,
-        0.1,
+        clients=40,
+        sampling_rate=0.5,
+        clipping_norm=2.0,
+        noise_multiplier=0.1,
         local_epochs=2,
         local_step_size=Constant(0.5),
         estimator=LaplacianSmoothing(0.5, blocks=problem.blocks),
@@ -219,7 +219,9 @@ def test_a_client_is_not_filled_up_with_the_records_of_another() -> None:
 
 def test_gossip_names_what_a_module_cannot_do_before_the_first_round() -> None:
     _, problem = make_pair()
-    algorithm = QuantizedGossip(1.0, 0.5, 4, 1.0)
+    algorithm = QuantizedGossip(
+        step_size=1.0, consensus_step_size=0.5, sample_size=4, noise_std=1.0
+    )
     missing = r"problem: wanted what QuantizedGossip can learn, .* without gradient$"
     with pytest.raises(ValueError, match=missing):
         algorithm.init(problem, Key.seeded(0))

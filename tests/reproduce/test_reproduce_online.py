@@ -122,7 +122,7 @@ def test_mechanisms_are_compared_at_the_same_epsilon(tmp_path) -> None:
     last = text.read_text().splitlines()[-1]
     assert last.split() == ["rcv1", "614.7", "614.7", "25.46", "7.461"]
     assert figure.stat().st_size > 10_000
-    for algorithm in online_mechanisms.rivals(dm.OnlineLearning(0.3), "rcv1").values():
+    for algorithm in online_mechanisms.rivals(dm.OnlineLearning(epsilon=0.3), "rcv1").values():
         assert algorithm.plan(5).cost(1e-5).epsilon == pytest.approx(0.3, rel=1e-9)
 
 

@@ -61,13 +61,23 @@ def online(path: Path | None = None, stop: int | None = None, **options: Any) ->
 
 
 def federated(path: Path | None = None, stop: int | None = None) -> dm.Run:
-    algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1, output_weights=Constant(1.0))
+    algorithm = dm.FederatedLearning(
+        clients=4,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        local_epochs=1,
+        output_weights=Constant(1.0),
+    )
     return online(path, stop, algorithm=algorithm, network=None)
 
 
 def quantized(path: Path | None = None, stop: int | None = None) -> dm.Run:
     algorithm = QuantizedGossip(
-        Constant(0.1), Constant(0.5), SampleSize(2, 0.0, ROUNDS), Constant(0.1)
+        step_size=Constant(0.1),
+        consensus_step_size=Constant(0.5),
+        sample_size=SampleSize(scale=2, exponent=0.0, rounds=ROUNDS),
+        noise_std=Constant(0.1),
     )
     return online(path, stop, algorithm=algorithm)
 

@@ -183,11 +183,11 @@ def test_a_resumed_run_has_the_same_bits(noise: Any, tmp_path: Any) -> None:
 
 def test_a_budget_counts_the_run_once_and_sees_partners_only_if_asked() -> None:
     but_partners = views.EverybodyButPartners(coalition=1)
-    run = simulate(online(BOTH), budget=Budget(1.0, DELTA, view=but_partners))
+    run = simulate(online(BOTH), budget=Budget(1.0, delta=DELTA, view=but_partners))
     assert run.privacy.view is not None
     with pytest.raises(OverBudget, match="which cost epsilon"):
-        simulate(online(BOTH), budget=Budget(1.0, DELTA))
-    assert simulate(online(IN_TIME), budget=Budget(1.0, DELTA)).ledger.releases
+        simulate(online(BOTH), budget=Budget(1.0, delta=DELTA))
+    assert simulate(online(IN_TIME), budget=Budget(1.0, delta=DELTA)).ledger.releases
 
 
 def test_several_mixings_are_counted_in_the_traffic() -> None:

@@ -66,7 +66,7 @@ def test_what_arrives_is_doubly_stochastic_and_symmetric(network: Network, round
         Network(loss=0.4),
         Network(offline=0.3, outage_rounds=5),
         Network(late_fraction=0.5, late_rounds=20),
-        Network(0.1, loss=0.3, attempts=2, offline=0.1, late_fraction=0.3, late_rounds=9),
+        Network(latency=0.1, loss=0.3, attempts=2, offline=0.1, late_fraction=0.3, late_rounds=9),
     ],
 )
 def test_consensus_still_reaches_the_mean(network: Network) -> None:
@@ -231,7 +231,7 @@ def test_a_server_waits_for_its_slowest_client() -> None:
 
 def test_a_token_travels_while_all_compute() -> None:
     """A loop over the holders is the oracle."""
-    network = Network(Exponential(1.0), 100.0, Exponential(3.0), loss=0.2)
+    network = Network(latency=Exponential(1.0), bandwidth=100.0, compute=Exponential(3.0), loss=0.2)
     conditions = Conditions(network, 10, KEY)
     carrier = TimedToken(conditions)
     token, clock = 0.0, np.zeros(10)
@@ -249,9 +249,11 @@ def test_a_token_travels_while_all_compute() -> None:
 
 
 def test_a_server_sends_again_until_it_arrives() -> None:
-    algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)
+    algorithm = dm.FederatedLearning(
+        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+    )
     options: dict[str, Any] = {"algorithm": algorithm, "topology": None, "rounds": 20}
-    failing = run(Network(loss=0.5, latency=LogNormal(0.1, 1.0)), **options)
+    failing = run(Network(loss=0.5, latency=LogNormal(median=0.1, sigma=1.0)), **options)
     ideal = run(None, **options)
     assert failing.parameters.tobytes() == ideal.parameters.tobytes()
     assert failing.ledger == ideal.ledger
@@ -286,11 +288,13 @@ def test_a_fixed_delay_mixes_what_neighbours_sent_so_many_rounds_ago() -> None:
 
 @pytest.mark.parametrize("travels", ["server", "token"])
 def test_time_goes_on_where_it_stopped(travels: str, tmp_path) -> None:
-    algorithm: Any = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)
+    algorithm: Any = dm.FederatedLearning(
+        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+    )
     if travels == "token":
         algorithm = WithoutReplacement(epsilon=None, batch_size=1)
     options: dict[str, Any] = {"algorithm": algorithm, "topology": None, "rounds": 6}
-    network, path = Network(Exponential(0.1), compute=0.2, loss=0.1), tmp_path / "run"
+    network, path = Network(latency=Exponential(0.1), compute=0.2, loss=0.1), tmp_path / "run"
 
     def stop(t: int, values: Any) -> None:
         if t == 4:
@@ -303,7 +307,14 @@ def test_time_goes_on_where_it_stopped(travels: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("max_delay", [0, 3])
 def test_a_failing_run_resumes_to_the_same_bits(max_delay: int, tmp_path) -> None:
-    network = Network(0.1, 1e3, Uniform(0.1, 0.2), loss=0.3, offline=0.3, max_delay=max_delay)
+    network = Network(
+        latency=0.1,
+        bandwidth=1e3,
+        compute=Uniform(low=0.1, high=0.2),
+        loss=0.3,
+        offline=0.3,
+        max_delay=max_delay,
+    )
     path = tmp_path / "run"
 
     def stop(t: int, values: Any) -> None:
@@ -321,8 +332,12 @@ def test_a_failing_run_resumes_to_the_same_bits(max_delay: int, tmp_path) -> Non
     ("law", "mean", "deviation"),
     [
         (Exponential(2.0), 2.0, 2.0),
-        (Uniform(1.0, 3.0), 2.0, 12**-0.5 * 2),
-        (LogNormal(2.0, 0.5), 2 * np.exp(0.125), 2 * np.exp(0.125) * np.sqrt(np.exp(0.25) - 1)),
+        (Uniform(low=1.0, high=3.0), 2.0, 12**-0.5 * 2),
+        (
+            LogNormal(median=2.0, sigma=0.5),
+            2 * np.exp(0.125),
+            2 * np.exp(0.125) * np.sqrt(np.exp(0.25) - 1),
+        ),
     ],
 )
 def test_draws_have_their_mean(law: Any, mean: float, deviation: float) -> None:
@@ -359,9 +374,15 @@ def test_stragglers_are_the_same_in_every_round() -> None:
         (lambda: Network(straggler_fraction=-0.1), "straggler_fraction: wanted a number in"),
         (lambda: Network(straggler_slowdown=0.5), "straggler_slowdown: wanted at least 1, got 0.5"),
         (lambda: Exponential(0.0), "mean: wanted a finite number greater than 0, got 0.0"),
-        (lambda: LogNormal(1.0, -1.0), "sigma: wanted a finite number of at least 0, got -1.0"),
-        (lambda: LogNormal(0.0, 1.0), "median: wanted a finite number greater than 0, got 0.0"),
-        (lambda: Uniform(2.0, 1.0), r"high: wanted at least low = 2\.0, got 1\.0"),
+        (
+            lambda: LogNormal(median=1.0, sigma=-1.0),
+            "sigma: wanted a finite number of at least 0, got -1.0",
+        ),
+        (
+            lambda: LogNormal(median=0.0, sigma=1.0),
+            "median: wanted a finite number greater than 0, got 0.0",
+        ),
+        (lambda: Uniform(low=2.0, high=1.0), r"high: wanted at least low = 2\.0, got 1\.0"),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:

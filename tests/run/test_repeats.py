@@ -33,7 +33,7 @@ def test_a_run_is_a_simulation(batch_size: int, failing: dm.Network | None) -> N
     """Without noise each run is, to the digit, what `simulate` makes of its records."""
     network = topology.random_matchings(NODES, key=dm.Key.seeded(2))
     repeats = Repeats.deal(make_problem(), RUNS, key=dm.Key.seeded(1))
-    algorithm = dm.OnlineLearning(None, radius=2.0, batch_size=batch_size)
+    algorithm = dm.OnlineLearning(epsilon=None, radius=2.0, batch_size=batch_size)
     at = [6, 12]
     key = dm.Key.seeded(3)
     runs = repeats.simulate(algorithm, network, at=at, key=key, network=failing)
@@ -55,7 +55,7 @@ def test_runs_differ_in_order_and_noise() -> None:
     repeats = Repeats.deal(problem, RUNS, key=dm.Key.seeded(1))
     firsts = [repeats.problem.train.features[repeats.problem.partition[r][0]] for r in range(RUNS)]
     assert len({tuple(first) for first in firsts}) > 1
-    noisy = dm.OnlineLearning(1.0)
+    noisy = dm.OnlineLearning(epsilon=1.0)
     runs = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
     again = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
     np.testing.assert_array_equal(runs.losses, again.losses)
@@ -72,7 +72,7 @@ def test_one_key_serves_any_number_of_calls() -> None:
     """Two calls under a key from the operating system have different noise."""
     repeats, key = Repeats.deal(make_problem(), 2, key=dm.Key.seeded(1)), dm.Key.generate()
     one, other = (
-        repeats.simulate(dm.OnlineLearning(1.0), topology.ring(NODES), at=[3], key=key)
+        repeats.simulate(dm.OnlineLearning(epsilon=1.0), topology.ring(NODES), at=[3], key=key)
         for _ in range(2)
     )
     assert not np.isclose(one.released, other.released).any()
@@ -91,7 +91,9 @@ def test_bad_input_is_named() -> None:
         repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=key, network=0.1)
     with pytest.raises(ValueError, match=r"key: wanted a Key, such as .*, got 3"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=3)
-    gossip = dm.QuantizedGossip(0.1, 0.5, sample_size=1, noise_std=1.0)
+    gossip = dm.QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=1, noise_std=1.0
+    )
     with pytest.raises(ValueError, match="algorithm: wanted one that uses each example once"):
         repeats.simulate(gossip, topology.ring(4), at=[1], key=key)
     algorithm = dm.OnlineLearning(batch_size=3)

@@ -72,8 +72,10 @@ def test_what_is_sent_has_noise_however_it_was_made(disguise: Any) -> None:
     train = dm.Dataset(np.eye(4), np.array([1, -1, 1, -1]))
     problem = dm.LinearProblem(train, np.split(np.arange(4), NODES), "logistic")
     key = dm.Key.seeded(1)
-    result = dm.simulate(Leak(1, 1.0), problem, NETWORK, rounds=3, key=key, metrics=[])
-    assert result.ledger == Leak(1, 1.0).plan(3)
+    result = dm.simulate(
+        Leak(records=1, noise_multiplier=1.0), problem, NETWORK, rounds=3, key=key, metrics=[]
+    )
+    assert result.ledger == Leak(records=1, noise_multiplier=1.0).plan(3)
     for t in (1, 2):
         mixed = NETWORK.matrix(t).weights @ sent[t]
         assert (received[t] != mixed).all()
@@ -133,7 +135,7 @@ def test_ten_models_released_one_by_one_cost_ten_releases() -> None:
 
 def test_a_budget_sees_every_piece_and_senders_exist() -> None:
     def pieces(senders: list[int]) -> None:
-        stage = Stage(NODES, budget=Budget(1.1, DELTA), planned=(five(0, batch=0),))
+        stage = Stage(NODES, budget=Budget(1.1, delta=DELTA), planned=(five(0, batch=0),))
         run(*(Message(VALUES[:1], five(0, batch=0), sender=m) for m in senders), stage=stage)
 
     pieces([0, 1, 2, 3])  # disjoint nodes are parts of one release
@@ -160,7 +162,11 @@ def test_releases_of_all_data_add_to_those_of_a_batch(relation, mechanism, sampl
             Release(t, mechanism, ONE, batch=batch, sampling=sampling)
             for t, batch in enumerate(batches)
         )
-        return Plan(tuple(releases), relation, "record").cost(DELTA).epsilon
+        return (
+            Plan(releases=tuple(releases), neighboring_relation=relation, unit="record")
+            .cost(DELTA)
+            .epsilon
+        )
 
     together = cost([None, 0, None, 1, 0, None])
     assert together == pytest.approx(cost([None] * 5), rel=1e-9)
@@ -219,7 +225,7 @@ def test_what_is_over_budget_draws_no_noise_and_nothing_leaves_after_it() -> Non
         except Exception:
             yield Message(VALUES, Release(0, Gaussian(5.0), NOTHING))
 
-    stage = Stage(NODES, budget=Budget(1.1, DELTA))
+    stage = Stage(NODES, budget=Budget(1.1, delta=DELTA))
     with pytest.raises(OverBudget, match=r"would cost epsilon 1\.32"):
         stage.run(script)
     assert (len(stage.passages), reached) == (2, [0, 1])

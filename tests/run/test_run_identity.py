@@ -28,7 +28,7 @@ LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
             r"run in the checkpoint .*, got epsilon=1\.0, step_size=Constant\(value=0\.1\)$",
         ),
         (
-            {"algorithm": dm.GradientDescent(3, 1.0)},
+            {"algorithm": dm.GradientDescent(records=3, noise_multiplier=1.0)},
             r"algorithm: wanted OnlineL.*, got GradientDescent\(",
         ),
         ({"network": topology.complete(4)}, "topology: wanted ring"),
@@ -98,7 +98,9 @@ def test_a_run_does_not_go_on_over_another_network_of_the_same_name(tmp_path) ->
 def noise(key: dm.Key, epsilon: float = 1e-9) -> np.ndarray[Any, Any]:
     """The noise of a run's second round, beside which its models are small, over its length."""
     problem, ring = replace(make_problem(4, ROUNDS), feature_norm=10.0), topology.ring(4)
-    run = dm.simulate(dm.OnlineLearning(epsilon), problem, ring, rounds=2, key=key, metrics=[])
+    run = dm.simulate(
+        dm.OnlineLearning(epsilon=epsilon), problem, ring, rounds=2, key=key, metrics=[]
+    )
     released: np.ndarray[Any, Any] = run.released
     return released / np.linalg.norm(released)
 

@@ -16,7 +16,7 @@ from dpmesh.run import Exponential, Network
 ROUNDS = 4
 NETWORKS = {
     "ideal": None,
-    "failing": Network(Exponential(0.1), loss=0.1, offline=0.1, max_delay=2),
+    "failing": Network(latency=Exponential(0.1), loss=0.1, offline=0.1, max_delay=2),
 }
 
 

@@ -67,7 +67,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
     result.save(tmp_path)
     told = json.loads((tmp_path / "run.json").read_text())
     assert (told["settings"]["rounds"], told["privacy"]["delta"]) == (3, float(delta))
-    assert dm.QuantizedGossip(0.1, 0.5, np.int64(3), 1.0) == dm.QuantizedGossip(0.1, 0.5, 3, 1.0)
+    assert dm.QuantizedGossip(
+        step_size=0.1, consensus_step_size=0.5, sample_size=np.int64(3), noise_std=1.0
+    ) == dm.QuantizedGossip(step_size=0.1, consensus_step_size=0.5, sample_size=3, noise_std=1.0)
 
 
 def test_losses_are_those_of_the_models_before_they_learn() -> None:
@@ -278,7 +280,9 @@ def test_accuracy_needs_test_records_of_classes() -> None:
 
 def test_a_server_needs_no_network() -> None:
     problem = make_problem()
-    algorithm = dm.FederatedLearning(4, 0.5, 1.0, 1.0, local_epochs=1)
+    algorithm = dm.FederatedLearning(
+        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+    )
     result = dm.simulate(algorithm, problem, rounds=5, key=dm.Key.seeded(0), delta=1e-5)
     assert result.history.metrics == ("loss", "accuracy", "released_accuracy", "megabytes")
     assert result.ledger == algorithm.plan(5)

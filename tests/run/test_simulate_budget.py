@@ -30,7 +30,7 @@ def small_problem() -> dm.LinearProblem:
 def test_a_run_is_refused_before_its_first_round(small_problem: dm.LinearProblem) -> None:
     with pytest.raises(OverBudget, match=r"rounds: wanted at most 1, which epsilon = 0\.5"):
         run(dm.OnlineLearning(epsilon=1.0), small_problem, budget=Budget(0.5))
-    done = run(dm.OnlineLearning(epsilon=1.0), small_problem, budget=Budget(1.0, 1e-6))
+    done = run(dm.OnlineLearning(epsilon=1.0), small_problem, budget=Budget(1.0, delta=1e-6))
     assert len(done.ledger.releases) == 10
     assert done.privacy.delta == 1e-6
 

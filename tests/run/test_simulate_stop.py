@@ -42,7 +42,7 @@ def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
 
     def run(**options: Any) -> dm.Run:
         problem = make_problem()
-        algorithm = dm.GradientDescent(len(problem.partition[0]), 5.0)
+        algorithm = dm.GradientDescent(records=len(problem.partition[0]), noise_multiplier=5.0)
         options = {"rounds": ROUNDS, "every": 1, "delta": 1e-5, "key": dm.Key.seeded(1)} | options
         return dm.simulate(algorithm, problem, dm.topology.complete(problem.nodes), **options)
 
@@ -56,7 +56,9 @@ def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
 def test_it_costs_its_plan_where_chance_gave_out_the_rounds() -> None:
     """Coins give turns to the nodes, one of which may have had all that the run did not have."""
     problem = replace(make_problem(), feature_norm=10.0)
-    algorithm = dm.WithReplacement(problem.nodes, len(problem.partition[0]), 2.0, batch_size=1)
+    algorithm = dm.WithReplacement(
+        nodes=problem.nodes, records=len(problem.partition[0]), noise_multiplier=2.0, batch_size=1
+    )
     options: dict[str, Any] = {"rounds": ROUNDS, "every": 1, "delta": 1e-5}
     ended = dm.simulate(algorithm, problem, key=dm.Key.seeded(1), callback=at(10), **options)
     assert len(ended.ledger.releases) == 10
@@ -75,7 +77,7 @@ class Spending(dm.GradientDescent):
 def test_what_it_released_in_place_of_its_plan_is_counted() -> None:
     problem = make_problem()
     network = dm.topology.complete(problem.nodes)
-    algorithm = Spending(len(problem.partition[0]), 5.0)
+    algorithm = Spending(records=len(problem.partition[0]), noise_multiplier=5.0)
     options: dict[str, Any] = {"rounds": ROUNDS, "every": 1, "delta": 1e-5}
     ended = dm.simulate(
         algorithm, problem, network, key=dm.Key.seeded(1), callback=at(5), **options
@@ -101,7 +103,7 @@ class Falling(dm.GradientDescent):
 def test_planned_releases_that_are_missing_are_told_of() -> None:
     """What was released may have decided that, too: the run then costs what it had planned."""
     problem = make_problem()
-    algorithm = Falling(len(problem.partition[0]), 5.0)
+    algorithm = Falling(records=len(problem.partition[0]), noise_multiplier=5.0)
 
     def run(algorithm: Any, **options: Any) -> dm.Run:
         options = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)} | options

@@ -217,7 +217,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
 
     def federated(noise: float) -> dm.FederatedLearning:
         return dm.FederatedLearning(
-            6, 1.0, clipping_norm=1.0, noise_multiplier=noise, local_steps=2
+            clients=6, sampling_rate=1.0, clipping_norm=1.0, noise_multiplier=noise, local_steps=2
         )
 
     model = PrivateClassifier(3.0, ranges=(0, 16), algorithm=federated, rounds=3)

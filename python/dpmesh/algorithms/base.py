@@ -183,8 +183,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             reaction = self.reaction(rounds, problem)
         elif problem is not None:
             reaction = NotProved(reason="the problem is no linear model of known smoothness")
-        promise = self.neighboring_relation, self.unit, self.assumptions
-        return Plan(tuple(releases), *promise, reaction=reaction)
+        return Plan(
+            releases=tuple(releases),
+            neighboring_relation=self.neighboring_relation,
+            unit=self.unit,
+            assumptions=self.assumptions,
+            reaction=reaction,
+        )
 
     def published(self, state: StateT, received: Any) -> Any:
         """Return the models to publish, which follow from releases alone.

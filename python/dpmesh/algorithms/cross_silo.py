@@ -52,7 +52,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 5, 200
 _DISTANCE = 10.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CrossSiloState:
     """The model and what the server derived from released sums, each of shape (1, dim).
 
@@ -250,7 +250,13 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         if w.shape[1] != self.dim:
             fail("problem", f"a model of length {self.dim} (dim)", w.shape[1])
         zeros = Released(np.zeros(w.shape))
-        return CrossSiloState(Released(w), zeros, zeros, Released(w.astype(np.float64)), 0)
+        return CrossSiloState(
+            w=Released(w),
+            momentum=zeros,
+            total=zeros,
+            output=Released(w.astype(np.float64)),
+            averaged=0,
+        )
 
     def round(self, state: CrossSiloState, t: int, problem: Any, key: Key) -> Round[CrossSiloState]:
         """Sum clipped gradients at each site, release their sum, step."""
@@ -288,7 +294,11 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         averaged = state.averaged + 1 if t + 1 > self.rounds * (1 - self.averaged) else 0
         output = state.output + (w - state.output) / averaged if averaged else w
         return CrossSiloState(
-            Released(w.astype(state.w.dtype)), Released(direction), seen.total, output, averaged
+            w=Released(w.astype(state.w.dtype)),
+            momentum=Released(direction),
+            total=seen.total,
+            output=output,
+            averaged=averaged,
         )
 
     def published(self, state: CrossSiloState, received: Released) -> Released:

@@ -88,7 +88,7 @@ class ClientProblem(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FederatedState:
     """The global model w^t and its history, shapes (1, dim), all computed from releases.
 
@@ -110,7 +110,7 @@ class FederatedState:
     weight: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     """Algorithm 1: DP-Fed, and DP-Fed-LS if the estimator is a `LaplacianSmoothing`.
 
@@ -214,7 +214,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         if self.sampling == "poisson":
             return PoissonSampling(self.sampling_rate)
         size = max(1, round(self.sampling_rate * self.clients))
-        return FixedSizeSampling(size, self.clients)
+        return FixedSizeSampling(size=size, population=self.clients)
 
     @cached_property
     def expected_size(self) -> float:
@@ -270,7 +270,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""
-        start = FederatedState(w, Released(np.zeros_like(w)), w, 0.0)
+        start = FederatedState(w=w, total=Released(np.zeros_like(w)), output=w, weight=0.0)
         return self._moved(start, w, start.total, 0)
 
     def round(
@@ -293,8 +293,8 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         match self.cohorts:
             case PoissonSampling(rate):
                 return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
-            case FixedSizeSampling(size, population):
-                return kernels.sample([population], size, coins).ravel()
+            case FixedSizeSampling() as fixed:
+                return kernels.sample([fixed.population], fixed.size, coins).ravel()
 
     def returning(self, cohort: Indices, t: int, key: Key) -> Indices:
         """Draw who of a cohort returns its move; the others drop out."""
@@ -371,11 +371,11 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     def _moved(self, state: FederatedState, w: Released, total: Released, t: int) -> FederatedState:
         """Return the state with the model w^t, also in its output."""
         if self.output_weights is None:
-            return FederatedState(w, total, w, 0.0)
+            return FederatedState(w=w, total=total, output=w, weight=0.0)
         a = at(self.output_weights, t + 1)
         weight = state.weight + a
         output = state.output + w.dtype.type(a / weight) * (w - state.output)
-        return FederatedState(w, total, Released(output), weight)
+        return FederatedState(w=w, total=total, output=Released(output), weight=weight)
 
     def parameters(self, state: FederatedState) -> Floats:
         """Return the output, shape (1, dim): the last model, or the weighted average."""

@@ -43,7 +43,7 @@ class GradientDescentState:
     x: Sensitive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     """Private decentralized gradient descent.
 

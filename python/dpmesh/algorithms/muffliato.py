@@ -23,7 +23,7 @@ from dpmesh.privacy.views import NotProved, Reaction
 from dpmesh.problems import LinearProblem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Muffliato(GradientDescent):
     """Private decentralized gradient descent with several mixings of each message.
 

@@ -61,7 +61,7 @@ class OnlineState:
     w: Sensitive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     """Private online learning over a time-varying network.
 
@@ -298,7 +298,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return state.w
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OnlineLearningUnnoisedRegularizer(OnlineLearning):
     """Algorithm 2 as the paper prints it, which leaks more than its epsilon: for comparison only.
 

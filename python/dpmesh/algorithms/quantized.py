@@ -110,7 +110,7 @@ class QuantizedState:
     x: Sensitive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     """Private gossip of quantized states, for losses that need not be convex.
 

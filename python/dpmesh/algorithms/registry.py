@@ -67,7 +67,11 @@ REGISTRY = (
         name="federated",
         kind=FederatedLearning,
         example=FederatedLearning(
-            NODES, 0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+            clients=NODES,
+            sampling_rate=0.5,
+            clipping_norm=1.0,
+            noise_multiplier=1.0,
+            local_epochs=1,
         ),
         audited=FederatedLearning(
             clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
@@ -77,14 +81,14 @@ REGISTRY = (
     Entry(
         name="gradient-descent",
         kind=GradientDescent,
-        example=GradientDescent(RECORDS, 2.0),
+        example=GradientDescent(records=RECORDS, noise_multiplier=2.0),
         audited=GradientDescent(records=4, noise_multiplier=1.5),
         worst_case="gradient_descent",
     ),
     Entry(
         name="muffliato",
         kind=Muffliato,
-        example=Muffliato(RECORDS, 2.0),
+        example=Muffliato(records=RECORDS, noise_multiplier=2.0),
         audited=Muffliato(records=4, noise_multiplier=1.5),
         worst_case="gradient_descent",
     ),
@@ -99,10 +103,10 @@ REGISTRY = (
         name="quantized",
         kind=QuantizedGossip,
         example=QuantizedGossip(
-            step_size=HorizonPower(1.0, -0.8, ROUNDS),
-            consensus_step_size=HorizonPower(1.0, -0.6, ROUNDS),
-            sample_size=SampleSize(1.0, 0.5, ROUNDS),
-            noise_std=PowerLaw(0.1, 0.1),
+            step_size=HorizonPower(scale=1.0, exponent=-0.8, rounds=ROUNDS),
+            consensus_step_size=HorizonPower(scale=1.0, exponent=-0.6, rounds=ROUNDS),
+            sample_size=SampleSize(scale=1.0, exponent=0.5, rounds=ROUNDS),
+            noise_std=PowerLaw(scale=0.1, exponent=0.1),
         ),
         audited=QuantizedGossip(
             step_size=0.5,
@@ -118,8 +122,12 @@ REGISTRY = (
     Entry(
         name="with-replacement",
         kind=WithReplacement,
-        example=WithReplacement(NODES, RECORDS, 2.0, batch_size=2, visits=2),
-        audited=WithReplacement(1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01),
+        example=WithReplacement(
+            nodes=NODES, records=RECORDS, noise_multiplier=2.0, batch_size=2, visits=2
+        ),
+        audited=WithReplacement(
+            nodes=1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01
+        ),
         worst_case="with_replacement",
     ),
     Entry(

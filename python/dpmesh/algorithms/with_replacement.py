@@ -43,7 +43,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WithReplacementState:
     """The global models, shape (K, d), and how often each node has updated them."""
 
@@ -51,7 +51,7 @@ class WithReplacementState:
     turns: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     """The baseline "DP-SGD-With Replacement".
 
@@ -123,7 +123,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     @cached_property
     def sampling(self) -> FixedSizeSampling:
         """How a mini-batch is drawn from a node's records."""
-        return FixedSizeSampling(self.batch_size, self.records)
+        return FixedSizeSampling(size=self.batch_size, population=self.records)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -158,7 +158,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         if self.noise_multiplier is not None and problem.model_constants().loss_lipschitz == inf:
             fail("problem", "one of a loss whose gradients are bounded", f"{problem.loss!r}")
         start = initial_parameters(problem, key, 1).reshape(self.models, -1)
-        return WithReplacementState(Released(start), np.zeros(self.nodes, dtype=np.int64))
+        return WithReplacementState(
+            released=Released(start), turns=np.zeros(self.nodes, dtype=np.int64)
+        )
 
     def round(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
@@ -174,7 +176,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
             update = Sensitive(w - eta * g.reshape(w.shape))
         release = replace(self.release_of(t), batch=m)
         w = yield Message(update, release, sender=m, among=self.models, unit=unit)
-        return WithReplacementState(w, state.turns + (np.arange(self.nodes) == m))
+        return WithReplacementState(released=w, turns=state.turns + (np.arange(self.nodes) == m))
 
     def losses(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key

@@ -95,7 +95,7 @@ class WithoutReplacementState:
     controller: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     """Algorithm 1, with any controller.
 

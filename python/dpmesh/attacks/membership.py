@@ -18,7 +18,7 @@ from dpmesh._validate import fail, positive, probability
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MembershipAttack:
     """The receiver operating characteristic of an attack.
 
@@ -64,7 +64,7 @@ def scored(members: npt.ArrayLike, others: npt.ArrayLike) -> MembershipAttack:
     fpr, tpr = (np.concatenate(([0.0], rate)) for rate in rates)
     ranks = stats.rankdata(np.concatenate([inside, outside]))[: len(inside)]
     wins = ranks.sum() - len(inside) * (len(inside) + 1) / 2
-    return MembershipAttack(fpr, tpr, float(wins / (len(inside) * len(outside))))
+    return MembershipAttack(fpr=fpr, tpr=tpr, auc=float(wins / (len(inside) * len(outside))))
 
 
 def threshold_attack(member_losses: npt.ArrayLike, other_losses: npt.ArrayLike) -> MembershipAttack:

@@ -16,7 +16,7 @@ ROUNDING = 1e-12
 
 
 class Schedules(NamedTuple):
-    """The first arguments of `QuantizedGossip`, in their order."""
+    """The schedules of `QuantizedGossip`, by its names."""
 
     step_size: HorizonPower
     consensus_step_size: HorizonPower
@@ -62,10 +62,14 @@ class Powers:
     def schedules(self, rounds: int) -> Schedules:
         """Return the schedules of a run of `rounds` = K + 1 rounds."""
         return Schedules(
-            HorizonPower(self.step_size_scale, -self.step_size, rounds),
-            HorizonPower(self.consensus_step_size_scale, -self.consensus_step_size, rounds),
-            SampleSize(self.sample_size_scale, self.sample_size, rounds),
-            PowerLaw(self.noise_scale, self.noise),
+            HorizonPower(scale=self.step_size_scale, exponent=-self.step_size, rounds=rounds),
+            HorizonPower(
+                scale=self.consensus_step_size_scale,
+                exponent=-self.consensus_step_size,
+                rounds=rounds,
+            ),
+            SampleSize(scale=self.sample_size_scale, exponent=self.sample_size, rounds=rounds),
+            PowerLaw(scale=self.noise_scale, exponent=self.noise),
         )
 
     @property

@@ -28,7 +28,7 @@ from dpmesh.bounds._floats import held_by_floats
 Case = Literal["strongly_convex", "convex", "nonconvex"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Losses:
     """Constants of the clients' losses that the bounds use.
 

@@ -19,7 +19,7 @@ from dpmesh.bounds._floats import held_by_floats
 from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected, check_weights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mixing:
     """How fast a network mixes: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
 
@@ -55,7 +55,7 @@ class Mixing:
         nodes = integer("nodes", nodes, at_least=1)
         eta = probability("smallest_weight", smallest_weight, zero=False)
         left = 1 - eta / (4 * nodes**2)
-        return cls(left**-2, left ** (1 / integer("window", window, at_least=1)))
+        return cls(theta=left**-2, beta=left ** (1 / integer("window", window, at_least=1)))
 
     @classmethod
     def of_topology(cls, topology: Topology, window: int, rounds: int) -> Mixing:
@@ -90,10 +90,10 @@ class Mixing:
         ValueError
             If the gap is 0: the graph is disconnected or periodic.
         """
-        return cls(1.0, max(0.0, 1 - matrix.spectral_gap))
+        return cls(theta=1.0, beta=max(0.0, 1 - matrix.spectral_gap))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Learning:
     """Parameters of a run whose steps are 1 / (lambda t), or 1 / (2 sqrt t) if lambda is 0.
 

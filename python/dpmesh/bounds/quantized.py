@@ -51,7 +51,7 @@ __all__ = ["Advice", "Complexity", "Landscape", "Powers", "Schedules", "advise"]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Landscape:
     """Constants of the problem and of the network that the bounds use.
 
@@ -216,7 +216,7 @@ class Advice(NamedTuple):
     Attributes
     ----------
     powers
-        Exponents and scales; ``QuantizedGossip(*powers.schedules(rounds), ..)``.
+        Exponents and scales; ``QuantizedGossip(**powers.schedules(rounds)._asdict(), ..)``.
     gap
         Bound on every node's expected gap after the run.
     epsilon

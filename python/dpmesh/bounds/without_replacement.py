@@ -25,7 +25,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseTime
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """Parameters of a run that the bounds use.
 
@@ -230,4 +230,4 @@ def theorem_4_steps(
     mu = constants.smoothness if smoothness is None else positive("smoothness", smoothness)
     scale = 1 / probability("smallest_chance", smallest_chance, zero=False)
     scale /= positive("problem.regularization", constants.strong_convexity)
-    return InverseTime(scale, 2 * mu * scale)
+    return InverseTime(scale=scale, offset=2 * mu * scale)

@@ -97,10 +97,10 @@ def federated(
 
     def make(multiplier: float) -> dm.FederatedLearning:
         return dm.FederatedLearning(
-            clients,
-            sampling_rate,
-            clipping_norm,
-            multiplier,
+            clients=clients,
+            sampling_rate=sampling_rate,
+            clipping_norm=clipping_norm,
+            noise_multiplier=multiplier,
             sampling=sampling,  # type: ignore[arg-type]  # checked there
             local_steps=1,
         )
@@ -124,7 +124,12 @@ def gradient_descent(
     """Gradient descent by gossip, for replacing a record, which every round uses."""
 
     def make(multiplier: float) -> dm.GradientDescent:
-        return dm.GradientDescent(records, multiplier, step_size, clipping_norm)
+        return dm.GradientDescent(
+            records=records,
+            noise_multiplier=multiplier,
+            step_size=step_size,
+            clipping_norm=clipping_norm,
+        )
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
     std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), dim=1))
@@ -147,9 +152,9 @@ def online(
     Give --epsilon or --noise to get the other.
     """
     algorithm = dm.OnlineLearning(
-        _single_epsilon(epsilon, noise, delta),
-        delta,
-        step_size,
+        epsilon=_single_epsilon(epsilon, noise, delta),
+        delta=delta,
+        step_size=step_size,
         clipping_norm=clipping_norm,
         batch_size=batch_size,
     )
@@ -183,17 +188,17 @@ def quantized(
 ) -> None:
     """Quantized gossip, for replacing a record, with the same sizes in all rounds."""
     gossip = dm.QuantizedGossip(
-        step_size,
-        consensus_step_size,
-        sample_size,
-        dm.schedules.PowerLaw(1.0, noise_exponent),
+        step_size=step_size,
+        consensus_step_size=consensus_step_size,
+        sample_size=sample_size,
+        noise_std=dm.schedules.PowerLaw(scale=1.0, exponent=noise_exponent),
         clipping_norm=clipping_norm,
         mode=cast("Mode", mode),
         smoothness=smoothness,
     )
 
     def make(std: float) -> dm.QuantizedGossip:
-        return replace(gossip, noise_std=dm.schedules.PowerLaw(std, noise_exponent))
+        return replace(gossip, noise_std=dm.schedules.PowerLaw(scale=std, exponent=noise_exponent))
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
     _tell(
@@ -222,7 +227,9 @@ def without_replacement(
     Give --epsilon or --noise to get the other.
     """
     budget = _single_epsilon(epsilon, noise, delta)
-    algorithm = dm.WithoutReplacement(budget, delta, models, batch_size, copies=copies)
+    algorithm = dm.WithoutReplacement(
+        epsilon=budget, delta=delta, models=models, batch_size=batch_size, copies=copies
+    )
     mechanism = algorithm.mechanism
     over = mechanism.noise_scale(algorithm.sensitivity, dim=1)
     std = _noise_of_sgd(over, step_size, lipschitz, batch_size)
@@ -250,7 +257,14 @@ def with_replacement(
     _either(epsilon, noise)
 
     def make(multiplier: float) -> dm.WithReplacement:
-        return dm.WithReplacement(1, records, multiplier, models, batch_size, visits)
+        return dm.WithReplacement(
+            nodes=1,
+            records=records,
+            noise_multiplier=multiplier,
+            models=models,
+            batch_size=batch_size,
+            visits=visits,
+        )
 
     turns = make(1.0).turns_of_a_node
     algorithm, noise, rounds = _solve(make, epsilon, noise, turns, delta)
@@ -279,14 +293,16 @@ def _solve(
         fail("options", "two of --epsilon, --noise and --rounds", ", ".join(names) or "none")
     if rounds is None and epsilon is not None and noise is not None:
         algorithm = make(positive("noise", noise))
-        rounds = dm.privacy.Budget(epsilon, delta).affordable_rounds(algorithm, at_most=MOST_ROUNDS)
+        rounds = dm.privacy.Budget(epsilon, delta=delta).affordable_rounds(
+            algorithm, at_most=MOST_ROUNDS
+        )
         if rounds == 0:
             cost = dm.privacy.rounded_up(algorithm.plan(1).cost(delta).epsilon)
             fail("epsilon", f"at least {cost}, which one round costs", epsilon)
         return algorithm, noise, rounds
     rounds = integer("rounds", rounds or 0, at_least=1)
     if noise is None:
-        noise = dm.privacy.Budget(epsilon or 0.0, delta).calibrate(make, rounds)
+        noise = dm.privacy.Budget(epsilon or 0.0, delta=delta).calibrate(make, rounds)
     return make(positive("noise", noise)), noise, rounds
 
 

@@ -30,7 +30,7 @@ PRIVATE_DECISIONS = (
 """What a privacy report says about a controller that is not public."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """What is known when round t begins, in arrays that cannot be written to.
 

@@ -43,7 +43,7 @@ _BEFORE_THE_RUN = 2**32 - 1
 """The round whose coins initialize the networks: the last that a key has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeepQState:
     """What the networks have learned and remember, one row for each node and classifier.
 
@@ -72,7 +72,7 @@ class DeepQState:
     decided: npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeepQ:
     """Algorithm 2, for all nodes and classifiers at once.
 

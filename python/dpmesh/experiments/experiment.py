@@ -118,7 +118,7 @@ def _read(source: str, folder: str | None, file: str | None, dim: int | None) ->
     return dataset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """How long a run is, and what is measured.
 
@@ -153,7 +153,7 @@ class RunSettings:
             probability("delta", self.delta, one=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A run without its data."""
 
@@ -209,7 +209,16 @@ class Experiment:
             graph = _topology(settings, nodes, key)
         if "network" in settings.content:
             network = settings.make("network", settings.table("network"), SECTIONS["network"])
-        return cls(settings, run, nodes, key, algorithm, graph, network, budget)
+        return cls(
+            settings=settings,
+            run=run,
+            nodes=nodes,
+            key=key,
+            algorithm=algorithm,
+            topology=graph,
+            network=network,
+            budget=budget,
+        )
 
     def problem(self) -> LinearProblem:
         """Load the data, set some aside for testing, and partition the rest."""
@@ -274,7 +283,7 @@ class Experiment:
         }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """What a run's folder holds, apart from ``released.npy``, the models to publish.
 
@@ -335,9 +344,9 @@ class Result:
         folder = Path(folder)
         run = json.loads((folder / "run.json").read_text())
         if not is_finished(folder):
-            return cls({}, run, None)
+            return cls(changes={}, run=run, graph=None)
         content = json.loads((folder / "result.json").read_text())
-        return cls(content["changes"], run, content["graph"])
+        return cls(changes=content["changes"], run=run, graph=content["graph"])
 
 
 def is_finished(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from dpmesh._memory import empty
 from dpmesh._validate import fail, instance, integer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     """A message, and what its receiver must know to decode it."""
 
@@ -101,7 +101,9 @@ def pack(codes: CodeArray, bits: int) -> Packed:
         If an argument does not fit.
     """
     codes = code_array("codes", codes)
-    return Packed(_core.pack(codes, _bits(bits)), bits, codes.shape, codes.dtype)
+    return Packed(
+        message=_core.pack(codes, _bits(bits)), bits=bits, shape=codes.shape, dtype=codes.dtype
+    )
 
 
 def unpack(packed: Packed) -> CodeArray:

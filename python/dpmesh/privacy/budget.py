@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 from dpmesh._validate import (
@@ -73,7 +73,11 @@ class Budget:
     >>> budget = dm.privacy.Budget(epsilon=2.0, delta=1e-5)
     >>> def learning(noise: float) -> dm.FederatedLearning:
     ...     return dm.FederatedLearning(
-    ...         1000, 0.05, clipping_norm=0.3, noise_multiplier=noise, local_steps=5
+    ...         clients=1000,
+    ...         sampling_rate=0.05,
+    ...         clipping_norm=0.3,
+    ...         noise_multiplier=noise,
+    ...         local_steps=5,
     ...     )
     >>> noise = budget.calibrate(learning, rounds=200)
     >>> round(noise, 4)
@@ -83,6 +87,7 @@ class Budget:
     """
 
     epsilon: float
+    _: KW_ONLY
     delta: float = 0.0
     spent: tuple[Plan, ...] = ()
     view: View | None = None

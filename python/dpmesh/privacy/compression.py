@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,6 +115,7 @@ class Quantizer:
     """
 
     step: float
+    _: KW_ONLY
     bits: int | None = None
 
     def __post_init__(self) -> None:
@@ -158,7 +159,9 @@ class Quantizer:
         for row, message in enumerate(messages):
             if not message:
                 fail("messages", "a byte of bits and the codes", f"no bytes in message {row}")
-            codes[row] = kernels.unpack(Packed(message[1:], message[0], (dim,), int64))
+            codes[row] = kernels.unpack(
+                Packed(message=message[1:], bits=message[0], shape=(dim,), dtype=int64)
+            )
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
@@ -172,7 +175,9 @@ class Quantizer:
             length = int(_first("length of codes", packet[at:], 1, np.dtype("<u8"))[0])
             message, at = packet[at + LENGTH.size :][:length], at + LENGTH.size + length
             shape = (int(of_width.sum()), dim)
-            codes[of_width] = kernels.unpack(Packed(message, bits, shape, int64))
+            codes[of_width] = kernels.unpack(
+                Packed(message=message, bits=bits, shape=shape, dtype=int64)
+            )
         _ends(packet, at)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 

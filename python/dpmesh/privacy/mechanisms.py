@@ -7,7 +7,7 @@ yield their values with the `Release` that describes them, and the loop releases
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, get_args
@@ -68,6 +68,7 @@ class Mechanism(ABC):
     """
 
     noise_multiplier: float
+    _: KW_ONLY
     clipping_norm: float | None = None
     grid: float | None = None
 

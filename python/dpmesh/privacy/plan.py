@@ -45,7 +45,7 @@ def each_round(rounds: int) -> range:
     return range(rounds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """All releases of a run, with what is needed to say what they cost.
 
@@ -131,8 +131,12 @@ class Plan:
             kinds.append(Release.from_dict(kind))
         rows = fields["releases"]
         releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
-        relation, unit = fields["neighboring_relation"], fields["unit"]
-        return cls(releases, relation, unit, tuple(fields["assumptions"]))
+        return cls(
+            releases=releases,
+            neighboring_relation=fields["neighboring_relation"],
+            unit=fields["unit"],
+            assumptions=tuple(fields["assumptions"]),
+        )
 
     def compositions(self) -> list[tuple[Release, ...]]:
         """Return the sequences of releases that one unit's data can touch, each distinct one once.

@@ -33,7 +33,7 @@ class Spread(NamedTuple):
     largest: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """The privacy of a run or of a plan.
 

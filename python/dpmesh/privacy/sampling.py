@@ -35,7 +35,7 @@ class PoissonSampling:
         return dp_accounting.PoissonSampledDpEvent(self.rate, release)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FixedSizeSampling:
     """`size` out of `population` units take part, drawn without replacement.
 

@@ -9,7 +9,7 @@ from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels.linear_model import LOSSES, Loss
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Constants:
     """Bounds that hold at all parameters, or at those in the ball for which they were computed.
 

@@ -30,7 +30,7 @@ class NotReached(RuntimeError):  # noqa: N818
     """The solver stopped before its tolerance."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BestPredictor:
     """A predictor that is nearly the best in its ball.
 
@@ -181,7 +181,7 @@ class _Search:
         self.goal, self.tolerance = goal, tolerance
         self.w = np.zeros(goal.problem.dim)
         value = goal.value(self.w)
-        self.best = BestPredictor(self.w, value, value)
+        self.best = BestPredictor(parameters=self.w, value=value, gap=value)
         # |w_mu| <= R from here on, since gradients of a convex function are monotone.
         _, gradient = goal.smooth(self.w, WIDTHS[0])
         self.log_mu = math.log(max(float(np.linalg.norm(gradient)) / goal.radius, 1e-300))
@@ -217,7 +217,7 @@ class _Search:
         bound = self.goal.lower_bound(inner, smooth, gradient)
         lower, value = max(self.best.value - self.best.gap, bound), self.goal.value(inner)
         if value < self.best.value:
-            self.best = BestPredictor(inner, value, 0.0)
+            self.best = BestPredictor(parameters=inner, value=value, gap=0.0)
         self.best = replace(self.best, gap=max(self.best.value - lower, 0.0))
         return self.best.gap <= self.tolerance or smooth - bound <= self.tolerance / 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -73,6 +73,7 @@ class JaxProblem(DenseProblem):
     start: Callable[[Any], Params]
     loss: Callable[[Params, Any, Any], Any]
     scores: Callable[[Params, Any], Any] | None = None
+    _: KW_ONLY
     test: Dataset | None = None
     record_shape: tuple[int, ...] | None = None
     regularization: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from types import NoneType
 from typing import Any
@@ -78,6 +78,7 @@ class LinearProblem:
     train: Dataset
     partition: IndexArrays = field(repr=False)
     loss: Loss
+    _: KW_ONLY
     test: Dataset | None = None
     classes: int | None = None
     regularization: float = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -70,6 +70,7 @@ class TorchProblem(DenseProblem):
     train: Dataset
     partition: IndexArrays = field(repr=False)
     make_module: Callable[[], torch.nn.Module]
+    _: KW_ONLY
     test: Dataset | None = None
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy
     record_shape: tuple[int, ...] | None = None

@@ -221,7 +221,7 @@ def algorithm_of(sampling: Sampling, z: float | None, estimator: Estimator) -> F
         sampling=sampling,
         batch_size=10,
         local_epochs=5,
-        local_step_size=ExponentialDecay(0.1, 0.99),
+        local_step_size=ExponentialDecay(scale=0.1, rate=0.99),
         estimator=estimator,
     )
 

@@ -67,7 +67,7 @@ def algorithm_of(
         sampling=sampling,
         batch_size=RECORDS_OF_CLIENT,
         local_epochs=10,
-        local_step_size=ExponentialDecay(0.1, 0.99),
+        local_step_size=ExponentialDecay(scale=0.1, rate=0.99),
         estimator=LaplacianSmoothing(smoothing),
     )
 

@@ -79,7 +79,7 @@ class Training:
             sampling=sampling,
             batch_size=self.batch_size,
             local_epochs=self.local_epochs,
-            local_step_size=ExponentialDecay(self.step_size, 0.99),
+            local_step_size=ExponentialDecay(scale=self.step_size, rate=0.99),
             estimator=estimator,
         )
 

@@ -94,7 +94,7 @@ def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
             for degree in failure.degrees:
                 network = failure.network(degree)
                 scale = failure.step_factor(degree) / copies.source.strong_convexity
-                algorithm = replace(copies.algorithm(epsilon), step_size=InverseTime(scale))
+                algorithm = replace(copies.algorithm(epsilon), step_size=InverseTime(scale=scale))
                 runs = copies.run(algorithm, network=network)
                 regret = runs.regret(copies.best)[:, :, -1]
                 mean, half, worst = regret.mean(), interval(regret.mean(axis=1)), regret.max(axis=1)

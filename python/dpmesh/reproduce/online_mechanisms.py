@@ -131,7 +131,7 @@ def _noises() -> list[str]:
         "Standard deviation of the noise in each coordinate over alpha_t, epsilon and batch 1:"
     ]
     for dim, data in ((10, "synthetic"), (47_236, "rcv1")):
-        algorithms = rivals(OnlineLearning(1.0), data).values()
+        algorithms = rivals(OnlineLearning(epsilon=1.0), data).values()
         noises = [f"{a.noise_std(1, dim) / at(a.step_size, 1):.4g}" for a in algorithms]
         lines.append(_row(data, noises))
     return lines

@@ -137,9 +137,11 @@ class Copies:
 
     def algorithm(self, epsilon: float | None, batch_size: int = 1) -> OnlineLearning:
         """Return the paper's algorithm, with steps 1 / (lambda t)."""
-        step_size = InverseTime(1 / self.source.strong_convexity)
+        step_size = InverseTime(scale=1 / self.source.strong_convexity)
         radius = self.source.radius
-        return OnlineLearning(epsilon, step_size=step_size, radius=radius, batch_size=batch_size)
+        return OnlineLearning(
+            epsilon=epsilon, step_size=step_size, radius=radius, batch_size=batch_size
+        )
 
     def run(
         self,

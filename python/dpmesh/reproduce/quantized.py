@@ -156,10 +156,12 @@ def _algorithms(rounds: int) -> Iterator[QuantizedGossip]:
     for step in QUANTIZER_STEPS:
         for zeta in NOISE_EXPONENTS:
             schedules = replace(POWERS, noise=zeta).schedules(rounds)
-            yield QuantizedGossip(*schedules, Quantizer(step))
+            yield QuantizedGossip(**schedules._asdict(), compressor=Quantizer(step))
     schedules = replace(POWERS, sample_size_scale=10.0).schedules(rounds)
     finest = Quantizer(QUANTIZER_STEPS[0])
-    yield QuantizedGossip(*schedules, finest, clipping_norm=0.5, mode="public_point")
+    yield QuantizedGossip(
+        **schedules._asdict(), compressor=finest, clipping_norm=0.5, mode="public_point"
+    )
 
 
 def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, training: JaxProblem) -> Cell:
@@ -192,7 +194,7 @@ def mnist_network() -> JaxProblem:
         train,
         parts,
         *strided_convolutional((28, 28, 1)),
-        test,
+        test=test,
         record_shape=(28, 28, 1),
         nodes_at_once=NODES,
         records_at_once=64,

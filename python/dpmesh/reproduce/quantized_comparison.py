@@ -112,7 +112,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, LinearProblem]):
     @property
     def sampling(self) -> FixedSizeSampling:
         """How a node draws its records."""
-        return FixedSizeSampling(self.sample_size, self.records)
+        return FixedSizeSampling(size=self.sample_size, population=self.records)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ def contenders(rounds: int) -> dict[str, tuple[Callable[[float], AnyAlgorithm], 
     def quantized(powers: Powers, step: float | None) -> Callable[[float], QuantizedGossip]:
         schedules = powers.schedules(rounds)
         gossip = QuantizedGossip(
-            *schedules,
+            **schedules._asdict(),
             compressor=None if step is None else Quantizer(step),
             clipping_norm=LIPSCHITZ,
             mode="paper",  # proved here: convex, and alpha L <= 2 (1 - beta)
@@ -240,12 +240,12 @@ def contenders(rounds: int) -> dict[str, tuple[Callable[[float], AnyAlgorithm], 
         )
 
         def with_noise(scale: float) -> QuantizedGossip:
-            return replace(gossip, noise_std=PowerLaw(scale, powers.noise))
+            return replace(gossip, noise_std=PowerLaw(scale=scale, exponent=powers.noise))
 
         def make(epsilon: float) -> QuantizedGossip:
             if epsilon == inf:
                 return replace(gossip, noise_std=None)
-            return with_noise(Budget(epsilon, DELTA).calibrate(with_noise, rounds))
+            return with_noise(Budget(epsilon, delta=DELTA).calibrate(with_noise, rounds))
 
         return make
 
@@ -253,13 +253,20 @@ def contenders(rounds: int) -> dict[str, tuple[Callable[[float], AnyAlgorithm], 
         plain = GradientPerturbation(alpha, large, RECORDS, None, LIPSCHITZ)
         if epsilon == inf:
             return plain
-        budget = Budget(epsilon, DELTA)
+        budget = Budget(epsilon, delta=DELTA)
         noise = budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
         return replace(plain, noise_multiplier=noise)
 
     def online(epsilon: float) -> OnlineLearning:
         private = None if epsilon == inf else epsilon
-        return OnlineLearning(private, DELTA, InverseSqrt(2.0), 30.0, LIPSCHITZ, RECORDS // rounds)
+        return OnlineLearning(
+            epsilon=private,
+            delta=DELTA,
+            step_size=InverseSqrt(2.0),
+            radius=30.0,
+            clipping_norm=LIPSCHITZ,
+            batch_size=RECORDS // rounds,
+        )
 
     return {
         "quantized": (quantized(POWERS, 0.05), large),

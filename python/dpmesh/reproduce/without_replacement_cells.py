@@ -40,8 +40,8 @@ def controllers(rounds: int) -> dict[str, AnyController]:
     half = max(1, rounds // 2)
     return {
         COLLABORATIVE: AlwaysGlobal(),
-        LEARNED: DeepQ(half),
-        "deep Q, public": DeepQ(half, sees="released"),
+        LEARNED: DeepQ(anneal_rounds=half),
+        "deep Q, public": DeepQ(anneal_rounds=half, sees="released"),
         "5 % at random": RandomGlobal(0.05),
         "every 20th round": Periodic(20),
         LOCAL: AlwaysLocal(),

@@ -134,15 +134,15 @@ def without_replacement(
 ) -> WithoutReplacement:
     """Return Algorithm 1, with the paper's noise or the noise that keeps a record's budget."""
     return WithoutReplacement(
-        None if noise == "none" else epsilon,
-        DELTA,
-        setting.classes,
-        BATCH_SIZE,
-        steps_of(case, problem),
-        controller,
-        "analytic" if noise == "proved" else "paper",
-        copies,
-        1 / REGULARIZATION / 2 if case == "strongly convex" else None,
+        epsilon=None if noise == "none" else epsilon,
+        delta=DELTA,
+        models=setting.classes,
+        batch_size=BATCH_SIZE,
+        step_size=steps_of(case, problem),
+        controller=controller,
+        calibration="analytic" if noise == "proved" else "paper",
+        copies=copies,
+        model_radius=1 / REGULARIZATION / 2 if case == "strongly convex" else None,
         public_data=setting.public,
     )
 
@@ -165,7 +165,14 @@ def with_replacement(
             neighboring_relation="replace_one",
             count=turns,
         )
-    return WithReplacement(problem.nodes, records, float(z), setting.classes, BATCH_SIZE, VISITS)
+    return WithReplacement(
+        nodes=problem.nodes,
+        records=records,
+        noise_multiplier=float(z),
+        models=setting.classes,
+        batch_size=BATCH_SIZE,
+        visits=VISITS,
+    )
 
 
 def run(algorithm: AnyAlgorithm, problem: LinearProblem, key: Key) -> Run:

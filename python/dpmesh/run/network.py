@@ -36,7 +36,7 @@ class Exponential:
         return source.exponential(self.mean, count)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LogNormal:
     """Draws around a median, with a long upper tail: exp of a normal of standard deviation sigma.
 
@@ -56,7 +56,7 @@ class LogNormal:
         return source.lognormal(np.log(self.median), self.sigma, count)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Uniform:
     """Draws between two numbers."""
 
@@ -78,7 +78,7 @@ Law: TypeAlias = float | Exponential | LogNormal | Uniform
 """A constant, or a law to draw from."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Network:
     """Delays and failures of a network; by default there are none.
 

@@ -38,7 +38,7 @@ StateT = TypeVar("StateT")
 Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RepeatedRuns:
     """What came out of the runs.
 
@@ -72,7 +72,7 @@ class RepeatedRuns:
         return self.losses - best[:, None, :]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Repeats:
     """Copies of a problem side by side, each with the records partitioned anew.
 
@@ -106,7 +106,8 @@ class Repeats:
         # Records of a round lie side by side, so that a round reads contiguous memory.
         train = problem.train.take(np.stack(orders, axis=2).ravel())
         parts = np.arange(train.records).reshape(each, nodes * runs).T
-        return cls(replace(problem, train=train, partition=tuple(parts)), nodes, runs)
+        copies = replace(problem, train=train, partition=tuple(parts))
+        return cls(problem=copies, nodes=nodes, runs=runs)
 
     def best(self, at: Sequence[int], *, radius: float, tolerance: float = 1e-4) -> Values:
         """Return the mean loss of the best fixed predictor on the examples so far, for each run.

@@ -57,7 +57,7 @@ def in_words(
     return "\n".join([*lines, str(privacy)])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """A finished simulation.
 

@@ -101,7 +101,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return self._by_rule(sizes, epsilon, algorithm)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
-        budget = Budget(positive("epsilon", epsilon), self.delta)
+        budget = Budget(positive("epsilon", epsilon), delta=self.delta)
         made = algorithm(budget.calibrate(algorithm, self.rounds))
         gossips = getattr(made, "travels", None) == "gossip"
         links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None

@@ -41,7 +41,7 @@ def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> Non
     OverBudget
         A `ValueError`, which reveals public numbers only.
     """
-    ledger = Ledger(Plan((), "replace_one", "user"), budget)
+    ledger = Ledger(Plan(releases=(), neighboring_relation="replace_one", unit="user"), budget)
     ledger.restore(replace(release, mechanism=_mechanism(*noise)) for noise in past)
     ledger.admit(release, None)
 

@@ -104,9 +104,9 @@ class DPFedLS(Strategy):
         if self._is_central:
             return self.algorithm.plan(rounds)
         return Plan(
-            tuple(self._planned_by_client(t) for t in each_round(rounds)),
-            "replace_one",
-            "user",
+            releases=tuple(self._planned_by_client(t) for t in each_round(rounds)),
+            neighboring_relation="replace_one",
+            unit="user",
             assumptions=(
                 "every client adds the noise that it was asked to add",
                 "the server asks no client twice in a round, or clients refuse by their own budget",

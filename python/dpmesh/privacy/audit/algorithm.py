@@ -73,7 +73,12 @@ def audit_algorithm(
     claim = claim_of(algorithm.plan(rounds), delta) if claim is None else claim
     keys = fresh_keys(key)
     measure: Score = score or ReplayedLikelihood(
-        algorithm, problem, neighbor, carrier, rounds, next(keys)
+        algorithm=algorithm,
+        problem=problem,
+        neighbor=neighbor,
+        carrier=carrier,
+        rounds=rounds,
+        key=next(keys),
     )
 
     def look(world: bool) -> Seen:

@@ -69,7 +69,7 @@ def canary_records(
     return LinearProblem(everything, parts, "squared", label_bound=_FAR)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PullingClients:
     """Clients whose local training ignores its radius and ends far out: they must be clipped.
 
@@ -124,7 +124,7 @@ class PullingClients:
         return np.zeros(len(params))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class HillProblem:
     """Nodes on a hilltop: one record of each is a canary that pushes down either side of it.
 

@@ -10,7 +10,7 @@ neighbour. A guarantee bounds its true positive rate by its false positive rate:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import exp, hypot, inf
 from typing import Protocol
 
@@ -59,6 +59,7 @@ class EpsilonClaim:
     """
 
     epsilon: float
+    _: KW_ONLY
     delta: float = 0.0
 
     def __post_init__(self) -> None:
@@ -99,6 +100,7 @@ class GaussianClaim:
     """
 
     mu: float
+    _: KW_ONLY
     delta: float = 0.0
 
     def __post_init__(self) -> None:
@@ -148,8 +150,8 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     compositions = plan.compositions()
     if all(_is_gaussian(release) for releases in compositions for release in releases):
         mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]
-        return GaussianClaim(max(mus), delta)
-    return EpsilonClaim(plan.cost(delta).epsilon, delta)
+        return GaussianClaim(max(mus), delta=delta)
+    return EpsilonClaim(plan.cost(delta).epsilon, delta=delta)
 
 
 def _is_gaussian(release: Release) -> bool:

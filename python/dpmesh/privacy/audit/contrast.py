@@ -35,7 +35,7 @@ def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
     return np.nan_to_num(numbers).clip(-_HUGE, _HUGE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contrast:
     """A weighted sum of numbers, which has mean 1/2 in the one world's pilot and -1/2 in the other.
 
@@ -70,7 +70,7 @@ def contrast(positives: Floats, negatives: Floats) -> Contrast:
     correlation = covariance / np.outer(scale, scale) + _RIDGE * np.eye(len(scale))
     weights = np.linalg.solve(correlation, apart / scale) / scale
     between = weights @ apart
-    return Contrast(weights / between if between > 0 else weights, middle)
+    return Contrast(weights=weights / between if between > 0 else weights, middle=middle)
 
 
 def unseen_scores(

@@ -45,7 +45,7 @@ class Movement(NamedTuple):
     noise_scale: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Coupling:
     """What two coupled runs showed.
 
@@ -130,7 +130,7 @@ def couple(
         *_published(run.received, other.received),
         *_seen_from_outside(run, other),
     )
-    return Coupling(movements, faults)
+    return Coupling(movements=movements, faults=faults)
 
 
 def _movement(passage: Passage, other: Passage) -> Movement:

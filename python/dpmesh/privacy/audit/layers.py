@@ -16,7 +16,7 @@ from dpmesh.privacy.audit.transcript import alone, fresh_keys
 from dpmesh.run.carriers import Carrier
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pair:
     """An algorithm, and two neighbouring problems that should be hard to distinguish.
 
@@ -34,7 +34,7 @@ class Pair:
     coupled: tuple[Pair, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Crowd:
     """An algorithm, and problems with many canaries, each in one of two forms.
 

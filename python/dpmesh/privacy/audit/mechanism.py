@@ -23,7 +23,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OneRelease(Algorithm[None, Floats]):
     """A bare mechanism as an algorithm, so that all audits of algorithms apply to it.
 
@@ -101,7 +101,7 @@ def audit_mechanism(
     )
     wanted = 'a Sensitivity, such as Sensitivity(1.0, "l2", "values between 0 and 1")'
     instance("sensitivity", sensitivity, wanted, Sensitivity)
-    claim = claim_of(OneRelease(mechanism, sensitivity).plan(1), delta)
+    claim = claim_of(OneRelease(mechanism=mechanism, sensitivity=sensitivity).plan(1), delta)
     rows = worst_pair(sensitivity, dim) if pair is None else _pair(*pair)
     scale = mechanism.noise_scale(sensitivity, rows[0].size)
     keys = fresh_keys(key)

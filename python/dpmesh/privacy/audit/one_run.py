@@ -233,7 +233,14 @@ def audit_one_run(
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is None:
         all_true, all_false = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        replayed = ReplayedLikelihood(algorithm, all_true, all_false, carrier, rounds, next(keys))
+        replayed = ReplayedLikelihood(
+            algorithm=algorithm,
+            problem=all_true,
+            neighbor=all_false,
+            carrier=carrier,
+            rounds=rounds,
+            key=next(keys),
+        )
         score = sum(replayed.ratios(run), start=np.zeros(canaries))
     else:
         score = scores(run)
@@ -250,4 +257,4 @@ def audit_one_run(
         f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}; "
         f"{correct} of {2 * half} guesses were right"
     )
-    return AuditResult(claim, bound, confidence, method)
+    return AuditResult(claim=claim, lower_bound=bound, confidence=confidence, method=method)

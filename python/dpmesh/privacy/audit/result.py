@@ -23,7 +23,7 @@ class Seen(NamedTuple):
     numbers: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AuditResult:
     """A lower confidence bound, next to the claim.
 
@@ -108,10 +108,10 @@ def tell_apart(
         threshold, (ones, zeros) = learned.threshold, (score(seen.numbers) for seen in fresh)
         told = "a contrast of what was seen, and a threshold,"
     return AuditResult(
-        claim,
-        lower_bound(claim, count(threshold, ones, zeros), confidence),
-        confidence,
-        f"2 x {runs} runs of {what}; told apart by {told} from as many pilot runs",
+        claim=claim,
+        lower_bound=lower_bound(claim, count(threshold, ones, zeros), confidence),
+        confidence=confidence,
+        method=f"2 x {runs} runs of {what}; told apart by {told} from as many pilot runs",
     )
 
 

@@ -55,7 +55,7 @@ def log_likelihood_ratio(
     return logarithm if every_bit else logarithm.round(5)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplayedLikelihood:
     """Likelihood ratio of a transcript, from replaying the algorithm on it in both worlds.
 

@@ -167,4 +167,9 @@ def audit_from_seat(
     threshold = best_threshold(claim, positives[:pilot], negatives[:pilot], confidence)
     tally = count(threshold, positives[pilot:], negatives[pilot:])
     bound = lower_bound(claim, tally, confidence)
-    return AuditResult(claim, bound, confidence, f"likelihood ratio of {len(chosen)} seen messages")
+    return AuditResult(
+        claim=claim,
+        lower_bound=bound,
+        confidence=confidence,
+        method=f"likelihood ratio of {len(chosen)} seen messages",
+    )

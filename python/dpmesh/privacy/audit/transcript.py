@@ -19,7 +19,7 @@ from dpmesh.run.channel import Channel, Passage
 from dpmesh.run.run import Traffic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Transcript:
     """One run of an algorithm.
 

@@ -68,7 +68,7 @@ def mechanism(
     canaries
         Rows of the crowd.
     """
-    algorithm = OneRelease(mechanism, sensitivity)
+    algorithm = OneRelease(mechanism=mechanism, sensitivity=sensitivity)
     one, other = worst_pair(sensitivity, dim)
     problem, neighbor = (np.array([row, np.zeros(dim)]) for row in (one, other))
 
@@ -76,8 +76,14 @@ def mechanism(
         return np.where(coins[:, np.newaxis], one, other)
 
     return (
-        Pair(algorithm, problem, neighbor, rounds=2, delta=delta),
-        Crowd(algorithm, problem_of, canaries, rounds=1, delta=CROWD_DELTA),
+        Pair(algorithm=algorithm, problem=problem, neighbor=neighbor, rounds=2, delta=delta),
+        Crowd(
+            algorithm=algorithm,
+            problem_of=problem_of,
+            canaries=canaries,
+            rounds=1,
+            delta=CROWD_DELTA,
+        ),
     )
 
 
@@ -103,11 +109,13 @@ def online(
 
     def pair(dim: int) -> Pair:
         one, other = (of_dim(dim, np.array([coin, False])) for coin in (True, False))
-        return Pair(algorithm, one, other, rounds)
+        return Pair(algorithm=algorithm, problem=one, neighbor=other, rounds=rounds)
 
     return (
         replace(pair(dim), coupled=(pair(max(dim, 3)),)),
-        Crowd(algorithm, partial(of_dim, dim), canaries, rounds),
+        Crowd(
+            algorithm=algorithm, problem_of=partial(of_dim, dim), canaries=canaries, rounds=rounds
+        ),
     )
 
 
@@ -134,9 +142,9 @@ def federated(
 
     def clients(coins: Coins, directions: npt.NDArray[np.float64]) -> PullingClients:
         if absent:
-            return PullingClients(directions, present=coins)
+            return PullingClients(pulls=directions, present=coins)
         signs = np.where(coins, 1, -1)[:, np.newaxis]
-        return PullingClients(signs * directions, present=np.ones_like(coins))
+        return PullingClients(pulls=signs * directions, present=np.ones_like(coins))
 
     def one_canary(coin: bool) -> PullingClients:
         coins = np.arange(algorithm.clients) > 0
@@ -148,20 +156,20 @@ def federated(
         return clients(coins, np.eye(canaries))
 
     pair = Pair(
-        algorithm,
-        one_canary(True),
-        one_canary(False),
-        rounds,
+        algorithm=algorithm,
+        problem=one_canary(True),
+        neighbor=one_canary(False),
+        rounds=rounds,
         delta=delta,
         score=projection(diagonal(3)),
     )
     return (
         replace(pair, coupled=(replace(pair, rounds=20),)),
         Crowd(
-            replace(algorithm, clients=canaries),
-            orthogonal_canaries,
-            canaries,
-            rounds,
+            algorithm=replace(algorithm, clients=canaries),
+            problem_of=orthogonal_canaries,
+            canaries=canaries,
+            rounds=rounds,
             delta=CROWD_DELTA,
             scores=projection(np.eye(canaries)),
         ),
@@ -197,8 +205,14 @@ def gradient_descent(
 
     one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
-        Pair(algorithm, one, other, rounds, delta=delta),
-        Crowd(algorithm, problem_of, canaries, rounds, delta=CROWD_DELTA),
+        Pair(algorithm=algorithm, problem=one, neighbor=other, rounds=rounds, delta=delta),
+        Crowd(
+            algorithm=algorithm,
+            problem_of=problem_of,
+            canaries=canaries,
+            rounds=rounds,
+            delta=CROWD_DELTA,
+        ),
     )
 
 
@@ -223,12 +237,29 @@ def quantized(
     pull = (1e6 if clips else 1.0) * algorithm.clipping_norm
 
     def problem_of(coins: Coins) -> HillProblem:
-        return HillProblem(coins, at(algorithm.sample_size, 1), pull, curvature)
+        return HillProblem(
+            coins=coins, records=at(algorithm.sample_size, 1), pull=pull, curvature=curvature
+        )
 
     one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
     return (
-        Pair(algorithm, one, other, rounds, carrier=silence, delta=delta, score=_drift),
-        Crowd(algorithm, problem_of, canaries, rounds, carrier=silence, delta=CROWD_DELTA),
+        Pair(
+            algorithm=algorithm,
+            problem=one,
+            neighbor=other,
+            rounds=rounds,
+            carrier=silence,
+            delta=delta,
+            score=_drift,
+        ),
+        Crowd(
+            algorithm=algorithm,
+            problem_of=problem_of,
+            canaries=canaries,
+            rounds=rounds,
+            carrier=silence,
+            delta=CROWD_DELTA,
+        ),
     )
 
 
@@ -273,20 +304,20 @@ def without_replacement(
     one, other = (problem_of((np.arange(rounds) == 0) & coin) for coin in (True, False))
     crowd = replace(algorithm, controller=AlwaysGlobal())
     ratios = ReplayedLikelihood(
-        crowd,
-        problem_of(np.ones(canaries, dtype=bool)),
-        problem_of(np.zeros(canaries, dtype=bool)),
-        alone,
-        canaries,
-        Key.seeded(0),  # the turns of a single node need no coins
+        algorithm=crowd,
+        problem=problem_of(np.ones(canaries, dtype=bool)),
+        neighbor=problem_of(np.zeros(canaries, dtype=bool)),
+        carrier=alone,
+        rounds=canaries,
+        key=Key.seeded(0),  # the turns of a single node need no coins
     ).ratios
-    pair = Pair(algorithm, one, other, rounds, delta=delta)
+    pair = Pair(algorithm=algorithm, problem=one, neighbor=other, rounds=rounds, delta=delta)
     return (
         replace(pair, coupled=(pair, _beyond_the_radius(algorithm))),
         Crowd(
-            crowd,
-            problem_of,
-            canaries,
+            algorithm=crowd,
+            problem_of=problem_of,
+            canaries=canaries,
             rounds=canaries,
             delta=CROWD_DELTA,
             scores=lambda run: np.concatenate(list(ratios(run))),
@@ -315,7 +346,7 @@ def _beyond_the_radius(algorithm: WithoutReplacement) -> Pair:
         return LinearProblem(train, part, "squared", feature_norm=length, label_bound=pull)
 
     seldom = replace(algorithm, controller=Periodic(rounds))
-    return Pair(seldom, world(True), world(False), rounds)
+    return Pair(algorithm=seldom, problem=world(True), neighbor=world(False), rounds=rounds)
 
 
 def with_replacement(
@@ -349,9 +380,9 @@ def with_replacement(
 
     drawn = max(1, canaries * algorithm.batch_size // algorithm.records)
     pair = Pair(
-        algorithm,
-        one_canary(True),
-        one_canary(False),
+        algorithm=algorithm,
+        problem=one_canary(True),
+        neighbor=one_canary(False),
         rounds=1,
         delta=delta,
         score=projection(diagonal(3)),
@@ -359,9 +390,9 @@ def with_replacement(
     return (
         replace(pair, coupled=(replace(pair, rounds=algorithm.turns_of_a_node),)),
         Crowd(
-            replace(algorithm, records=canaries, batch_size=drawn),
-            lambda coins: problem_of(coins, np.eye(canaries)),
-            canaries,
+            algorithm=replace(algorithm, records=canaries, batch_size=drawn),
+            problem_of=lambda coins: problem_of(coins, np.eye(canaries)),
+            canaries=canaries,
             rounds=1,
             delta=CROWD_DELTA,
             scores=projection(np.eye(canaries)),
