@@ -114,6 +114,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     travels: ClassVar[Travel]
 
+    parameters_are_released: ClassVar[bool] = False
+    """Whether `parameters` follow from releases alone, so that the guarantee covers them."""
+
     @property
     def rewinds(self) -> bool:
         """Whether a round that fails leaves the state before it as it was."""

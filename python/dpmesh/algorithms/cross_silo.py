@@ -124,6 +124,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     """
 
     travels = "server"
+    parameters_are_released = True
 
     dim: int
     sites: int

@@ -163,6 +163,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     """
 
     travels = "server"
+    parameters_are_released = True
 
     clients: int
     sampling_rate: float

@@ -83,6 +83,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     """
 
     travels = "token"
+    parameters_are_released = True
 
     nodes: int
     records: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -21,6 +21,11 @@ _NEIGHBOURS = {
     "add_remove": "add-remove: one dataset has one {unit} more",
 }
 
+COVERED = ("released_accuracy", "bits_per_node", "compression", "megabytes", "seconds")
+"""What follows from releases, public numbers and test records."""
+
+OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters")
+"""What follows from the models that nodes hold, which an algorithm may release or not."""
 
 _ON_REALS = ("laplace", "gaussian", "correlated_gaussian")
 
@@ -54,6 +59,8 @@ class Report:
     view
         What it cost against less than everybody, in words, or why that is not proved; None if no
         view was asked for.
+    not_covered
+        What a run measured and the guarantee does not cover, see `not_covered`.
     """
 
     epsilon: float
@@ -65,20 +72,22 @@ class Report:
     assumptions: tuple[str, ...]
     by_node: Spread | None = None
     view: str | None = None
+    not_covered: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types; infinity, which JSON lacks, becomes a text."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Report:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Report:
         """Return the report that `as_dict` gave."""
-        spread = told["by_node"]
+        spread = fields["by_node"]
         return cls(
             **{
-                **told,
-                "epsilon": float(told["epsilon"]),
-                "assumptions": tuple(told["assumptions"]),
+                **fields,
+                "epsilon": float(fields["epsilon"]),
+                "assumptions": tuple(fields["assumptions"]),
+                "not_covered": tuple(fields.get("not_covered", ())),
                 "by_node": None if spread is None else Spread(*map(float, spread)),
             }
         )
@@ -106,6 +115,9 @@ class Report:
         if self.by_node is not None:
             smallest, median, largest = map(rounded_up, self.by_node)
             lines.append(f"by node     epsilon = {smallest} to {largest}, median {median}")
+        if self.not_covered:
+            which = ", ".join(self.not_covered)
+            lines.append(f"not covered {which}: of private records, or of models before noise")
         lines += [f"assumption  {text}" for text in self.assumptions]
         return "\n".join(lines)
 
@@ -116,6 +128,23 @@ def _plain(value: Any) -> Any:
     return "infinity" if value == inf else value
 
 
+def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tuple[str, ...]:
+    """Return which measurements of a run its epsilon does not cover: do not publish them.
+
+    Epsilon covers releases and what follows from them. Losses and regret are of private records,
+    and nodes' own models are not released; of a metric of one's own nothing is known.
+
+    Parameters
+    ----------
+    measured
+        Names of metrics.
+    parameters_are_released
+        Whether the nodes' models are what is released, as where a server publishes them.
+    """
+    covered = {*COVERED, *(OF_MODELS if parameters_are_released else ())}
+    return tuple(name for name in measured if name not in covered)
+
+
 def report(
     plan: Plan,
     delta: float = 0.0,
@@ -123,6 +152,7 @@ def report(
     seeded: bool = False,
     nodes: int | None = None,
     view: View | None = None,
+    not_covered: tuple[str, ...] = (),
 ) -> Report:
     """Return the report of a plan, or of the ledger of a run.
 
@@ -140,6 +170,8 @@ def report(
     view
         Against whom the cost is reported, too; see `Plan.cost`. None for everybody alone, and where
         partners share secrets, for everybody except link partners.
+    not_covered
+        What a run measured that is not covered, for its report.
 
     Raises
     ------
@@ -187,4 +219,5 @@ def report(
         assumptions=assumptions,
         by_node=by_node,
         view=seen,
+        not_covered=not_covered,
     )

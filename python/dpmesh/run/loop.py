@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from zlib import crc32
 
 from dpmesh._validate import fail, instance, integer, probability
@@ -17,7 +17,7 @@ from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.report import report
+from dpmesh.privacy.report import not_covered, report
 from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
@@ -53,7 +53,7 @@ def simulate(
     key: Key | None = None,
     delta: float | None = None,
     budget: Budget | None = None,
-    metrics: Sequence[str | UserMetric] | None = None,
+    metrics: Sequence[str | UserMetric] | Literal["covered"] | None = None,
     every: int | None = None,
     progress: bool | None = None,
     callback: Callback | None = None,
@@ -87,10 +87,12 @@ def simulate(
     metrics
         Names out of ``"loss"``, ``"accuracy"`` (with ``"released_accuracy"``), ``"regret"`` (with
         ``"worst_regret"``), ``"consensus_distance"``, ``"compression"`` (with
-        ``"bits_per_node"``), ``"node_accuracy"``, and functions ``metric(problem, parameters,
-        received)`` of your own that return a number, or one for each node. By default all named
+        ``"bits_per_node"``), ``"node_accuracy"``, ``"released_accuracy"`` alone, and functions
+        ``metric(problem, parameters, received)`` of your own that return a number, or one for each
+        node. By default all named
         ones that the problem and the algorithm allow, without per-node metrics, and regret only up
-        to 256 nodes. ``megabytes``, the traffic so far, is always measured, too.
+        to 256 nodes. ``megabytes``, the traffic so far, is always measured, too. ``"covered"``
+        measures only what the guarantee covers and may be published.
     every
         Measure every `every` rounds, and in the last; by default about 25 times in a run.
     progress
@@ -151,7 +153,8 @@ def simulate(
     if checkpoint is not None or ranks.processes > 1:
         this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
         this |= identity(algorithm, problem, topology, network, rounds)
-        this["metrics"] = None if metrics is None else [metric_name(metric) for metric in metrics]
+        named = metrics is None or metrics == "covered"
+        this["metrics"] = metrics if named else [metric_name(metric) for metric in metrics or ()]
         this["plan"] = crc32(repr(plan.releases).encode())
         _check_same(ranks, this)
     keys = ranks.everyone(fingerprint(key))
@@ -214,7 +217,17 @@ def simulate(
         },
         history=end.history,
         ledger=released,
-        privacy=report(counted, delta, seeded=seeded, nodes=problem.nodes, view=view),
+        privacy=report(
+            counted,
+            delta,
+            seeded=seeded,
+            nodes=problem.nodes,
+            view=view,
+            not_covered=not_covered(
+                (*end.history.metrics, "run.parameters"),
+                parameters_are_released=algorithm.parameters_are_released,
+            ),
+        ),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),

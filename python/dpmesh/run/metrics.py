@@ -14,6 +14,7 @@ from dpmesh._arrays import read_only
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.data import Dataset
+from dpmesh.privacy.report import COVERED
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
 from dpmesh.run.history import Value
@@ -162,18 +163,20 @@ class Loss:
 class Accuracy(Stateless):
     """Mean accuracy on the test set: of the nodes' own models, and of the messages they received.
 
-    ``accuracy`` is that of the nodes' own models, ``released_accuracy`` that of what may be
-    published.
+    ``accuracy`` is that of the nodes' own models, unless only `released` ones are measured, and
+    ``released_accuracy`` that of what may be published.
     """
 
     problem: Testable
+    released: bool = False
 
     def values(self, after: After) -> dict[str, float]:
         """Return both means over the nodes."""
-        return {
-            "accuracy": float(self.problem.accuracy(read_only(after.parameters)).mean()),
-            "released_accuracy": float(self.problem.accuracy(read_only(after.received)).mean()),
-        }
+        released = float(self.problem.accuracy(read_only(after.received)).mean())
+        if self.released:
+            return {"released_accuracy": released}
+        own = float(self.problem.accuracy(read_only(after.parameters)).mean())
+        return {"accuracy": own, "released_accuracy": released}
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,15 @@ class Regret:
         return {"regret": float(regrets.mean()), "worst_regret": float(regrets.max())}
 
 
-NAMES = ("loss", "accuracy", "regret", "consensus_distance", "compression", "node_accuracy")
+NAMES = (
+    "loss",
+    "accuracy",
+    "released_accuracy",
+    "regret",
+    "consensus_distance",
+    "compression",
+    "node_accuracy",
+)
 
 REGRET_NODES = 256
 """Up to this many nodes regret is measured by default: a round costs their square."""
@@ -300,6 +311,7 @@ def build_metrics(
     if getattr(problem, "classifies", problem.test is not None):
         makers["accuracy"] = lambda: Accuracy(problem)
         makers["node_accuracy"] = lambda: NodeAccuracy(problem)
+        makers["released_accuracy"] = lambda: Accuracy(problem, released=True)
     has_examples = type(algorithm).examples is not Algorithm.examples
     if radius and has_examples and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
@@ -308,10 +320,16 @@ def build_metrics(
     if getattr(algorithm, "compressor", None) is not None:
         makers["compression"] = Compression
     if chosen is None:
-        unasked = {"node_accuracy"} | ({"regret"} if problem.nodes > REGRET_NODES else set())
+        unasked = {"node_accuracy", "released_accuracy"} | (
+            {"regret"} if problem.nodes > REGRET_NODES else set()
+        )
         chosen = [name for name in makers if name not in unasked]
+    if chosen == "covered":
+        chosen = [name for name in makers if name in COVERED]
     if isinstance(chosen, str) or not isinstance(chosen, Collection):
-        fail("metrics", "a list of names and functions", repr(chosen))
+        fail("metrics", 'a list of names and functions, or "covered"', repr(chosen))
+    if "accuracy" in chosen and "released_accuracy" in chosen:
+        fail("metrics", "accuracy, which has released_accuracy, or that alone", "both")
     names = [metric_name(one) for one in chosen]
     if len({*names}) < len(names):  # one would be written over the other
         fail("metrics", "names that differ, of functions too", ", ".join(names))
