@@ -14,7 +14,7 @@ from problems import contract_problem as make_problem
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import WithReplacement
-from dpmesh.algorithms.registry import DIM, NODES, REGISTRY, ROUNDS
+from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.privacy import Plan, correlated
 
@@ -30,6 +30,17 @@ OTHERS = {
         epsilon=2.0,
         delta=DELTA,
         noise=correlated.Both(topology=RING, rounds=ROUNDS, mixings=2, coalition=1),
+    ),
+    "gradient descent, noise between partners": dm.GradientDescent(
+        records=RECORDS,
+        noise_multiplier=2.0,
+        noise=correlated.BetweenPartners(topology=RING, rounds=ROUNDS, mixings=2),
+    ),
+    "gradient descent on batches, noise in time": dm.GradientDescent(
+        records=RECORDS,
+        noise_multiplier=2.0,
+        batches=2,
+        noise=correlated.InTime(topology=RING, rounds=ROUNDS),
     ),
     "federated, on a grid": dm.FederatedLearning(
         clients=NODES,

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import as_python_numbers, integer, positive
+from dpmesh._ragged import Ragged
+from dpmesh._validate import as_python_numbers, fail, integer, positive
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
+    Relay,
     Round,
     initial_parameters,
     require_problem,
@@ -29,11 +33,15 @@ from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 
 @dataclass(frozen=True)
@@ -58,13 +66,22 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         alpha for t = 1, 2, ...
     clipping_norm
         L, the largest norm of a record's gradient.
+    batches
+        Into how many batches a node's first `records` records are split, in their order; a round
+        takes the gradient of the next one, and the first one follows the last. 1 takes all records
+        in every round.
+    noise
+        `correlated.BetweenPartners` of `dpmesh.privacy`, or with several batches also
+        `correlated.InTime` and `correlated.Both`; None for independent noise.
 
     Guarantee
     ---------
-    All messages of T rounds are mu-Gaussian-DP with mu = sqrt(T - 1) / `noise_multiplier`, for
-    replacing one record of one node: given all earlier messages, each record moves each later
-    message by at most 2 alpha L / records, since b_t is made of messages alone. The nodes' own
-    models are not covered.
+    All messages of T rounds are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, where k =
+    ceil((T - 1) / `batches`) rounds use a record, for replacing one record of one node: given all
+    earlier messages, each record moves the message after a round that uses it by at most
+    2 alpha L / (records // batches), since b_t is made of messages alone. With `noise` that of
+    partners is against everybody except link partners (Theorems 1 and 3 of
+    ``docs/privacy/correlated_noise.md``). The nodes' own models are not covered.
     """
 
     travels = "gossip"
@@ -73,6 +90,8 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     noise_multiplier: float | None
     step_size: float | Schedule = 1.0
     clipping_norm: float = 1.0
+    batches: int = 1
+    noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -81,6 +100,15 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
             positive("noise_multiplier", self.noise_multiplier)
         keep_schedules(self, "step_size")
         positive("clipping_norm", self.clipping_norm)
+        integer("batches", self.batches, at_least=1, below=self.records + 1)
+        if self.noise is not None:
+            check_strategy(self.noise, self)
+            if self.noise.correlates_time and self.batches == 1:
+                wanted = (
+                    "correlated.BetweenPartners(..), or several batches: noise that is correlated "
+                    "in time buys nothing where every round uses all records (Theorem 2)"
+                )
+                fail("noise", wanted, self.noise)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -91,15 +119,38 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         """Return S: how far a record moves the message of round t, given all earlier ones."""
         if t == 0:
             return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
-        bound = 2 * at(self.step_size, t) * self.clipping_norm / self.records
+        bound = 2 * at(self.step_size, t) * self.clipping_norm / (self.records // self.batches)
         return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
 
     def release_of(self, t: int) -> Release:
-        """Return the messages x_t + n_t."""
-        return Release(t, self.mechanism, self.sensitivity(t))
+        """Return the messages x_t + n_t, which depend on the batch of round t - 1."""
+        joint = self._joint
+        batch = (t - 1) % self.batches if t > 0 and self.batches > 1 else None
+        row = None if joint is None or t == 0 else CorrelatedRow.of(joint, t - 1)
+        return Release(t, row or self.mechanism, self.sensitivity(t), batch=batch)
+
+    @cached_property
+    def _joint(self) -> CorrelatedGaussian | None:
+        """The noise of all rounds together; None if it is independent."""
+        if self.noise is None or self.noise_multiplier is None:
+            return None
+        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rounds)]
+        uses = -(-len(bounds) // self.batches)
+        return self.noise.release(
+            self.noise_multiplier / sqrt(uses), bounds, uses=uses, separation=self.batches
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Whom partners who share noise trust."""
+        return () if self.noise is None else self.noise.assumptions
 
     def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
         """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
+        if self.noise is not None:
+            return NotProved(reason=INDEPENDENT_ONLY)
+        if self.batches > 1:
+            return NotProved(reason="rounds that use some of the records are not accounted for")
         return of_algorithms.gradient_descent(
             rounds,
             LossFacts.of(problem),
@@ -124,11 +175,10 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     ) -> Round[GradientDescentState]:
         """Send, mix, and step from the mixed point against the mean gradient of all records."""
         b = yield Message(state.x, self.release_of(t))
-        return self._stepped(b, t, problem)
-
-    def _stepped(self, b: Released, t: int, problem: LinearProblem) -> GradientDescentState:
-        """Step from the mixed point."""
-        g = gradient_of(problem, b, problem.everything, clipping_norm=self.clipping_norm)
+        for _ in range(1, self._mixings):
+            b = yield Relay()
+        used = self._records_of(t, problem)
+        g = gradient_of(problem, b, used, clipping_norm=self.clipping_norm)
         x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
         return GradientDescentState(Sensitive(x))
 
@@ -136,7 +186,18 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key
     ) -> npt.NDArray[np.float64]:
         """Return each node's loss at x_t on all of its records."""
-        return problem.objective(state.x, problem.everything)
+        return problem.objective(state.x, self._records_of(t, problem))
+
+    def _records_of(self, t: int, problem: LinearProblem) -> Ragged:
+        """Return the records that round t uses."""
+        if self.batches == 1:
+            return problem.everything
+        used = problem.batch(t % self.batches, self.records // self.batches)
+        return np.arange(len(used) + 1) * used.shape[1], used.reshape(-1)
+
+    @property
+    def _mixings(self) -> int:
+        return 1 if self.noise is None else self.noise.mixings
 
     def parameters(self, state: GradientDescentState) -> Floats:
         """Return the nodes' own models."""

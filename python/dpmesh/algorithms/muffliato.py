@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpmesh._validate import integer
-from dpmesh.algorithms.base import Message, Relay, Round
-from dpmesh.algorithms.gradient_descent import GradientDescent, GradientDescentState
-from dpmesh.keys import Key
+from dpmesh._validate import fail, integer
+from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.privacy.views import NotProved, Reaction
 from dpmesh.problems import LinearProblem
 
@@ -29,9 +27,8 @@ class Muffliato(GradientDescent):
 
     Parameters
     ----------
-    records, noise_multiplier, step_size, clipping_norm
-        As in `GradientDescent`: the smallest number of records at any node, the noise over the
-        sensitivity, alpha, and L.
+    records, noise_multiplier, step_size, clipping_norm, batches, noise
+        As in `GradientDescent`.
     mixings
         k, how often the messages of a round travel over the network; traffic grows with it.
 
@@ -48,6 +45,8 @@ class Muffliato(GradientDescent):
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("mixings", self.mixings, at_least=1)
+        if self.noise is not None and self.noise.mixings != self.mixings:
+            fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
 
     def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
         """Return why there is no cheaper view yet: relayed sums are seen along the way."""
@@ -55,11 +54,6 @@ class Muffliato(GradientDescent):
             return super().reaction(rounds, problem)
         return NotProved(reason="sums that nodes relay within a round are not accounted for")
 
-    def round(
-        self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key
-    ) -> Round[GradientDescentState]:
-        """Send once, mix several times, and step."""
-        b = yield Message(state.x, self.release_of(t))
-        for _ in range(self.mixings - 1):
-            b = yield Relay()
-        return self._stepped(b, t, problem)
+    @property
+    def _mixings(self) -> int:
+        return self.mixings

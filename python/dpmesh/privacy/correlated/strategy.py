@@ -20,7 +20,7 @@ from dpmesh.privacy.correlated.amplitudes import partner_secrets
 from dpmesh.privacy.correlated.factorization import Factorization
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
-from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
+from dpmesh.privacy.correlated.participation import Participation
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import Method, factorize
 from dpmesh.topology import Static, Topology
@@ -108,7 +108,8 @@ class CorrelatedStrategy(ABC):
         noise_multiplier: float,
         sensitivities: npt.ArrayLike,
         *,
-        participation: Participation = SINGLE_USE,
+        uses: int = 1,
+        separation: int = 1,
         memory: npt.ArrayLike = 0.0,
     ) -> CorrelatedGaussian:
         """Return the noise of the run, with mu = 1 / `noise_multiplier` against `claim`.
@@ -119,14 +120,14 @@ class CorrelatedStrategy(ABC):
             Standard deviation over the sensitivity of the whole run.
         sensitivities
             Of each row, shape (rounds - 1,).
-        participation
-            Which rows may use a record.
+        uses, separation
+            How many rows use a record, and how many rows these are apart: in epochs, if several.
         memory
             As in `CorrelatedGaussian`.
         """
         s = np.asarray(sensitivities, dtype=np.float64)
         relative = tuple((s / s.max()).tolist())
-        factorization, secrets = _planned(self, relative, participation)
+        factorization, secrets = _planned(self, relative, _epochs(uses, separation))
         return CorrelatedGaussian(
             noise_multiplier=noise_multiplier,
             factorization=factorization,
@@ -144,7 +145,8 @@ class CorrelatedStrategy(ABC):
         dim: int,
         radius: float,
         clipping_norm: float = 1.0,
-        participation: Participation = SINGLE_USE,
+        uses: int = 1,
+        separation: int = 1,
     ) -> float:
         """Return a constant step by a rule over public numbers.
 
@@ -164,21 +166,21 @@ class CorrelatedStrategy(ABC):
             Of the ball that holds the models.
         clipping_norm
             Of a record's gradient.
-        participation
-            Which rows may use a record.
+        uses, separation
+            As in `release`.
         """
         multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
-        noise = per_step * sqrt(dim) * self.mixed_noise(participation=participation)
+        noise = per_step * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
         return min(_LONGEST, positive("radius", radius) / 2 / noise)
 
-    def mixed_noise(self, *, participation: Participation = SINGLE_USE) -> float:
+    def mixed_noise(self, *, uses: int = 1, separation: int = 1) -> float:
         """Return the noise of a mixed point at mu = 1 and sensitivity 1 in every round.
 
         The standard deviation of one coordinate: the root of its mean square over nodes and rounds.
         """
         ones = (1.0,) * (self.rounds - 1)
-        factorization, secrets = _planned(self, ones, participation)
+        factorization, secrets = _planned(self, ones, _epochs(uses, separation))
         found = self.objective(ones, None if secrets is None else secrets.covariance)
         gram = found.matrix() if isinstance(found, Objective) else found
         return float(np.sqrt(factorization.objective(gram) / len(ones)))
@@ -291,6 +293,11 @@ class BetweenPartners(CorrelatedStrategy):
 @dataclass(frozen=True, kw_only=True)
 class Both(InTime, BetweenPartners):
     """In time and between partners: the parameters and the guarantee of `BetweenPartners`."""
+
+
+def _epochs(uses: int, separation: int) -> Participation:
+    several = uses > 1 and separation > 1
+    return Participation(uses=uses, separation=separation, epochs=several)
 
 
 @lru_cache(maxsize=64)
