@@ -179,7 +179,7 @@ def test_each_record_is_used_once() -> None:
     state = algorithm.init(problem, key)
     seen = []
     for t in range(6):
-        turns = algorithm.turns(state, t, problem, key)
+        turns = algorithm.senders(t, state.used, problem.all_records, key)
         acts = np.isin(np.arange(problem.nodes), turns)
         seen += algorithm.batches(problem, state.used, acts)[1].tolist()
         done = one_round(algorithm, state, t, problem, key)

@@ -105,7 +105,7 @@ def measured(algorithm: dm.WithoutReplacement, problem: dm.LinearProblem, key: d
     for t in range(problem.rounds(algorithm.batch_size)):
         heard = [state.released.copy()]
 
-        before, turns = state, algorithm.turns(state, t, problem, key)
+        before, turns = state, algorithm.senders(t, state.used, problem.all_records, key)
         chosen = algorithm.controller.choose((problem.nodes, 1), t, key)
         state = one_round(algorithm, state, t, problem, key, Hearing(heard)).state
         batches = problem.batch(t, algorithm.batch_size)

@@ -22,7 +22,7 @@ from dpmesh.engines.secure import (
     Site,
     SiteLostError,
 )
-from dpmesh.engines.secure.keys import RunSecrets
+from dpmesh.engines.secure.run_secrets import RunSecrets
 from dpmesh.kernels import unpack_sum
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import encode, open_sum

@@ -14,7 +14,7 @@ from dpmesh.engines.secure import (
     Site,
     SiteState,
 )
-from dpmesh.engines.secure.keys import RunSecrets
+from dpmesh.engines.secure.run_secrets import RunSecrets
 from dpmesh.kernels import unpack_sum
 from dpmesh.privacy.secure import open_sum
 

@@ -51,6 +51,8 @@ FLOORS = [
     ["algorithms.registry"],
     ["defaults"],
     ["run"],
+    ["experiments.parts"],
+    ["experiments.settings"],
     ["privacy.audit", "engines", "baselines"],
     ["sklearn", "demo"],
     ["experiments"],

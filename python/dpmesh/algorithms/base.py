@@ -36,7 +36,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail, require_methods
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
@@ -116,6 +116,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     parameters_are_released: ClassVar[bool] = False
     """Whether `parameters` follow from releases alone, so that the guarantee covers them."""
+
+    public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
+    """The purposes whose streams all nodes must share; a node's others are its own secret."""
 
     @property
     def rewinds(self) -> bool:
@@ -206,6 +209,31 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             first message.
         """
         return received
+
+    @property
+    def exchanges(self) -> int:
+        """How often messages travel in a round, where they travel by gossip."""
+        return 1
+
+    def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
+        """Return the nodes that send in round t, in their order, where messages travel by token.
+
+        Parameters
+        ----------
+        turns, records
+            How many turns each node has had, and how many records it has, shape (nodes,).
+        key
+            Of the public coins.
+        """
+        raise NotImplementedError(f"{type(self).__name__} passes no token")
+
+    def release_by(self, node: int, t: int) -> Releases:
+        """Return what one node releases if it sends in round t: `release_of`, but for its batch."""
+        return self.release_of(t)
+
+    def unit_of(self, t: int, problem: ProblemT) -> float:
+        """Return the least `unit` of the messages of round t, from public numbers alone."""
+        return 1.0
 
     def losses(
         self, state: StateT, t: int, problem: ProblemT, key: Key

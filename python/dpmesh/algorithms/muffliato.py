@@ -48,6 +48,11 @@ class Muffliato(GradientDescent):
         if self.noise is not None and self.noise.mixings != self.mixings:
             fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
 
+    @property
+    def exchanges(self) -> int:
+        """Number of mixings."""
+        return self.mixings
+
     def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
         """Return why there is no cheaper view yet: relayed sums are seen along the way."""
         if self.mixings == 1:

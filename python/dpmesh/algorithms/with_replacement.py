@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices
 from dpmesh._validate import as_python_numbers, fail, integer, positive
 from dpmesh.algorithms.base import (
     KNOWN_TO_ALL,
@@ -84,6 +85,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
 
     travels = "token"
     parameters_are_released = True
+    public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE})
 
     nodes: int
     records: int
@@ -140,6 +142,17 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         node = t // self.turns_of_a_node
         return Release(t, self.mechanism, self.sensitivity, batch=node, sampling=self.sampling)
 
+    def release_by(self, node: int, t: int) -> Release:
+        """Return the release of the node whose turn it is: its records are the batch."""
+        return replace(self.release_of(t), batch=node)
+
+    def unit_of(self, t: int, problem: LinearProblem) -> float:
+        """Return 2 eta L / b: how far a record moves one model. It is 1 without noise."""
+        if self.noise_multiplier is None:
+            return 1.0
+        lipschitz = problem.model_constants().loss_lipschitz
+        return 2 * at(self.step_size, t + 1) * lipschitz / self.batch_size
+
     def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
         return NotProved(reason="every node receives each global model")
@@ -168,30 +181,30 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     ) -> Round[WithReplacementState]:
         """Let one node send w_t - eta_t (grad f_D(w_t) + N_t)."""
         self._check_rounds(t + 1)
-        m, w, eta, unit = self.node(state, t, key), state.released, at(self.step_size, t + 1), 1.0
-        if self.noise_multiplier is not None:
-            unit = 2 * eta * problem.model_constants().loss_lipschitz / self.batch_size
-        update = None
+        (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
+        w, eta, update = state.released, at(self.step_size, t + 1), None
         if problem.holds(m):
             g = problem.gradient(w.reshape(1, -1), self.sample(m, t, problem, key))
             update = Sensitive(w - eta * g.reshape(w.shape))
-        release = replace(self.release_of(t), batch=m)
-        w = yield Message(update, release, sender=m, among=self.models, unit=unit)
+        release, unit = self.release_by(m, t), self.unit_of(t, problem)
+        arrived = yield Message(update, release, sender=m, among=self.models, unit=unit)
+        w = state.released if arrived is None else arrived
         return WithReplacementState(released=w, turns=state.turns + (np.arange(self.nodes) == m))
 
     def losses(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> npt.NDArray[np.float64]:
         """Return the loss of the node that updates on its mini-batch, at w_t."""
-        m = self.node(state, t, key)
+        (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
         if not problem.holds(m):
             return np.empty(0)
         return problem.objective(self.parameters(state), self.sample(m, t, problem, key))
 
-    def node(self, state: WithReplacementState, t: int, key: Key) -> int:
+    def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Draw the node that updates, among those with turns left, by public coins."""
         coins = kernels.uniform(self.nodes, key.stream(Purpose.SAMPLE, t))
-        return int(np.where(state.turns < self.turns_of_a_node, coins, 2.0).argmin())
+        left = np.where(turns < self.turns_of_a_node, coins, 2.0)
+        return np.array([left.argmin()])
 
     def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> npt.NDArray[np.int64]:
         """Draw the mini-batch of node m, shape (1, b): secret."""

@@ -143,6 +143,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     """
 
     travels = "token"
+    public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 
     epsilon: float | None = 1.0
     delta: float = 1e-5
@@ -225,6 +226,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             return ()
         return Release(t, self.mechanism, self.sensitivity, batch=t)
 
+    def unit_of(self, t: int, problem: LinearProblem) -> float:
+        """Return Delta of a node that stepped in round t alone; 1 without noise."""
+        return float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
+
     def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
         return of_algorithms.without_replacement()
@@ -263,6 +268,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         state = self._updated(state, t, problem, acting[:, np.newaxis] & ~actions, batches)
         release, eta = self.release_of(t), at(self.step_size, t + 1)
         w_l, w_g = state.local.copy(), state.released.copy()
+        forgets = np.zeros_like(actions)
         delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         for m in turns.tolist() if release else ():
             message = Message(None, release, sender=m, among=self.models)
@@ -280,7 +286,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             sent = ~np.isnan(arrived[:, 0])
             w_g[sent] = self._projected(arrived[sent])
             if problem.holds(m):
-                w_l[row, sent] = w_g[sent]  # (6)
+                row = problem.row_of(m)
+                w_l[row, sent], forgets[row, sent] = w_g[sent], True  # (6)
         used = state.used.copy()
         used[turns] += 1
         return replace(
@@ -288,7 +295,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             local=Sensitive(w_l),
             released=Released(w_g),
             used=used,
-            largest_step=np.where(actions, 0.0, state.largest_step),
+            largest_step=np.where(forgets, 0.0, state.largest_step),
         )
 
     def losses(
@@ -301,11 +308,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         losses = problem.class_objectives(_flat(state.local), batches)
         return np.asarray(losses[acting].sum(axis=1), dtype=np.float64)
 
-    def turns(
-        self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> Indices:
+    def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
-        has_records = state.used < problem.all_records // self.batch_size
+        has_records = turns < records // self.batch_size
         shape = len(has_records), 2
         arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
         acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
@@ -316,7 +321,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> tuple[Indices, npt.NDArray[np.bool_], Ragged]:
         """Return all turns of step t; which of the nodes here act, and their mini-batches."""
-        turns = self.turns(state, t, problem, key)
+        turns = self.senders(t, state.used, problem.all_records, key)
         acts = np.zeros(len(state.used), dtype=np.bool_)
         acts[turns] = True
         acting = acts[problem.members]

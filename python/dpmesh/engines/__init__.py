@@ -1,15 +1,15 @@
 """Existing distributed engines for the same algorithms, in place of the exchange in process.
 
-Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, `secure`.
+Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, `secure` (for `secure` and `mesh`).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpmesh.engines import blocks, flower, mpi, secure
+    from dpmesh.engines import blocks, flower, mesh, mpi, secure
 
-__all__ = ["blocks", "flower", "mpi", "secure"]
+__all__ = ["blocks", "flower", "mesh", "mpi", "secure"]
 
 
 def __getattr__(name: str) -> object:

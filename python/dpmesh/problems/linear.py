@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray
+from dpmesh._arrays import FloatArray, integers
 from dpmesh._memory import empty
 from dpmesh._ragged import Indices, Ragged, Walks, rows
 from dpmesh._validate import (
@@ -178,6 +178,28 @@ class LinearProblem:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
         part = replace(self, partition=shares_of(self.partition, nodes))
         part.__dict__["_part"] = self.members[np.asarray(nodes)], self.all_records
+        return part
+
+    def as_node(self, node: int, records: npt.ArrayLike) -> LinearProblem:
+        """Return this problem of one node as a part of a larger one, whose records are elsewhere.
+
+        Parameters
+        ----------
+        node
+            The number of the node whose records are here.
+        records
+            Number of records of every node of the larger problem, which is public.
+
+        Raises
+        ------
+        ValueError
+            If there are several nodes here, or not as many records as `records` says.
+        """
+        counts = integers("records", records, ndim=1)
+        if self.nodes != 1 or counts[integer("node", node, below=len(counts))] != self.records[0]:
+            fail("records", f"those of node {node}: {counts[node]}", self.records)
+        part = replace(self)
+        part.__dict__["_part"] = np.array([node]), counts.astype(np.int64)
         return part
 
     def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:

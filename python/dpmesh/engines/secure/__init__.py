@@ -6,11 +6,11 @@ they need a transport, such as HTTPS; the objects know nothing of it.
 """
 
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.keys import SigningKey
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
 from dpmesh.engines.secure.server import Answering, Server, SiteLostError
 from dpmesh.engines.secure.site import Site, record_sums
 from dpmesh.engines.secure.state import RunState, SiteState
+from dpmesh.engines.signing import SigningKey
 
 __all__ = [
     "Answering",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from dpmesh._validate import fail, instance
-from dpmesh.engines.secure.keys import KEY_BYTES, digest
+from dpmesh.engines.signing import KEY_BYTES, digest
 from dpmesh.privacy.secure import SecureSum
 
 

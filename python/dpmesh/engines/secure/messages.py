@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.keys import KEY_BYTES, PREFIX, SigningKey, digest, is_signed
+from dpmesh.engines.secure.run_secrets import PREFIX
+from dpmesh.engines.signing import KEY_BYTES, SigningKey, digest, is_signed
 from dpmesh.privacy.types import Floats
 
 

@@ -19,9 +19,10 @@ import dpmesh.kernels as kernels
 from dpmesh._validate import fail, integer
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.keys import RunSecrets, SigningKey, digest
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
+from dpmesh.engines.secure.run_secrets import RunSecrets
 from dpmesh.engines.secure.state import RunState, SiteState
+from dpmesh.engines.signing import SigningKey, digest
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.secure import answer, encode, with_noise
 from dpmesh.privacy.secure.sums import Integers

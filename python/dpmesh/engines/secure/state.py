@@ -8,7 +8,6 @@ open the site's old answers, down to its own share of noise.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +15,9 @@ from math import inf
 from pathlib import Path
 
 from dpmesh._validate import fail, one_of, positive, probability
+from dpmesh.engines.private_file import connect, create
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.keys import RunSecrets
+from dpmesh.engines.secure.run_secrets import RunSecrets
 from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
 from dpmesh.privacy.secure import SecureSum
 
@@ -128,10 +128,8 @@ class SiteState:
         positive("epsilon", epsilon)
         probability("delta", delta, zero=False, one=False)
         one_of("neighboring_relation", neighboring_relation, ("replace_one", "add_remove"))
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        connection = _connect(path)
+        connection = create(path, _TABLES)
         with connection:
-            connection.executescript(_TABLES)
             connection.execute(
                 "insert into budget values (?, ?, ?)", (epsilon, delta, neighboring_relation)
             )
@@ -157,7 +155,7 @@ class SiteState:
                 f"{path}: there is no ledger; make a new one with SiteState.create, and name the "
                 "contracts of runs whose ledger was lost"
             )
-        return cls(_connect(path))
+        return cls(connect(path))
 
     def close(self) -> None:
         """Let another process open the file."""
@@ -233,16 +231,3 @@ class SiteState:
     def allows(self, numbers: SecureSum, more: int) -> bool:
         """Return whether the budget has room for so many more releases of such sums."""
         return self.epsilon(numbers, more) <= min(self.budget[0] * (1 + 1e-9), inf)
-
-
-def _connect(path: str | Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=0, isolation_level="IMMEDIATE")
-    try:
-        connection.execute("pragma locking_mode = exclusive")
-        connection.execute("pragma synchronous = full")
-        connection.execute("pragma secure_delete = on")
-        connection.execute("begin exclusive").connection.commit()
-    except sqlite3.OperationalError as error:
-        connection.close()
-        fail("path", "a ledger that no other process uses", f"{path}: {error}")
-    return connection

@@ -1,0 +1,27 @@
+"""Learning between parties who do not trust each other, nor the router between them.
+
+Needs the extra ``secure``. Each party runs a `Node` on its own machine, with its own records and
+folder; a `Router` carries what nodes released. Both are objects without a transport: bytes in,
+bytes out.
+"""
+
+from dpmesh.engines.mesh.contract import Contract, Party, Terms, read_contract
+from dpmesh.engines.mesh.folder import Folder
+from dpmesh.engines.mesh.messages import Position, RefusedError, Row
+from dpmesh.engines.mesh.node import Node
+from dpmesh.engines.mesh.router import Router
+from dpmesh.engines.signing import SigningKey
+
+__all__ = [
+    "Contract",
+    "Folder",
+    "Node",
+    "Party",
+    "Position",
+    "RefusedError",
+    "Router",
+    "Row",
+    "SigningKey",
+    "Terms",
+    "read_contract",
+]

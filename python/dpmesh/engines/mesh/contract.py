@@ -1,0 +1,429 @@
+"""What the parties of a mesh agree on before they start: a public file, and what joining costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpmesh._core import __version__
+from dpmesh._validate import fail, instance, integer, positive, probability
+from dpmesh.algorithms import WithoutReplacement
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
+from dpmesh.controllers.fixed import FixedController
+from dpmesh.data import Dataset
+from dpmesh.engines.signing import KEY_BYTES, digest
+from dpmesh.experiments.parts import SECTIONS, entries
+from dpmesh.experiments.settings import Settings, read
+from dpmesh.keys import Key
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rounding import SHARE
+from dpmesh.privacy.shown import ROUNDING, rounded_up
+from dpmesh.problems import LinearProblem
+from dpmesh.ranges import Columns
+from dpmesh.tables import as_table
+from dpmesh.topology import Topology, edge_dropping
+
+PROTOCOL = 1
+MOST_PARTIES = 2**16
+DIGITS = {"float64": 52, "float32": 23}
+LONGEST_ROW = {"float64": 1e30, "float32": 1e10}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """A party of a contract.
+
+    Parameters
+    ----------
+    name
+        Identifies it to people, in messages and in reports.
+    signing_key
+        Its public Ed25519 key, 64 hexadecimal digits.
+    records
+        Number of its records, which is public.
+    epsilon, delta
+        The most that this contract may cost its records.
+    """
+
+    name: str
+    signing_key: str
+    records: int
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            fail("name", "a text that can be printed", repr(self.name))
+        _hexadecimal("signing_key", self.signing_key)
+        integer("records", self.records, at_least=1)
+        positive("epsilon", self.epsilon)
+        probability("delta", self.delta, one=False)
+
+    @property
+    def public_key(self) -> bytes:
+        """The public key, 32 bytes."""
+        return bytes.fromhex(self.signing_key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a contract says beside its algorithm, problem, topology and parties.
+
+    Parameters
+    ----------
+    rounds
+        Total number of rounds.
+    public_key
+        Where topology, turns and common starts come from, 64 hexadecimal digits that everybody
+        knows. It is the key of no noise.
+    largest_row
+        The largest L2 norm of a row that a node accepts or sends.
+    deadline
+        Seconds after which a message counts as missing.
+    quorum
+        The fewest parties with which a round goes on.
+    features
+        Number of features of a record; none if the contract has public ranges of columns.
+    label
+        The column to predict, if the contract has ranges.
+    numbers
+        The type of the numbers.
+    copies
+        The most parties that hold records of the same person.
+    """
+
+    rounds: int
+    public_key: str
+    largest_row: float
+    deadline: float
+    quorum: int
+    features: int | None = None
+    label: str | None = None
+    numbers: Literal["float64", "float32"] = "float64"
+    copies: int = 1
+
+    def __post_init__(self) -> None:
+        integer("rounds", self.rounds, at_least=1)
+        _hexadecimal("public_key", self.public_key)
+        if positive("largest_row", self.largest_row) > LONGEST_ROW[self.numbers]:
+            fail("largest_row", f"at most {LONGEST_ROW[self.numbers]:g}", self.largest_row)
+        positive("deadline", self.deadline)
+        integer("quorum", self.quorum, at_least=1)
+        integer("copies", self.copies, at_least=1)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A contract: everything in it is public, and all parties compare its `hash`.
+
+    Use `read_contract` for a file, `Contract.of` for its content.
+
+    Parameters
+    ----------
+    settings
+        The content of the file.
+
+    Raises
+    ------
+    ValueError
+        If something is missing or does not fit, or the algorithm does not keep its guarantee among
+        parties who do not trust each other.
+    """
+
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        wanted = (*(name for name, _ in _TABLES), "party", "ranges")
+        self.settings.known("", self.settings.content, wanted)
+        for name, needed in _TABLES:
+            if needed and not self.settings.table(name):
+                self.settings.fail(name, f"wanted a table [{name}]")
+        self._check_parties()
+        self._check_algorithm()
+        self._check_costs()
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
+        """Return the contract of this content, as tables within tables."""
+        return cls(Settings(dict(content), "contract", module=module))
+
+    @cached_property
+    def hash(self) -> bytes:
+        """SHA-256 of all that the contract says, and of the version of the package."""
+        text = json.dumps(self.settings.content, sort_keys=True)
+        return digest(b"dpmesh contract", text.encode(), f"{PROTOCOL} {__version__}".encode())
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What it says of the run."""
+        table = self.settings.table("contract")
+        arguments = self.settings.arguments("contract", table, entries(Terms))
+        terms: Terms = self.settings.call("contract", Terms, **arguments)
+        return terms
+
+    @cached_property
+    def parties(self) -> tuple[Party, ...]:
+        """The parties, in the order of the nodes."""
+        tables = self.settings.content.get("party")
+        if not isinstance(tables, list) or not 2 <= len(tables) < MOST_PARTIES:
+            self.settings.fail("party", "wanted at least 2 tables [[party]]")
+        found = []
+        for place, table in enumerate(tables):
+            arguments = self.settings.arguments(f"party[{place}]", table, entries(Party))
+            found.append(self.settings.call(f"party[{place}]", Party, **arguments))
+        return tuple(found)
+
+    @property
+    def nodes(self) -> int:
+        """Number of parties."""
+        return len(self.parties)
+
+    @property
+    def records(self) -> Any:
+        """Number of records of each party, shape (parties,)."""
+        return np.array([party.records for party in self.parties])
+
+    @cached_property
+    def public_key(self) -> Key:
+        """The public key of topology, turns and starts."""
+        return Key.seeded(int(self.terms.public_key, 16))
+
+    @cached_property
+    def algorithm(self) -> AnyAlgorithm:
+        """The algorithm, with all its public parameters."""
+        table, kinds = self.settings.table("algorithm"), SECTIONS["algorithm"]
+        made = self.settings.make("algorithm", table, kinds, nodes=self.nodes)
+        instance("algorithm", made, "an algorithm", Algorithm)
+        algorithm: AnyAlgorithm = made
+        return algorithm
+
+    @cached_property
+    def topology(self) -> Topology | None:
+        """Who hears whom; None if messages travel by token."""
+        if self.algorithm.travels != "gossip":
+            return None
+        table = dict(self.settings.table("topology"))
+        keep = self.settings.convert("topology.keep", table.pop("keep", 1.0), float)
+        given = {"nodes": self.nodes, "key": self.public_key}
+        graph: Topology = self.settings.make("topology", table, SECTIONS["topology"], **given)
+        if graph.nodes != self.nodes:
+            self.settings.fail("topology", f"wanted {self.nodes} nodes, got {graph.nodes}")
+        return graph if keep == 1 else edge_dropping(graph, keep, key=self.public_key)
+
+    @cached_property
+    def columns(self) -> Columns | None:
+        """The columns of a table that the model reads, with their public ranges."""
+        ranges = self.settings.table("ranges")
+        return Columns.of(ranges, ranges) if ranges else None
+
+    @property
+    def dim(self) -> int:
+        """Length of a model."""
+        features = self.terms.features if self.columns is None else self.columns.dim
+        return (features or 0) * (self._problem.get("classes") or 1)
+
+    @property
+    def models(self) -> int:
+        """Number of a party's models that share no parameters: a row of each travels by token."""
+        return 1 if self.topology is not None else self._made_up.models
+
+    def dataset(self, table: Any) -> Dataset:
+        """Return the records of a table, encoded by the contract's public ranges.
+
+        Raises
+        ------
+        ValueError
+            If the contract has no ranges, or the table lacks a column.
+        """
+        if self.columns is None or self.terms.label is None:
+            fail("ranges", "a contract with [ranges] and a label for tables", "none")
+        held = as_table(table)
+        features = self.columns.encode(held.select(self.columns.names).columns).features
+        (labels,) = held.select([self.terms.label]).columns
+        return Dataset(features.astype(self.terms.numbers), np.asarray(labels), "own records")
+
+    def problem(self, records: Dataset, party: int) -> LinearProblem:
+        """Return what a party learns from its own records, which are checked.
+
+        Raises
+        ------
+        ValueError
+            If the records are not those that the contract describes. The text depends on them and
+            stays with the party.
+        """
+        everything = (np.arange(records.records),)
+        own = LinearProblem(records, everything, **self._problem)
+        if own.dim != self.dim or records.features.dtype != self.terms.numbers:
+            wanted = f"{self.terms.numbers} records of {self.dim} parameters"
+            fail("records", wanted, f"{records.features.dtype} of {own.dim}")
+        return own.as_node(party, self.records)
+
+    def releases(self, node: int, t: int) -> tuple[Release, ...]:
+        """Return what a party releases if it sends in round t, from public numbers alone."""
+        found = self.algorithm.release_by(node, t)
+        each = (found,) if isinstance(found, Release) else found
+        return tuple(one for one in each if one.nodes is None or node in one.nodes)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is charged for a whole run, the rounding of rows included."""
+        made = self.algorithm.plan(self.terms.rounds)
+        return made.with_releases(self.charged(release) for release in made.releases)
+
+    def charged(self, release: Release) -> Release:
+        """Return what is charged for a release: rounding may move neighbours a little further.
+
+        The noise stays as it is.
+        """
+        if release.sensitivity.bound == 0:
+            return release
+        mechanism, more = release.mechanism, 1 + self._rounding
+        return replace(
+            release,
+            mechanism=replace(mechanism, noise_multiplier=mechanism.noise_multiplier / more),
+            sensitivity=replace(release.sensitivity, bound=release.sensitivity.bound * more),
+        )
+
+    @cached_property
+    def _rounding(self) -> float:
+        """The largest share of a sensitivity that rounding may add to it.
+
+        A row and those it is made of are rounded: in each round that moves two neighbours apart by
+        at most ``4 2**-digits largest_row``, sqrt(dim) times that in L1 norm.
+        """
+        terms, largest = self.terms, 0.0
+        apart = 4 * 2.0 ** -DIGITS[terms.numbers] * terms.largest_row * terms.rounds
+        for release in self.algorithm.plan(terms.rounds).touching:
+            mechanism, unit = (
+                release.mechanism,
+                self.algorithm.unit_of(release.round, self._made_up),
+            )
+            noise = mechanism.noise_scale(release.sensitivity, self.dim) * unit
+            l1 = np.sqrt(self.dim) if mechanism.norm == "l1" else 1.0
+            largest = max(largest, float(l1 * apart * mechanism.noise_multiplier / noise))
+        if largest > SHARE:
+            most = f"wanted at most {terms.largest_row * SHARE / largest:.3g}"
+            reason = f"{most}: {terms.numbers} rounds longer rows by too much beside the noise"
+            self.settings.fail("contract.largest_row", f"{reason}, got {terms.largest_row:g}")
+        return largest
+
+    def cost(self, delta: float) -> float:
+        """Return the epsilon of a whole run for each party's records, against everybody."""
+        if delta not in self._costs:
+            self._costs[delta] = self.plan.cost(delta).epsilon
+        return self._costs[delta]
+
+    def party_of(self, public_key: bytes) -> int:
+        """Return the number of the party with this public key.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        keys = [party.public_key for party in self.parties]
+        if public_key not in keys:
+            fail("party", "the public key of a party of the contract", public_key.hex())
+        return keys.index(public_key)
+
+    @cached_property
+    def _costs(self) -> dict[float, float]:
+        return {}
+
+    @cached_property
+    def _problem(self) -> dict[str, Any]:
+        """The arguments of the linear problem."""
+        table = self.settings.table("problem")
+        _, arguments = self.settings.part("problem", table, SECTIONS["problem"])
+        return arguments
+
+    @cached_property
+    def _made_up(self) -> LinearProblem:
+        """A problem of the same public numbers, with one record that nobody holds."""
+        features = np.zeros((1, self.dim // (self._problem.get("classes") or 1)))
+        classes = self._problem.get("classes")
+        squared = self._problem.get("loss") == "squared"
+        label = np.zeros(1, np.int64) if classes or squared else np.ones(1, np.int64)
+        made_up = Dataset(features.astype(self.terms.numbers), label, "nobody's")
+        return LinearProblem(made_up, (np.arange(1),), **self._problem)
+
+    def _check_parties(self) -> None:
+        for name in ("name", "signing_key"):
+            values = [getattr(party, name) for party in self.parties]
+            if len(set(values)) < len(values):
+                self.settings.fail("party", f"wanted a {name} of its own for each party")
+        if self.terms.quorum > self.nodes:
+            self.settings.fail("contract.quorum", f"wanted at most {self.nodes}, the parties")
+        if (self.columns is None) == (self.terms.features is None):
+            self.settings.fail("contract.features", "wanted features, or a table [ranges]")
+
+    def _check_algorithm(self) -> None:
+        """Refuse an algorithm whose guarantee needs more than the parties can check."""
+        algorithm, settings = self.algorithm, self.settings
+        kind = type(algorithm).__name__
+        if algorithm.travels == "server":
+            settings.fail("algorithm", f"wanted one without a server, got {kind}")
+        if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
+            settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
+        for release in algorithm.plan(self.terms.rounds).touching:
+            if release.mechanism.distribution == "none":
+                settings.fail("algorithm", f"wanted noise, got {kind} without")
+        if isinstance(algorithm, OnlineLearningUnnoisedRegularizer):
+            settings.fail("algorithm", f"wanted another than {kind}, which reads its own state")
+        if isinstance(algorithm, WithoutReplacement):
+            if algorithm.calibration == "paper":
+                settings.fail("algorithm.calibration", "wanted one that is proved, got 'paper'")
+            if not isinstance(algorithm.controller, FixedController):
+                settings.fail("algorithm.controller", "wanted one that looks at no data")
+        needs_bound = getattr(algorithm, "mode", "") == "paper" or np.isfinite(
+            getattr(algorithm, "smoothness", np.inf)
+        )
+        if needs_bound and self._problem.get("feature_norm") is None:
+            settings.fail("problem.feature_norm", "wanted a public bound, for this algorithm")
+        if self.topology is not None:
+            for t in range(min(self.terms.rounds, 3)):
+                if not self.topology.matrix(t).is_symmetric:
+                    settings.fail("topology", "wanted a symmetric mixing matrix")
+
+    def _check_costs(self) -> None:
+        for party in self.parties:
+            cost = self.cost(party.delta)
+            if cost > party.epsilon * (1 + ROUNDING):
+                wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
+                self.settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")
+
+
+_TABLES = (("contract", True), ("problem", True), ("algorithm", True), ("topology", False))
+
+
+def read_contract(path: str | Path, module: str | None = None) -> Contract:
+    """Return the contract in a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    module
+        A module of your own, whose algorithms the file can name.
+
+    Raises
+    ------
+    ValueError
+        If something in it does not fit; the text names the line.
+    OSError
+        If it cannot be read.
+    """
+    return Contract(read(path, module))
+
+
+def _hexadecimal(name: str, value: str) -> None:
+    if len(value) != 2 * KEY_BYTES or set(value) - set("0123456789abcdef"):
+        fail(name, f"{2 * KEY_BYTES} hexadecimal digits (0-9, a-f)", repr(value))

@@ -1,0 +1,233 @@
+"""What nodes and the router send each other, as bytes.
+
+A node sends rows that passed a mechanism, and its signature under the contract; a router sends
+questions. Every message begins with its kind and the contract's hash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._validate import fail
+from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.signing import SigningKey, is_signed, pack, unpack
+from dpmesh.privacy.compression import Compressor
+from dpmesh.privacy.types import Floats, Released
+
+ROW, SIGNED, ASK, WHO, NO = (
+    f"dpmesh {kind} 1".encode() for kind in ("row", "signed", "ask", "who", "no")
+)
+
+
+class Position(NamedTuple):
+    """A place in a run: the round, and the exchange of messages within it."""
+
+    round: int
+    exchange: int = 0
+
+
+class RefusedError(ValueError):
+    """A node does not answer. The reason depends on public numbers alone.
+
+    It is one of: ``malformed``, ``another contract``, ``not the next round``, ``bad row of PARTY``,
+    ``not signed by PARTY``, ``over budget``, ``stopped``.
+    """
+
+
+@dataclass(frozen=True)
+class Row:
+    """A released row, signed by its party.
+
+    Parameters
+    ----------
+    contract
+        The contract's hash.
+    at
+        Where in the run.
+    party
+        Its number.
+    dtype, shape
+        Of the row; no rows if the party released nothing.
+    codes
+        The row as it is sent.
+    mixed
+        Hash of the rows, signatures included, that the party mixed before it sent this one.
+    signature
+        Of all that.
+    """
+
+    contract: bytes
+    at: Position
+    party: int
+    dtype: str
+    shape: tuple[int, int]
+    codes: bytes
+    mixed: bytes
+    signature: bytes = b""
+
+    def signed(self, key: SigningKey) -> bytes:
+        """Return it as bytes, with a signature."""
+        return pack(*self._fields, key.sign(*self._fields))
+
+    @property
+    def _fields(self) -> tuple[bytes, ...]:
+        numbers = (*self.at, self.party, *self.shape)
+        return ROW, self.contract, *_numbers(*numbers), self.dtype.encode(), self.codes, self.mixed
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract, *, stored: bool = False) -> Row:
+        """Return the row in a message, whose signature is checked unless it was `stored` checked.
+
+        Raises
+        ------
+        ValueError
+            If it is no row of this contract that its party signed.
+        """
+        kind, of, *numbers, dtype, codes, mixed, signature = unpack(message)
+        if kind != ROW or of != contract.hash or len(numbers) != 5:
+            fail("row", "a row of this contract", "another message")
+        round_, exchange, party, rows, dim = (int.from_bytes(number, "big") for number in numbers)
+        if party >= contract.nodes:
+            fail("row", "a party of the contract", party)
+        at, shape = Position(round_, exchange), (rows, dim)
+        row = cls(of, at, party, dtype.decode("ascii"), shape, codes, mixed, signature)
+        key = contract.parties[party].public_key
+        same = row._fields == (kind, of, *numbers, dtype, codes, mixed)
+        if not same or not (stored or is_signed(key, signature, *row._fields)):
+            fail("row", f"one that {contract.parties[party].name} signed", "another")
+        return row
+
+    def values(self, contract: Contract) -> Released | None:
+        """Return what receivers compute with; None if nothing was released.
+
+        Raises
+        ------
+        ValueError
+            If it has another type or length than the contract's rows, a number that is not finite,
+            or a norm beyond `largest_row`.
+        """
+        models = contract.models
+        if self.shape[0] == 0 and contract.topology is None and not self.codes:
+            return None
+        if self.shape != (models, contract.dim // models) or self.dtype != contract.terms.numbers:
+            fail("row", "the type and length of the contract's rows", f"{self.dtype} {self.shape}")
+        compressor = compressor_at(contract, self.at)
+        if compressor is not None:
+            values = compressor.decode([self.codes], self.shape[1], self.dtype)
+        else:
+            values = np.frombuffer(self.codes, np.dtype(self.dtype).newbyteorder("<"))
+            values = values.reshape(self.shape).astype(self.dtype)
+        sent = values if contract.topology is not None else values[~np.isnan(values[:, 0])]
+        check_length(sent, contract)
+        return Released(values)
+
+
+def check_length(rows: Floats, contract: Contract) -> None:
+    """Fail unless rows are finite and no longer than the contract's `largest_row`."""
+    longest = contract.terms.largest_row
+    if not kernels.all_finite(rows) or (len(rows) and kernels.row_norms(rows).max() > longest):
+        fail("row", f"finite numbers of norm at most {longest:g}", "others")
+
+
+def compressor_at(contract: Contract, at: Position) -> Compressor | None:
+    """Return what compresses the messages of an exchange: the algorithm's, in the first one."""
+    compressor: Compressor | None = getattr(contract.algorithm, "compressor", None)
+    return compressor if at.exchange == 0 else None
+
+
+class Signature(NamedTuple):
+    """A party's signature under the contract."""
+
+    party: int
+    signature: bytes
+
+    @classmethod
+    def of(cls, contract: Contract, party: int, key: SigningKey) -> bytes:
+        """Return the message in which a party signs the contract."""
+        (number,) = _numbers(party)
+        return pack(SIGNED, contract.hash, number, key.sign(SIGNED, contract.hash, number))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Signature:
+        """Return a party's signature, which is checked.
+
+        Raises
+        ------
+        ValueError
+            If it is not that of a party under this contract.
+        """
+        kind, of, number, signature = unpack(message)
+        party = int.from_bytes(number, "big")
+        if kind != SIGNED or of != contract.hash or party >= contract.nodes:
+            fail("signature", "one of a party of this contract", "another message")
+        if not is_signed(contract.parties[party].public_key, signature, kind, of, number):
+            fail("signature", f"that of {contract.parties[party].name}", "another")
+        return cls(party, signature)
+
+
+class Ask(NamedTuple):
+    """A router's question: the row of a node at a position, given signed rows from before it."""
+
+    at: Position
+    attached: tuple[bytes, ...]
+
+    def as_bytes(self, contract: Contract) -> bytes:
+        """Return it as a message."""
+        return pack(ASK, contract.hash, *_numbers(*self.at), *self.attached)
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Ask | None:
+        """Return a question; None if it asks for the signature under the contract.
+
+        Raises
+        ------
+        RefusedError
+            If it is no question under this contract.
+        """
+        try:
+            kind, of, *rest = unpack(message)
+        except ValueError:
+            raise RefusedError("malformed") from None
+        if of != contract.hash:
+            raise RefusedError("another contract")
+        if kind == WHO and not rest:
+            return None
+        if kind != ASK or len(rest) < 2 or any(len(number) != 4 for number in rest[:2]):
+            raise RefusedError("malformed")
+        round_, exchange = (int.from_bytes(number, "big") for number in rest[:2])
+        return cls(Position(round_, exchange), tuple(rest[2:]))
+
+
+def who(contract: Contract) -> bytes:
+    """Return the question for a party's signature under the contract."""
+    return pack(WHO, contract.hash)
+
+
+def refusal(contract: Contract, reason: str) -> bytes:
+    """Return a refusal."""
+    return pack(NO, contract.hash, reason.encode())
+
+
+def refused(message: bytes) -> str | None:
+    """Return the reason of a refusal; None if the message is none."""
+    try:
+        kind, _, reason = unpack(message)
+    except ValueError:
+        return None
+    return reason.decode(errors="replace") if kind == NO else None
+
+
+def kind_of(message: bytes) -> bytes:
+    """Return what kind of message it is; empty if it is none."""
+    try:
+        return unpack(message)[0]
+    except (ValueError, IndexError):
+        return b""
+
+
+def _numbers(*values: int) -> tuple[bytes, ...]:
+    return tuple(value.to_bytes(4, "big") for value in values)

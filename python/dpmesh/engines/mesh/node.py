@@ -1,0 +1,337 @@
+"""A node: one party's records and folder, which answer a router that they do not trust.
+
+    folder = Folder.open("north")
+    node = Node(contract, folder, records)
+    answer = node.answer(message)           # bytes in, bytes out, over any transport
+
+A step is two transactions. The first stores the rows that arrived and charges the releases of the
+step; from then on the step has these rows for ever. The second finishes the round before, runs the
+next one up to its message, and stores the state and the row. Only then does the row leave. A node
+that is killed between the two, or after both, answers the same bits when it is asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Lock
+from typing import Any, cast
+
+import numpy as np
+
+from dpmesh._core import __version__
+from dpmesh._validate import fail
+from dpmesh.data import Dataset
+from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.mesh.exchange import Arrived, NodeChannel, Suspended
+from dpmesh.engines.mesh.folder import Folder, Stored, state_as_bytes, state_from_bytes
+from dpmesh.engines.mesh.messages import (
+    Ask,
+    Position,
+    RefusedError,
+    Row,
+    Signature,
+    check_length,
+    compressor_at,
+    refusal,
+)
+from dpmesh.engines.mesh.schedule import Schedule
+from dpmesh.engines.signing import digest, pack
+from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.run.carriers import Packet
+from dpmesh.run.identity import digest as digest_of
+
+_log = logging.getLogger("dpmesh")
+
+
+class Coins:
+    """The coins of a node's rounds: those that all share from the public key, its own from its own.
+
+    It stands in for a `Key` in a round.
+    """
+
+    def __init__(self, own: Key, public: Key, shared: frozenset[Purpose]) -> None:
+        self._own, self._public, self._shared = own, public, shared
+
+    def stream(self, purpose: int, round: int = 0) -> Stream:
+        """Return the stream of a purpose."""
+        key = self._public if purpose in self._shared else self._own
+        return key.stream(purpose, round)
+
+    def for_nodes(self, nodes: Any) -> Coins:
+        """Return those of some nodes."""
+        own, public = self._own.for_nodes(nodes), self._public.for_nodes(nodes)
+        return Coins(own, public, self._shared)
+
+
+class Node:
+    """One party of a contract.
+
+    Parameters
+    ----------
+    contract
+        The contract, from the parties and not from the router.
+    folder
+        The party's folder. Its budget gets charged for the whole contract now.
+    records
+        The party's own records, as `Contract.dataset` or a file of arrays gives them.
+    rehearsal
+        Whether all randomness comes from the contract's public key. A run then has the bits of
+        `simulate` under that key, and no privacy: whoever has the contract can subtract the noise.
+
+    Raises
+    ------
+    OverBudget
+        A `ValueError`, if the folder's budget has no room for the contract.
+    ValueError
+        If the folder's key is not in the contract, or the records are not those that the contract
+        describes or with which it was joined. The text may depend on the records: keep it.
+    """
+
+    def __init__(
+        self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
+    ) -> None:
+        self.contract, self.folder, self.rehearsal = contract, folder, rehearsal
+        self.number = contract.party_of(folder.signing.public)
+        self._problem = contract.problem(records, self.number)
+        self._records = digest_of(self._problem)
+        self._own = contract.public_key if rehearsal else folder.key
+        self._schedule, self._lock = Schedule(contract), Lock()
+        self._start = contract.algorithm.init(self._problem, self._seat(contract.public_key))
+        folder.join(contract, self._records, seeded=rehearsal)
+        self.equivocating: set[str] = set()
+        """Names of parties of which two different rows of one position were seen, both signed."""
+
+    @property
+    def name(self) -> str:
+        """The party's name in the contract."""
+        return self.contract.parties[self.number].name
+
+    @property
+    def at(self) -> Position | None:
+        """The position that it answered last; None before the first."""
+        last = self.folder.last(self.contract)
+        return None if last is None or (last.row is None) else last.at
+
+    def model(self) -> Any:
+        """Return the party's own model, shape (1, dim): private, for itself alone."""
+        last = self.folder.last(self.contract)
+        state = self._start
+        if last is not None and last.state is not None:
+            state = state_from_bytes(last.state, self._start)
+        return self.contract.algorithm.parameters(state)
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the answer to a message of the router.
+
+        It depends on private data only through what a mechanism released. A refusal has one of a
+        few reasons, see `RefusedError`; what went wrong in detail is in the log, at the node.
+        """
+        with self._lock:
+            try:
+                ask = Ask.read(message, self.contract)
+                if ask is None:
+                    return Signature.of(self.contract, self.number, self.folder.signing)
+                return self._answer(ask)
+            except RefusedError as reason:
+                return refusal(self.contract, str(reason))
+            except Exception:
+                _log.exception("node %s stops", self.name)
+                with suppress(Exception):
+                    self.folder.stop(self.contract)
+                return refusal(self.contract, "stopped")
+
+    def _answer(self, ask: Ask) -> bytes:
+        contract, folder, at = self.contract, self.folder, ask.at
+        step = folder.step(contract, at)
+        if step is not None and step.row is not None:
+            self._compare(ask, step)
+            return step.row
+        if folder.has_stopped(contract):
+            raise RefusedError("stopped")
+        if step is None:
+            last = folder.last(contract)
+            self._check_order(last, at)
+            rows = self._checked(ask, last)
+            charged = self._charged(at)
+            with folder.transaction():
+                folder.begin(contract, at, rows, charged)
+        state, row = self._computed(at)
+        with folder.transaction():
+            folder.finish(contract, at, state, row)
+        return row
+
+    def _check_order(self, last: Stored | None, at: Position) -> None:
+        """Refuse any position but the next one; by token, but a later one of this node's own."""
+        schedule = self._schedule
+        pending = last is not None and last.row is None
+        before = None if last is None else last.at
+        if schedule.gossips:
+            fits = at == schedule.after(before)
+        else:
+            sends = self.number in schedule.senders(at) or at == schedule.end
+            fits = sends and (before is None or before < at)
+        if pending or not fits:
+            raise RefusedError("not the next round")
+
+    def _checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
+        """Return the rows of a question; refuse one that does not pass, by public numbers."""
+        contract, signed, rows = self.contract, set(), {}
+        for message in ask.attached:
+            if last is None:
+                with suppress(ValueError):
+                    signed.add(Signature.read(message, contract).party)
+                    continue
+            try:
+                row = Row.read(message, contract)
+            except ValueError:
+                raise RefusedError("malformed") from None
+            name = contract.parties[row.party].name
+            try:
+                row.values(contract)
+            except ValueError:
+                raise RefusedError(f"bad row of {name}") from None
+            if not self._is_expected(row, last, ask.at) or (row.at, row.party) in rows:
+                raise RefusedError(f"bad row of {name}")
+            rows[row.at, row.party] = message
+        if last is None:
+            for number, party in enumerate(contract.parties):
+                if number not in signed | {self.number}:
+                    raise RefusedError(f"not signed by {party.name}")
+        return tuple(rows[place] for place in sorted(rows))
+
+    def _is_expected(self, row: Row, last: Stored | None, at: Position) -> bool:
+        """Whether a row is of a neighbour's at the position before, or of a holder's since then."""
+        schedule = self._schedule
+        if schedule.gossips:
+            return (
+                last is not None
+                and row.at == last.at
+                and row.party in schedule.heard(row.at, self.number)
+            )
+        since = last is None or last.at < row.at
+        return since and row.at < at and row.party in schedule.heard(row.at, self.number)
+
+    def _charged(self, at: Position) -> tuple[Release, ...]:
+        """Return what a step is charged, from public numbers alone; refuse it over budget."""
+        if self.number not in self._schedule.senders(at):
+            return ()
+        if self._schedule.gossips and at.exchange > 0:
+            return ()  # rows sent on
+        if self.folder.is_over_budget:
+            raise RefusedError("over budget")
+        return tuple(map(self.contract.charged, self.contract.releases(self.number, at.round)))
+
+    def _computed(self, at: Position) -> tuple[bytes, bytes]:
+        """Return the state before the round of a step, and the row of the step, signed."""
+        contract, steps = self.contract, self.folder.steps(self.contract)
+        base = next((step for step in reversed(steps) if step.state is not None), None)
+        state, t = self._start, 0
+        if base is not None and base.state is not None:
+            state, t = state_from_bytes(base.state, self._start), base.at.round
+        rows: dict[Position, dict[int, Released | None]] = {}
+        for step in (each for each in steps if each.at.round >= t):
+            for message in (*step.rows, *([] if step.row is None else [step.row])):
+                row = Row.read(message, contract, stored=True)
+                rows.setdefault(row.at, {})[row.party] = row.values(contract)
+        mixed = digest(*next(step.rows for step in steps if step.at == at))
+        while t < at.round:
+            state = self._run(state, t, rows, at).state
+            t += 1
+        packet = Packet(None)
+        before = state_as_bytes(state)
+        if at != self._schedule.end:
+            try:
+                self._run(state, t, rows, at)
+            except Suspended as suspended:
+                packet = suspended.packet
+            else:
+                raise RuntimeError(f"round {t} ends before its exchange {at.exchange}")
+        return before, self._packed(packet, at, mixed).signed(self.folder.signing)
+
+    def _run(self, state: Any, t: int, rows: Mapping[Any, Any], until: Position) -> Any:
+        """Run round t as far as rows have arrived."""
+        contract, public = self.contract, self.contract.public_key
+        own = self._own
+        if not self.rehearsal:
+            own = own.derive(self._context(t, state_as_bytes(state)))
+
+        def noise_key(values: Sensitive) -> Key:
+            key = own
+            if not self.rehearsal:
+                heard = [part for at in sorted(rows) for part in _flat(rows[at])]
+                shape = f"{values.dtype}{values.shape}".encode()
+                key = own.derive(digest(pack(*heard), shape, values.tobytes()))
+            seated: Key = self._seat(key)
+            return seated
+
+        allowed = contract.releases(self.number, t) if t == until.round else ()
+        carrier = Arrived(self._schedule, self.number, rows, until)
+        channel = NodeChannel(carrier, noise_key, self._seat(own), contract.plan, allowed)
+        coins = Coins(own, public, contract.algorithm.public_coins)
+        seat = cast("Key", self._seat(coins))
+        return channel.run_from(state, t, self._problem, seat)
+
+    def _context(self, t: int, state: bytes) -> bytes:
+        """Return what a round's streams depend on beside the key: other inputs, other noise."""
+        versions = f"{__version__} {np.__version__}".encode()
+        fields = self.contract.hash, str(t).encode(), digest(state), self._records.encode()
+        return digest(b"dpmesh mesh round", *fields, versions)
+
+    def _seat(self, key: Any) -> Any:
+        """Return the key of this node's rows; where a token travels, rows name their nodes."""
+        if not self._schedule.gossips:
+            return key
+        return key.for_nodes(np.array([self.number], np.uint32))
+
+    def _packed(self, packet: Packet, at: Position, mixed: bytes) -> Row:
+        """Return a released packet as a row; fail if it is longer than the contract allows."""
+        contract, values = self.contract, packet.values
+        kind = contract.terms.numbers
+        if values is None:
+            return Row(contract.hash, at, self.number, kind, (0, 0), b"", mixed)
+        own = values if self._schedule.gossips else values[~np.isnan(values[:, 0])]
+        check_length(own, contract)
+        compressor = compressor_at(contract, at)
+        if (packet.compressed is None) != (compressor is None):
+            fail("compressor", "messages compressed by the algorithm's own compressor", "others")
+        if packet.compressed is not None:
+            codes = packet.compressed.message(0)
+        else:
+            codes = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        shape = values.shape[0], values.shape[1]
+        return Row(contract.hash, at, self.number, str(values.dtype), shape, codes, mixed)
+
+    def _compare(self, ask: Ask, step: Stored) -> None:
+        """Note who signed two different rows of one position."""
+        kept: dict[tuple[Position, int], Row] = {}
+        others = [message for message in ask.attached if message not in step.rows]
+        for message in step.rows if others else ():
+            row = Row.read(message, self.contract, stored=True)
+            kept[row.at, row.party] = row
+        for message in others:
+            with suppress(ValueError):
+                row = Row.read(message, self.contract)
+                same = kept.get((row.at, row.party))
+                if same is not None and (same.codes, same.mixed) != (row.codes, row.mixed):
+                    self._equivocates(row.party)
+
+    def _equivocates(self, party: int) -> None:
+        name = self.contract.parties[party].name
+        if name not in self.equivocating:
+            self.equivocating.add(name)
+            _log.warning(
+                "%s signed two different rows of one position: it lies, or its folder was restored",
+                name,
+            )
+
+
+def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
+    """Return rows as fields, in the order of their parties."""
+    fields: list[bytes] = []
+    for party, row in sorted(rows.items()):
+        fields += [str(party).encode(), b"" if row is None else row.tobytes()]
+    return fields

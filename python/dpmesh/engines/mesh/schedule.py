@@ -1,0 +1,82 @@
+"""Who sends at which position of a run, from the contract alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.mesh.messages import Position
+from dpmesh.topology import MixingMatrix
+
+
+class Schedule:
+    """The positions of a run.
+
+    Parameters
+    ----------
+    contract
+        The contract.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract, self.topology = contract, contract.topology
+        self.end = Position(contract.terms.rounds)
+        """After the last message, when the nodes take what was sent last."""
+        self._turns: list[tuple[int, ...]] = []
+        self._counts = np.zeros(contract.nodes, np.int64)
+        if self.topology is not None:
+            self.matrix = lru_cache(maxsize=4)(self.topology.matrix)
+
+    @property
+    def gossips(self) -> bool:
+        """Whether all nodes send at each position; by token one does."""
+        return self.topology is not None
+
+    def holders(self, t: int) -> tuple[int, ...]:
+        """Return the nodes that hold the token in round t, in their order."""
+        contract = self.contract
+        for r in range(len(self._turns), t + 1):
+            key, so_far = contract.public_key, self._counts
+            turns = contract.algorithm.senders(r, so_far, contract.records, key)
+            self._counts = so_far + np.bincount(turns, minlength=contract.nodes)
+            sends = contract.algorithm.release_of(r) != ()
+            self._turns.append(tuple(turns.tolist()) if sends else ())
+        return self._turns[t]
+
+    def senders(self, at: Position) -> tuple[int, ...]:
+        """Return the nodes that send at a position; nobody does at the end."""
+        if not 0 <= at.round < self.end.round:
+            return ()
+        if self.gossips:
+            within = at.exchange < self.contract.algorithm.exchanges
+            return tuple(range(self.contract.nodes)) if within else ()
+        return self.holders(at.round)[at.exchange : at.exchange + 1]
+
+    def after(self, at: Position | None) -> Position:
+        """Return the position that follows, `end` after the last one."""
+        nxt = Position(0) if at is None else Position(at.round, at.exchange + 1)
+        while nxt.round < self.end.round and not self.senders(nxt):
+            nxt = Position(nxt.round + 1)
+        return nxt
+
+    def mixing(self, t: int, node: int, missing: set[int]) -> tuple[list[int], list[float]]:
+        """Return whose rows a node mixes in round t, itself among them, and their weights.
+
+        Both ends of a link to a missing node put its weight on themselves.
+        """
+        matrix: MixingMatrix = self.matrix(t)
+        if missing:
+            edges = matrix.edges
+            down = np.isin(edges, list(missing)) & np.isin(edges[:, ::-1], [node])
+            matrix = matrix.keep_edges(~down.any(axis=1))
+        start, end = matrix.weights.indptr[node : node + 2]
+        weights = matrix.weights
+        return weights.indices[start:end].tolist(), weights.data[start:end].tolist()
+
+    def heard(self, at: Position, node: int) -> set[int]:
+        """Return the other nodes whose rows of a position a node may hear."""
+        if self.gossips:
+            return set(self.matrix(at.round).neighbours(node).tolist())
+        return set(self.senders(at)) - {node}

@@ -1,0 +1,115 @@
+"""Ed25519 keys of parties, signatures over fields, and messages made of fields.
+
+The primitives are those of the `cryptography` package.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from dpmesh._extras import needed_by
+from dpmesh._validate import fail
+
+with needed_by("an engine between parties"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+KEY_BYTES = 32
+LENGTH_BYTES = 8
+
+
+class SigningKey:
+    """A party's long-term Ed25519 key. Its public half is in the contract."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """Return a new key from the operating system's randomness."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: str | Path) -> SigningKey:
+        """Return the key of a file that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            If it holds no Ed25519 key.
+        """
+        key = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
+        if not isinstance(key, Ed25519PrivateKey):
+            fail("path", "a file with an Ed25519 private key", type(key).__name__)
+        return cls(key)
+
+    def save(self, path: str | Path) -> None:
+        """Write the key as PEM into a new file that only its owner can read.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists.
+        """
+        pem = self._private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(pem)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self._private.public_key().public_bytes_raw()
+
+    def sign(self, *fields: bytes) -> bytes:
+        """Return a signature over fields, each with its length."""
+        return self._private.sign(digest(*fields))
+
+
+def is_signed(public: bytes, signature: bytes, *fields: bytes) -> bool:
+    """Return whether the owner of a public key signed these fields."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, digest(*fields))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def digest(*fields: bytes) -> bytes:
+    """Return the SHA-256 of fields, each with its length, so that none runs into the next."""
+    return sha256(pack(*fields)).digest()
+
+
+def pack(*fields: bytes) -> bytes:
+    """Return fields as one message, each with its length."""
+    return b"".join(
+        part for field in fields for part in (len(field).to_bytes(LENGTH_BYTES, "big"), field)
+    )
+
+
+def unpack(message: bytes) -> tuple[bytes, ...]:
+    """Return the fields that `pack` was given.
+
+    Raises
+    ------
+    ValueError
+        If the message is not made of fields.
+    """
+    fields, at = [], 0
+    while at < len(message):
+        start = at + LENGTH_BYTES
+        at = start + int.from_bytes(message[at:start], "big")
+        if start > len(message) or at > len(message):
+            fail("message", "fields with their lengths", f"{len(message)} bytes that end early")
+        fields.append(message[start:at])
+    return tuple(fields)

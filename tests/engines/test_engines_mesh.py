@@ -1,0 +1,315 @@
+"""Node and router, without a transport: the simulator's bits, one release each, refusals."""
+
+from __future__ import annotations
+
+import stat
+from copy import deepcopy
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import mesh_fuzz
+import numpy as np
+import pytest
+from mesh_parties import ALGORITHMS, Parties
+
+import dpmesh as dm
+from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row
+from dpmesh.engines.mesh.messages import Ask, refused
+from dpmesh.engines.signing import SigningKey, pack
+from dpmesh.privacy.budget import OverBudget
+
+each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
+
+
+@each
+def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bits(
+    algorithm: str, tmp_path: Path
+) -> None:
+    parties = Parties(tmp_path, algorithm)
+    router = Router(parties.contract)
+    while not router.done:
+        for party, message in router.requests().items():
+            answer = parties.node(party).answer(message)
+            assert parties.node(party).answer(message) == answer
+            router.take(party, answer)
+    simulated = parties.simulated()
+    models = parties.models()[: len(simulated.parameters)]
+    np.testing.assert_array_equal(models, simulated.parameters)
+    for folder in parties.folders:
+        spent = folder.ledger(parties.contract).cost(1e-5).epsilon
+        planned = parties.contract.plan.cost(1e-5).epsilon
+        assert spent <= planned <= simulated.privacy.epsilon * 1.3
+        if algorithm != "with replacement":  # chance decides whose turn it is
+            assert spent == pytest.approx(planned, rel=1e-9)
+
+
+@each
+def test_a_deployed_run_draws_noise_of_its_own(algorithm: str, tmp_path: Path) -> None:
+    one, other = (Parties(tmp_path / name, algorithm, rehearsal=False) for name in ("one", "other"))
+    for parties in (one, other):
+        parties.run()
+    assert np.abs(one.models() - other.models()).max() > 1e-3
+    assert np.abs(one.models()[:1] - one.simulated().parameters[:1]).max() > 1e-3
+
+
+def test_a_lost_node_is_missing_and_catches_up_with_its_own_row(tmp_path: Path) -> None:
+    """As in the simulator's network: both ends of its links put the weight on themselves."""
+    parties = Parties(tmp_path, "gradient descent", rounds=6)
+    router = Router(parties.contract)
+
+    def lost(party: int, message: bytes) -> bool:
+        at = router.at
+        return party == 2 and at is not None and 1 <= at.round < 3
+
+    parties.run(router, lost)
+    assert router.missing == []
+    ledger = parties.folders[2].ledger(parties.contract)
+    assert ledger == parties.contract.plan
+    assert np.isfinite(parties.models()).all()
+    contract, state = parties.contract, parties.whole.zeros()
+    for t in range(6):
+        matrix = contract.topology.matrix(t)
+        if t in (1, 2):
+            matrix = matrix.keep_edges(~(matrix.edges == 2).any(axis=1))
+        noisy = state.copy()
+        if t:
+            scale = 5.0 * 2 / 10
+            noisy = dm.kernels.add_gaussian(state, scale, contract.public_key.stream(1, t))
+        b = dm.kernels.mix(matrix.weights, noisy)
+        state = b - parties.whole.gradient(b, parties.whole.everything, clipping_norm=1.0)
+    np.testing.assert_allclose(parties.models(), state, rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["online", "without replacement"])
+def test_a_run_pauses_below_the_quorum_and_says_for_whom(algorithm: str, tmp_path: Path) -> None:
+    parties = Parties(tmp_path, algorithm, quorum=4)
+    router = Router(parties.contract)
+    for _ in range(20):
+        for party, message in router.requests().items():
+            if party != 2 or router.at is None:
+                router.take(party, parties.nodes[party].answer(message))
+    assert not router.close()
+    assert router.waits_for == ["p2"]
+    parties.run(router)
+    assert router.done
+
+
+def test_a_router_that_is_started_anew_gets_the_same_answers(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, "online")
+    router = Router(parties.contract)
+    for _ in range(3):
+        for party, message in router.requests().items():
+            router.take(party, parties.nodes[party].answer(message))
+    assert router.at == Position(2)
+    parties.run()
+    np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
+
+
+class Started:
+    """Parties whose node 0 has answered rounds 0 and 1, and the question for round 2."""
+
+    def __init__(self, path: Path, algorithm: str = "online", **terms: Any) -> None:
+        self.parties = Parties(path, algorithm, **terms)
+        self.router = Router(self.parties.contract)
+        while self.router.at != Position(2):
+            for party, message in self.router.requests().items():
+                self.router.take(party, self.parties.nodes[party].answer(message))
+        self.ask = Ask.read(self.router.requests()[0], self.parties.contract)
+        self.rows = [Row.read(row, self.parties.contract) for row in self.ask.attached]
+
+    def answer(self, ask: Ask) -> bytes:
+        before = self.parties.folders[0].ledger(self.parties.contract)
+        answer = self.parties.nodes[0].answer(ask.as_bytes(self.parties.contract))
+        if refused(answer):
+            assert self.parties.folders[0].ledger(self.parties.contract) == before
+        return answer
+
+
+def forged(row: Row, key: SigningKey, **changes: Any) -> bytes:
+    return Row(**(vars(row) | changes)).signed(key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"codes": np.full(5, 1e154).tobytes()}, "bad row of p1"),
+        ({"codes": np.full(5, np.nan).tobytes()}, "bad row of p1"),
+        ({"codes": np.full(5, 447.3).tobytes()}, "bad row of p1"),  # longer than largest_row
+        ({"codes": np.zeros(4).tobytes()}, "bad row of p1"),
+        ({"dtype": "float32"}, "bad row of p1"),
+        ({"dtype": "object"}, "bad row of p1"),
+        ({"shape": (1, 4)}, "bad row of p1"),
+        ({"at": Position(0)}, "bad row of p1"),
+        ({"party": 2}, "malformed"),  # which it did not sign
+        ({"contract": bytes(32)}, "malformed"),
+    ],
+)
+def test_a_row_that_fails_the_public_checks_is_refused_and_nothing_is_charged(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    started = Started(tmp_path)
+    (row,) = (row for row in started.rows if row.party == 1)
+    key = started.parties.folders[1].signing
+    others = tuple(row.signed(started.parties.folders[row.party].signing) for row in started.rows)
+    bad = Ask(Position(2), (forged(row, key, **changes), *others[1:]))
+    assert refused(started.answer(bad)) == reason
+    good = started.answer(started.ask)
+    assert refused(good) is None
+    assert started.answer(bad) == good  # asked again with other rows: the same bits
+
+
+def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    contract, (at, rows) = started.parties.contract, started.ask
+    node, (first, *_) = started.parties.nodes[0], rows
+    stranger = Row.read(first, contract)
+    for ask, reason in (
+        (Ask(Position(3), rows), "not the next round"),
+        (Ask(Position(2, 1), rows), "not the next round"),
+        (Ask(Position(2**32 - 1), rows), "not the next round"),
+        (Ask(at, (first, first)), "bad row of p1"),
+        (Ask(at, (forged(stranger, SigningKey.generate()),)), "malformed"),
+    ):
+        assert refused(started.answer(ask)) == reason
+    for message, reason in (
+        (b"", "malformed"),
+        (b"\xff" * 40, "malformed"),
+        (pack(b"dpmesh ask 1", contract.hash, b"1"), "malformed"),
+        (pack(b"dpmesh ask 1", bytes(32)), "another contract"),
+    ):
+        assert refused(node.answer(message)) == reason
+    alone = started.answer(Ask(at, ()))  # every neighbour withheld: it goes on by itself
+    assert started.answer(started.ask) == alone
+
+
+def test_a_row_signed_twice_is_named(tmp_path: Path) -> None:
+    started = Started(tmp_path)
+    (row,) = (row for row in started.rows if row.party == 1)
+    started.answer(started.ask)
+    other = forged(row, started.parties.folders[1].signing, codes=np.ones(5).tobytes())
+    started.answer(Ask(Position(2), (other,)))
+    assert started.parties.nodes[0].equivocating == {"p1"}
+
+
+def test_a_folder_restored_under_other_rows_has_other_noise(tmp_path: Path) -> None:
+    """The difference of two rows of a round has noise, far more than models can differ.
+
+    Models are in a ball of radius 1; noise of scale 300 is closer than that with probability 1e-9.
+    """
+    started = Started(tmp_path, "noisy", rehearsal=False, largest_row=1e5)
+    node = started.parties.nodes[0]
+    copytree(tmp_path / "p0", tmp_path / "copy")
+    restored = Node(node.contract, Folder.open(tmp_path / "copy"), started.parties.records[0])
+    asks = [Ask(Position(2), rows).as_bytes(node.contract) for rows in (started.ask.attached, ())]
+    one, other, again = (
+        Row.read(each.answer(ask), node.contract).values(node.contract)
+        for each, ask in ((node, asks[0]), (restored, asks[1]), (node, asks[1]))
+    )
+    assert np.abs(one - other).max() > 2
+    np.testing.assert_array_equal(one, again)
+
+
+def test_a_failure_after_the_charge_stops_the_node_with_one_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started = Started(tmp_path)
+
+    def fails(*_: object) -> None:
+        raise ValueError("a word planted in the records")
+
+    node = started.parties.nodes[0]
+    monkeypatch.setattr(node, "_computed", fails)
+    message = started.ask.as_bytes(started.parties.contract)
+    answers = [node.answer(message)]
+    monkeypatch.undo()
+    answers += [node.answer(message), node.answer(Ask(Position(2), ()).as_bytes(node.contract))]
+    assert [refused(answer) for answer in answers] == ["stopped"] * 3
+    assert b"planted" not in b"".join(answers)
+    assert "planted" in caplog.text
+    assert len(started.parties.folders[0].ledger(node.contract).releases) == 3  # it is charged
+
+
+def test_a_folder_is_private_and_one_process_holds_it(tmp_path: Path) -> None:
+    folder = Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5)
+    for file in (tmp_path / "north").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(ValueError, match="no other process"):
+        Folder.open(tmp_path / "north")
+    folder.close()
+    Folder.open(tmp_path / "north").close()
+    with pytest.raises(FileExistsError):
+        Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5)
+
+
+def test_contracts_on_one_folder_share_its_budget(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, "online", budget=5.0)
+    folder = parties.folders[0]
+    assert folder.cost() == pytest.approx(2.0, rel=1e-6)
+
+    def another(rounds: int) -> Contract:
+        content = deepcopy(parties.content)
+        content["contract"]["rounds"] = rounds
+        return Contract.of(content)
+
+    Node(another(3), folder, parties.records[0])
+    with pytest.raises(OverBudget, match=r"joining costs epsilon (5.99|6)"):
+        Node(another(2), folder, parties.records[0])
+    folder.restored()
+    node = Node(parties.contract, folder, parties.records[0], rehearsal=True)
+    signed = [other.answer(Router(node.contract).requests()[0]) for other in parties.nodes]
+    ask = Ask(Position(0), tuple(signed)).as_bytes(node.contract)
+    assert refused(node.answer(ask)) == "over budget"
+
+
+def test_other_records_or_another_order_are_refused(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    reordered = parties.records[0].take(np.arange(10)[::-1])
+    for records in (reordered, parties.records[1]):
+        with pytest.raises(ValueError, match="records: wanted those with which"):
+            Node(parties.contract, parties.folders[0], records, rehearsal=True)
+    with pytest.raises(ValueError, match="rehearsal"):
+        Node(parties.contract, parties.folders[0], parties.records[0])
+    with pytest.raises(ValueError, match="records"):
+        Node(parties.contract, parties.folders[0], parties.records[0].take(np.arange(9)))
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "match"),
+    [
+        ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
+        ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
+        ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
+        ("contract", {"quorum": 5}, "at most 4"),
+        ("contract", {"largest_row": 1e20}, "rounds longer rows"),
+        ("contract", {"public_key": "12"}, "hexadecimal"),
+        ("contract", {"features": "five"}, "an integer"),
+        ("topology", {"kind": "torus", "rows": 2, "columns": 3}, "4 nodes"),
+        ("party", [], "at least 2"),
+        ("strange", {}, "wanted one of contract"),
+    ],
+)
+def test_a_contract_that_does_not_hold_is_refused(
+    table: str, changes: Any, match: str, tmp_path: Path
+) -> None:
+    content = deepcopy(Parties(tmp_path).content)
+    if table == "contract":
+        changes = content["contract"] | changes
+    content[table] = changes
+    with pytest.raises(ValueError, match=match):
+        Contract.of(content)
+
+
+def test_another_contract_has_another_hash_and_costs_what_it_says(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    content = deepcopy(parties.content)
+    assert Contract.of(content).hash == parties.contract.hash
+    content["party"][0]["epsilon"] = 999.0
+    assert Contract.of(content).hash != parties.contract.hash
+    content["party"][0]["epsilon"] = 1.0
+    with pytest.raises(ValueError, match="at least 2.* for p0"):
+        Contract.of(content)
+
+
+def test_random_schedules_release_once_and_end() -> None:
+    mesh_fuzz.run_schedules(range(40))

@@ -1,0 +1,161 @@
+"""Random schedules for node and router: replays, losses, duplicates, delays and kills.
+
+``python tests/mesh_fuzz.py 10000`` runs as many, each from its own number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from mesh_parties import Parties
+
+from dpmesh.engines import private_file
+from dpmesh.engines.mesh import Folder, Router
+from dpmesh.engines.mesh.messages import Row, refused
+
+NAMES = ("online", "quantized", "muffliato", "without replacement")
+MOST_STEPS = 2_000
+
+
+class Killed(BaseException):
+    """The process of a node ends."""
+
+
+class Schedule:
+    """One random schedule, of a number."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.rng = np.random.default_rng(number)
+        self.may_lose, self.may_kill = self.rng.random(2) < 0.5
+        name = NAMES[number % len(NAMES)]
+        size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 1}
+        self.parties = Parties(folder, name, rehearsal=bool(number % 3), **size)
+        self.router = Router(self.parties.contract)
+        self.rows: dict[tuple[Any, int], bytes] = {}
+        self.past: list[tuple[int, bytes]] = []
+        self.on_the_way: list[tuple[int, bytes]] = []
+        self.lost = False
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.rng.random() < probability)
+
+    def run(self) -> None:
+        """Run to the end; fail on a second release or a hang."""
+        for _ in range(MOST_STEPS):
+            if self.router.done:
+                break
+            requests = [*self.router.requests().items()]
+            if self.past and self.chance(0.2):
+                requests.append(self.past[self.rng.integers(len(self.past))])
+            elif self.may_lose and self.chance(0.02):
+                self.lost |= bool(self.router.waits_for)
+                self.router.close()
+            if requests:
+                party, message = requests[self.rng.integers(len(requests))]
+                self.past.append((party, message))
+                self.ask(party, message)
+            if self.on_the_way and self.chance(0.7):
+                self.router.take(*self.on_the_way.pop(self.rng.integers(len(self.on_the_way))))
+        else:
+            raise AssertionError(f"it hangs at {self.router.at} for {self.router.waits_for}")
+        self.check()
+
+    def ask(self, party: int, message: bytes) -> None:
+        """Deliver a question, perhaps to a node that dies; the answer may get lost."""
+        if self.may_lose and self.chance(0.1):
+            return
+        folder = self.parties.folders[party]
+        try:
+            with dying(self) if self.may_kill and self.chance(0.3) else alive():
+                answer = self.parties.nodes[party].answer(message)
+        except Killed:
+            self.parties.nodes[party] = self.parties.node(party)
+            return
+        if refused(answer) is None and answer[8:18] == b"dpmesh row":
+            row = Row.read(answer, self.parties.contract)
+            before = self.rows.setdefault((row.at, row.party), answer)
+            assert before == answer, f"{row.party} released twice at {row.at}"
+        assert not folder.has_stopped(self.parties.contract)
+        self.on_the_way += [(party, answer)] * (2 if self.chance(0.1) else 1)
+
+    def check(self) -> None:
+        """The ledgers are within the plan; where nothing was lost, the bits are the simulator's."""
+        contract = self.parties.contract
+        for folder in self.parties.folders:
+            spent = folder.ledger(contract)
+            keys = [(release.round, release.batch) for release in spent.releases]
+            assert len(set(keys)) == len(keys)
+            assert spent.cost(1e-5).epsilon <= contract.plan.cost(1e-5).epsilon * (1 + 1e-9)
+        if self.parties.rehearsal and not self.lost:
+            simulated = self.parties.simulated().parameters
+            np.testing.assert_array_equal(self.parties.models(), simulated)
+
+
+@contextmanager
+def alive() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def dying(schedule: Schedule) -> Iterator[None]:
+    """Kill the node's process before, within or after one of its transactions."""
+    transaction, left = Folder.transaction, int(schedule.rng.integers(2))
+    moment = schedule.rng.integers(3)
+
+    @contextmanager
+    def killed(folder: Folder) -> Iterator[None]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            with transaction(folder):
+                yield
+            return
+        if moment == 0:
+            raise Killed
+        with transaction(folder):
+            yield
+            if moment == 1:
+                raise Killed
+        raise Killed
+
+    Folder.transaction = killed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Folder.transaction = transaction  # type: ignore[method-assign]
+
+
+def run_schedules(numbers: range) -> None:
+    """Run these schedules, in files that need not survive a power cut."""
+    connect = private_file.connect
+
+    def fast(path: Any) -> Any:
+        connection = connect(path)
+        connection.execute("pragma synchronous = off")
+        connection.execute("pragma journal_mode = memory")
+        return connection
+
+    private_file.connect = fast
+    try:
+        for number in numbers:
+            with TemporaryDirectory() as folder:
+                schedule = Schedule(number, Path(folder))
+                try:
+                    schedule.run()
+                except Exception as error:
+                    raise AssertionError(f"schedule {number}") from error
+                finally:
+                    for each in schedule.parties.folders:
+                        each.close()
+    finally:
+        private_file.connect = connect
+
+
+if __name__ == "__main__":
+    run_schedules(range(int(sys.argv[1])))

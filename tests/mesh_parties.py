@@ -1,0 +1,141 @@
+"""Contracts and parties for tests of the mesh: each with a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpmesh as dm
+from dpmesh.engines.mesh import Contract, Folder, Node, Router
+
+PUBLIC = "05" * 32
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "online": {"kind": "OnlineLearning", "epsilon": 2.0},
+    "noisy": {"kind": "OnlineLearning", "epsilon": 0.01},
+    "quantized": {
+        "kind": "QuantizedGossip",
+        "step_size": 0.5,
+        "consensus_step_size": 0.5,
+        "sample_size": 2,
+        "noise_std": 0.5,
+        "compressor": {"kind": "Quantizer", "step": 0.1},
+    },
+    "public point": {
+        "kind": "QuantizedGossip",
+        "step_size": 0.5,
+        "consensus_step_size": 0.5,
+        "sample_size": 2,
+        "noise_std": 0.5,
+        "mode": "public_point",
+        "compressor": {"kind": "Levels", "levels": 4},
+    },
+    "gradient descent": {"kind": "GradientDescent", "records": 10, "noise_multiplier": 5.0},
+    "muffliato": {"kind": "Muffliato", "records": 10, "noise_multiplier": 5.0, "mixings": 2},
+    "without replacement": {
+        "kind": "WithoutReplacement",
+        "batch_size": 2,
+        "step_size": 0.5,
+        "arrival_rate": 0.8,
+        "controller": {"kind": "RandomGlobal", "rate": 0.5},
+    },
+    "with replacement": {
+        "kind": "WithReplacement",
+        "records": 10,
+        "noise_multiplier": 2.0,
+        "batch_size": 2,
+        "visits": 2,
+    },
+}
+
+
+class Parties:
+    """Parties with folders under `path`, and their contract."""
+
+    def __init__(
+        self,
+        path: Path,
+        algorithm: str = "online",
+        *,
+        nodes: int = 4,
+        rounds: int = 4,
+        records: int = 10,
+        dim: int = 5,
+        budget: float = 1000.0,
+        rehearsal: bool = True,
+        **terms: Any,
+    ) -> None:
+        self.path, self.rehearsal, self.names = path, rehearsal, [f"p{i}" for i in range(nodes)]
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(nodes * records, dim))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        everything = dm.Dataset(x, np.where(x[:, 0] > 0, 1, -1), "synthetic")
+        parts = np.split(np.arange(len(x)), nodes)
+        self.whole = dm.LinearProblem(everything, tuple(parts), "logistic", feature_norm=1.0)
+        self.records = [everything.take(part) for part in parts]
+        self.folders = [Folder.create(path / n, epsilon=budget, delta=1e-5) for n in self.names]
+        settings, table = ALGORITHMS[algorithm], {"kind": "ring"}
+        self.content: dict[str, Any] = {
+            "contract": {
+                "rounds": rounds,
+                "public_key": PUBLIC,
+                "largest_row": 1e3,
+                "deadline": 10.0,
+                "quorum": 2,
+                "features": dim,
+                **terms,
+            },
+            "problem": {"loss": "logistic", "feature_norm": 1.0},
+            "algorithm": settings,
+            "party": [
+                {
+                    "name": name,
+                    "signing_key": folder.signing.public.hex(),
+                    "records": records,
+                    "epsilon": budget,
+                    "delta": 1e-5,
+                }
+                for name, folder in zip(self.names, self.folders, strict=True)
+            ],
+        }
+        if not settings["kind"].startswith("With"):
+            self.content["topology"] = table | {"keep": 0.8}
+        self.contract = Contract.of(self.content)
+        self.nodes = [self.node(i) for i in range(nodes)]
+
+    def node(self, number: int) -> Node:
+        """Return the node of a party, made anew from its folder."""
+        return Node(
+            self.contract, self.folders[number], self.records[number], rehearsal=self.rehearsal
+        )
+
+    def models(self) -> Any:
+        """Return all parties' own models."""
+        return np.concatenate([node.model() for node in self.nodes])
+
+    def simulated(self) -> Any:
+        """Return the same from the simulator, under the contract's key."""
+        contract = self.contract
+        return dm.simulate(
+            contract.algorithm,
+            self.whole,
+            contract.topology,
+            rounds=contract.terms.rounds,
+            key=contract.public_key,
+            delta=1e-5,
+            metrics=[],
+        )
+
+    def run(self, router: Router | None = None, lost: Any = lambda party, message: False) -> Router:
+        """Run to the end in this process; `lost` says which messages do not arrive."""
+        router = Router(self.contract) if router is None else router
+        while not router.done:
+            moved = False
+            for party, message in router.requests().items():
+                if not lost(party, message):
+                    moved = True
+                    router.take(party, self.nodes[party].answer(message))
+            if not moved:
+                assert router.close(), router.waits_for
+        return router
