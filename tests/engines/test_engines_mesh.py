@@ -307,7 +307,7 @@ def test_another_contract_has_another_hash_and_costs_what_it_says(tmp_path: Path
     content["party"][0]["epsilon"] = 999.0
     assert Contract.of(content).hash != parties.contract.hash
     content["party"][0]["epsilon"] = 1.0
-    with pytest.raises(ValueError, match="at least 2.* for p0"):
+    with pytest.raises(ValueError, match=r"at least 2.* for p0"):
         Contract.of(content)
 
 

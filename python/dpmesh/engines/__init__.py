@@ -1,6 +1,7 @@
 """Existing distributed engines for the same algorithms, in place of the exchange in process.
 
-Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, `secure` (for `secure` and `mesh`).
+Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, and
+`secure` for both `secure` and `mesh`.
 """
 
 from importlib import import_module

@@ -22,6 +22,7 @@ import dpmesh.topology as topology
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
+from dpmesh.privacy.correlated import CorrelatedStrategy
 from dpmesh.problems import LinearProblem
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 
@@ -95,6 +96,9 @@ NUMBERS = ("nodes", "clients")
 SHORT = 12
 """A shorter description is not used by itself."""
 
+_DEFERRED = {"CorrelatedStrategy": CorrelatedStrategy}
+"""Types of parameters that algorithms import for type checkers alone, as they take long to load."""
+
 _COMMON = {
     "nodes": "Number of nodes: in a topology, that of the partition if it is left out.",
     "clients": "Number of clients: that of the partition if it is left out.",
@@ -136,7 +140,7 @@ class Entry:
 def entries(make: Maker) -> dict[str, Entry]:
     """Return the keys of a part by name, without parameters that a file cannot express."""
     plain = inspect.isclass(make) and not is_dataclass(make)  # whose fields may be of a base class
-    hints = get_type_hints(make.__init__ if plain else make)
+    hints = get_type_hints(make.__init__ if plain else make, localns=_DEFERRED)
     texts = _described(inspect.getdoc(make) or "")
     found = {}
     for name, parameter in inspect.signature(make).parameters.items():

@@ -22,6 +22,7 @@ from dpmesh.engines.signing import KEY_BYTES, digest
 from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.keys import Key
+from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rounding import SHARE
@@ -376,6 +377,9 @@ class Contract:
         for release in algorithm.plan(self.terms.rounds).touching:
             if release.mechanism.distribution == "none":
                 settings.fail("algorithm", f"wanted noise, got {kind} without")
+            if type(release.mechanism) not in (Gaussian, Laplace):
+                wanted = "wanted Gaussian or Laplace noise of each node and round by itself"
+                settings.fail("algorithm", f"{wanted}, got {release.mechanism}")
         if isinstance(algorithm, OnlineLearningUnnoisedRegularizer):
             settings.fail("algorithm", f"wanted another than {kind}, which reads its own state")
         if isinstance(algorithm, WithoutReplacement):
@@ -397,7 +401,9 @@ class Contract:
         for party in self.parties:
             cost = self.cost(party.delta)
             if cost > party.epsilon * (1 + ROUNDING):
-                wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
+                wanted = (
+                    f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
+                )
                 self.settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")
 
 

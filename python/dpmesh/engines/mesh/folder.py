@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Folder:
         self._file = private_file.connect(path / DATABASE)
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
         epsilon, delta = self._file.execute("select epsilon, delta from party").fetchone()
-        self.budget = Budget(epsilon, delta)
+        self.budget = Budget(epsilon, delta=delta)
 
     @classmethod
     def create(cls, path: str | Path, *, epsilon: float, delta: float) -> Folder:
@@ -174,7 +174,7 @@ class Folder:
         if not plans:
             return 0.0
         *earlier, last = plans
-        return Budget(self.budget.epsilon, self.budget.delta, tuple(earlier)).cost(last).epsilon
+        return replace(self.budget, spent=tuple(earlier)).cost(last).epsilon
 
     def restored(self) -> None:
         """Charge every contract in whole once more: this folder is a copy of an older one."""
