@@ -31,7 +31,7 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.budget import Budget
 from dpmesh.topology import Topology, complete, random_regular
 
-__all__ = ["Choice", "Method", "Sizes", "Task", "choose", "method_for", "network"]
+__all__ = ["Choice", "Method", "Sizes", "Task", "choose", "method_for", "network", "step_size"]
 
 Task = Literal["classification", "regression"]
 
@@ -173,7 +173,8 @@ def choose(
         If a number is out of its range, or there are too few sites for a secure sum.
     """
     method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
-    clipping_norm, noise, path, averaged = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
+    clipping_norm, _, path, averaged = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
+    step = path / STEPS
     if epsilon is not None:
         positive("epsilon", epsilon)
         if not probability("delta", delta, one=False):
@@ -183,8 +184,7 @@ def choose(
             fail("delta", wanted, delta)
         mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         records = sizes.effective_records(method, colluding)
-        path = min(path, noise * records * mu / (2 * clipping_norm))
-    step = path / STEPS
+        step = step_size(STEPS * 2 * clipping_norm / (records * mu), task=task)
     if method == "secure" and epsilon is not None:
         try:
             secure = CrossSiloSGD.for_budget(
@@ -216,6 +216,29 @@ def choose(
     needed = None if epsilon is None else Budget(epsilon, delta=delta).calibrate(gossip, rounds)
     links = network(sizes.nodes, key=key)
     return Choice(algorithm=gossip(needed), topology=links, rounds=rounds)
+
+
+def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:
+    """Return the step size of any method by the rule of this module.
+
+    Parameters
+    ----------
+    noise
+        Standard deviation of all noise in a record's score after `rounds` steps of size 1.
+    rounds
+        Number of steps; no step is longer than those of a longest path of 100.
+    task
+        As in `choose`.
+
+    Raises
+    ------
+    ValueError
+        If a number is not positive.
+    """
+    positive("noise", noise)
+    rounds = integer("rounds", rounds, at_least=1)
+    rule = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
+    return min(rule.longest / max(rounds, STEPS), rule.noise / noise)
 
 
 def method_for(

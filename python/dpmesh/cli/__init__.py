@@ -8,6 +8,7 @@ import typer
 
 from dpmesh import __version__
 from dpmesh.cli._errors import telling
+from dpmesh.cli.arena import arena
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.doctor import doctor
@@ -43,6 +44,6 @@ def main(
     """Differentially private learning among many nodes."""
 
 
-for command in (audit, demo, doctor, fit, predict, report, reproduce, run):
+for command in (arena, audit, demo, doctor, fit, predict, report, reproduce, run):
     app.command()(telling(command))
 app.add_typer(privacy, name="privacy")

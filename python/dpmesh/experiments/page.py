@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import os
 import platform
@@ -21,6 +19,7 @@ from dpmesh import __version__
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result, is_finished
+from dpmesh.experiments.html import document, figures, table
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 
@@ -28,20 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CURVES = ("accuracy", "released_accuracy", "loss", "regret", "consensus_distance")
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff;
-       max-width: 1080px; margin: 2rem auto; padding: 0 1.2rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-.figures { display: flex; flex-wrap: wrap; gap: 1rem; }
-.figures img { width: 500px; max-width: 100%; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid #ddd;
-         font-size: .85rem; } td { white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .85rem; }
-.note { color: #555; } .warning { border-left: 4px solid #D55E00; padding-left: .8rem; }
-"""
 
 
 def write_page(folders: Sequence[str | Path], target: str | Path | None = None) -> Path:
@@ -142,9 +127,9 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         "<h2>Results at the end</h2>",
         _summary(groups),
         "<h2>Over the rounds</h2>",
-        _figures(_curves(groups)),
+        figures(_curves(groups)),
         "<h2>Privacy, accuracy, traffic</h2>",
-        _figures(_tradeoffs(results)),
+        figures(_tradeoffs(results)),
         *_graph(results),
         "<h2>Privacy reports</h2>",
         '<p class="note">Each report is for one run alone. Publishing several runs on the same '
@@ -156,14 +141,9 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         "<h2>Settings</h2>",
         f"<pre>{escape(json.dumps(settings, indent=1))}</pre>",
         "<h2>Versions</h2>",
-        _table(["", ""], [[name, value] for name, value in versions.items()]),
+        table(["", ""], [[name, value] for name, value in versions.items()]),
     ]
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    content = "\n".join(filter(None, body))
-    return (
-        f'<!doctype html>\n<html lang="en"><head>{head}{view}</head><body>{content}</body></html>\n'
-    )
+    return document(title, body)
 
 
 def _order(result: Result) -> Any:
@@ -199,7 +179,7 @@ def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
         cost = _dearest(runs)
         spent = [rounded_up(cost.epsilon, 4), rounded_up(cost.delta)]
         rows.append([label, len(runs), *spent, *ends, sent])
-    return f'<div class="wide">{_table(heads, rows)}</div>'
+    return f'<div class="wide">{table(heads, rows)}</div>'
 
 
 def _dearest(runs: Sequence[Result]) -> Report:
@@ -255,13 +235,7 @@ def _graph(results: Sequence[Result]) -> Iterable[str]:
         if graph["edges"] is not None:
             figure, ax = _figure()
             plots.network(graph["edges"], graph["nodes"], title=gap, ax=ax)
-            yield _figures([(figure, f"graph of {description}")])
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    lines = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+            yield figures([(figure, f"graph of {description}")])
 
 
 def _figure() -> tuple[Figure, Any]:
@@ -269,15 +243,3 @@ def _figure() -> tuple[Figure, Any]:
 
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     return figure, figure.subplots()
-
-
-def _figures(figures: Iterable[tuple[Figure, str]]) -> str:
-    """Return pictures embedded in the page."""
-    pictures = []
-    for figure, text in figures:
-        file = io.BytesIO()
-        figure.savefig(file, format="svg")
-        data = base64.b64encode(file.getvalue()).decode()
-        source = f"data:image/svg+xml;base64,{data}"
-        pictures.append(f'<img src="{source}" alt="{escape(text, quote=True)}">')
-    return f'<div class="figures">{"".join(pictures)}</div>'

@@ -12,29 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import read_only
-from dpmesh._ragged import Ragged
-from dpmesh.algorithms import Algorithm, Message, OnlineLearning, QuantizedGossip, Round
+from dpmesh.algorithms import OnlineLearning, QuantizedGossip
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.bounds.quantized import Powers
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy import (
-    Budget,
-    FixedSizeSampling,
-    Gaussian,
-    Mechanism,
-    NoNoise,
-    Quantizer,
-    Release,
-    Released,
-    Sensitive,
-    Sensitivity,
-)
+from dpmesh.privacy import Budget, Quantizer
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce.gradient_perturbation import GradientPerturbation
 from dpmesh.reproduce.quantized import CHOSEN, DELTA, NODES, seeded_runs
 from dpmesh.schedules import InverseSqrt, PowerLaw
 
@@ -60,100 +47,6 @@ POWERS = Powers(
     consensus_step_size_scale=15.0,
     sample_size_scale=20.0,
 )
-
-
-@dataclass(frozen=True)
-class ReleasedModels:
-    """The models, made of noisy gradients alone, shape (nodes, dim)."""
-
-    x: Released
-
-
-@dataclass(frozen=True)
-class GradientPerturbation(Algorithm[ReleasedModels, LinearProblem]):
-    """Gossip of unquantized models with noise on the gradients: x <- A x - alpha (g + noise).
-
-    Parameters
-    ----------
-    step_size
-        alpha.
-    sample_size, records
-        Records of each node, in a round and in all.
-    noise_multiplier
-        Standard deviation of the noise over the sensitivity of a mean gradient; None for no noise.
-    clipping_norm
-        Of a record's gradient.
-
-    Guarantee
-    ---------
-    It covers all models together, for replacing one record: each round is a Gaussian mechanism on a
-    sample without replacement, since models are computed from noisy gradients.
-    """
-
-    travels = "gossip"
-
-    step_size: float
-    sample_size: int
-    records: int
-    noise_multiplier: float | None
-    clipping_norm: float
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """Of a gradient."""
-        return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """How far one record moves a mean of clipped gradients."""
-        bound = 2 * self.clipping_norm / self.sample_size
-        return Sensitivity(bound, "l2", "one clipped gradient replaced")
-
-    @property
-    def sampling(self) -> FixedSizeSampling:
-        """How a node draws its records."""
-        return FixedSizeSampling(size=self.sample_size, population=self.records)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Amplification by sampling rests on this."""
-        return ("who is sampled stays secret",)
-
-    def release_of(self, t: int) -> tuple[Release, Release]:
-        """Return the noisy gradients, and the models, which are made of earlier ones alone."""
-        gradients = Release(t, self.mechanism, self.sensitivity, sampling=self.sampling)
-        return gradients, Release(t, NoNoise(), Sensitivity(0.0, "l2", "made of releases alone"))
-
-    def init(self, problem: LinearProblem, key: Key) -> ReleasedModels:
-        """Start at 0."""
-        return ReleasedModels(Released(problem.zeros()))
-
-    def round(
-        self, state: ReleasedModels, t: int, problem: LinearProblem, key: Key
-    ) -> Round[ReleasedModels]:
-        """Send the models, mix them, and step against a noisy gradient."""
-        of_gradients, of_models = self.release_of(t)
-        batches = self._batches(t, problem, key)
-        gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
-        noisy = yield Message(Sensitive(gradient), of_gradients, travels=False)
-        mixed = yield Message(Sensitive(state.x), of_models)
-        return ReleasedModels(Released(read_only(mixed - self.step_size * noisy)))
-
-    def losses(self, state: ReleasedModels, t: int, problem: LinearProblem, key: Key) -> Floats:
-        """Return the losses at x on the records of the round."""
-        return problem.objective(state.x, self._batches(t, problem, key))
-
-    def _batches(self, t: int, problem: LinearProblem, key: Key) -> Ragged:
-        records = problem.records_of(np.arange(problem.nodes))
-        return without_replacement(records, self.sample_size, key.stream(Purpose.SAMPLE, t))
-
-    def published(self, state: ReleasedModels, received: Released) -> Released:
-        """Return the models, all of which follow from releases."""
-        return state.x
-
-    def parameters(self, state: ReleasedModels) -> Released:
-        """Return the models."""
-        return state.x
 
 
 @dataclass(frozen=True)
@@ -250,7 +143,13 @@ def contenders(rounds: int) -> dict[str, tuple[Callable[[float], AnyAlgorithm], 
         return make
 
     def gradients(epsilon: float) -> GradientPerturbation:
-        plain = GradientPerturbation(alpha, large, RECORDS, None, LIPSCHITZ)
+        plain = GradientPerturbation(
+            step_size=alpha,
+            sample_size=large,
+            records=RECORDS,
+            noise_multiplier=None,
+            clipping_norm=LIPSCHITZ,
+        )
         if epsilon == inf:
             return plain
         budget = Budget(epsilon, delta=DELTA)

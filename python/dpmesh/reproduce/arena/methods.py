@@ -1,0 +1,386 @@
+"""The rows of the arena: each method with its noise and steps for a task and a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import dpmesh.topology as topology
+from dpmesh.algorithms import (
+    FederatedLearning,
+    GradientDescent,
+    Muffliato,
+    OnlineLearning,
+    QuantizedGossip,
+    WithoutReplacement,
+    WithReplacement,
+)
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.defaults import STEPS, Method, Sizes, choose, network, step_size
+from dpmesh.estimators import Identity, LaplacianSmoothing
+from dpmesh.keys import Key
+from dpmesh.privacy import Budget, Quantizer, accounting
+from dpmesh.privacy.views import OneNode
+from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.gradient_perturbation import ChocoSGD, GradientPerturbation
+from dpmesh.topology import Topology
+
+RULE = (
+    "Every method takes steps of one size. The path (all steps together) is as long as its noise "
+    "in a record's score stays below a standard deviation of 2, and at most 800 long; no step is "
+    "longer than 8. There are 100 steps; 20 of online learning, whose noise grows with them; and "
+    "5 visits of each record, 10 batches a visit, of SGD with replacement. Noise follows from the "
+    "budget by proof. Only public numbers enter: records, nodes, epsilon and delta. It is the rule "
+    "of dpmesh.defaults, and no test record was looked at."
+)
+
+CLIPPING_NORM = 0.5
+PASSES, ONLINE_ROUNDS, VISITS = 10, 20, 5
+COHORT = 0.1
+KEEP = 0.25
+MIXINGS = 8
+GLOBAL_SHARE = 0.05
+
+EVERYBODY = "nobody: all messages may be public"
+SERVER = "a server that sees all records or their gradients"
+HONEST_BUT_1 = "that the server and no 2 sites collude"
+HONEST_THIRD = "that the server and no more than a third of the sites collude"
+NO_TWO_POOL = "that no 2 nodes pool what they see"
+GRADIENT_DESCENT = "gradient-descent"
+
+
+class CannotRun(Exception):  # noqa: N818
+    """Why a method has no result for a task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a method is given.
+
+    Parameters
+    ----------
+    problem
+        With test records.
+    unit
+        What the guarantee covers: ``"record"`` or ``"user"``.
+    epsilon, delta
+        The budget of the run.
+    """
+
+    problem: LinearProblem
+    unit: str
+    epsilon: float
+    delta: float
+
+    @property
+    def budget(self) -> Budget:
+        """Against somebody who sees every message."""
+        return Budget(self.epsilon, delta=self.delta)
+
+    @property
+    def smallest(self) -> int:
+        """Records of the smallest node."""
+        return self.problem.fewest_records
+
+    @property
+    def pooled(self) -> LinearProblem:
+        """All records at one node."""
+        return replace(self.problem, partition=(self.problem.everything[1],))
+
+
+class Trial(NamedTuple):
+    """What to run.
+
+    Attributes
+    ----------
+    algorithm, problem, topology, rounds
+        As `dpmesh.simulate` takes them.
+    budget
+        What the noise was calibrated for, where it is not the cost against everybody.
+    """
+
+    algorithm: AnyAlgorithm
+    problem: LinearProblem
+    topology: Topology | None
+    rounds: int
+    budget: Budget | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method.
+
+    Parameters
+    ----------
+    name
+        As printed.
+    trust
+        Whom a node has to trust with its records.
+    trial
+        Returns what to run, or raises `CannotRun`.
+    user
+        Whether it can protect all records of a user together.
+    audited
+        Its name in `dpmesh audit`, empty if there is no audit of its own.
+    """
+
+    name: str
+    trust: str
+    trial: Callable[[Setting], Trial]
+    user: bool = False
+    audited: str = ""
+
+
+def _chosen(given: Setting, method: Method, problem: LinearProblem, colluding: int = 1) -> Trial:
+    try:
+        choice = choose(
+            Sizes.of(problem),
+            epsilon=given.epsilon,
+            delta=given.delta,
+            algorithm=method,
+            colluding=colluding,
+            key=Key.seeded(0),
+        )
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+    return Trial(choice.algorithm, problem, choice.topology, choice.rounds)
+
+
+def _central(given: Setting) -> Trial:
+    return _chosen(given, "gossip", given.pooled)
+
+
+def _secure(given: Setting) -> Trial:
+    return _chosen(given, "secure", given.problem)
+
+
+def _secure_third(given: Setting) -> Trial:
+    return _chosen(given, "secure", given.problem, max(1, given.problem.nodes // 3))
+
+
+def _gossip(given: Setting) -> Trial:
+    return _chosen(given, "gossip", given.problem)
+
+
+def _on_a_ring(given: Setting) -> Trial:
+    return _gossip(given)._replace(topology=topology.ring(given.problem.nodes))
+
+
+def _muffliato(given: Setting) -> Trial:
+    trial = _on_a_ring(given)
+    return trial._replace(algorithm=Muffliato(**vars_of(trial.algorithm), mixings=MIXINGS))
+
+
+def _meetings(given: Setting) -> Trial:
+    problem = given.problem
+    links = topology.meetings(problem.nodes, key=Key.seeded(0))
+    budget = replace(given.budget, view=OneNode(topology=links))
+    rounds = STEPS + 1
+    clipping_norm = 1.001 * problem.constants().loss_lipschitz  # the proof wants no clipped ones
+
+    def with_noise(z: float, step: float = 1.0) -> GradientDescent:
+        return GradientDescent(
+            records=given.smallest,
+            noise_multiplier=z,
+            step_size=step,
+            clipping_norm=clipping_norm,
+        )
+
+    z = budget.calibrate(with_noise, rounds, problem)
+    noise = sqrt(STEPS / problem.nodes) * z * 2 * clipping_norm / given.smallest
+    step = min(step_size(noise), 2 / problem.constants().smoothness)  # longer ones may expand
+    return Trial(with_noise(z, step), problem, links, rounds, budget)
+
+
+def _federated(given: Setting, smoothing: float) -> Trial:
+    problem, rounds = given.problem, STEPS
+    if given.unit == "record":  # each record is a client of its own
+        everything = problem.everything[1]
+        problem = replace(problem, partition=tuple(everything[:, np.newaxis]))
+    cohort = max(1, round(COHORT * problem.nodes))
+
+    def with_noise(z: float, step: float = 1.0) -> FederatedLearning:
+        return FederatedLearning(
+            clients=problem.nodes,
+            sampling_rate=COHORT,
+            clipping_norm=CLIPPING_NORM,
+            noise_multiplier=z,
+            sampling="uniform",
+            batch_size=int(problem.records.max()),
+            local_steps=1,
+            local_step_size=1.0,
+            global_step_size=step,
+            estimator=LaplacianSmoothing(smoothing) if smoothing else Identity(),
+        )
+
+    z = given.budget.calibrate(with_noise, rounds)
+    step = step_size(sqrt(rounds) * z * 2 * CLIPPING_NORM / cohort, rounds=rounds)
+    return Trial(with_noise(z, step), problem, None, rounds)
+
+
+def _online(given: Setting) -> Trial:
+    rounds = min(ONLINE_ROUNDS, given.smallest)
+    batch = given.smallest // rounds
+    plain = OnlineLearning(
+        epsilon=given.epsilon,
+        delta=given.delta,
+        step_size=1.0,
+        radius=1e6,
+        clipping_norm=CLIPPING_NORM,
+        batch_size=batch,
+        projection="none",
+    )
+    noise = sqrt(rounds / given.problem.nodes) * plain.noise_std(1, given.problem.dim)
+    algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
+    return Trial(algorithm, given.problem, network(given.problem.nodes, key=Key.seeded(0)), rounds)
+
+
+def _quantized(given: Setting) -> Trial:
+    problem, rounds = given.problem, STEPS + 1
+    plain = QuantizedGossip(
+        step_size=1.0,
+        consensus_step_size=1.0,
+        sample_size=given.smallest,
+        noise_std=None,
+        compressor=None,
+        clipping_norm=CLIPPING_NORM,
+        mode="public_point",
+    )
+    unit = 2 * CLIPPING_NORM / given.smallest
+    z = given.budget.calibrate(lambda z: replace(plain, noise_std=z * unit), rounds)
+    step = step_size(sqrt(rounds / problem.nodes) * z * unit, rounds=rounds)
+    algorithm = replace(
+        plain, step_size=step, noise_std=z * unit * step, compressor=Quantizer(z * unit * step)
+    )
+    return Trial(algorithm, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
+
+
+def _choco(given: Setting) -> Trial:
+    problem, rounds = given.problem, STEPS
+    plain = GradientPerturbation(
+        step_size=1.0,
+        sample_size=given.smallest,
+        records=given.smallest,
+        noise_multiplier=1.0,
+        clipping_norm=CLIPPING_NORM,
+    )
+    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
+    noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity.bound
+    own = replace(plain, noise_multiplier=z, step_size=step_size(noise, rounds=rounds))
+    choco = ChocoSGD(**vars_of(own), keep=KEEP, consensus_step_size=KEEP)
+    return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
+
+
+def _without_replacement(given: Setting) -> Trial:
+    problem, smallest = given.problem, given.smallest
+    rounds = min(STEPS, smallest)
+    batch = smallest // rounds
+    mu = 1 / accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=given.epsilon, target_delta=given.delta
+    )
+    lipschitz = problem.model_constants().loss_lipschitz
+    once = 2 * lipschitz / (batch * mu)  # of one release, at step 1
+    later = sqrt(GLOBAL_SHARE * problem.nodes * rounds) * 2 / (problem.nodes + 1)
+    step = step_size(once * sqrt(1 + later**2), rounds=2 * rounds)
+    smooth = 1 / (2 * problem.model_constants().smoothness)  # Lemma 4
+    algorithm = WithoutReplacement(
+        epsilon=given.epsilon, delta=given.delta, batch_size=batch, step_size=min(step, smooth)
+    )
+    return Trial(algorithm, problem, None, rounds)
+
+
+def _with_replacement(given: Setting) -> Trial:
+    smallest = given.smallest
+    equal = replace(given.problem, partition=tuple(p[:smallest] for p in given.problem.partition))
+    batch = max(1, smallest // PASSES)
+    turns = VISITS * smallest // batch
+    rounds = equal.nodes * turns
+    z = accounting.fixed_size_gaussian_noise_multiplier(
+        target_epsilon=given.epsilon,
+        target_delta=given.delta,
+        sampling_rate=batch / smallest,
+        neighboring_relation="replace_one",
+        count=turns,
+    )
+    unit = 2 * equal.model_constants().loss_lipschitz / batch
+    step = step_size(sqrt(rounds) * z * unit, rounds=rounds)
+    algorithm = WithReplacement(
+        nodes=equal.nodes,
+        records=smallest,
+        noise_multiplier=z,
+        batch_size=batch,
+        visits=VISITS,
+        step_size=step,
+    )
+    return Trial(algorithm, equal, None, rounds)
+
+
+def _not_yet(_: Setting) -> Trial:
+    raise CannotRun("no algorithm takes correlated noise yet")
+
+
+def vars_of(algorithm: Any) -> dict[str, Any]:
+    """Return the parameters of an algorithm by name."""
+    return {own.name: getattr(algorithm, own.name) for own in fields(algorithm)}
+
+
+ROWS = (
+    Row(
+        name="central DP-SGD, all records in a batch",
+        trust=SERVER,
+        trial=_central,
+        audited=GRADIENT_DESCENT,
+    ),
+    Row(name="central DP-SGD, correlated noise", trust=SERVER, trial=_not_yet),
+    Row(
+        name="federated",
+        trust=SERVER,
+        trial=partial(_federated, smoothing=0.0),
+        user=True,
+    ),
+    Row(
+        name="federated, Laplacian smoothing",
+        trust=SERVER,
+        trial=partial(_federated, smoothing=1.0),
+        user=True,
+    ),
+    Row(name="secure sum, 1 site may collude", trust=HONEST_BUT_1, trial=_secure),
+    Row(name="secure sum, a third may collude", trust=HONEST_THIRD, trial=_secure_third),
+    Row(
+        name="gradient descent by gossip", trust=EVERYBODY, trial=_gossip, audited=GRADIENT_DESCENT
+    ),
+    Row(
+        name="gradient descent on a ring",
+        trust=EVERYBODY,
+        trial=_on_a_ring,
+        audited=GRADIENT_DESCENT,
+    ),
+    Row(
+        name="Muffliato on a ring, 8 mixings",
+        trust=EVERYBODY,
+        trial=_muffliato,
+        audited="muffliato",
+    ),
+    Row(name="gradient descent at meetings", trust=NO_TWO_POOL, trial=_meetings),
+    Row(name="gossip, correlated noise", trust=EVERYBODY, trial=_not_yet),
+    Row(name="quantized gossip", trust=EVERYBODY, trial=_quantized, audited="quantized"),
+    Row(name="CHOCO-SGD, a quarter of each message", trust=EVERYBODY, trial=_choco),
+    Row(name="online learning", trust=EVERYBODY, trial=_online, audited="online"),
+    Row(
+        name="SGD without replacement",
+        trust=EVERYBODY,
+        trial=_without_replacement,
+        audited="without-replacement",
+    ),
+    Row(
+        name="SGD with replacement",
+        trust=EVERYBODY,
+        trial=_with_replacement,
+    ),
+)
+"""All methods that are learned with privacy among nodes or at a server."""
