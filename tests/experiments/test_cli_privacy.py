@@ -78,6 +78,34 @@ def test_noise_and_epsilon_of_a_mechanism_are_one_question(question: list[str]) 
     assert rounded_up(noise[1], 8) in table[2]
 
 
+@pytest.mark.parametrize(
+    ("view", "words"), [("one", "any one"), ("3,7", "3, 7"), ("any-2", "any 2")]
+)
+def test_gradient_descent_is_priced_against_a_view(view: str, words: str) -> None:
+    question = ["gradient-descent", "--records", "400", "--rounds", "9", "--nodes", "9"]
+    found = ask(*question, "--epsilon", "2", "--view", view)
+    assert re.search(rf"^view  .*epsilon = 2 against .*{words}", found, re.MULTILINE), found
+    assert number("privacy", found) > 2.0 >= number("view", found)
+    assert number("noise", found) < number("noise", ask(*question, "--epsilon", "2"))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--view", "two"], "view: wanted one, last, any-2, or numbers of nodes"),
+        (["--view", "99"], "node: wanted"),
+        (["--view", "one", "--network", "star"], "network: wanted one of 'meetings'"),
+    ],
+)
+def test_a_view_that_does_not_fit_is_named(option: list[str], message: str) -> None:
+    from dpmesh.cli import app
+
+    question = ["privacy", "gradient-descent", "--records", "9", "--noise", "1", "--rounds", "3"]
+    result = testing.CliRunner().invoke(app, [*question, *option])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 def test_a_delta_above_one_over_the_records_is_named() -> None:
     from dpmesh.cli import app
 

@@ -7,11 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from problems import contract_problem as make_problem
+from view_systems import ORACLES
 
 import dpmesh as dm
 from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
+from dpmesh.kernels.views import solve_pair
 from dpmesh.privacy import Budget
-from dpmesh.privacy.views import AnyCoalition, Everybody, NotProved, OneNode
+from dpmesh.privacy.views import (
+    AnyCoalition,
+    Everybody,
+    LossFacts,
+    Node,
+    NotProved,
+    OneNode,
+    Reaction,
+)
+from dpmesh.privacy.views.system import systems_of
+from dpmesh.run.carriers import FailingGossip, Packet
+from dpmesh.run.network import Conditions
+from dpmesh.run.realized import RealizedNetwork
 
 DELTA = 1e-5
 RING = dm.topology.ring(16)
@@ -110,10 +124,15 @@ def test_a_run_reports_its_view_beside_everybody() -> None:
     assert lines[0].endswith("against somebody who sees every message")
     assert lines[1].startswith("view        epsilon = ")
     assert "against any one node" in lines[1]
+    assert lines[2].startswith("view proof  Gaussian differential privacy by coupling, mu = ")
+    ax = run.plot_views(budget.view)
+    shown = ax.images[0].get_array()
+    cost = run.ledger.cost(DELTA, view=budget.view)
+    assert np.nanmax(shown) == pytest.approx(cost.epsilon, rel=0.01)
+    with pytest.raises(ValueError, match=r"^plan: wanted one for which views .* without a problem"):
+        dm.plots.views(SMALL.plan(8), budget.view, DELTA)
     with pytest.raises(ValueError, match=r"^budget: wanted a view of the run's topology"):
         dm.simulate(SMALL, PROBLEM, RING, **given)
-    with pytest.raises(ValueError, match=r"^network: wanted None with a view"):
-        dm.simulate(SMALL, PROBLEM, MEETINGS, network=dm.Network(loss=0.1), **given)
     with pytest.raises(ValueError, match=r"which cost"):
         dm.simulate(SMALL, PROBLEM, MEETINGS, **{**given, "budget": replace(budget, epsilon=0.5)})
 
@@ -143,3 +162,61 @@ def test_a_plan_with_other_rounds_than_its_reaction_has_no_view() -> None:
     plan = SMALL.plan(16, PROBLEM)
     twice = replace(plan, releases=SMALL.plan(32).releases)
     assert "other rounds" in twice.cost(DELTA, view=OneNode(topology=MEETINGS)).reason
+
+
+def test_a_late_message_is_seen_by_the_round_in_which_it_was_made() -> None:
+    """The oracle's network, whose messages are one round late from round 1 on."""
+    (oracle,) = (o for o in ORACLES if o["id"] == "late.ring5.delay1")
+    inputs, key = oracle["inputs"], dm.Key.seeded(0)
+    realized = RealizedNetwork(dm.topology.ring(5), dm.Network(min_delay=1, max_delay=1), key)
+    ones = np.ones(inputs["rounds"])
+    reaction = Reaction(
+        sensitivity=np.array(inputs["s"]), noise=np.array(inputs["sigma"]), lipschitz=ones
+    )
+    view = Node(node=inputs["observers"][0], topology=realized)
+    (system,) = systems_of(reaction, view)
+    found = solve_pair(system, inputs["observers"], inputs["target"], gap=1e-8)
+    assert found.mu == pytest.approx(oracle["output"]["mu"], abs=1e-6)
+
+
+def test_a_failing_network_is_that_of_the_run() -> None:
+    """Mixing what `RealizedNetwork` says gives what the nodes received."""
+    key, network = dm.Key.seeded(3), dm.Network(loss=0.2, offline=0.1, max_delay=2)
+    realized = RealizedNetwork(MEETINGS, network, key)
+    carrier = FailingGossip(MEETINGS, Conditions(network, 16, key))
+    sent = np.random.default_rng(0).normal(size=(12, 16, 2))
+    for t in range(12):
+        wanted = carrier.carry(t, Packet(sent[t]))
+        found = sum(weights @ sent[made] for made, weights in realized.mixed(t))
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    neighbours = {(r.round, r.receiver, r.sender) for r in realized.received(12)}
+    met = {(t, *link) for t in range(12) for link in MEETINGS.matrix(t).edges.tolist()}
+    assert met <= neighbours
+
+
+def test_a_run_over_a_failing_network_has_its_own_view() -> None:
+    budget = Budget(6.0, delta=DELTA, view=OneNode(topology=MEETINGS))
+    given = {"rounds": 8, "key": dm.Key.seeded(0), "budget": budget}
+    network = dm.Network(loss=0.3, max_delay=2)
+    failing = dm.simulate(SMALL, PROBLEM, MEETINGS, network=network, **given).privacy
+    realized = RealizedNetwork(MEETINGS, network, dm.Key.seeded(0))
+    cost = SMALL.plan(8, PROBLEM).cost(DELTA, view=OneNode(topology=realized))
+    assert cost.reason == ""
+    assert f"epsilon = {dm.privacy.rounded_up(cost.epsilon)} against" in str(failing.view)
+    assert cost.epsilon < cost.everybody
+
+
+def test_a_report_on_a_static_network_has_epsilon_by_distance() -> None:
+    report = dm.privacy.report(SMALL.plan(16, PROBLEM), DELTA, view=ONE)
+    assert len(report.by_distance) == 8  # of a ring of 16
+    assert report.by_distance[0] == pytest.approx(report.epsilon, rel=1e-6)
+    assert list(report.by_distance) == sorted(report.by_distance, reverse=True)
+    assert "by distance epsilon = 1: " in str(report)
+    assert dm.privacy.Report.from_dict(report.as_dict()) == report
+
+
+def test_facts_of_a_loss_plan_a_view_without_data() -> None:
+    facts = LossFacts.of(PROBLEM)
+    for algorithm in (SMALL, dm.OnlineLearning(epsilon=2.0, delta=DELTA)):
+        with_data, without = (algorithm.plan(8, given) for given in (PROBLEM, facts))
+        assert with_data.cost(DELTA, view=ONE) == without.cost(DELTA, view=ONE)

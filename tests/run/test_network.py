@@ -54,7 +54,7 @@ failures = st.builds(
 
 @given(failures, st.integers(0, 40))
 def test_what_arrives_is_doubly_stochastic_and_symmetric(network: Network, round: int) -> None:
-    weights = gossip(network, topology.torus(3, 4))._links(round).matrix.weights.toarray()
+    weights = gossip(network, topology.torus(3, 4)).links(round).matrix.weights.toarray()
     np.testing.assert_allclose(weights.sum(axis=0), 1, atol=1e-12)
     np.testing.assert_allclose(weights, weights.T, atol=1e-12)
     assert (weights >= 0).all()
@@ -94,7 +94,7 @@ def test_late_messages_are_the_old_values() -> None:
     for t in range(12):
         sent.append(rng.normal(size=(5, 2)))
         got = carried(carrier, t, sent[t])
-        links = carrier._links(t)
+        links = carrier.links(t)
         weights = links.matrix.weights.toarray()
         expected = np.diag(weights)[:, None] * sent[t]
         for j, i, used, late in zip(
@@ -137,7 +137,7 @@ def test_loss_is_as_frequent_as_said() -> None:
     """False alarm below 1e-6 (5 standard deviations); a loss of 0.35 in place of 0.3 is noticed."""
     rounds, base = 200, topology.torus(10, 10)
     carrier = gossip(Network(loss=0.3), base)
-    used = np.concatenate([carrier._links(t).carried[:200] for t in range(rounds)])
+    used = np.concatenate([carrier.links(t).carried[:200] for t in range(rounds)])
     deviation = 5 * np.sqrt(0.49 * 0.51 / used.size)
     assert abs(used.mean() - 0.7**2) < deviation
     assert abs(0.65**2 - 0.7**2) > 2 * deviation
@@ -193,7 +193,7 @@ def test_time_passes_node_by_node() -> None:
 def test_a_message_that_is_sent_again_takes_as_long_again() -> None:
     carrier = gossip(Network(latency=1.0, loss=0.5, attempts=3), topology.complete(2))
     carried(carrier, 0, np.zeros((2, 1)))
-    links = carrier._links(0)
+    links = carrier.links(0)
     carrier.traffic(0, Sent(BITS, 1))
     arrived = links.tries[links.carried]
     assert carrier.seconds == (arrived.max() if len(arrived) else 0)
@@ -203,7 +203,7 @@ def test_who_is_away_sends_nothing_and_hears_nothing() -> None:
     carrier = gossip(Network(offline=0.5, attempts=3), topology.complete(8))
     present = carrier._conditions.present(0)
     assert 0 < present.sum() < 8
-    links = carrier._links(0)
+    links = carrier.links(0)
     sends, hears = present[links.senders], present[links.receivers]
     np.testing.assert_array_equal(links.tries, np.where(sends, np.where(hears, 1, 3), 0))
     np.testing.assert_array_equal(links.carried, sends & hears)

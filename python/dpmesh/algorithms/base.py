@@ -42,6 +42,7 @@ from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
+from dpmesh.privacy.views.steps import LossFacts
 from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
@@ -159,7 +160,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def parameters(self, state: StateT) -> Floats:
         """Return each node's current model, shape (nodes, dim), for evaluation."""
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how messages react to a record and to each other, in public numbers.
 
         The cost against a view rests on it, see `dpmesh.privacy.views`.
@@ -174,8 +175,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         rounds
             At least 1.
         problem
-            If given, its public facts (its loss, the bound on its features) tell what the run costs
-            against a view: ``plan.cost(delta, view=..)``.
+            If given, its public facts (its loss, the bound on its features) say what the run costs
+            against a view: ``plan.cost(delta, view=..)``. `LossFacts` give them without data.
         """
         releases: list[Release] = []
         for t in each_round(rounds):
@@ -185,7 +186,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         if changed := _changed_since_reaction(type(self)):
             what = f"{type(self).__name__} changes {changed} and states no reaction of its own"
             reaction = None if problem is None else NotProved(reason=what)
-        elif type(problem) is LinearProblem:
+        elif type(problem) in (LinearProblem, LossFacts):
             reaction = self.reaction(rounds, problem)
         elif problem is not None:
             reaction = NotProved(reason="the problem is no linear model of known smoothness")

@@ -45,7 +45,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
-from dpmesh.privacy.views import NotProved, of_algorithms
+from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -258,7 +258,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         """Return the noisy sum of a cohort's updates."""
         return Release(t, self.mechanism, self.sensitivity, sampling=self.cohorts)
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: the server publishes all models."""
         return of_algorithms.federated()
 

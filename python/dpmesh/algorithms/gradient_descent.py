@@ -145,7 +145,7 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         """Whom partners who share noise trust."""
         return () if self.noise is None else self.noise.assumptions
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
         if self.noise is not None:
             return NotProved(reason=INDEPENDENT_ONLY)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dpmesh._validate import fail, integer
 from dpmesh.algorithms.gradient_descent import GradientDescent
-from dpmesh.privacy.views import NotProved, Reaction
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.problems import LinearProblem
 
 
@@ -53,7 +53,7 @@ class Muffliato(GradientDescent):
         """Number of mixings."""
         return self.mixings
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return why there is no cheaper view yet: relayed sums are seen along the way."""
         if self.mixings == 1:
             return super().reaction(rounds, problem)

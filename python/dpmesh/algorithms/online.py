@@ -227,7 +227,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Whom partners who share noise trust."""
         return () if self.noise is None else self.noise.assumptions
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages; projections contract."""
         if self.noise is not None:
             return NotProved(reason=INDEPENDENT_ONLY)
@@ -325,7 +325,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         if self.delta > 0:
             fail("delta", "0, since only Laplace noise is accounted for", self.delta)
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: un-noised vectors carry examples on."""
         return NotProved(reason="the regularizer's step is taken at the un-noised vector")
 

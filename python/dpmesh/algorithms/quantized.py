@@ -199,7 +199,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         """Return the messages z_k of iteration k = t, before their quantization."""
         return Release(t, self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> Reaction | NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(k+1) reacts to a record and to messages."""
         return of_algorithms.quantized(
             rounds,

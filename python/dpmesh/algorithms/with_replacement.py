@@ -39,7 +39,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import NotProved
+from dpmesh.privacy.views import LossFacts, NotProved
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
@@ -153,7 +153,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         lipschitz = problem.model_constants().loss_lipschitz
         return 2 * at(self.step_size, t + 1) * lipschitz / self.batch_size
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
         return NotProved(reason="every node receives each global model")
 

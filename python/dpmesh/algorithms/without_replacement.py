@@ -62,7 +62,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import NotProved, of_algorithms
+from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import Constants, LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -230,7 +230,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """Return Delta of a node that stepped in round t alone; 1 without noise."""
         return float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
 
-    def reaction(self, rounds: int, problem: LinearProblem) -> NotProved:
+    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
         return of_algorithms.without_replacement()
 

@@ -13,10 +13,22 @@ import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.cli._errors import telling
 from dpmesh.cli.mechanisms import gaussian, laplace, sgd
+from dpmesh.cli.views import (
+    Classes,
+    FeatureNorm,
+    LossName,
+    Network,
+    Nodes,
+    Observer,
+    Regularization,
+    Seed,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from dpmesh.privacy.accounting.papers.quantized import Mode
     from dpmesh.privacy.budget import Planned
+    from dpmesh.privacy.views import LossFacts, View
 
 privacy = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +40,8 @@ for mechanism in (gaussian, laplace, sgd):
     privacy.command()(telling(mechanism))
 
 MOST_ROUNDS = 100_000
+
+MOST_ROUNDS_OF_A_VIEW = 1000
 
 AlgorithmT = TypeVar("AlgorithmT", bound="Planned")
 
@@ -76,7 +90,7 @@ def cross_silo(
         algorithm = dm.CrossSiloSGD(noise_multiplier=positive("noise", noise), **public)
     sums = algorithm.secure_sum
     meaning = f"over the sensitivity of the sum; {sums.modulus_bits} bits a number"
-    _tell(algorithm, rounds, delta, algorithm.noise_multiplier, meaning)
+    _print(algorithm, rounds, delta, algorithm.noise_multiplier, meaning)
 
 
 @privacy.command()
@@ -107,7 +121,7 @@ def federated(
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
     std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity, dim=1))
-    _tell(algorithm, rounds, delta, noise, f"standard deviation {std} on the sum of moves")
+    _print(algorithm, rounds, delta, noise, f"standard deviation {std} on the sum of moves")
 
 
 @privacy.command()
@@ -120,8 +134,29 @@ def gradient_descent(
     delta: Delta = 1e-5,
     clipping_norm: Annotated[float, typer.Option(help="Largest gradient of a record, L.")] = 1.0,
     step_size: Annotated[float, typer.Option(help="In every round, alpha.")] = 1.0,
+    view: Observer = None,
+    nodes: Nodes = 16,
+    network: Network = "meetings",
+    seed: Seed = 0,
+    loss: LossName = "logistic",
+    feature_norm: FeatureNorm = 1.0,
+    classes: Classes = None,
+    regularization: Regularization = 0.0,
 ) -> None:
-    """Gradient descent by gossip, for replacing a record, which every round uses."""
+    """Gradient descent by gossip, for replacing a record, which every round uses.
+
+    With --view, epsilon is against that observer; the cost against everybody stands beside it.
+    """
+    against, facts = view_of(
+        view,
+        nodes=nodes,
+        network=network,
+        seed=seed,
+        loss=loss,
+        feature_norm=feature_norm,
+        classes=classes,
+        regularization=regularization,
+    )
 
     def make(multiplier: float) -> dm.GradientDescent:
         return dm.GradientDescent(
@@ -131,9 +166,10 @@ def gradient_descent(
             clipping_norm=clipping_norm,
         )
 
-    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, against, facts)
     std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), dim=1))
-    _tell(algorithm, rounds, delta, noise, f"standard deviation {std} of n_t")
+    meaning = f"standard deviation {std} of n_t"
+    _print(algorithm, rounds, delta, noise, meaning, against, facts)
 
 
 @privacy.command()
@@ -160,7 +196,7 @@ def online(
     )
     mechanism, dim = algorithm.mechanism, integer("dim", dim, at_least=1)
     scale = dm.privacy.rounded_up(mechanism.noise_scale(algorithm.sensitivity(1), dim))
-    _tell(
+    _print(
         algorithm,
         None,
         delta,
@@ -201,7 +237,7 @@ def quantized(
         return replace(gossip, noise_std=dm.schedules.PowerLaw(scale=std, exponent=noise_exponent))
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
-    _tell(
+    _print(
         algorithm,
         rounds,
         delta,
@@ -234,7 +270,7 @@ def without_replacement(
     over = mechanism.noise_scale(algorithm.sensitivity, dim=1)
     std = _noise_of_sgd(over, step_size, lipschitz, batch_size)
     meaning = f"over the sensitivity of all releases; {std}"
-    _tell(algorithm, None, delta, mechanism.noise_multiplier, meaning)
+    _print(algorithm, None, delta, mechanism.noise_multiplier, meaning)
 
 
 @privacy.command()
@@ -270,7 +306,7 @@ def with_replacement(
     algorithm, noise, rounds = _solve(make, epsilon, noise, turns, delta)
     std = _noise_of_sgd(noise, step_size, lipschitz, batch_size)
     meaning = f"over the sensitivity of one model; {std}"
-    _tell(algorithm, rounds, delta, noise, meaning)
+    _print(algorithm, rounds, delta, noise, meaning)
 
 
 def _noise_of_sgd(over: float, step_size: float, lipschitz: float, batch_size: int) -> str:
@@ -285,6 +321,8 @@ def _solve(
     noise: float | None,
     rounds: int | None,
     delta: float,
+    view: View | None = None,
+    facts: LossFacts | None = None,
 ) -> tuple[AlgorithmT, float, int]:
     """Find the one of epsilon, noise and rounds that is missing."""
     given = {"--epsilon": epsilon, "--noise": noise, "--rounds": rounds}
@@ -292,18 +330,21 @@ def _solve(
     if len(names) != 2:
         fail("options", "two of --epsilon, --noise and --rounds", ", ".join(names) or "none")
     if rounds is None and epsilon is not None and noise is not None:
-        algorithm = make(positive("noise", noise))
-        rounds = dm.privacy.Budget(epsilon, delta=delta).affordable_rounds(
-            algorithm, at_most=MOST_ROUNDS
-        )
+        algorithm, budget = make(positive("noise", noise)), _budget(epsilon, delta, view)
+        most = MOST_ROUNDS if view is None else MOST_ROUNDS_OF_A_VIEW
+        rounds = budget.affordable_rounds(algorithm, facts, at_most=most)
         if rounds == 0:
             cost = dm.privacy.rounded_up(algorithm.plan(1).cost(delta).epsilon)
             fail("epsilon", f"at least {cost}, which one round costs", epsilon)
         return algorithm, noise, rounds
     rounds = integer("rounds", rounds or 0, at_least=1)
     if noise is None:
-        noise = dm.privacy.Budget(epsilon or 0.0, delta=delta).calibrate(make, rounds)
+        noise = _budget(epsilon or 0.0, delta, view).calibrate(make, rounds, facts)
     return make(positive("noise", noise)), noise, rounds
+
+
+def _budget(epsilon: float, delta: float, view: View | None) -> dm.privacy.Budget:
+    return dm.privacy.Budget(epsilon, delta=delta, view=view)
 
 
 def _single_epsilon(epsilon: float | None, noise: float | None, delta: float) -> float:
@@ -322,9 +363,19 @@ def _either(epsilon: float | None, noise: float | None) -> None:
         fail("options", "either --epsilon or --noise", got)
 
 
-def _tell(algorithm: Planned, rounds: int | None, delta: float, noise: float, meaning: str) -> None:
+def _print(
+    algorithm: Planned,
+    rounds: int | None,
+    delta: float,
+    noise: float,
+    meaning: str,
+    view: View | None = None,
+    facts: LossFacts | None = None,
+) -> None:
     """Print the noise and the report; `rounds` is None if their number does not matter."""
-    report = str(dm.privacy.report(algorithm.plan(rounds or 2), delta))
+    made: Any = algorithm
+    plan = made.plan(rounds or 2) if view is None else made.plan(rounds, facts)
+    report = str(dm.privacy.report(plan, delta, view=view))
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
     typer.echo(f"noise       {dm.privacy.rounded_up(noise, 8)} ({meaning})")
     typer.echo(f"rounds      {number}")

@@ -14,7 +14,14 @@ from dpmesh.privacy.charged import joints
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
-from dpmesh.privacy.views import EverybodyButPartners, View
+from dpmesh.privacy.views import (
+    EverybodyButPartners,
+    OneNode,
+    Reaction,
+    View,
+    costs_by_distance,
+)
+from dpmesh.topology.topology import Static
 
 _NEIGHBOURS = {
     "replace_one": "replace-one: two datasets differ in the value of one {unit}",
@@ -23,6 +30,9 @@ _NEIGHBOURS = {
 
 COVERED = ("released_accuracy", "bits_per_node", "compression", "megabytes", "seconds")
 """What follows from releases, public numbers and test records."""
+
+MOST_BY_DISTANCE = 64
+"""Up to so many nodes a report has epsilon by distance."""
 
 OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters")
 """What follows from the models that nodes hold, which an algorithm may release or not."""
@@ -59,6 +69,10 @@ class Report:
     view
         What it cost against less than everybody, in words, or why that is not proved; None if no
         view was asked for.
+    view_proof
+        What proves the cost against the view, and the worst observer and target of those searched.
+    by_distance
+        On a static network of up to 64 nodes, the epsilon against any one node at distance 1, 2, ..
     not_covered
         What a run measured and the guarantee does not cover, see `not_covered`.
     """
@@ -72,6 +86,8 @@ class Report:
     assumptions: tuple[str, ...]
     by_node: Spread | None = None
     view: str | None = None
+    view_proof: str | None = None
+    by_distance: tuple[float, ...] = ()
     not_covered: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -87,6 +103,7 @@ class Report:
                 **fields,
                 "epsilon": float(fields["epsilon"]),
                 "assumptions": tuple(fields["assumptions"]),
+                "by_distance": tuple(map(float, fields.get("by_distance", ()))),
                 "not_covered": tuple(fields.get("not_covered", ())),
                 "by_node": None if spread is None else Spread(*map(float, spread)),
             }
@@ -107,6 +124,8 @@ class Report:
         lines = [
             f"privacy     {guarantee}{against}",
             *([] if self.view is None else [f"view        {self.view}"]),
+            *([] if self.view_proof is None else [f"view proof  {self.view_proof}"]),
+            *self._distances(),
             f"neighbours  {_NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
             f"unit        one {self.unit}",
             f"accountant  {self.accountant}",
@@ -120,6 +139,10 @@ class Report:
             lines.append(f"not covered {which}: of private records, or of models before noise")
         lines += [f"assumption  {text}" for text in self.assumptions]
         return "\n".join(lines)
+
+    def _distances(self) -> list[str]:
+        epsilons = [f"{d}: {rounded_up(x, 3)}" for d, x in enumerate(self.by_distance, 1)]
+        return [f"by distance epsilon = {', '.join(epsilons)}"] if epsilons else []
 
 
 def _plain(value: Any) -> Any:
@@ -143,6 +166,15 @@ def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tu
     """
     covered = {*COVERED, *(OF_MODELS if parameters_are_released else ())}
     return tuple(name for name in measured if name not in covered)
+
+
+def _by_distance(plan: Plan, delta: float, view: View | None) -> tuple[float, ...]:
+    if not isinstance(view, OneNode) or not isinstance(view.topology, Static):
+        return ()
+    if view.topology.nodes > MOST_BY_DISTANCE or not isinstance(plan.reaction, Reaction):
+        return ()
+    costs = costs_by_distance(delta, plan.reaction, view)
+    return tuple(min(cost.epsilon, cost.everybody) for _, cost in sorted(costs.items()))
 
 
 def report(
@@ -193,7 +225,7 @@ def report(
             "the noise is seeded: whoever knows the seed can remove it, so this run is "
             "reproducible but no private release",
         )
-    seen = None
+    seen, proof = None, None
     secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]
     claimed = [each.coalition for each in secrets if each is not None]
     if view is None and claimed:  # the claim for which partners share secrets
@@ -201,6 +233,7 @@ def report(
     if view is not None:
         against = plan.cost(delta, view=view)
         seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
+        proof = against.accountant if not against.reason else None
         if not against.reason and not isinstance(view, EverybodyButPartners):
             assumptions += (
                 "the view covers what its observers receive during the run: models or messages "
@@ -219,5 +252,7 @@ def report(
         assumptions=assumptions,
         by_node=by_node,
         view=seen,
+        view_proof=proof,
+        by_distance=_by_distance(plan, delta, view),
         not_covered=not_covered,
     )

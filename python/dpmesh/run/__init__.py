@@ -6,6 +6,7 @@ from dpmesh.run.engine import Engine, OneProcess, Share
 from dpmesh.run.history import History, Record
 from dpmesh.run.loop import simulate
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
+from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.repeats import RepeatedRuns, Repeats
 from dpmesh.run.rounds import StopRun
 from dpmesh.run.run import Run, Traffic
@@ -21,6 +22,7 @@ __all__ = [
     "LogNormal",
     "Network",
     "OneProcess",
+    "RealizedNetwork",
     "Record",
     "RepeatedRuns",
     "Repeats",

@@ -129,7 +129,7 @@ class Broadcast(Instant):
 
 
 @dataclass(frozen=True)
-class _Links:
+class Links:
     """The links of a round, all in one direction first, then in the other; arrays of equal length.
 
     Parameters
@@ -174,7 +174,7 @@ class FailingGossip:
 
     def __init__(self, topology: Topology, conditions: Conditions) -> None:
         self._topology, self._conditions = topology, conditions
-        self._links = lru_cache(maxsize=1)(self._links_of)
+        self.links = lru_cache(maxsize=1)(self._links_of)
         self._clock = np.zeros(topology.nodes)
         self._past: list[_Past] = []
         self._round, self._exchanges = -1, 0
@@ -195,7 +195,7 @@ class FailingGossip:
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return what arrives in this round, weighted, shape (nodes, dim)."""
-        links, messages = self._links(round), packet.values
+        links, messages = self.links(round), packet.values
         assert messages is not None
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
@@ -205,7 +205,7 @@ class FailingGossip:
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, repeats and losses included, and advance time."""
-        links = self._links(round)
+        links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)
         once = self._conditions.transfer(round, links.senders, sent.bits)
@@ -215,7 +215,7 @@ class FailingGossip:
         self._clock = ready
         return Traffic(sent.times * int(links.tries.sum()), int((links.tries * bits).sum()))
 
-    def _links_of(self, round: int) -> _Links:
+    def _links_of(self, round: int) -> Links:
         matrix, network = self._topology.matrix(round), self._conditions.network
         i, j = matrix.edges.T
         senders, receivers = np.concatenate([i, j]), np.concatenate([j, i])
@@ -225,7 +225,7 @@ class FailingGossip:
         heard = np.where(present[receivers], needed, network.attempts)
         tries = np.where(present[senders], np.minimum(heard, network.attempts), 0)
         kept = arrived[: len(i)] & arrived[len(i) :]
-        return _Links(
+        return Links(
             matrix if kept.all() else matrix.keep_edges(kept),
             senders,
             receivers,
@@ -235,7 +235,7 @@ class FailingGossip:
             delays=self._conditions.delays(round, len(senders)),
         )
 
-    def _mix_late(self, nth: int, messages: Released, links: _Links) -> Released:
+    def _mix_late(self, nth: int, messages: Released, links: Links) -> Released:
         """Mix messages from a ring buffer of the last nth exchanges; each link picks its own."""
         rounds, (nodes, dim) = self._conditions.network.max_delay + 1, messages.shape
         if nth == len(self._past):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from zlib import crc32
@@ -18,6 +18,7 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import not_covered, report
+from dpmesh.privacy.views import Everybody, EverybodyButPartners
 from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
@@ -30,6 +31,7 @@ from dpmesh.run.metrics import Testable, UserMetric, build_metrics, metric_name
 from dpmesh.run.network import Network
 from dpmesh.run.progress_bar import shows_bar, with_bar
 from dpmesh.run.ranks import OnRoot, gathered, scattered
+from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.rounds import Callback, Progress, Rounds
 from dpmesh.run.run import Run
 
@@ -140,15 +142,19 @@ def simulate(
     check_records(algorithm, problem, rounds)
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
     progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
+    key = Key.generate() if key is None else key
+    seeded, keys = any(ranks.everyone(key.is_seeded)), ranks.everyone(fingerprint(key))
+    salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
+    if not key.is_seeded:
+        key = key.derive(bytes.fromhex(salt))
     if budget is None:
         plan = algorithm.plan(rounds)
     else:
-        check_view(budget, topology, network)
+        check_view(budget, topology)
+        budget = _of_this_run(budget, network, key)
         plan = budget.require(algorithm, rounds, problem)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
     meters = build_metrics(metrics, algorithm, problem)
-    key = Key.generate() if key is None else key
-    seeded = any(ranks.everyone(key.is_seeded))
     this: dict[str, Any] = {}
     if checkpoint is not None or ranks.processes > 1:
         this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
@@ -157,10 +163,6 @@ def simulate(
         this["metrics"] = metrics if named else [metric_name(metric) for metric in metrics or ()]
         this["plan"] = crc32(repr(plan.releases).encode())
         _check_same(ranks, this)
-    keys = ranks.everyone(fingerprint(key))
-    salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
-    if not key.is_seeded:
-        key = key.derive(bytes.fromhex(salt))
 
     carrier = carrier_for(algorithm, problem, topology, network, key)
     whole = Share(
@@ -308,6 +310,16 @@ def _salt(checkpoint: str | Path | None) -> str:
     """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
     kept = None if checkpoint is None else salt_in(checkpoint)
     return secrets.token_hex(32) if kept is None else kept
+
+
+def _of_this_run(budget: Budget, network: Network | None, key: Key) -> Budget:
+    """Return a budget whose view, if there is one, has the failures of this run's network."""
+    view = budget.view
+    if network is None or view is None or isinstance(view, Everybody | EverybodyButPartners):
+        return budget
+    return replace(
+        budget, view=replace(view, topology=RealizedNetwork(view.topology, network, key))
+    )
 
 
 def _check_same(ranks: Engine, mine: dict[str, Any]) -> None:

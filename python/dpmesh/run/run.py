@@ -20,6 +20,8 @@ from dpmesh.run.history import History
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from dpmesh.privacy.views import OneNode
+
 
 class Traffic(NamedTuple):
     """What crossed the network.
@@ -97,6 +99,15 @@ class Run:
         import dpmesh.plots as plots
 
         return plots.curves({metric: self.history}, metric, ax=ax)
+
+    def plot_views(self, view: OneNode, ax: Axes | None = None) -> Axes:
+        """Draw what each node learns of each other's records, see `dpmesh.plots.views`.
+
+        It needs a run whose budget has a view: only then is its problem part of its plan.
+        """
+        import dpmesh.plots as plots
+
+        return plots.views(self.ledger, view, self.privacy.delta, ax=ax)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the arrays, in plain types that JSON can hold."""

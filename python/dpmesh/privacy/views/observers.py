@@ -263,13 +263,13 @@ def in_words(view: View) -> str:
         case EverybodyButPartners():
             words = but_partners(view.coalition)
         case Node():
-            words = f"node {view.node}"
+            words = f"node {view.node}, if no other node helps it"
         case OneNode():
             words = "any one node, if no two nodes pool what they see"
         case Coalition():
-            words = f"nodes {', '.join(map(str, view.nodes))} together"
+            words = f"nodes {', '.join(map(str, view.nodes))} together, if no other node helps them"
         case AnyCoalition():
-            words = f"any {view.size} nodes together"
+            words = f"any {view.size} nodes together, if no other node helps them"
         case Links():
             words = f"a listener on {len(view.links)} links"
         case LastOnly():

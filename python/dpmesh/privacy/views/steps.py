@@ -31,6 +31,8 @@ class LossFacts:
         Number of classes of softmax and one-vs-all; None for one model.
     regularization
         lambda, the factor of ``|w|^2 / 2``.
+    dim
+        Number of parameters, which Laplace noise and grids need.
 
     Raises
     ------
@@ -42,15 +44,17 @@ class LossFacts:
     feature_norm: float | None
     classes: int | None = None
     regularization: float = 0.0
+    dim: int | None = None
 
     @classmethod
     def of(cls, problem: Any) -> LossFacts:
-        """Return those of a `LinearProblem`."""
+        """Return those of a `LinearProblem`, or the same facts."""
         return cls(
             loss=problem.loss,
             feature_norm=problem.feature_norm,
             classes=problem.classes,
             regularization=problem.regularization,
+            dim=problem.dim,
         )
 
     def __post_init__(self) -> None:

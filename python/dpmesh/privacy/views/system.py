@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -13,7 +14,6 @@ from dpmesh._validate import fail, integer
 from dpmesh.kernels.views import Mixing, Received, view_system
 from dpmesh.privacy.views.observers import OnNetwork, mean_is_published, published_by
 from dpmesh.privacy.views.reaction import Numbers, Reaction
-from dpmesh.topology.matrix import MixingMatrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +58,23 @@ class OneWay:
     weights: sparse.csr_array
 
 
-def mixings_of(reaction: Reaction, matrices: Sequence[MixingMatrix | OneWay]) -> list[Mixing]:
+def mixings_of(reaction: Reaction, topology: Any) -> list[Mixing]:
     """Return which messages enter which states: those of round t the states of round t + 1."""
-    if reaction.own_message is None:
-        return [
-            Mixing(t, t, matrix.weights, float(reaction.lipschitz[t]))
-            for t, matrix in enumerate(matrices)
-        ]
-    return [
-        Mixing(t, t, _with_own(matrix.weights, float(reaction.lipschitz[t]), own))
-        for t, (matrix, own) in enumerate(zip(matrices, reaction.own_message, strict=True))
-    ]
+    mixings = []
+    for t in range(reaction.rounds):
+        gain = float(reaction.lipschitz[t])
+        for sent, weights in _mixed(topology, t):
+            if sent == t and reaction.own_message is not None:
+                mixings.append(Mixing(t, t, _with_own(weights, gain, reaction.own_message[t])))
+            else:
+                mixings.append(Mixing(t, sent, weights, gain))
+    return mixings
+
+
+def _mixed(topology: Any, t: int) -> Iterable[tuple[int, sparse.csr_array]]:
+    """Return which messages a round mixes: its own, and late ones of a realized network."""
+    realized = getattr(topology, "mixed", None)
+    return [(t, topology.matrix(t).weights)] if realized is None else realized(t)
 
 
 def systems_of(
@@ -78,7 +84,10 @@ def systems_of(
     nodes = view.topology.nodes
     if reaction.sensitivity.ndim == 2 and reaction.sensitivity.shape[1] != nodes:
         fail("topology", f"{reaction.sensitivity.shape[1]} nodes, as the algorithm has", nodes)
-    mixings = mixings_of(reaction, [view.topology.matrix(t) for t in range(reaction.rounds)])
+    mixings = mixings_of(reaction, view.topology)
+    arrived = getattr(view.topology, "received", None)
+    if arrived is not None:
+        received = (*received, *arrived(reaction.rounds))
     for sensitivity in _records(reaction):
         yield view_system(
             mixings,

@@ -1,0 +1,92 @@
+"""Options of ``dpmesh privacy`` that name an observer, a network and a loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+import dpmesh as dm
+from dpmesh._validate import fail, one_of
+
+if TYPE_CHECKING:
+    from dpmesh.kernels.linear_model import Loss
+    from dpmesh.privacy.views import LossFacts, View
+    from dpmesh.topology import Topology
+
+Observer = Annotated[
+    str | None,
+    typer.Option(
+        "--view",
+        help="Who looks on: one (any one node), 3 (node 3), 3,7 (both together), any-2 (any two "
+        "together) or last (readers of the last messages); by default everybody.",
+    ),
+]
+Nodes = Annotated[int, typer.Option(help="Number of nodes, for --view.")]
+Network = Annotated[
+    str, typer.Option(help="For --view: meetings, matchings, one-peer, ring, torus or complete.")
+]
+Seed = Annotated[int, typer.Option(help="Public seed of meetings and matchings, for --view.")]
+LossName = Annotated[str, typer.Option("--loss", help="logistic, squared or softmax, for --view.")]
+FeatureNorm = Annotated[float, typer.Option(help="Largest L2 norm of a record, for --view.")]
+Classes = Annotated[int | None, typer.Option(help="Number of classes, for --view.")]
+Regularization = Annotated[float, typer.Option(help="lambda of the loss, for --view.")]
+
+
+def view_of(
+    text: str | None,
+    *,
+    nodes: int,
+    network: str,
+    seed: int,
+    loss: str,
+    feature_norm: float,
+    classes: int | None,
+    regularization: float,
+) -> tuple[View | None, LossFacts | None]:
+    """Return the view that the options describe, and the facts that it rests on."""
+    from dpmesh.privacy import views
+
+    if text is None:
+        return None, None
+    facts = views.LossFacts(
+        loss=cast("Loss", loss),
+        feature_norm=feature_norm,
+        classes=classes,
+        regularization=regularization,
+    )
+    graph: dict[str, Any] = {"topology": _network(network, nodes, seed)}
+    if text == "one":
+        return views.OneNode(**graph), facts
+    if text == "last":
+        return views.LastOnly(**graph), facts
+    many, _, size = text.partition("-")
+    if many == "any" and size.isdigit():
+        return views.AnyCoalition(size=int(size), **graph), facts
+    if not all(part.isdigit() for part in text.split(",")):
+        fail("view", "one, last, any-2, or numbers of nodes such as 3 or 3,7", repr(text))
+    members = tuple(map(int, text.split(",")))
+    if len(members) == 1:
+        return views.Node(node=members[0], **graph), facts
+    return views.Coalition(nodes=members, **graph), facts
+
+
+def _network(name: str, nodes: int, seed: int) -> Topology:
+    key = dm.Key.seeded(seed)
+    makers: dict[str, Any] = {
+        "meetings": lambda: dm.topology.meetings(nodes, key=key),
+        "matchings": lambda: dm.topology.random_matchings(nodes, key=key),
+        "one-peer": lambda: dm.topology.one_peer_exponential(nodes),
+        "ring": lambda: dm.topology.ring(nodes),
+        "torus": lambda: dm.topology.torus(*_sides(nodes)),
+        "complete": lambda: dm.topology.complete(nodes),
+    }
+    one_of("network", name, tuple(makers))
+    made: Topology = makers[name]()
+    return made
+
+
+def _sides(nodes: int) -> tuple[int, int]:
+    """Return the sides of the torus nearest to a square."""
+    rows = max(side for side in range(1, int(nodes**0.5) + 1) if nodes % side == 0)
+    return rows, nodes // rows
