@@ -11,84 +11,22 @@ import dpmesh as dm
 
 flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
-from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
-
-pytestmark = pytest.mark.usefixtures("inside_an_app")
-
-CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
-
-
-ALGORITHM = dm.FederatedLearning(
-    clients=CLIENTS,
-    sampling_rate=1.0,
-    clipping_norm=L,
-    noise_multiplier=0.7,
-    sampling="uniform",
-    batch_size=50,
-    local_steps=1,
-    local_step_size=STEP,
-    estimator=dm.estimators.LaplacianSmoothing(1.0),
+from flower_clients import (  # noqa: E402
+    ALGORITHM,
+    CLIENTS,
+    DIM,
+    STEP,
+    Clients,
+    L,
+    make_problem,
+    model,
+    run,
 )
 
+from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
+from dpmesh.engines.flower.parties import asks_for_name  # noqa: E402
 
-def make_problem() -> dm.LinearProblem:
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(60, DIM))
-    train = dm.Dataset(x, np.where(x[:, 0] > 0, 1, -1), "synthetic")
-    parts = np.split(rng.permutation(60), CLIENTS)
-    return dm.LinearProblem(train, tuple(parts), "logistic")
-
-
-def model(w: np.ndarray) -> flwr.ArrayRecord:
-    """Two tensors, as an app would send them."""
-    parts = {"weight": w.ravel()[: DIM - 1].reshape(1, -1), "bias": w.ravel()[DIM - 1 :]}
-    return flwr.ArrayRecord({name: flwr.Array(part) for name, part in parts.items()})
-
-
-class Clients:
-    """A grid whose nodes answer in this process, in the reverse of the order asked."""
-
-    def __init__(self, problem: dm.LinearProblem, mod, nodes: int = CLIENTS) -> None:
-        self.problem, self.mod, self.nodes = problem, mod, nodes
-        self.silent: set[int] = set()
-        self.asked: list[list[int]] = []
-        self.spoilt: dict[int, np.ndarray] = {}
-        self.contexts = [
-            flwr.Context(1, 100 + node, {}, flwr.RecordDict(), {}) for node in range(nodes)
-        ]
-
-    def get_node_ids(self):
-        return [100 + node for node in reversed(range(self.nodes))]
-
-    def train(self, message, context):
-        node = message.metadata.dst_node_id - 100
-        (arrays,) = message.content.array_records.values()
-        w = flat(arrays).astype(np.float64)
-        batch = self.problem.records_of(np.array([node]))
-        w = self.problem.step(w, STEP, batch, out=w.copy())
-        content = flwr.RecordDict(
-            {"model": model(self.spoilt.get(node, w)), "m": flwr.MetricRecord({"loss": 1.0})}
-        )
-        return flwr.Message(content, reply_to=message)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        messages = list(messages)
-        self.asked.append([message.metadata.dst_node_id - 100 for message in messages])
-        asked = [m for m in reversed(messages) if m.metadata.dst_node_id - 100 not in self.silent]
-        return [self.answer(message) for message in asked]
-
-    def answer(self, message):
-        """An app that fails becomes a message that says so, as on Flower."""
-        try:
-            context = self.contexts[message.metadata.dst_node_id - 100]
-            return self.mod(message, context, self.train)
-        except Exception as error:
-            return flwr.Message(flwr.Error(0, f"{type(error)}: {error}"), reply_to=message)
-
-
-def run(strategy: DPFedLS, clients: Clients, rounds: int = 5):
-    start = model(np.zeros(DIM))
-    return strategy.start(clients, start, rounds)
+pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 
 @pytest.mark.parametrize("output_weights", [None, 1.0])
@@ -100,7 +38,7 @@ def test_the_same_models_as_in_our_simulator(output_weights) -> None:
     strategy = DPFedLS(algorithm, delta=1e-5, key=key)
     result = run(strategy, Clients(problem, private_update(L)))
     np.testing.assert_allclose(flat(result.arrays), simulated.parameters, rtol=1e-12, atol=1e-14)
-    assert strategy.report == simulated.privacy
+    assert strategy.report == replace(simulated.privacy, not_covered=())  # no losses here
     assert strategy.report.releases == 5
     assert result.train_metrics_clientapp[5]["epsilon"] == simulated.privacy.epsilon
     assert set(result.train_metrics_clientapp[1]) == {"epsilon", "delta"}
@@ -181,7 +119,7 @@ def test_what_is_no_model_counts_as_missing(sent) -> None:
 
     class Spoiling(Clients):
         def answer(self, message):
-            if message.metadata.dst_node_id != 103:
+            if message.metadata.dst_node_id != 103 or asks_for_name(message):
                 return super().answer(message)
             arrays = {
                 name: part if isinstance(part, flwr.Array) else flwr.Array(part)
@@ -257,16 +195,18 @@ def test_two_strategies_have_the_same_noise_only_under_a_seeded_key() -> None:
 
 def test_local_noise_is_added_by_each_client() -> None:
     """The variance of the sum is that of all clients' noise; 4,000 numbers: 6 standard errors."""
-    z, still = 0.7, np.zeros(DIM)
+    z, dim = 0.7, 4000
+
+    def still(message, context):
+        return flwr.Message(message.content, reply_to=message)
+
     clients = Clients(make_problem(), private_update(L, z))
-    clients.spoilt = dict.fromkeys(range(CLIENTS), still)
+    clients.train = still
     plain = replace(ALGORITHM, estimator=dm.estimators.Identity())
-    moves = []
-    for _ in range(1000):
-        strategy = DPFedLS(plain, delta=1e-5, trust="local")
-        moves.append(flat(run(strategy, clients, 1).arrays)[0] * CLIENTS)
+    strategy = DPFedLS(plain, delta=1e-5, trust="local")
+    moves = flat(strategy.start(clients, model(np.zeros(dim)), 1).arrays)[0] * CLIENTS
     variance = np.var(moves) / (CLIENTS * (z * 2 * L) ** 2)
-    assert variance == pytest.approx(1, abs=6 * np.sqrt(2 / 4000))
+    assert variance == pytest.approx(1, abs=6 * np.sqrt(2 / dim))
     assert "every client adds the noise" in str(strategy.report)
     assert "the server asks no client twice in a round" in str(strategy.report)
     exact = dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=1 / z)
@@ -279,16 +219,24 @@ def test_clients_with_the_budget_of_the_run_answer_as_often_as_it_asks(grid) -> 
     algorithm = replace(ALGORITHM, grid=grid)
     strategy = DPFedLS(algorithm, delta=1e-5, trust="local")
     budget = dm.privacy.Budget(strategy.plan(3).cost(1e-5).epsilon, delta=1e-5)
-    clients = Clients(make_problem(), private_update(L, 0.7, grid=grid, budget=budget))
+    private = private_update(L, 0.7, grid=grid, budget=budget, simulation=True)
+    clients = Clients(make_problem(), private)
     refused = []
     answer = clients.answer
-    clients.answer = lambda message: refused.append(answer(message)) or refused[-1]
+
+    def noted(message):
+        reply = answer(message)
+        if not asks_for_name(message):
+            refused.append(reply)
+        return reply
+
+    clients.answer = noted
     run(strategy, clients, 3)
     assert [reply.has_error() for reply in refused] == [False] * 3 * CLIENTS
     assert strategy.report.epsilon == budget.epsilon
     bits = "does not exploit floating-point rounding" in str(strategy.report)
     assert bits is (grid is None)
-    run(DPFedLS(algorithm, delta=1e-5, trust="local"), clients, 1)
+    run(DPFedLS(algorithm, delta=1e-5, trust="local", quorum=0), clients, 1)
     assert all("OverBudget" in reply.error.reason for reply in refused[3 * CLIENTS :])
 
 
@@ -324,6 +272,7 @@ def test_bad_arguments_are_named() -> None:
         DPFedLS(ALGORITHM, delta=1e-5, trust="nobody")
     with pytest.raises(ValueError, match=r"delta: wanted .*, got 1"):
         DPFedLS(ALGORITHM, delta=1)
-    more = Clients(make_problem(), private_update(L), nodes=CLIENTS + 1)
-    with pytest.raises(ValueError, match=r"clients: wanted the number of connected .*, 7, got 6"):
-        run(DPFedLS(ALGORITHM, delta=1e-5), more, 1)
+    with pytest.raises(ValueError, match=r"parties: wanted 6 different names, one for each"):
+        DPFedLS(ALGORITHM, delta=1e-5, parties=6 * ["north"])
+    with pytest.raises(ValueError, match=r"quorum: wanted an integer .* below 7, got 7"):
+        DPFedLS(ALGORITHM, delta=1e-5, quorum=7)

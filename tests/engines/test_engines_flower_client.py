@@ -21,6 +21,7 @@ from dpmesh.engines.flower import (  # noqa: E402
     flat,
     private_update,
 )
+from dpmesh.engines.flower.parties import PARTY  # noqa: E402
 from dpmesh.privacy.budget import OverBudget  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
@@ -181,7 +182,7 @@ def test_a_client_that_adds_noise_answers_nothing_else(kind) -> None:
 
 def test_what_the_server_sends_wrong_is_named_and_costs_nothing() -> None:
     own = context()
-    app = trains(to_ones, private_update(L, Z, budget=TWICE))
+    app = trains(to_ones, private_update(L, Z, budget=TWICE, simulation=True))
     with pytest.raises(ValueError, match=r"message: wanted one with one ArrayRecord, got 0 of"):
         app(flwr.Message(flwr.RecordDict(), 7, "train"), own)
     with pytest.raises(ValueError, match=r"arrays: wanted .*, got \['int64'\]"):
@@ -209,7 +210,7 @@ def test_nothing_is_answered_beyond_the_budget(own) -> None:
         asked.append(message)
         return to_ones(message, context)
 
-    app = trains(train, private_update(L, Z, budget=TWICE))
+    app = trains(train, private_update(L, Z, budget=TWICE, simulation=True))
     answers = [flat(ask(app, kind, of=own).content["arrays"]) for kind in ("train", "train.other")]
     assert (answers[0] != answers[1]).all()
     for _ in range(2):
@@ -224,7 +225,7 @@ def test_it_is_counted_before_training_begins(own) -> None:
     def killed(message, context):
         raise KeyboardInterrupt
 
-    app = trains(killed, private_update(L, Z, budget=TWICE))
+    app = trains(killed, private_update(L, Z, budget=TWICE, simulation=True))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             ask(app, of=own)
@@ -234,7 +235,7 @@ def test_it_is_counted_before_training_begins(own) -> None:
 
 def test_an_answer_of_noise_alone_is_counted(own) -> None:
     """Else the server would learn from a client's patience whether training failed."""
-    app = trains(raises, private_update(L, Z, budget=TWICE))
+    app = trains(raises, private_update(L, Z, budget=TWICE, simulation=True))
     ask(app, of=own), ask(app, of=own)
     with pytest.raises(OverBudget):
         ask(app, of=own)
@@ -258,7 +259,7 @@ def test_all_mods_write_into_one_ledger(own) -> None:
     epsilon = plan.cost(1e-5).epsilon
     for factor in (0.9999, 1.0):
         budget = dm.privacy.Budget(factor * epsilon, delta=1e-5)
-        app = trains(to_ones, private_update(L, Z, budget=budget))
+        app = trains(to_ones, private_update(L, Z, budget=budget, simulation=True))
         if factor < 1:
             with pytest.raises(OverBudget):
                 ask(app, of=own)
@@ -280,12 +281,34 @@ def test_a_file_serves_all_runs_and_many_messages_at_once(tmp_path: Path) -> Non
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(answered, range(16))) == 2
     assert not answered(0)
-    ask(app)  # without a file, a run of which Flower knows nothing yet
+
+
+def test_a_budget_without_a_file_answers_in_a_simulation_only() -> None:
+    """Flower's memory starts empty in each run, which a server can start at will."""
+    with pytest.raises(ValueError, match=r"dpmesh-ledger: wanted a file .*, got none"):
+        ask(trains(to_ones, private_update(L, Z, budget=TWICE)))
+    app = trains(to_ones, private_update(L, Z, budget=TWICE, simulation=True))
+    for _ in range(3):
+        ask(app)  # in a new run each time
+
+
+@pytest.mark.parametrize("mod", [private_update(L), private_update(L, Z)])
+def test_a_client_tells_its_name_and_nothing_else(mod) -> None:
+    for config, name in [
+        ({"dpmesh-party": "north", "partition-id": 3}, "north"),
+        ({"partition-id": 3}, "3"),
+        ({}, "node 7"),
+    ]:
+        question = flwr.Message(flwr.RecordDict({PARTY: flwr.ConfigRecord()}), 7, "train")
+        own = context(**config)
+        answer = trains(raises, mod)(question, own)
+        assert dict(answer.content) == {PARTY: flwr.ConfigRecord({"name": name})}
+        assert not own.state
 
 
 @pytest.mark.parametrize("path", ["", "ledger", ":memory:"])
 def test_a_file_is_named_by_its_whole_path(path) -> None:
-    app = trains(to_ones, private_update(L, Z, budget=TWICE))
+    app = trains(to_ones, private_update(L, Z, budget=TWICE, simulation=True))
     with pytest.raises(ValueError, match=r"dpmesh-ledger: wanted an absolute path .*, got a rel"):
         ask(app, of=context(**{"dpmesh-ledger": path}))
 

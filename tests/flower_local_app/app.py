@@ -39,7 +39,8 @@ class Watched(DPFedLS):
 STRATEGY = Watched(ALGORITHM, delta=1e-5, trust="local")
 BUDGET = dm.privacy.Budget(STRATEGY.plan(1).cost(1e-5).epsilon, delta=1e-5)
 
-client_app = ClientApp(mods=[private_update(0.3, 0.7, grid=2.0**-20, budget=BUDGET)])
+private = private_update(0.3, 0.7, grid=2.0**-20, budget=BUDGET, simulation=True)
+client_app = ClientApp(mods=[private])
 server_app = ServerApp()
 
 

@@ -16,7 +16,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -28,7 +28,6 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.run.identity import differing
 from dpmesh.run.noise import DrawnRows
-from dpmesh.run.rounds import Progress
 
 VERSION = 4
 SECONDS = 10.0
@@ -37,6 +36,18 @@ SECONDS = 10.0
 _HEADER = "header"
 
 _log = logging.getLogger("dpmesh")
+
+
+class Resumable(Protocol):
+    """A record of all that the remaining rounds of a run need."""
+
+    @property
+    def rounds(self) -> int:
+        """How many are done."""
+        ...
+
+
+R = TypeVar("R", bound=Resumable)
 
 
 class Checkpoint:
@@ -71,7 +82,7 @@ class Checkpoint:
         self._every = every
         self._saved_at = time.monotonic()
 
-    def resume(self, start: Progress, plan: Plan) -> Progress:
+    def resume(self, start: R, plan: Plan) -> R:
         """Return the progress that the file holds; without a file, write `start` and return it.
 
         `start` and `plan` determine which classes of records a file of this run can hold.
@@ -84,7 +95,8 @@ class Checkpoint:
             If it cannot be read or written.
         """
         if self.path.exists():
-            return self._load(classes_in((start, plan, DrawnRows(rows=0, earlier=()))))
+            progress: R = self._load(classes_in((start, plan, DrawnRows(rows=0, earlier=()))))
+            return progress
         self.save(start)
         return start
 
@@ -96,7 +108,7 @@ class Checkpoint:
             return time.monotonic() - self._saved_at >= SECONDS
         return rounds % self._every == 0
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: Resumable) -> None:
         """Replace the file by one with this progress, atomically.
 
         Raises
@@ -118,7 +130,7 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
-    def _load(self, classes: Classes) -> Progress:
+    def _load(self, classes: Classes) -> Any:
         header, arrays = _read(self.path)
         for name, saved in header["run"].items():
             now = self._run.get(name)
@@ -129,8 +141,7 @@ class Checkpoint:
                 fail(name, wanted, "another")
             saved, now = differing(str(saved), str(now))
             fail(name, f"{saved}, {wanted}", now)
-        progress: Progress = decode(header["progress"], arrays, classes)
-        return progress
+        return decode(header["progress"], arrays, classes)
 
 
 def salt_in(path: str | Path) -> str | None:

@@ -9,7 +9,8 @@ Whatever the clients train, and with whatever library, the server takes their mo
 draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
 `FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
 from the sum, one that answers twice is in it once, and nothing else changes: the divisor is the
-public expected size.
+public expected size. Parties are known by name, so that a SuperNode may be killed, restart or
+leave; the server keeps what it did in a file, and goes on after its last round.
 """
 
 from dpmesh.engines.flower.arrays import flat, unflat
@@ -19,11 +20,12 @@ from dpmesh.engines.flower.client import (
     client_sensitivity,
     private_update,
 )
-from dpmesh.engines.flower.server import DPFedLS, Trust
+from dpmesh.engines.flower.server import DPFedLS, TooFewAnswersError, Trust
 
 __all__ = [
     "DPFedLS",
     "OnlyTrains",
+    "TooFewAnswersError",
     "TrainingFailed",
     "Trust",
     "client_sensitivity",

@@ -8,11 +8,11 @@ from types import NoneType
 
 import numpy as np
 
-import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, instance, positive
-from dpmesh.engines.flower.arrays import flat, unflat
+from dpmesh.engines.flower.arrays import clipped, flat, unflat
 from dpmesh.engines.flower.ledger import admit, write_down
+from dpmesh.engines.flower.parties import asks_for_name, introduction
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.mechanisms import Gaussian
@@ -44,6 +44,7 @@ def private_update(
     *,
     grid: float | None = None,
     budget: Budget | None = None,
+    simulation: bool = False,
 ) -> Mod:
     """Return a mod for Flower's ClientApp that bounds, and may add noise to, what a client sends.
 
@@ -63,7 +64,10 @@ def private_update(
         `clipping_norm` / sqrt(dim). None for real-valued noise.
     budget
         The most that the client spends in all, whoever asks: it refuses an answer beyond that with
-        `OverBudget`. None for no limit. Needs a noise multiplier.
+        `OverBudget`. None for no limit. Needs a noise multiplier, and a ledger in a file.
+    simulation
+        Whether the budget may rely on Flower's memory instead, as in a simulation, where nobody
+        else starts runs.
 
     Guarantee
     ---------
@@ -82,8 +86,10 @@ def private_update(
     apps only (``flower-supernode --trusted-entities``).
 
     Answers compose, each with new noise. They are recorded before training begins, in one ledger
-    for all such mods of an app, and `dpmesh.privacy` checks the budget against all of them. How
-    much that covers depends on where the ledger is:
+    for all such mods of an app, and `dpmesh.privacy` checks the budget against all of them. To a
+    server that asks for the party's name, the mod tells that of the node's configuration
+    (``dpmesh-party``, else ``partition-id``, else the node's id). How much the budget covers
+    depends on where the ledger is:
 
     - In a file, if the SuperNode names one: ``--node-config 'dpmesh-ledger="/path"'``, one for each
       set of data. It covers all runs and apps, also after restarts, and simultaneous messages: it
@@ -92,7 +98,8 @@ def private_update(
       of runs. It starts empty in another run, which a server can start at will, after a restart of
       the SuperNode, and if the app empties it. Flower stores it once the answer is out: answers
       until then, or by a process that is killed just then, go uncounted, as do all but one of the
-      simultaneous messages that a simulation gives to one client.
+      simultaneous messages that a simulation gives to one client. Since that restrains nobody who
+      may start runs, a client with a budget then answers in a `simulation` only.
 
     Raises
     ------
@@ -107,11 +114,13 @@ def private_update(
                 fail("noise_multiplier", f"a number where there is a {name}", None)
         return _clipped(clipping_norm)
     instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
-    return _noisy(clipping_norm, Gaussian(noise_multiplier, grid=grid), budget)
+    return _noisy(clipping_norm, Gaussian(noise_multiplier, grid=grid), budget, simulation)
 
 
 def _clipped(clipping_norm: float) -> Mod:
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if asks_for_name(message):
+            return introduction(message, context)
         if not _is_to_train(message):
             return call_next(message, context)
         name, start = _model_in(message)
@@ -125,17 +134,21 @@ def _clipped(clipping_norm: float) -> Mod:
     return mod
 
 
-def _noisy(clipping_norm: float, mechanism: Gaussian, budget: Budget | None) -> Mod:
+def _noisy(
+    clipping_norm: float, mechanism: Gaussian, budget: Budget | None, simulation: bool
+) -> Mod:
     sensitivity = client_sensitivity(clipping_norm)
     release = Release(0, mechanism, sensitivity)
     admit(release, (), budget)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if asks_for_name(message):
+            return introduction(message, context)
         if not _is_to_train(message):
             raise OnlyTrains("this client answers messages to train, to which it adds noise")
         name, start = _model_in(message)
         w = flat(start)
-        write_down(release, context, budget)
+        write_down(release, context, budget, simulation=simulation)
         try:
             move = _clipped_move(w, call_next(message, context), clipping_norm)
         except (Exception, SystemExit):  # even that it failed may reveal something of the data
@@ -174,7 +187,7 @@ def _clipped_move(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
     row = flat(trained)
     if row.shape != w.shape:
         fail("arrays", f"{w.size} numbers, as the model has", row.size)
-    return Sensitive(kernels.clip_rows(row - w, clipping_norm))
+    return Sensitive(clipped(row - w, clipping_norm))
 
 
 def _answer(

@@ -52,7 +52,9 @@ def _mechanism(name: str, noise_multiplier: float) -> Mechanism:
     return mechanism_named(name, noise_multiplier, grid=grid)
 
 
-def write_down(release: Release, context: Context, budget: Budget | None) -> None:
+def write_down(
+    release: Release, context: Context, budget: Budget | None, *, simulation: bool
+) -> None:
     """Add a release to the client's ledger: the file of its node, else its state in Flower.
 
     Raises
@@ -60,12 +62,16 @@ def write_down(release: Release, context: Context, budget: Budget | None) -> Non
     OverBudget
         If the budget has no room for it; nothing is added.
     ValueError
-        If the file is not named by an absolute path.
+        If the file is not named by an absolute path, or there is a budget and no file, outside of a
+        simulation.
     sqlite3.Error
         If it is not a database, cannot be written, or others write for a minute.
     """
     file = context.node_config.get(FILE)
     if file is None:
+        if budget is not None and not simulation:
+            wanted = "a file that keeps the budget, in --node-config, unless simulation=True"
+            fail(FILE, wanted, "none")
         _into_state(release, context, budget)
     else:
         _into_file(release, Path(str(file)), budget)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from logging import getLogger
-from math import sqrt
+from math import ceil, sqrt
+from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail, instance, one_of, probability
+from dpmesh._validate import fail, instance, integer, non_negative, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
-from dpmesh.engines.flower.arrays import flat, unflat
+from dpmesh.engines.flower.answers import moves_in
+from dpmesh.engines.flower.arrays import clipped, flat, unflat
 from dpmesh.engines.flower.client import client_sensitivity
-from dpmesh.keys import A_KEY, Key, Purpose
+from dpmesh.engines.flower.parties import Parties
+from dpmesh.engines.flower.progress import ServerProgress, checkpoint_of
+from dpmesh.keys import A_KEY, Key, Purpose, Stream, fingerprint
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.run.checkpoint import Checkpoint, salt_in
 
 with needed_by("the engine 'flower'"):
     from flwr.app import (
@@ -33,6 +37,7 @@ with needed_by("the engine 'flower'"):
         ConfigRecord,
         Message,
         MessageType,
+        Metadata,
         MetricRecord,
         RecordDict,
     )
@@ -46,6 +51,13 @@ Trust = Literal["central", "local"]
 ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 """Names of records and of an entry, by Flower's convention."""
 
+TAIL = 6.5
+"""A standard normal vector is longer than sqrt(dim) + 6.5 with a probability below 1e-9."""
+
+
+class TooFewAnswersError(RuntimeError):
+    """Fewer clients than the quorum answered: the run stops, and can be resumed."""
+
 
 class DPFedLS(Strategy):
     """A Flower strategy for the server's part of one run of `FederatedLearning`.
@@ -53,7 +65,7 @@ class DPFedLS(Strategy):
     Parameters
     ----------
     algorithm
-        ``clients`` is the number of SuperNodes, which the strategy waits for; how clients train
+        ``clients`` is the number of parties, each with a SuperNode; how they train
         (``local_epochs``, ``batch_size``, step sizes) is up to their own app and is not used.
     budget
         Budget of the whole run: what would cost more is refused. None for no limit.
@@ -64,8 +76,26 @@ class DPFedLS(Strategy):
         each client adds its own, by ``private_update(clipping_norm, noise_multiplier, grid=grid)``
         with the algorithm's numbers, and the server never sees a move without noise.
     key
-        Key of the server; by default a new one from the operating system, into which a strategy
-        mixes fresh bits.
+        Key of the server; by default a new one from the operating system. Into a key that is not
+        seeded a run mixes fresh bits, and into its noise what it is added to, so that no two
+        sums ever have the same noise.
+    checkpoint
+        File in which the server keeps the model, the ledger and the parties' names, written before
+        a model is sent. A server that starts again with the same file goes on after the last
+        finished round; under the same key it gets the same bits. Without one, a server that is
+        killed forgets what it spent.
+    parties
+        The clients' names, which their SuperNodes state (``--node-config
+        'dpmesh-party="north"'``, else their partition or connection id); None for those of the
+        first nodes that connect. Other nodes are not asked. Names are not authenticated: that is
+        up to Flower's authentication of SuperNodes.
+    quorum
+        Number of clients that must be connected for a round. The same share of the clients that are
+        asked must answer, where who takes part is no secret: under local trust and
+        ``sampling="uniform"``; else too few answers are a warning in the log. By default half of
+        those expected to answer, ``arrival_rate * clients``.
+    patience
+        Seconds to wait for all clients before the first round, and for the quorum before others.
 
     Raises
     ------
@@ -81,6 +111,10 @@ class DPFedLS(Strategy):
         delta: float | None = None,
         trust: Trust = "central",
         key: Key | None = None,
+        checkpoint: str | Path | None = None,
+        parties: Sequence[str] | None = None,
+        quorum: int | None = None,
+        patience: float = 600.0,
     ) -> None:
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
@@ -91,13 +125,24 @@ class DPFedLS(Strategy):
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
         self.trust = one_of("trust", trust, ("central", "local"))
+        self.parties = Parties(algorithm.clients, parties)
+        if quorum is None:
+            quorum = ceil(algorithm.arrival_rate * algorithm.clients / 2)
+        self.quorum = integer("quorum", quorum, below=algorithm.clients + 1)
+        self.patience = non_negative("patience", patience)
+        self._own = "fresh" if key is None else fingerprint(key)
+        self._path = checkpoint
+        self._salt = (checkpoint and salt_in(checkpoint)) or secrets.token_hex(32)
         key = Key.generate() if key is None else key
-        self.key = key if key.is_seeded else key.derive(secrets.token_bytes(32))
+        self.key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
+        self._checkpoint: Checkpoint | None = None
         self._ledger: list[Release] = []
-        self._cohort: dict[int, int] = {}
+        self._cohort = 0
+        self._asked: list[tuple[Metadata, int]] = []
         self._state: FederatedState | None = None
         self._arrays = ArrayRecord()
-        self._rounds = 1
+        self._done, self._rounds = 0, 1
+        self._started = self._waited = False
 
     def plan(self, rounds: int) -> Plan:
         """Return the releases of `rounds` rounds: the server's, or one client's in all rounds."""
@@ -123,40 +168,62 @@ class DPFedLS(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        *arguments: Any,
-        **options: Any,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run all rounds; the parameters are those of Flower's `Strategy.start`.
+        """Run all rounds that are left; the parameters are those of Flower's `Strategy.start`.
 
         Raises
         ------
         ValueError
-            Before the first round, if `num_rounds` rounds are over the budget, or if the strategy
-            has run before: the rounds would draw the same noise again.
+            Before the first round, if `num_rounds` rounds are over the budget, if the strategy has
+            run before (the rounds would draw the same noise again), or if the checkpoint is of
+            another run.
+        TooFewAnswersError
+            If fewer clients than the quorum are connected, or answer.
         """
-        if self._ledger:
-            fail("strategy", "a new one for each run", f"one that ran {len(self._ledger)} rounds")
-        if self.budget is not None:
-            self.budget.require(self, num_rounds)
-        self._rounds = num_rounds
-        return super().start(grid, initial_arrays, num_rounds, *arguments, **options)
+        if self._started:
+            fail("strategy", "a new one for each run", f"one that ran {self._done} rounds")
+        self._resume(initial_arrays)
+        if num_rounds < self._done:
+            fail("num_rounds", f"at least {self._done}, which are done", num_rounds)
+        self._require(num_rounds)
+        self._rounds, self._started = num_rounds, True
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            assert evaluate_fn is not None
+            return evaluate_fn(server_round, arrays) if server_round >= first else None
+
+        first, tested = self._done, evaluate if evaluate_fn else None
+        return super().start(
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, tested
+        )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the global model to a cohort, which the server keeps to itself."""
-        if self.budget is not None:
-            self.budget.require(self, server_round)
-        if self._state is None:
-            self._state = self.algorithm.start_from(Released(flat(arrays)))
-            self._arrays = arrays
+        assert self._state is not None
+        if server_round <= self._done:  # before the server started again
+            return []
+        self._require(server_round)
         nodes = self._connected(grid)
+        if not self._is_central:  # the clients spend it, whatever becomes of their answers
+            self._ledger.append(self._planned_by_client(server_round - 1))
+            self._save()
         cohort = self.algorithm.sample(server_round - 1, self.key)
-        self._cohort = {nodes[client]: int(client) for client in cohort}
         config[ROUND] = server_round
         start = unflat(self._state.w, self._arrays)  # `arrays` are the output, which may be a mean
         content = RecordDict({ARRAYS: start, CONFIG: config})
-        return [Message(content, node, MessageType.TRAIN) for node in self._cohort]
+        self._cohort = len(cohort)
+        there = [int(client) for client in cohort if client in nodes]
+        messages = [Message(content, nodes[client], MessageType.TRAIN) for client in there]
+        self._asked = [
+            (message.metadata, client) for message, client in zip(messages, there, strict=True)
+        ]
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -166,23 +233,24 @@ class DPFedLS(Strategy):
         The clients' own metrics are not passed on: nothing protects them.
         """
         assert self._state is not None
+        if server_round <= self._done:
+            last = server_round == self._done
+            return (self._output(), self._metrics()) if last else (None, None)
         t, w = server_round - 1, self._state.w
-        by_client = {self._cohort[answer.metadata.src_node_id]: answer for answer in replies}
-        answers = [by_client[client] for client in sorted(by_client)]
-        usable = [move for answer in answers if (move := _move(answer, w)) is not None]
-        moves = np.vstack([np.empty((0, w.shape[1]), w.dtype), *usable])
-        if self._is_central and len(moves):  # whatever the clients did
-            kernels.clip_rows(moves, self.algorithm.clipping_norm, out=moves)
+        moves = self._moves(replies, w)
+        self._count(len(moves), server_round)
         total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(w.dtype)
         if self._is_central:
             release = self.algorithm.release_of(t)
-            noise = self.key.stream(Purpose.NOISE, t)
+            noise = self._noise(total, w, t)
             noisy = release.mechanism.release(Sensitive(total), release.sensitivity, noise)
+            self._ledger.append(release)
         else:
-            release, noisy = self._planned_by_client(t), Released(total)
-        self._ledger.append(release)
+            noisy = Released(total)
         self._state = self._server.absorb(self._state, noisy, t)
-        return unflat(self._state.output, self._arrays), self._metrics()
+        self._done = server_round
+        self._save()
+        return self._output(), self._metrics()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -215,42 +283,117 @@ class DPFedLS(Strategy):
         """The algorithm with the noise of the whole sum, as estimators need it."""
         if self._is_central or self.algorithm.noise_multiplier is None:
             return self.algorithm
-        assert self._state is not None
-        std = self.algorithm.mechanism.noise_scale(self._by_client, self._state.w.shape[1])
-        together = std * sqrt(self.algorithm.expected_size) / self.algorithm.sensitivity.bound
+        std = self._std_of_client * sqrt(self.algorithm.expected_size)
+        together = std / self.algorithm.sensitivity.bound
         return replace(self.algorithm, noise_multiplier=together, grid=None)
 
     @property
     def _by_client(self) -> Sensitivity:
         return client_sensitivity(self.algorithm.clipping_norm)
 
+    @property
+    def _std_of_client(self) -> float:
+        assert self._state is not None
+        return self.algorithm.mechanism.noise_scale(self._by_client, self._state.w.shape[1])
+
     def _planned_by_client(self, t: int) -> Release:
         return Release(t, self.algorithm.mechanism, self._by_client)
 
-    def _connected(self, grid: Grid) -> list[int]:
-        """Wait for all clients; return their node ids on the grid, ascending."""
-        wanted = self.algorithm.clients
-        while len(nodes := sorted(grid.get_node_ids())) < wanted:
-            log.info("%d of %d clients are connected", len(nodes), wanted)
-            time.sleep(1)
-        if len(nodes) > wanted:
-            fail("clients", f"the number of connected SuperNodes, {len(nodes)}", wanted)
+    def _resume(self, initial_arrays: ArrayRecord) -> None:
+        """Begin, or go on after the rounds in the checkpoint."""
+        self._arrays = initial_arrays
+        self._state = self.algorithm.start_from(Released(flat(initial_arrays)))
+        if self._path is None:
+            log.warning("without a checkpoint, a server that is killed forgets what it spent")
+            return
+        self._checkpoint = checkpoint_of(
+            self._path,
+            self._own,
+            self._salt,
+            initial_arrays,
+            algorithm=self.algorithm,
+            trust=self.trust,
+            parties=list(self.parties.numbers),
+        )
+        found = self._checkpoint.resume(self._progress, self.plan(1))
+        self._state, self._done, self._ledger = found.state, found.rounds, found.ledger
+        self.parties.numbers = found.parties
+        if self._done:
+            log.info("%d rounds were done before: going on after them", self._done)
+
+    @property
+    def _progress(self) -> ServerProgress:
+        assert self._state is not None
+        return ServerProgress(
+            state=self._state,
+            rounds=self._done,
+            ledger=self._ledger,
+            parties=self.parties.numbers,
+        )
+
+    def _save(self) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.save(self._progress)
+
+    def _require(self, rounds: int) -> None:
+        """Fail unless the budget has room for these rounds, and for those that were asked twice."""
+        if self.budget is not None:
+            self.budget.require(self, rounds + len(self._ledger) - self._done)
+
+    def _connected(self, grid: Grid) -> dict[int, int]:
+        """Return the node of each client that is connected; wait for all, later for the quorum."""
+        wanted = self.quorum if self._waited else self.algorithm.clients
+        nodes = self.parties.wait(grid, wanted, self.patience)
+        self._waited = True
+        if len(nodes) < self.quorum:
+            raise TooFewAnswersError(
+                f"{len(nodes)} of {self.algorithm.clients} clients are connected, and the quorum "
+                f"is {self.quorum}; not connected: {self.parties.absent(nodes)}"
+            )
         return nodes
+
+    def _moves(self, replies: Iterable[Message], w: Floats) -> Floats:
+        """Return the usable moves, each bounded by itself, in the order of the clients."""
+        asked = {metadata.message_id: client for metadata, client in self._asked}
+        moves = moves_in(replies, asked, w)
+        if self._is_central or self.algorithm.noise_multiplier is None:
+            return clipped(moves, self.algorithm.clipping_norm)  # whatever the clients did
+        with np.errstate(over="ignore"):
+            lengths = np.linalg.norm(moves.astype(np.float64), axis=1)
+        honest: Floats = moves[lengths <= self._longest]
+        return honest
+
+    @property
+    def _longest(self) -> float:
+        """Length of a client's noisy move that an honest one exceeds with probability 1e-9."""
+        assert self._state is not None
+        dim, grid = self._state.w.shape[1], self.algorithm.grid or 0.0
+        rounded = self.algorithm.clipping_norm + grid * sqrt(dim)
+        return rounded + self._std_of_client * (sqrt(dim) + TAIL)
+
+    def _count(self, answers: int, server_round: int) -> None:
+        """Say how many answered, where that is no secret, and stop below the quorum."""
+        secret = self._is_central and self.algorithm.sampling == "poisson"
+        said = f"{answers} of {self._cohort} clients answered in round {server_round}"
+        few = answers < ceil(self._cohort * self.quorum / self.algorithm.clients)
+        if not secret:
+            log.info("\t%s", said)
+        if few and secret:
+            log.warning("\t%s; keep this line to yourself: the cohort is secret", said)
+        elif few:
+            least = f"{self.quorum} of {self.algorithm.clients}"
+            raise TooFewAnswersError(f"{said}, less than the quorum of {least}")
+
+    def _noise(self, total: Floats, w: Floats, t: int) -> Stream:
+        """Return the noise of round t, which no other sum has, unless the key is seeded."""
+        if self.key.is_seeded:
+            return self.key.stream(Purpose.NOISE, t)
+        under = sha256(w.tobytes() + total.tobytes()).digest()
+        return self.key.derive(b"noise on" + under).stream(Purpose.NOISE, t)
+
+    def _output(self) -> ArrayRecord:
+        assert self._state is not None
+        return unflat(self._state.output, self._arrays)
 
     def _metrics(self) -> MetricRecord:
         return MetricRecord({"epsilon": self.report.epsilon, "delta": self.delta})
-
-
-def _move(answer: Message, w: Floats) -> Floats | None:
-    """Return how far a client moved the model; None, as if it were missing, if it sent none."""
-    if answer.has_error() or len(answer.content.array_records) != 1:
-        return None
-    try:
-        model = flat(next(iter(answer.content.array_records.values())))
-    except Exception:  # reading anything but arrays can fail in many ways
-        return None
-    if model.shape != w.shape:
-        return None
-    with np.errstate(over="ignore"):
-        move: Floats = model.astype(w.dtype) - w
-    return move if np.isfinite(move).all() else None
