@@ -36,6 +36,8 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
     simulated = parties.simulated()
     models = parties.models()[: len(simulated.parameters)]
     np.testing.assert_array_equal(models, simulated.parameters)
+    released = np.concatenate([node.released for node in parties.nodes])
+    np.testing.assert_array_equal(released[: len(simulated.released)], simulated.released)
     for folder in parties.folders:
         spent = folder.ledger(parties.contract).cost(1e-5).epsilon
         planned = parties.contract.plan.cost(1e-5).epsilon

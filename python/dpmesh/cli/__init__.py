@@ -13,6 +13,7 @@ from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.doctor import doctor
 from dpmesh.cli.fit import fit
+from dpmesh.cli.mesh import contract, node, router
 from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.report import report
@@ -44,6 +45,7 @@ def main(
     """Differentially private learning among many nodes."""
 
 
-for command in (arena, audit, demo, doctor, fit, predict, report, reproduce, run):
+for command in (arena, audit, demo, doctor, fit, node, predict, report, reproduce, router, run):
     app.command()(telling(command))
+app.add_typer(contract, name="contract")
 app.add_typer(privacy, name="privacy")

@@ -22,13 +22,15 @@ from dpmesh.engines.signing import KEY_BYTES, digest
 from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.keys import Key
+from dpmesh.models import Model
 from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import SHARE
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.ranges import Columns
+from dpmesh.ranges import Category, Columns, Number, as_range
 from dpmesh.tables import as_table
 from dpmesh.topology import Topology, edge_dropping
 
@@ -222,8 +224,17 @@ class Contract:
     @cached_property
     def columns(self) -> Columns | None:
         """The columns of a table that the model reads, with their public ranges."""
-        ranges = self.settings.table("ranges")
-        return Columns.of(ranges, ranges) if ranges else None
+        ranges, label = self.settings.table("ranges"), self.terms.label
+        names = [name for name in ranges if name != label]
+        return Columns.of({name: ranges[name] for name in names}, names) if ranges else None
+
+    @cached_property
+    def _label(self) -> Number | Category:
+        """The public range of the label."""
+        label, ranges = self.terms.label, self.settings.table("ranges")
+        if label is None or label not in ranges:
+            self.settings.fail("contract.label", "wanted the column to predict, with a range")
+        return as_range(label, ranges[label])
 
     @property
     def dim(self) -> int:
@@ -246,10 +257,39 @@ class Contract:
         """
         if self.columns is None or self.terms.label is None:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
-        held = as_table(table)
+        held, label = as_table(table), self.terms.label
         features = self.columns.encode(held.select(self.columns.names).columns).features
-        (labels,) = held.select([self.terms.label]).columns
-        return Dataset(features.astype(self.terms.numbers), np.asarray(labels), "own records")
+        (values,) = held.select([label]).columns
+        encoded, _ = self._label.encode(label, np.asarray(values))
+        labels = encoded[:, 0]
+        if isinstance(self._label, Category):
+            if not (encoded.sum(axis=1) == 1).all():
+                fail(label, f"one of {', '.join(map(str, self._label.categories))}", "another")
+            labels = encoded.argmax(axis=1)
+            if self._problem.get("classes") is None:
+                labels = 2 * labels - 1
+        return Dataset(features.astype(self.terms.numbers), labels, "own records")
+
+    def model(self, weights: Any, *, seeded: bool = False) -> Model:
+        """Return released weights, shape (1, dim), as a model that predicts from tables.
+
+        Raises
+        ------
+        ValueError
+            If the contract has no ranges.
+        """
+        if self.columns is None:
+            fail("ranges", "a contract with [ranges] for a model of tables", "none")
+        rows = np.asarray(weights, np.float64).reshape(-1, self.columns.dim)
+        delta = max(party.delta for party in self.parties)
+        privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes).as_dict()
+        about = {"privacy": privacy}
+        if isinstance(self._label, Number):
+            return Model(columns=self.columns, weights=rows, target=self._label, about=about)
+        if len(rows) == 1:
+            rows = np.concatenate([-rows, rows]) / 2
+        classes = np.array(self._label.categories)
+        return Model(columns=self.columns, weights=rows, classes=classes, about=about)
 
     def problem(self, records: Dataset, party: int) -> LinearProblem:
         """Return what a party learns from its own records, which are checked.
@@ -260,12 +300,15 @@ class Contract:
             If the records are not those that the contract describes. The text depends on them and
             stays with the party.
         """
-        everything = (np.arange(records.records),)
-        own = LinearProblem(records, everything, **self._problem)
+        own = self.linear_problem(records, [np.arange(records.records)])
         if own.dim != self.dim or records.features.dtype != self.terms.numbers:
             wanted = f"{self.terms.numbers} records of {self.dim} parameters"
             fail("records", wanted, f"{records.features.dtype} of {own.dim}")
         return own.as_node(party, self.records)
+
+    def linear_problem(self, records: Dataset, partition: Any) -> LinearProblem:
+        """Return the contract's problem on these records, as `LinearProblem` takes them."""
+        return LinearProblem(records, tuple(partition), **self._problem)
 
     def releases(self, node: int, t: int) -> tuple[Release, ...]:
         """Return what a party releases if it sends in round t, from public numbers alone."""
@@ -354,7 +397,7 @@ class Contract:
         squared = self._problem.get("loss") == "squared"
         label = np.zeros(1, np.int64) if classes or squared else np.ones(1, np.int64)
         made_up = Dataset(features.astype(self.terms.numbers), label, "nobody's")
-        return LinearProblem(made_up, (np.arange(1),), **self._problem)
+        return self.linear_problem(made_up, [np.arange(1)])
 
     def _check_parties(self) -> None:
         for name in ("name", "signing_key"):

@@ -36,6 +36,7 @@ create table contracts (
 );
 create table steps (
     contract blob, round integer, exchange integer, rows blob, charged text, state blob, row blob,
+    released blob,
     primary key (contract, round, exchange)
 );
 """
@@ -230,16 +231,30 @@ class Folder:
         """Store what arrived before a step and charge it."""
         charges = json.dumps([release.as_dict() for release in charged])
         values = contract.hash, *at, pack(*rows), charges
-        query = "insert into steps values (?, ?, ?, ?, ?, null, null)"
+        query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
 
-    def finish(self, contract: Contract, at: Position, state: bytes, row: bytes) -> None:
-        """Store the state and the answer of a step; states of earlier ones are erased."""
+    def finish(
+        self, contract: Contract, at: Position, state: bytes, row: bytes, released: bytes
+    ) -> None:
+        """Store the state and the answer of a step; states of earlier ones are erased.
+
+        `released` is the model that follows from what was released so far.
+        """
         where = "where contract = ? and round = ? and exchange = ?"
         key = contract.hash, *at
-        self._file.execute(f"update steps set state = ?, row = ? {where}", (state, row, *key))
-        erased = "update steps set state = null where contract = ? and (round, exchange) < (?, ?)"
-        self._file.execute(erased, key)
+        self._file.execute(
+            f"update steps set state = ?, row = ?, released = ? {where}",
+            (state, row, released, *key),
+        )
+        earlier = "where contract = ? and (round, exchange) < (?, ?)"
+        self._file.execute(f"update steps set state = null, released = null {earlier}", key)
+
+    def released(self, contract: Contract) -> bytes:
+        """Return the model that follows from what was released; empty before the first step."""
+        query = "select released from steps where contract = ? and released is not null"
+        found = self._file.execute(query, (contract.hash,)).fetchone()
+        return b"" if found is None else bytes(found[0])
 
     def ledger(self, contract: Contract) -> Plan:
         """Return what a contract was charged so far."""

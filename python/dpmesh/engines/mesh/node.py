@@ -42,6 +42,7 @@ from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Packet
+from dpmesh.run.channel import Step
 from dpmesh.run.identity import digest as digest_of
 
 _log = logging.getLogger("dpmesh")
@@ -116,8 +117,18 @@ class Node:
         last = self.folder.last(self.contract)
         return None if last is None or (last.row is None) else last.at
 
-    def model(self) -> Any:
-        """Return the party's own model, shape (1, dim): private, for itself alone."""
+    @property
+    def released(self) -> Any:
+        """The model that follows from released rows alone, shape (1, dim); None at the start.
+
+        It may be published, at the epsilon of the contract.
+        """
+        kept = self.folder.released(self.contract)
+        kind = self.contract.terms.numbers
+        return np.frombuffer(kept, kind).reshape(1, -1) if kept else None
+
+    def own_model(self) -> Any:
+        """Return the party's own model, shape (1, dim), without noise: it must not leave it."""
         last = self.folder.last(self.contract)
         state = self._start
         if last is not None and last.state is not None:
@@ -159,9 +170,9 @@ class Node:
             charged = self._charged(at)
             with folder.transaction():
                 folder.begin(contract, at, rows, charged)
-        state, row = self._computed(at)
+        state, row, released = self._computed(at)
         with folder.transaction():
-            folder.finish(contract, at, state, row)
+            folder.finish(contract, at, state, row, released)
         return row
 
     def _check_order(self, last: Stored | None, at: Position) -> None:
@@ -225,8 +236,8 @@ class Node:
             raise RefusedError("over budget")
         return tuple(map(self.contract.charged, self.contract.releases(self.number, at.round)))
 
-    def _computed(self, at: Position) -> tuple[bytes, bytes]:
-        """Return the state before the round of a step, and the row of the step, signed."""
+    def _computed(self, at: Position) -> tuple[bytes, bytes, bytes]:
+        """Return the state before the round of a step, its row, signed, and the released model."""
         contract, steps = self.contract, self.folder.steps(self.contract)
         base = next((step for step in reversed(steps) if step.state is not None), None)
         state, t = self._start, 0
@@ -238,8 +249,12 @@ class Node:
                 row = Row.read(message, contract, stored=True)
                 rows.setdefault(row.at, {})[row.party] = row.values(contract)
         mixed = digest(*next(step.rows for step in steps if step.at == at))
+        released = self.folder.released(contract)
         while t < at.round:
-            state = self._run(state, t, rows, at).state
+            channel, ended = self._run(state, t, rows, at)
+            state = ended.state
+            published = contract.algorithm.published(state, channel.received)
+            released = b"" if published is None else published.tobytes()
             t += 1
         packet = Packet(None)
         before = state_as_bytes(state)
@@ -250,9 +265,11 @@ class Node:
                 packet = suspended.packet
             else:
                 raise RuntimeError(f"round {t} ends before its exchange {at.exchange}")
-        return before, self._packed(packet, at, mixed).signed(self.folder.signing)
+        return before, self._packed(packet, at, mixed).signed(self.folder.signing), released
 
-    def _run(self, state: Any, t: int, rows: Mapping[Any, Any], until: Position) -> Any:
+    def _run(
+        self, state: Any, t: int, rows: Mapping[Any, Any], until: Position
+    ) -> tuple[NodeChannel, Step]:
         """Run round t as far as rows have arrived."""
         contract, public = self.contract, self.contract.public_key
         own = self._own
@@ -273,7 +290,7 @@ class Node:
         channel = NodeChannel(carrier, noise_key, self._seat(own), contract.plan, allowed)
         coins = Coins(own, public, contract.algorithm.public_coins)
         seat = cast("Key", self._seat(coins))
-        return channel.run_from(state, t, self._problem, seat)
+        return channel, channel.run_from(state, t, self._problem, seat)
 
     def _context(self, t: int, state: bytes) -> bytes:
         """Return what a round's streams depend on beside the key: other inputs, other noise."""

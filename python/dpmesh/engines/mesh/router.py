@@ -85,17 +85,22 @@ class Router:
 
     def requests(self) -> dict[int, bytes]:
         """Return what to ask each party now, by its number; asking twice does no harm."""
-        found = {}
-        for party in set(range(self.contract.nodes)) - set(self.gone):
-            if self._at is None:
-                if party not in self._signatures:
-                    found[party] = who(self.contract)
-            elif (at := self._next(party)) is not None:
-                found[party] = Ask(at, self._attached(party)).as_bytes(self.contract)
-            elif party in self._late:
-                found[party] = who(self.contract)  # is it back?
-        self.bytes += sum(map(len, found.values()))
-        return found
+        asked = {party: self.request(party) for party in range(self.contract.nodes)}
+        return {party: message for party, message in asked.items() if message is not None}
+
+    def request(self, party: int) -> bytes | None:
+        """Return what to ask one party now; None if nothing."""
+        message = None
+        if party in self.gone:
+            return None
+        if self._at is None:
+            message = None if party in self._signatures else who(self.contract)
+        elif (at := self._next(party)) is not None:
+            message = Ask(at, self._attached(party)).as_bytes(self.contract)
+        elif party in self._late:
+            message = who(self.contract)  # is it back?
+        self.bytes += 0 if message is None else len(message)
+        return message
 
     def take(self, party: int, answer: bytes) -> None:
         """Take an answer. Who signed it counts; `party` only says who refuses."""

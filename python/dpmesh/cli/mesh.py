@@ -1,0 +1,225 @@
+"""``dpmesh contract``, ``dpmesh node`` and ``dpmesh router``: one model between several parties."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpmesh._validate import fail
+from dpmesh.cli._errors import telling
+
+if TYPE_CHECKING:
+    from dpmesh.engines.mesh import Contract, Node, Router
+
+contract = typer.Typer(no_args_is_help=True, help="Contracts between the parties of a mesh.")
+
+File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
+Module = Annotated[
+    str | None, typer.Option(help="Your Python module, whose algorithm the contract names.")
+]
+
+
+@contract.command()
+@telling
+def keys(
+    folder: Annotated[Path, typer.Argument(help="The party's folder, which must not exist.")],
+    epsilon: Annotated[float, typer.Option(help="The most that its records may cost, in all.")],
+    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+) -> None:
+    """Make a party's folder with its keys and its budget, and print the key for contracts."""
+    from dpmesh.engines.mesh import Folder
+
+    made = Folder.create(folder, epsilon=epsilon, delta=delta)
+    typer.echo(f"made {folder}. Never copy it, and never restore it from a backup.")
+    typer.echo(f'signing_key = "{made.signing.public.hex()}"')
+    made.close()
+
+
+@contract.command()
+@telling
+def check(file: File, module: Module = None) -> None:
+    """Print what joining a contract costs each party, against whom, and what a round moves."""
+    from dpmesh.engines.mesh import read_contract
+    from dpmesh.engines.mesh.traffic import bytes_of_round
+    from dpmesh.privacy.plan import total_cost
+    from dpmesh.privacy.shown import rounded_up
+
+    read = read_contract(file, module)
+    terms, algorithm = read.terms, type(read.algorithm).__name__
+    typer.echo(f"contract     {read.hash.hex()}")
+    over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
+    typer.echo(f"algorithm    {algorithm}{over}; {terms.rounds} rounds of {read.dim} parameters")
+    typer.echo("unit         one record of a party, replaced by another")
+    typer.echo("against      everybody: the router and all parties see every released row")
+    for party in read.parties:
+        cost = rounded_up(read.cost(party.delta))
+        allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
+        typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
+        if terms.copies > 1:
+            together = total_cost([read.plan] * terms.copies, party.delta).epsilon
+            holders = f"with the same person's record at {terms.copies} parties"
+            typer.echo(f"{'':<12} epsilon = {rounded_up(together)} {holders}")
+    for assumption in read.plan.assumptions:
+        typer.echo(f"assumption   {assumption}")
+    typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
+
+
+@contract.command()
+@telling
+def rehearse(
+    file: File,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with a file of records for each party, named after it."),
+    ] = None,
+    module: Module = None,
+) -> None:
+    """Run a contract on this machine, a process for each party, and compare with the simulator."""
+    from dpmesh.engines.mesh import read_contract
+    from dpmesh.engines.mesh.rehearsal import rehearse as run
+
+    read, folder = read_contract(file, module), file.parent if data is None else data
+    files = {}
+    for party in read.parties:
+        found = [each for each in sorted(folder.glob(f"{party.name}.*")) if each != file]
+        if not found:
+            fail("data", f"a file of records of {party.name} in {folder}", "none")
+        files[party.name] = found[0]
+    came = run(read, files, progress=_Progress())
+    typer.echo(f"{came.bytes:,} bytes through the router")
+    bits = "the same bits as" if came.same else "OTHER bits than"
+    typer.echo(f"each party's released model has {bits} the simulator's")
+    typer.echo("a rehearsal is not private: all noise comes from the contract's public key")
+
+
+def node(
+    file: File,
+    data: Annotated[Path, typer.Option(help="Your records: CSV, Parquet, Arrow or npz.")],
+    folder: Annotated[Path, typer.Option(help="Your folder, which dpmesh contract keys made.")],
+    router: Annotated[str, typer.Option(help="Where the router is: https://host:port.")],
+    certificate: Annotated[
+        Path | None, typer.Option(help="Certificate to trust for it, if the system does not.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the released model.")] = None,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored", help="Your folder came from a backup: charge all contracts once more."
+        ),
+    ] = False,
+    module: Module = None,
+) -> None:
+    """Take part in a contract, with your own records, until its run is over."""
+    import ssl
+
+    from dpmesh.engines.mesh import Folder, Node, read_contract
+    from dpmesh.engines.mesh.http import run_node
+    from dpmesh.engines.mesh.records import read_records
+
+    _log_here()
+    read = read_contract(file, module)
+    own = Folder.open(folder)
+    if restored:
+        own.restored()
+    party = Node(read, own, read_records(read, data))
+    tls = None if certificate is None else ssl.create_default_context(cafile=str(certificate))
+    typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
+    try:
+        run_node(party, router, tls, _NodeProgress())
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on")
+        raise typer.Exit(130) from None
+    finally:
+        spent = own.ledger(read)
+        own_cost = spent.cost(own.budget.delta).epsilon if spent.releases else 0.0
+        typer.echo(f"charged so far: epsilon = {own_cost:.4g} at delta = {own.budget.delta:g}")
+    _write(party, read, output)
+
+
+def router(
+    file: File,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8443,
+    certificate: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    module: Module = None,
+) -> None:
+    """Carry released rows between the nodes of a contract, until its run is over."""
+    import ssl
+
+    from dpmesh.engines.mesh import Router, read_contract
+    from dpmesh.engines.mesh.http import RouterServer
+
+    _log_here()
+    tls = None
+    if certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate, key)
+    server = RouterServer(Router(read_contract(file, module)), host, port, tls)
+    typer.echo(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
+    try:
+        server.run(_Progress())
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on, and nodes answer the same bits")
+        raise typer.Exit(130) from None
+    missing = ", ".join(server.router.missing)
+    typer.echo(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
+
+
+class _Progress:
+    """Says when the run reaches another round, and for whom it waits."""
+
+    def __init__(self) -> None:
+        self._said: Any = None
+
+    def __call__(self, router: Router) -> None:
+        at, total = router.at, router.contract.terms.rounds
+        if at is None:
+            now = f"waiting for the signatures of {', '.join(router.waits_for)}"
+        elif router.waits_since() > router.contract.terms.deadline:
+            now = f"paused below the quorum: waiting for {', '.join(router.waits_for)}"
+        elif at.round % max(1, total // 10) == 0:
+            now = f"round {at.round} of {total}"
+        else:
+            return
+        if now != self._said:
+            typer.echo(now)
+            self._said = now
+
+
+class _NodeProgress:
+    """Says when the node has answered another round."""
+
+    def __init__(self) -> None:
+        self._said = -1
+
+    def __call__(self, node: Node) -> None:
+        at, total = node.at, node.contract.terms.rounds
+        if at is not None and at.round != self._said and at.round % max(1, total // 10) == 0:
+            typer.echo(f"round {at.round} of {total}")
+            self._said = at.round
+
+
+def _write(party: Node, read: Contract, output: Path | None) -> None:
+    """Write the released model, if it is wanted."""
+    if output is None:
+        return
+    if party.released is None:
+        fail("output", "a run with at least one released model", "none")
+    if read.columns is not None:
+        read.model(party.released).save(output)
+    else:
+        import numpy as np
+
+        from dpmesh._files import replacing
+
+        with replacing(output) as file:
+            np.savez(file, weights=party.released)
+    typer.echo(f"wrote {output}: made of released rows alone")
+
+
+def _log_here() -> None:
+    logging.basicConfig(format="%(message)s")

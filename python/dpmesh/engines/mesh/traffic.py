@@ -1,0 +1,41 @@
+"""How many bytes a contract's run moves through the router, before anybody joins."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.mesh.messages import Position, Row
+from dpmesh.engines.mesh.schedule import Schedule
+from dpmesh.engines.signing import SigningKey, pack
+
+_FIRST = 10
+"""So many rounds are counted."""
+
+
+def bytes_of_row(contract: Contract) -> int:
+    """Return the length of a signed row, without compression."""
+    values = np.zeros((contract.models, contract.dim // contract.models), contract.terms.numbers)
+    kind, shape = contract.terms.numbers, values.shape
+    row = Row(contract.hash, Position(0), 0, kind, shape, values.tobytes(), bytes(32))
+    return len(row.signed(SigningKey.generate()))
+
+
+def bytes_of_round(contract: Contract) -> int:
+    """Return what the router receives and sends in a round, questions included, without losses.
+
+    Each node's row goes to the router once, and once to each node that hears it. By token each
+    model goes to the router and to the next holder.
+    """
+    schedule, row = Schedule(contract), bytes_of_row(contract)
+    question = len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
+    rounds = min(_FIRST, contract.terms.rounds)
+    total = 0
+    for t in range(rounds):
+        if not schedule.gossips:
+            total += len(schedule.holders(t)) * (2 * row + question + 8)
+            continue
+        heard = schedule.matrix(t).messages
+        each = contract.nodes * (row + question) + heard * (row + 8)
+        total += contract.algorithm.exchanges * each
+    return total // rounds

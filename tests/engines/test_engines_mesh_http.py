@@ -1,0 +1,214 @@
+"""The mesh over HTTP and TLS, and from the command line: kills, late nodes, a lost one."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from mesh_parties import Parties
+
+import dpmesh as dm
+from dpmesh.engines.mesh import Folder, Node, Router, read_contract
+from dpmesh.engines.mesh.http import RouterServer, run_node
+from dpmesh.engines.mesh.traffic import bytes_of_round
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
+HERE = "127.0.0.1"
+
+
+def command(*arguments: object) -> str:
+    """Run a command in this process; return what it prints."""
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    result = testing.CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return str(result.output)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate of this machine, signed by itself, and its key."""
+    key, now = Ed25519PrivateKey.generate(), datetime.now(timezone.utc)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HERE))])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(here, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, None)
+    )
+    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    (folder / "key.pem").write_bytes(private)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@contextmanager
+def serving(parties: Parties, folder: Path) -> Iterator[tuple[RouterServer, ssl.SSLContext]]:
+    signed, key = certificate(folder)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(signed, key)
+    server = RouterServer(Router(parties.contract), HERE, 0, tls)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server, ssl.create_default_context(cafile=str(signed))
+    thread.join(60)
+    assert not thread.is_alive(), server.router.waits_for
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["online", "quantized", "gradient descent", "without replacement"]
+)
+def test_nodes_that_dial_out_over_tls_have_the_simulators_bits(
+    algorithm: str, tmp_path: Path
+) -> None:
+    parties = Parties(tmp_path, algorithm)
+    with serving(parties, tmp_path) as (server, trusted):
+        url = f"https://{HERE}:{server.port}"
+        threads = [
+            threading.Thread(target=run_node, args=(node, url, trusted)) for node in parties.nodes
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
+    if algorithm in ("online", "gradient descent"):
+        assert server.router.bytes == pytest.approx(4 * bytes_of_round(parties.contract), rel=0.6)
+
+
+def test_a_run_goes_on_without_a_node_that_never_comes_back(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, "online", rounds=6, deadline=0.5)
+
+    class Leaves(Exception):  # noqa: N818
+        pass
+
+    def leaves(node: Node) -> None:
+        if node.at is not None and node.at.round == 2:
+            raise Leaves
+
+    def stays(number: int, url: str, trusted: ssl.SSLContext) -> None:
+        with suppress(Leaves):
+            run_node(parties.nodes[number], url, trusted, leaves if number == 3 else id)
+
+    with serving(parties, tmp_path) as (server, trusted):
+        url = f"https://{HERE}:{server.port}"
+        for number in range(4):
+            threading.Thread(target=stays, args=(number, url, trusted), daemon=True).start()
+    assert server.router.missing == ["p3"]
+    rounds = [len(f.ledger(parties.contract).releases) for f in parties.folders]
+    assert rounds == [6, 6, 6, 3]
+
+
+class Commands:
+    """Processes of the command line, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+
+    def start(self, name: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "dpmesh", *arguments]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def wait_for(self, name: str, text: str) -> str:
+        for _ in range(1200):
+            if text in self.log(name):
+                return self.log(name)
+            assert self.processes[name].poll() in (None, 0), self.log(name)
+            time.sleep(0.1)
+        raise AssertionError(self.log(name))
+
+
+def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path) -> None:
+    text = (EXAMPLE / "contract.toml").read_text()
+    for number, name in enumerate(("north", "south", "west"), 1):
+        key = command("contract", "keys", tmp_path / name, "--epsilon", 4).split('"')[1]
+        text = text.replace(f'"{number:064d}"', f'"{key}"')
+    file = tmp_path / "contract.toml"
+    file.write_text(text.replace("rounds = 30", "rounds = 40").replace("= 8.0", "= 16.0"))
+    signed, key = map(str, certificate(tmp_path))
+    run = Commands(tmp_path)
+
+    def node(name: str) -> None:
+        arguments = {
+            "--data": EXAMPLE / f"{name}.csv",
+            "--folder": tmp_path / name,
+            "--router": f"https://{HERE}:{port}",
+            "--certificate": signed,
+            "--output": tmp_path / f"{name}.dpmesh",
+        }
+        flat = [str(part) for pair in arguments.items() for part in pair]
+        run.start(name, "node", str(file), *flat)
+
+    try:
+        run.start(
+            "router", "router", str(file), "--port", "0", "--certificate", signed, "--key", key
+        )
+        port = run.wait_for("router", "listening at ").split(HERE + ":")[1].split()[0]
+        for name in ("north", "south", "west"):
+            node(name)
+        run.wait_for("west", "round 8 of")
+        run.processes["west"].kill()
+        run.processes["west"].wait()
+        node("west")
+        for name in ("north", "south", "west"):
+            assert "made of released rows alone" in run.wait_for(name, "wrote")
+        run.wait_for("router", "the run is over")
+    finally:
+        for process in run.processes.values():
+            process.kill()
+            process.wait()
+    contract = read_contract(file)
+    models = [dm.Model.load(tmp_path / f"{name}.dpmesh") for name in ("north", "south", "west")]
+    for name, model in zip(("north", "south", "west"), models, strict=True):
+        folder = Folder.open(tmp_path / name)
+        assert folder.ledger(contract) == contract.plan
+        folder.close()
+        np.testing.assert_allclose(model.weights, models[0].weights, rtol=1e-12)
+        assert json.dumps(model.about["privacy"])
+        assert set(model.predict(_table("north"))) <= {"benign", "malignant"}
+
+
+def _table(name: str) -> Any:
+    from dpmesh.tables import read_table
+
+    return read_table(EXAMPLE / f"{name}.csv")
+
+
+def test_a_check_says_what_joining_costs_against_whom() -> None:
+    shown = command("contract", "check", EXAMPLE / "contract.toml")
+    assert "north        epsilon = 2.78366 of 4 allowed, at delta = 1e-05; 180 records" in shown
+    assert "against      everybody: the router and all parties" in shown
+    assert "bytes a round through the router" in shown
+
+
+def test_a_rehearsal_on_one_machine_has_the_simulators_bits(tmp_path: Path) -> None:
+    file = tmp_path / "contract.toml"
+    file.write_text((EXAMPLE / "contract.toml").read_text().replace("rounds = 30", "rounds = 2"))
+    shown = command("contract", "rehearse", file, "--data", EXAMPLE)
+    assert "the same bits as the simulator's" in shown
