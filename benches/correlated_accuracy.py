@@ -1,24 +1,26 @@
-"""Accuracy of models trained with correlated noise, beside independent noise.
+"""Accuracy of models trained with correlated noise, by `dm.simulate`, beside what was expected.
 
-    python -m benches.correlated_accuracy                       # digits, online and full batches
+    python -m benches.correlated_accuracy                                 # digits
     python -m benches.correlated_accuracy --seeds 3 --epsilon 1
     python -m benches.correlated_accuracy --data mnist --seeds 2 --epsilon 1      # set DPMESH_DATA
 
-A plain loop in numpy over the package's samplers and gradients: softmax on digits, 16 nodes on a
-4x4 torus, or on MNIST, 64 nodes on an 8x8 torus, online only; records of unit norm with a
-constant, clipping 1, delta 1e-5, replace-one, models in a ball of radius 10. The step is ``min(4,
-(radius / 2) / q)``, where q is the noise of a mixed point at unit steps, so that nothing is tuned
-on the test records. "released" is the accuracy of the last messages after 20 more mixings,
-"nodes" that of the nodes' own mixed points; means over seeds, and the standard deviation of
-"released".
+Softmax on digits, 16 nodes on a 4x4 torus, or on MNIST, 64 nodes on an 8x8 torus; records of unit
+norm with a constant, clipping 1, delta 1e-5, replace-one, no colluding nodes, models in a ball of
+radius 10. The step is that of `CorrelatedStrategy.step_size`, so that nothing is tuned on the test
+records. Columns: accuracy of the last messages after 20 more mixings and its standard deviation
+over seeds, of the nodes' own models, and the figure that the method's specification has. "server"
+has all records in one place, "alone" is a node that works by itself at the same epsilon, and
+"pooled" is the server without noise. Chance is 10%.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,52 +29,113 @@ from dpmesh import kernels, topology
 from dpmesh.privacy import correlated
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 
-DELTA, RADIUS, LARGEST_STEP, MORE_MIXINGS = 1e-5, 10.0, 4.0, 20
+DELTA, RADIUS, MORE_MIXINGS, ALONE = 1e-5, 10.0, 20, 4
+
+COLORS = {
+    "pooled, no noise": "#333333",
+    "server, in time": "#56B4E9",
+    "server, independent": "#CC79A7",
+    "both, 5 mixings": "#0072B2",
+    "partners, 5 mixings": "#0072B2",
+    "in time": "#009E73",
+    "independent": "#D55E00",
+    "alone, in time": "#999999",
+    "alone, independent": "#999999",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How records are used: `rounds` rows, `records` in each, every record in `uses` of them."""
+    """How a run uses records: `records` of a node in each of `rows` rounds, `batches` in turn."""
 
     name: str
-    rounds: int
     records: int
-    uses: int = 1
+    rows: int
+    batches: int = 0
+    """0 uses each record once."""
 
-
-ONLINE = Setting(name="online", rounds=22, records=4)
-MNIST_ONLINE = Setting(name="online", rounds=46, records=20)
-FULL_BATCH = Setting(name="gradient descent", rounds=16, records=89, uses=16)
+    @property
+    def uses(self) -> int:
+        return -(-self.rows // self.batches) if self.batches else 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
-    """Which noise: correlated in `time`, with secrets (`space`), and mixings a gradient."""
+class Variant:
+    """Which noise, where the records are, and the accuracy that is expected by epsilon."""
 
     name: str
-    time: bool = False
-    space: bool = False
+    kind: type[correlated.CorrelatedStrategy] | None = None
     mixings: int = 1
-    server: bool = False
+    place: str = "nodes"
+    noisy: bool = True
+    expected: tuple[float | None, ...] = ()
 
 
-VARIANTS = {
-    "online": [
-        Noise(name="independent"),
-        Noise(name="time", time=True),
-        Noise(name="s1", space=True),
-        Noise(name="s3", space=True, mixings=3),
-        Noise(name="both 3", time=True, space=True, mixings=3),
-        Noise(name="both 5", time=True, space=True, mixings=5),
-        Noise(name="server", server=True),
-        Noise(name="server, time", server=True, time=True),
+InTime, Partners, Both = correlated.InTime, correlated.BetweenPartners, correlated.Both
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+ONLINE = (
+    Variant(name="independent", expected=(12, 14, 20, 35)),
+    Variant(name="in time", kind=InTime, expected=(15, 21, 33, 53)),
+    Variant(name="partners, 1 mixing", kind=Partners, expected=(17, 25, 41, 63)),
+    Variant(name="partners, 3 mixings", kind=Partners, mixings=3, expected=(22, 35, 56, 73)),
+    Variant(name="both, 3 mixings", kind=Both, mixings=3, expected=(33, 53, 71, 79)),
+    Variant(name="both, 5 mixings", kind=Both, mixings=5, expected=(41, 61, 76, 82)),
+    Variant(name="server, independent", place="server", expected=(23, 42, 64, 78)),
+    Variant(name="server, in time", kind=InTime, place="server", expected=(43, 67, 79, 83)),
+    Variant(name="alone, in time", kind=InTime, place="alone"),
+    Variant(name="pooled, no noise", place="server", noisy=False),
+)
+MNIST = {
+    "independent": (47, 63, 71, 75),
+    "in time": (66, 72, 75, 78),
+    "partners, 1 mixing": (69, None, 75, None),
+    "partners, 3 mixings": (73, 76, 80, 82),
+    "both, 3 mixings": (74, None, 80, None),
+    "both, 5 mixings": (76, 79, 81, 82),
+    "server, independent": (79, None, 82, None),
+    "server, in time": (82, 82, 82, 82),
+}
+TABLES: dict[str, list[tuple[Setting, tuple[Variant, ...]]]] = {
+    "digits": [
+        (Setting(name="online, each record once", records=4, rows=21), ONLINE),
+        (
+            Setting(name="cyclic batches, 8 epochs", records=22, rows=32, batches=4),
+            (
+                Variant(name="independent", expected=(15, None, 45, None)),
+                Variant(name="in time", kind=InTime, expected=(21, None, 65, None)),
+                Variant(
+                    name="both, 5 mixings", kind=Both, mixings=5, expected=(60, None, 88, None)
+                ),
+                Variant(
+                    name="server, in time",
+                    kind=InTime,
+                    place="server",
+                    expected=(73, None, 88, None),
+                ),
+            ),
+        ),
+        (
+            Setting(name="all records in 16 rounds", records=89, rows=16, batches=1),
+            (
+                Variant(name="independent", expected=(28, 48, 70, 83)),
+                Variant(name="partners, 1 mixing", kind=Partners, expected=(50, 71, 83, 87)),
+                Variant(
+                    name="partners, 3 mixings", kind=Partners, mixings=3, expected=(66, 82, 86, 87)
+                ),
+                Variant(
+                    name="partners, 5 mixings", kind=Partners, mixings=5, expected=(72, 83, 86, 87)
+                ),
+                Variant(name="server, independent", place="server", expected=(75, 84, 87, 88)),
+                Variant(name="alone, independent", place="alone"),
+                Variant(name="pooled, no noise", place="server", noisy=False),
+            ),
+        ),
     ],
-    "gradient descent": [
-        Noise(name="independent"),
-        Noise(name="s1", space=True),
-        Noise(name="s3", space=True, mixings=3),
-        Noise(name="s5", space=True, mixings=5),
-        Noise(name="server", server=True),
+    "mnist": [
+        (
+            Setting(name="online, each record once", records=20, rows=45),
+            tuple(replace(one, expected=MNIST.get(one.name, ())) for one in ONLINE),
+        )
     ],
 }
 
@@ -86,112 +149,175 @@ def records_of(data: str) -> tuple[dm.Dataset, dm.Dataset | None]:
     return dm.data.unit_norm(train), dm.data.unit_norm(test)
 
 
-def problem(data: str, setting: Setting, seed: int, nodes: int, server: bool) -> dm.LinearProblem:
-    """Return the records among the nodes, or all of them at one server in the same order."""
+@lru_cache(maxsize=2)
+def network(nodes: int) -> topology.Static:
+    """Return a square torus; one node is a server."""
+    side = round(sqrt(nodes))
+    return topology.complete(1) if nodes == 1 else topology.torus(side, side)
+
+
+def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.LinearProblem]:
+    """Return the records among the nodes, all in one place batch by batch, or of nodes alone."""
     rng = np.random.default_rng(seed)
     train, test = records_of(data)
     if test is None:
         train, test = dm.data.train_test_split(train, 0.2, rng)
+    nodes = 16 if data == "digits" else 64
     parts = dm.data.iid(train, nodes, rng, equal_sizes=True)
-    if server:
-        size, rounds = setting.records, setting.rounds if setting.uses == 1 else 1
-        order = [part[t * size : (t + 1) * size] for t in range(rounds) for part in parts]
-        parts = [np.concatenate(order)]
-    return dm.LinearProblem(train, parts, "softmax", classes=10, test=test)
+    size = setting.records
+    if place == "alone":
+        held = [[part] for part in parts[:ALONE]]
+    elif place == "server":
+        every = range(0, len(parts[0]), size)
+        held = [[np.concatenate([part[t : t + size] for t in every for part in parts])]]
+    else:
+        held = [list(parts)]
+    return [dm.LinearProblem(train, own, "softmax", classes=10, test=test) for own in held]
+
+
+def algorithm_of(
+    setting: Setting, variant: Variant, epsilon: float, records: int, nodes: int, dim: int
+) -> dm.Algorithm:
+    """Return the algorithm with its noise, and the step of the rule."""
+    net, rounds = network(nodes), setting.rows + 1
+    noise = None
+    if variant.kind is not None:
+        noise = variant.kind(topology=net, rounds=rounds, mixings=variant.mixings)
+    rule = noise or Independent(topology=net, rounds=rounds)
+    step = 4.0
+    if variant.noisy:
+        step = rule.step_size(
+            epsilon=epsilon,
+            delta=DELTA,
+            records=records,
+            dim=dim,
+            radius=RADIUS,
+            uses=setting.uses,
+            separation=max(1, setting.batches),
+        )
+    if not setting.batches:
+        return dm.OnlineLearning(
+            epsilon=epsilon if variant.noisy else None,
+            delta=DELTA,
+            step_size=step,
+            radius=RADIUS,
+            batch_size=records,
+            projection="mixture",
+            noise=noise,
+        )
+    multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA)
+    return dm.GradientDescent(
+        records=records * setting.batches,
+        noise_multiplier=multiplier * sqrt(setting.uses) if variant.noisy else None,
+        step_size=step,
+        batches=setting.batches,
+        noise=noise,
+    )
+
+
+class Independent(correlated.CorrelatedStrategy):
+    """For the rule of the step alone."""
+
+    correlates_time = False
 
 
 def train(
-    name: str, setting: Setting, noise: Noise, epsilon: float, seed: int, coalition: int
+    data: str, setting: Setting, variant: Variant, epsilon: float, seed: int
 ) -> tuple[float, float]:
     """Return the accuracies of the released model and of the nodes' own models."""
-    side = 4 if name == "digits" else 8
-    data = problem(name, setting, seed, side**2, noise.server)
-    records = setting.records * (side**2 if noise.server else 1)
-    matrix = None if noise.server else topology.torus(side, side).mixing_matrix
-    use = correlated.Participation(uses=setting.uses)
-    secrets = None
-    if noise.space:
-        secrets = correlated.partner_secrets(
-            matrix, rounds=setting.rounds, mixings=noise.mixings, coalition=coalition
+    scores = []
+    for own in problem(data, setting, seed, variant.place):
+        together = (16 if data == "digits" else 64) if variant.place == "server" else 1
+        records = setting.records * together
+        algorithm = algorithm_of(setting, variant, epsilon, records, own.nodes, own.dim)
+        net, key = network(own.nodes), dm.Key.seeded(seed)
+        run = dm.simulate(
+            algorithm, own, net, rounds=setting.rows + 1, key=key, delta=DELTA, metrics=[]
         )
-    between = None if secrets is None else secrets.covariance
-    objective = (
-        correlated.server(setting.rounds)
-        if matrix is None
-        else correlated.gossip(matrix, setting.rounds, mixings=noise.mixings, covariance=between)
-    )
-    method = "optimal" if noise.time else "diagonal"
-    strategy = correlated.factorize(objective, participation=use, method=method)
-    if setting.uses > 1:  # the same noise in every round, as in the table of the specification
-        bands = np.full((setting.rounds, 1), setting.uses**-0.5)
-        strategy = correlated.Factorization(bands=bands, kind="diagonal", participation=use)
-    multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA)
-    per_unit = 2 * multiplier / records
-    left = strategy.objective(objective.matrix()) / setting.rounds
-    q = per_unit * np.sqrt(data.dim * left)
-    step = min(LARGEST_STEP, RADIUS / 2 / q)
-    release = correlated.CorrelatedGaussian(
-        noise_multiplier=multiplier,
-        factorization=strategy,
-        sensitivities=2 * step / records,
-        secrets=secrets,
-    )
-    assert release.mu <= 1 / multiplier * (1 + 1e-12)
-    return _run(data, setting, noise, release, step, records, matrix, seed)
+        weights = np.linalg.matrix_power(net.matrix(0).weights.toarray(), MORE_MIXINGS)
+        released = kernels.clip_rows(weights.astype(run.released.dtype) @ run.released, RADIUS)
+        scores.append((own.accuracy(released).mean(), own.accuracy(run.parameters).mean()))
+    released, nodes = np.mean(scores, axis=0)
+    return float(released), float(nodes)
 
 
-def _run(
-    data: dm.LinearProblem,
-    setting: Setting,
-    noise: Noise,
-    release: correlated.CorrelatedGaussian,
-    step: float,
-    records: int,
-    matrix: topology.MixingMatrix | None,
-    seed: int,
-) -> tuple[float, float]:
-    sampler = correlated.CorrelatedNoise(release=release)
-    key, b = dm.Key.seeded(seed), data.zeros()
-    weights = np.eye(1) if matrix is None else matrix.weights.toarray()
-    mixed, much = (
-        np.linalg.matrix_power(weights, times).astype(b.dtype)
-        for times in (noise.mixings, MORE_MIXINGS)
-    )
-    state = sampler.start(np.arange(len(b)), data.dim, dtype=b.dtype)
-    for t in range(setting.rounds):
-        batch = data.batch(t if setting.uses == 1 else 0, records)
-        x = b - b.dtype.type(step) * data.gradient(b, batch, clipping_norm=1.0)
-        z, state = sampler.draw(key, state)
-        message = x + z
-        b = kernels.clip_rows(mixed @ message, RADIUS)
-    released = kernels.clip_rows(much @ message, RADIUS)
-    return float(data.accuracy(released).mean()), float(data.accuracy(b).mean())
+class Row(NamedTuple):
+    """Accuracies of a kind of noise in percent, by epsilon."""
+
+    setting: Setting
+    variant: Variant
+    released: list[float]
+    spread: list[float]
+    own: list[float]
 
 
-def rows(data: str, epsilons: list[float], seeds: int, coalition: int) -> Iterator[str]:
-    for setting in (ONLINE, FULL_BATCH) if data == "digits" else (MNIST_ONLINE,):
-        for noise in VARIANTS[setting.name]:
+def rows(data: str, epsilons: list[float], seeds: int) -> Iterator[Row]:
+    """Yield a row of the table for each kind of noise."""
+    for setting, variants in TABLES[data]:
+        for variant in variants:
+            row = Row(setting, variant, [], [], [])
             for epsilon in epsilons:
-                runs = [
-                    train(data, setting, noise, epsilon, seed, coalition) for seed in range(seeds)
-                ]
+                runs = [train(data, setting, variant, epsilon, seed) for seed in range(seeds)]
                 released, own = 100 * np.mean(runs, axis=0)
-                spread = 100 * np.std([run[0] for run in runs], ddof=1) if seeds > 1 else 0.0
-                yield (
-                    f"{setting.name:17} {noise.name:13} epsilon {epsilon:<4g} "
-                    f"released {released:5.1f} (sd {spread:4.1f})  nodes {own:5.1f}"
-                )
+                spread = np.std([run[0] for run in runs], ddof=1) if seeds > 1 else 0.0
+                row.released.append(released)
+                row.spread.append(100 * spread)
+                row.own.append(own)
+            yield row
+
+
+def in_words(row: Row, epsilons: list[float]) -> str:
+    """Return a row beside what was expected."""
+    known = dict(zip(EPSILONS, row.variant.expected, strict=False))
+    line = f"{row.setting.name:25} {row.variant.name:20}"
+    for epsilon, released, spread, own in zip(
+        epsilons, row.released, row.spread, row.own, strict=True
+    ):
+        wanted = known.get(epsilon)
+        line += f" | {released:3.0f} (sd {spread:2.0f}) nodes {own:3.0f}"
+        line += f" expected {'-' if wanted is None else wanted:>2}"
+    return line
+
+
+def draw(finished: list[Row], epsilons: list[float], path: str) -> None:
+    """Draw the released models' accuracy by epsilon; needs the extra ``plots``."""
+    import matplotlib.pyplot as plt
+
+    settings = list(dict.fromkeys(row.setting for row in finished))
+    figure, axes = plt.subplots(
+        1, len(settings), figsize=(4 * len(settings), 4.4), sharey=True, squeeze=False
+    )
+    for ax, setting in zip(axes[0], settings, strict=True):
+        for row in finished:
+            if row.setting == setting and row.variant.name in COLORS:
+                plain = row.variant.place == "nodes"
+                style = {"marker": "o"} if plain else {"linestyle": "--"}
+                color = COLORS[row.variant.name]
+                ax.plot(epsilons, row.released, color=color, label=row.variant.name, **style)
+        ax.axhline(10, color="#999999", linestyle=":", label="chance")
+        ax.set(xscale="log", xlabel="epsilon", title=setting.name, ylim=(0, 100))
+        ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons], minor=False)
+        ax.minorticks_off()
+        ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2)
+    axes[0, 0].set_ylabel("accuracy, percent")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 2.0, 4.0, 8.0])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--data", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--coalition", type=int, default=0)
+    parser.add_argument("--figure", help="Draw the table into this file.")
     arguments = parser.parse_args()
-    for row in rows(arguments.data, arguments.epsilon, arguments.seeds, arguments.coalition):
-        print(row, flush=True)
+    epsilons, finished = list(arguments.epsilon), []
+    print(f"{'':46}" + "".join(f" | epsilon {epsilon:<24g}" for epsilon in epsilons))
+    for row in rows(arguments.data, epsilons, arguments.seeds):
+        finished.append(row)
+        print(in_words(row, epsilons), flush=True)
+    if arguments.figure:
+        draw(finished, epsilons, arguments.figure)
 
 
 if __name__ == "__main__":

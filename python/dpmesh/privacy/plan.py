@@ -138,12 +138,12 @@ class Plan:
             assumptions=tuple(fields["assumptions"]),
         )
 
-    def compositions(self) -> list[tuple[Release, ...]]:
+    def compositions(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
         """Return the sequences of releases that one unit's data can touch, each distinct one once.
 
-        See `dpmesh.privacy.parts`.
+        See `dpmesh.privacy.parts`, and `dpmesh.privacy.charged` for `colluding`.
         """
-        touching = charged(self.touching)
+        touching = charged(self.touching, colluding)
         parts = parts_of(touching, self._nodes(None))
         distinct = {}
         for part in range(len(parts.owners)):

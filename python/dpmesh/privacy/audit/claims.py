@@ -134,6 +134,8 @@ class GaussianClaim:
 def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     """Return what a plan claims: mu-GDP if its noise is Gaussian without sampling, else an epsilon.
 
+    The claim is that of an auditor, who sees all messages and no secret that partners share.
+
     Parameters
     ----------
     plan
@@ -147,7 +149,7 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
         If `delta` is out of range, or the plan claims nothing (epsilon is infinite).
     """
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
-    compositions = plan.compositions()
+    compositions = plan.compositions(colluding=0)
     if all(_is_gaussian(release) for releases in compositions for release in releases):
         mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]
         return GaussianClaim(max(mus), delta=delta)

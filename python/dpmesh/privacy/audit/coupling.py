@@ -18,6 +18,7 @@ from scipy import stats
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
+from dpmesh.privacy.audit.correlated import by_joint, standardized
 from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
@@ -124,7 +125,7 @@ def couple(
         *_unplanned(plan, run, "first"),
         *_unplanned(plan, other, "second"),
         *_too_far(movements),
-        *_too_far_together(plan, movements),
+        *_too_far_together(plan, movements, _correlated(run, other)),
         *_without_noise(run.passages),
         *_of_one_noise(run.passages),
         *_published(run.received, other.received),
@@ -164,17 +165,33 @@ def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
             )
 
 
-def _too_far_together(plan: Plan, movements: Sequence[Movement]) -> Iterator[str]:
-    """Compare what all releases cost, for Laplace and for Gaussian noise, each by its own sum."""
+def _correlated(run: Transcript, other: Transcript) -> list[float]:
+    """Return mu of each joint event of correlated noise, from how far its rows moved together."""
+    first, second = run.passages, other.passages
+    found = []
+    for joint, rows in by_joint(first).items():
+        shifts = [first[i].inside - second[i].inside for i in rows if i < len(second)]
+        found.append(float(np.linalg.norm(standardized(joint, shifts))))
+    return found
+
+
+def _too_far_together(
+    plan: Plan, movements: Sequence[Movement], correlated: Sequence[float]
+) -> Iterator[str]:
+    """Compare what all releases cost, for Laplace and for Gaussian noise, each by its own sum.
+
+    Where partners share secrets, that is the cost against an observer who does not know them.
+    """
     for law, order, level in (("laplace", 1, "epsilon"), ("gaussian", 2, "mu")):
         ratios = [
             movement.distance / movement.noise_scale
             for movement in movements
-            if movement.release.name.endswith(law) and movement.noise_scale > 0
+            if movement.release.name in (law, f"discrete_{law}") and movement.noise_scale > 0
         ]
+        ratios += correlated if law == "gaussian" else ()
         planned = [
             [1 / r.noise_multiplier for r in releases if r.name.endswith(law)]
-            for releases in plan.compositions()
+            for releases in plan.compositions(colluding=0)
         ]
         cost = np.linalg.norm(ratios, order)
         paid = max(float(np.linalg.norm(inverses, order)) for inverses in planned)

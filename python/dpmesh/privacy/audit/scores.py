@@ -13,6 +13,7 @@ from dpmesh._arrays import floats
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
+from dpmesh.privacy.audit.correlated import by_joint, standardized
 from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
@@ -89,10 +90,21 @@ class ReplayedLikelihood:
             ).passages
             for world in (self.problem, self.neighbor)
         )
-        for passage, one, other in zip(run.passages, positive, negative, strict=False):
-            if (scale := passage.noise_scale) > 0:
+        joints = by_joint(run.passages)
+        together = {index for rows in joints.values() for index in rows}
+        for index, (passage, one, other) in enumerate(
+            zip(run.passages, positive, negative, strict=False)
+        ):
+            if (scale := passage.noise_scale) > 0 and index not in together:
                 values, norm = passage.values, passage.release.mechanism.norm
                 yield log_likelihood_ratio(values, one.inside, other.inside, norm, scale)
+        for joint, rows in joints.items():
+            from_one, from_other = (
+                standardized(joint, [run.passages[i].values - world[i].inside for i in rows])
+                for world in (positive, negative)
+            )
+            for one_row, other_row in zip(from_one, from_other, strict=True):
+                yield ((other_row**2 - one_row**2) / 2).sum(axis=-1).round(5)
 
     def __call__(self, run: Transcript) -> float:
         """Return the logarithm of the whole ratio."""

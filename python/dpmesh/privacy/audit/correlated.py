@@ -1,0 +1,51 @@
+"""Correlated noise as an observer of all messages sees it, who knows no noise and no secret."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.privacy.correlated import CorrelatedGaussian
+from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.types import Floats
+from dpmesh.run.channel import Passage
+
+Numbers = npt.NDArray[np.float64]
+
+
+def by_joint(passages: Sequence[Passage]) -> dict[CorrelatedGaussian, list[int]]:
+    """Return which passages are rows of each joint event, in order."""
+    found: defaultdict[CorrelatedGaussian, list[int]] = defaultdict(list)
+    for index, passage in enumerate(passages):
+        if isinstance(passage.release.mechanism, CorrelatedRow):
+            found[passage.release.mechanism.joint].append(index)
+    return dict(found)
+
+
+def standardized(joint: CorrelatedGaussian, rows: Sequence[Floats]) -> list[Numbers]:
+    """Return what the joint event's noise is made from, if these are its first rows of noise.
+
+    Independent standard normals for the noise itself; for the shift that a record causes, a vector
+    whose length is mu.
+
+    Parameters
+    ----------
+    joint
+        The noise that the plan claims.
+    rows
+        Each of shape (nodes, dim).
+    """
+    result = []
+    for t in range(len(rows)):
+        factors = joint.recursion[t]
+        back = min(t + 1, len(factors))
+        fresh = sum(factors[k] * np.asarray(rows[t - k], dtype=np.float64) for k in range(back))
+        secrets = joint.secrets_of(t)
+        if secrets is not None:
+            values, vectors = np.linalg.eigh(secrets.covariance)
+            fresh = (vectors / np.sqrt(values)) @ (vectors.T @ fresh)
+        result.append(np.asarray(fresh / joint.noise_multiplier))
+    return result
