@@ -9,7 +9,7 @@ import pytest
 from one_round import one_round
 
 from dpmesh._ragged import Walks
-from dpmesh.algorithms import FederatedLearning, QuantizedGossip
+from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
@@ -215,13 +215,3 @@ def test_a_client_is_not_filled_up_with_the_records_of_another() -> None:
     start = problem.initial(Key.seeded(0))
     moves = problem.local_training(start, walks, step_size=0.1, radius=1.0)
     assert np.isfinite(moves).all(axis=1).tolist() == [False, True, True]
-
-
-def test_gossip_names_what_a_module_cannot_do_before_the_first_round() -> None:
-    _, problem = make_pair()
-    algorithm = QuantizedGossip(
-        step_size=1.0, consensus_step_size=0.5, sample_size=4, noise_std=1.0
-    )
-    missing = r"problem: wanted what QuantizedGossip can learn, .* without gradient$"
-    with pytest.raises(ValueError, match=missing):
-        algorithm.init(problem, Key.seeded(0))

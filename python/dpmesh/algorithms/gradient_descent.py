@@ -162,7 +162,7 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
         """Start all nodes at the problem's `initial`: 0, but for a problem of one's own."""
-        require_problem(self, problem, "zeros", "initial", "gradient", "objective")
+        require_problem(self, problem, "records_of", "initial", "gradient", "objective")
         if problem.records.min() < self.records:
             raise ValueError(
                 f"records is {self.records}, but the smallest node has only "

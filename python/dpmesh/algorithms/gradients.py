@@ -6,16 +6,16 @@ from typing import Any
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
-from dpmesh._ragged import Ragged
 from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.partition import PartitionedProblem
 
 
 def gradient_of(
-    problem: Any, point: Floats, batches: Ragged, *, clipping_norm: float | None
+    problem: Any, point: Floats, batches: Batches, *, clipping_norm: float | None
 ) -> Floats:
     """Return the mean gradients at `point`, as `problem.gradient` does.
 
@@ -79,6 +79,6 @@ def check_batches(problem: Any) -> None:
     ValueError
         If it does: a record could arrive in several rounds.
     """
-    if type(problem).batch is not LinearProblem.batch:
+    if type(problem).batch is not PartitionedProblem.batch:
         got = f"{type(problem).__name__}.batch"
         fail("problem", "batches in the order of its partition, each record once", got)

@@ -64,6 +64,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.partition import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
 
@@ -277,6 +278,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""
         require_problem(self, problem, "initial", "records_of", "gradient", "objective")
+        if self.mode == "paper" and isinstance(problem, DenseProblem):
+            wanted = f"'safe' or 'public_point' for a {type(problem).__name__}"
+            fail("mode", f"{wanted}, whose loss need not be convex", "'paper'")
         self._check(problem)
         x = initial_parameters(problem, key, problem.nodes)
         return QuantizedState(Sensitive(x))

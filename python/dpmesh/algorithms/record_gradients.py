@@ -10,6 +10,7 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.partition import DenseProblem
 
 _NUMBERS_AT_ONCE = 1 << 22  # of gradients of single records
 
@@ -19,9 +20,10 @@ def clipped_gradient_sums(
 ) -> Sensitive:
     """Return each node's sum of its records' gradients at `point`, each clipped to an L2 norm.
 
-    The clipping is the package's own: of a problem of a user's own, or in float32, gradients are
-    taken record by record and clipped here, in float64. A record whose gradient is NaN, infinite
-    or raises an error counts as 0, so that no record moves a sum by more than `clipping_norm`.
+    The clipping is the package's own. Networks have `DenseProblem.gradient_sum`; of another problem
+    of a user's own, or a linear one in float32, gradients are taken record by record and clipped
+    here, in float64. A record whose gradient is NaN, infinite or raises an error counts as 0, so
+    that no record moves a sum by more than `clipping_norm`.
 
     Parameters
     ----------
@@ -41,6 +43,9 @@ def clipped_gradient_sums(
     """
     indptr, records = batches
     nodes = len(indptr) - 1
+    if isinstance(problem, DenseProblem):
+        rows = np.repeat(point, nodes, axis=0)
+        return Sensitive(problem.gradient_sum(rows, batches, clipping_norm=clipping_norm))
     exact = type(problem) is LinearProblem and problem.train.features.dtype == np.float64
     if exact:
         rows = np.repeat(np.asarray(point, np.float64), nodes, axis=0)

@@ -32,6 +32,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
+from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
@@ -41,6 +42,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.partition import DenseProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 
@@ -73,6 +75,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         v: how often a node visits a record on average.
     step_size
         eta_t for t = 1, 2, ..; 1 / sqrt(t) in the paper.
+    clipping_norm
+        L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
+        L); None for losses whose gradients have a known bound, as a linear model's may.
 
     Guarantee
     ---------
@@ -94,6 +99,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     batch_size: int = 50
     visits: int = 5
     step_size: float | Schedule = InverseSqrt(1.0)
+    clipping_norm: float | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -104,6 +110,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
         keep_schedules(self, "step_size")
+        if self.clipping_norm is not None:
+            positive("clipping_norm", self.clipping_norm)
 
     @property
     def turns_of_a_node(self) -> int:
@@ -150,8 +158,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         """Return 2 eta L / b: how far a record moves one model. It is 1 without noise."""
         if self.noise_multiplier is None:
             return 1.0
-        lipschitz = problem.model_constants().loss_lipschitz
-        return 2 * at(self.step_size, t + 1) * lipschitz / self.batch_size
+        return 2 * at(self.step_size, t + 1) * self._gradient_bound(problem) / self.batch_size
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
@@ -164,13 +171,14 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
         """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
-        require_problem(self, problem, "initial", "gradient", "model_constants")
+        require_problem(self, problem, "initial", "gradient")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if problem.all_records.tolist() != [self.records] * self.nodes:
             fail("problem", f"{self.nodes} nodes of {self.records} records", problem.all_records)
-        if self.noise_multiplier is not None and problem.model_constants().loss_lipschitz == inf:
-            fail("problem", "one of a loss whose gradients are bounded", f"{problem.loss!r}")
+        if self.noise_multiplier is not None and self._gradient_bound(problem) == inf:
+            wanted = "a bound for gradients, which those of the problem's loss have not"
+            fail("clipping_norm", wanted, self.clipping_norm)
         start = initial_parameters(problem, key, 1).reshape(self.models, -1)
         return WithReplacementState(
             released=Released(start), turns=np.zeros(self.nodes, dtype=np.int64)
@@ -184,12 +192,22 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
         w, eta, update = state.released, at(self.step_size, t + 1), None
         if problem.holds(m):
-            g = problem.gradient(w.reshape(1, -1), self.sample(m, t, problem, key))
+            point, batch = Released(w.reshape(1, -1)), self.sample(m, t, problem, key)
+            bound = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
+            g = gradient_of(problem, point, batch, clipping_norm=bound)
             update = Sensitive(w - eta * g.reshape(w.shape))
         release, unit = self.release_by(m, t), self.unit_of(t, problem)
         arrived = yield Message(update, release, sender=m, among=self.models, unit=unit)
         w = state.released if arrived is None else arrived
         return WithReplacementState(released=w, turns=state.turns + (np.arange(self.nodes) == m))
+
+    def _gradient_bound(self, problem: LinearProblem) -> float:
+        """Return the largest norm of a model's gradient of a record."""
+        if self.clipping_norm is not None:
+            return self.clipping_norm
+        return (
+            inf if isinstance(problem, DenseProblem) else problem.model_constants().loss_lipschitz
+        )
 
     def losses(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key

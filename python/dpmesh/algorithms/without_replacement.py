@@ -51,9 +51,10 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
+from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
 from dpmesh.controllers.base import PRIVATE_DECISIONS
-from dpmesh.controllers.fixed import FixedController
+from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -64,6 +65,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import Constants, LinearProblem
+from dpmesh.problems.partition import DenseProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 Calibration = Literal["analytic", "classical", "paper"]
@@ -128,6 +130,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         asynchronous.
     public_data
         Public records, on which a controller may score the global model.
+    clipping_norm
+        L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
+        L): it trains any model, but only with `AlwaysGlobal`, since steps of local models are
+        non-expansive (Lemma 4) for convex, smooth losses alone. None for linear models.
 
     Guarantee
     ---------
@@ -156,6 +162,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     model_radius: float | None = None
     arrival_rate: float = 1.0
     public_data: Dataset | None = field(default=None, repr=False)
+    clipping_norm: float | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -172,6 +179,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         probability("arrival_rate", self.arrival_rate, zero=False)
         if self.public_data is not None:
             require_methods("public_data", self.public_data, "a Dataset, or None", "take")
+        if self.clipping_norm is not None:
+            positive("clipping_norm", self.clipping_norm)
+            if not isinstance(self.controller, AlwaysGlobal):
+                wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
+                fail("controller", wanted, self.controller)
 
     @property
     def rewinds(self) -> bool:
@@ -236,7 +248,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the largest node's mini-batches last, if all nodes always act."""
-        require_problem(self, problem, "class_objectives", "gradient", "model_constants")
+        require_problem(self, problem, "class_objectives", "gradient")
         if self.arrival_rate < 1:
             return None
         return int(problem.all_records.max()) // self.batch_size
@@ -247,7 +259,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             fail("models", f"{problem.models}, as the problem has", self.models)
         if self.public_data is problem.train:
             fail("public_data", "public records, which no node holds", "those of the nodes")
-        if self.epsilon is not None:
+        if isinstance(problem, DenseProblem) and self.public_data is not None:
+            fail("public_data", f"None for a {type(problem).__name__}", "records")
+        if self.epsilon is not None and self.clipping_norm is None:
             self._constants(problem)
         start = initial_parameters(problem, key, problem.nodes)
         local = self._projected(start.reshape(problem.nodes, self.models, -1))
@@ -270,12 +284,14 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         w_l, w_g = state.local.copy(), state.released.copy()
         forgets = np.zeros_like(actions)
         delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
+        clip = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
         for m in turns.tolist() if release else ():
             message = Message(None, release, sender=m, among=self.models)
             if problem.holds(m) and actions[row := problem.row_of(m)].any():
                 k = np.flatnonzero(actions[row])
                 batch = batches[1][np.newaxis, batches[0][row] : batches[0][row + 1]]
-                g = problem.gradient(w_g.reshape(1, -1), batch).reshape(w_g.shape)
+                point = Released(w_g.reshape(1, -1))
+                g = gradient_of(problem, point, batch, clipping_norm=clip).reshape(w_g.shape)
                 update = Sensitive((w_g[k] + w_l[row, k]) / 2 - eta * g[k])  # (5)
                 message = message._replace(
                     values=update, rows=m * self.models + k, unit=delta[row, k, np.newaxis]
@@ -412,6 +428,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     def _constants(self, problem: LinearProblem) -> Constants:
         """Return what Lemma 4 rests on."""
+        if isinstance(problem, DenseProblem):
+            wanted = f"a number, with AlwaysGlobal(), for a {type(problem).__name__}"
+            fail("clipping_norm", wanted, None)
         constants = problem.model_constants(self.model_radius)
         if constants.smoothness == inf:
             fail("problem", "one of a smooth loss, as Lemma 4 does", f"{problem.loss!r}")
@@ -423,6 +442,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """Return Delta of releases, given the largest steps since the last; 1 without noise."""
         if self.epsilon is None:
             return np.ones_like(largest_step)
+        if self.clipping_norm is not None:  # no local step is taken
+            return 2 * self.clipping_norm / self.batch_size * largest_step
         constants = self._constants(problem)
         L, mu = constants.loss_lipschitz, constants.smoothness
         steps, places = np.unique(largest_step, return_inverse=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -18,10 +18,12 @@ from jax.flatten_util import ravel_pytree
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
-from dpmesh._validate import fail, integer, positive
+from dpmesh._validate import fail
 from dpmesh.data import Dataset
+from dpmesh.kernels.linear_model import Batches
+from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import DenseProblem, IndexArrays, shares_of
+from dpmesh.problems.partition import DenseProblem, IndexArrays, Microbatches, as_ragged
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -83,7 +85,6 @@ class JaxProblem(DenseProblem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        integer("records_at_once", self.records_at_once, at_least=1)
         if not callable(self.start):
             wanted = "a function of a JAX key that returns parameters"
             fail("start", wanted, reprlib.repr(self.start))
@@ -148,42 +149,6 @@ class JaxProblem(DenseProblem):
             fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
         return self._unravel(jnp.asarray(params))
 
-    def for_nodes(self, nodes: npt.ArrayLike) -> JaxProblem:
-        """Return the problem of some of the nodes alone, in this order, with the same test data."""
-        return replace(self, partition=shares_of(self.partition, nodes))
-
-    def gradient(
-        self, params: FloatArray, batches: Ragged, *, clipping_norm: float | None = None
-    ) -> FloatArray:
-        """Gradient of each row's objective on its batch, at its own parameters.
-
-        Parameters
-        ----------
-        params
-            Shape (rows, dim).
-        batches
-            Records of each row, ``(indptr, indices)``; a mean over no records is 0.
-        clipping_norm
-            Largest L2 norm of the gradient of one record's loss, before the mean.
-
-        Returns
-        -------
-        Shape (rows, dim), float32.
-
-        Raises
-        ------
-        ValueError
-            If `clipping_norm` is not positive.
-        """
-        indices, weights = rectangle(batches)
-        batch = jnp.asarray(params, jnp.float32), indices, weights
-        if clipping_norm is None:
-            gradients = self._gradients(*batch, *self._on_device)
-        else:
-            bound = positive("clipping_norm", clipping_norm)
-            gradients = self._clipped_gradients(*batch, bound, *self._on_device)
-        return np.array(gradients)  # JAX arrays are read-only
-
     def local_training(
         self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
     ) -> FloatArray:
@@ -223,10 +188,10 @@ class JaxProblem(DenseProblem):
         _on_threads(train, groups)
         return updates
 
-    def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
         """Each row's objective on its batch, shape (rows,)."""
         values = np.empty(len(params))
-        for some, indices, weights in self._chunks(batches):
+        for some, indices, weights in self._chunks(as_ragged(batches)):
             batch = indices, weights, *self._on_device
             losses = self._objectives(self._padded(params[some]), *batch)
             values[some] = losses[: len(values[some])]
@@ -280,42 +245,44 @@ class JaxProblem(DenseProblem):
     def _objectives(self) -> Callable[..., Any]:
         return jax.jit(jax.vmap(self._row_objective, (0, 0, 0, None, None)))
 
+    def _clipped_sums(
+        self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
+    ) -> FloatArray:
+        count, room = len(micro.owners), (0, self.nodes_at_once - len(micro.owners))
+        owners = np.pad(micro.owners, room)
+        indices, used = np.pad(micro.indices, (room, (0, 0))), np.pad(micro.used, (room, (0, 0)))
+        sums = self._compiled_sums[norm](
+            params, count, owners, indices, used, np.float32(bound), *self._on_device
+        )
+        return np.asarray(sums)[:count]
+
     @cached_property
-    def _gradients(self) -> Callable[..., Any]:
-        gradient = jax.grad(self._row_objective)
-
-        def gradients(params: Any, indices: Any, weights: Any, x: Any, y: Any) -> Any:
-            return jax.lax.map(lambda batch: gradient(*batch, x, y), (params, indices, weights))
-
-        return jax.jit(gradients)
-
-    @cached_property
-    def _clipped_gradients(self) -> Callable[..., Any]:
-        unravel, at_once = self._unravel, self.records_at_once
+    def _compiled_sums(self) -> Mapping[Norm, Callable[..., Any]]:
+        unravel = self._unravel
 
         def record_loss(row: Any, features: Any, label: Any) -> Any:
             return self.loss(unravel(row), features, label)
 
         records = jax.vmap(jax.grad(record_loss), (None, 0, 0))
 
-        def mean(row: Any, indices: Any, weights: Any, bound: Any, x: Any, y: Any) -> Any:
-            def add(total: Any, some: Any) -> Any:
-                gradients = records(row, x[some[0]], y[some[0]])
-                norms = jnp.linalg.norm(gradients, axis=1)
-                factors = some[1] * jnp.where(norms > bound, bound / norms, 1)
+        def sums(
+            norm: Norm, params: Any, count: Any, owners: Any, indices: Any, used: Any, *rest: Any
+        ) -> Any:
+            bound, x, y = rest
+
+            def one(i: Any, done: Any) -> Any:
+                gradients = records(params[owners[i]], x[indices[i]], y[indices[i]])
+                norms = _norms(gradients, norm)
+                finite = jnp.isfinite(norms)
+                factors = used[i] * finite * jnp.where(norms > bound, bound / norms, 1)
+                gradients = jnp.where(finite[:, jnp.newaxis], gradients, 0)
                 # A GPU would round both to about 3 digits, and norms could exceed their bound.
-                return total + jnp.matmul(factors, gradients, precision="highest"), None
+                return done.at[i].set(jnp.matmul(factors, gradients, precision="highest"))
 
-            missing = (0, -len(indices) % at_once)
-            own = jnp.pad(indices, missing, mode="edge"), jnp.pad(weights, missing)
-            chunks = [padded.reshape(-1, at_once) for padded in own]
-            total, _ = jax.lax.scan(add, jnp.zeros_like(row), chunks)
-            return total / jnp.maximum(weights.sum(), 1) + self.regularization * row
+            nothing = jnp.zeros((self.nodes_at_once, params.shape[1]), params.dtype)
+            return jax.lax.fori_loop(0, count, one, nothing)
 
-        def means(params: Any, indices: Any, weights: Any, *rest: Any) -> Any:
-            return jax.lax.map(lambda batch: mean(*batch, *rest), (params, indices, weights))
-
-        return jax.jit(means)
+        return {"l1": jax.jit(partial(sums, "l1")), "l2": jax.jit(partial(sums, "l2"))}
 
     @cached_property
     def _training(self) -> Callable[..., Any]:
@@ -373,6 +340,16 @@ class JaxProblem(DenseProblem):
         """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
         missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
         return np.concatenate([array, missing])
+
+
+def _norms(gradients: Any, norm: Norm) -> Any:
+    """Return the norm of each row, added up in blocks of 64 so that rounding stays small."""
+    terms = jnp.abs(gradients) if norm == "l1" else gradients**2
+    while terms.ndim == 2:
+        short = jnp.pad(terms, ((0, 0), (0, -terms.shape[1] % 64)))
+        terms = short.reshape(len(terms), -1, 64).sum(axis=2)
+        terms = terms[:, 0] if terms.shape[1] == 1 else terms
+    return terms if norm == "l1" else jnp.sqrt(terms)
 
 
 def _gives(name: str, wanted: str, axes: int, function: Callable[..., Any], *of: Any) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, field
 from types import NoneType
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray, integers
+from dpmesh._arrays import FloatArray
 from dpmesh._memory import empty
-from dpmesh._ragged import Indices, Ragged, Walks, rows
+from dpmesh._ragged import Ragged, Walks
 from dpmesh._validate import (
     as_python_numbers,
     fail,
@@ -30,14 +29,14 @@ from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
-from dpmesh.problems.partition import IndexArrays, flat_partition, shares_of
+from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 
 SLACK = 1e-6
 """Relative excess of a norm that is attributed to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
-class LinearProblem:
+class LinearProblem(PartitionedProblem):
     """A linear model, the records of each node, and test records.
 
     The losses and the objectives of nodes are those of `dpmesh.kernels.linear`; parameters have the
@@ -84,8 +83,7 @@ class LinearProblem:
     regularization: float = 0.0
     feature_norm: float | None = None
     label_bound: float = 1.0
-    _order: npt.NDArray[np.int64] = field(init=False, repr=False)
-    _starts: npt.NDArray[np.int64] = field(init=False, repr=False)
+    _records: Ragged = field(init=False, repr=False)
     _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -99,46 +97,13 @@ class LinearProblem:
             fail("classes", "the number of classes for the loss 'softmax'", None)
         non_negative("regularization", self.regularization)
         positive("label_bound", self.label_bound)
-        starts, order = flat_partition(self.partition, self.train.records)
-        object.__setattr__(self, "_order", order)
-        object.__setattr__(self, "_starts", starts)
+        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
         self._check_labels("train", self.train)
         kernels_want = np.float64 if self.classes is None else np.int64
         object.__setattr__(self, "_labels", self.train.labels.astype(kernels_want, copy=False))
         self._check_feature_norm()
         if self.test is not None:
             self._check_test(self.test)
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.partition)
-
-    @property
-    def members(self) -> Indices:
-        """The nodes' numbers in the problem that this is a part of: 0, 1, .. in a whole one."""
-        return self._part[0]
-
-    @property
-    def all_records(self) -> Indices:
-        """Number of records of every node of the whole problem, which is public."""
-        return self._part[1]
-
-    @cached_property
-    def _part(self) -> tuple[Indices, Indices]:
-        return np.arange(self.nodes), self.records
-
-    @cached_property
-    def _row(self) -> dict[int, int]:
-        return {node: row for row, node in enumerate(self.members.tolist())}
-
-    def holds(self, node: int) -> bool:
-        """Whether the records of a node of the whole problem are here."""
-        return node in self._row
-
-    def row_of(self, node: int) -> int:
-        """Return the row of a node of the whole problem in arrays of this part."""
-        return self._row[node]
 
     @property
     def dim(self) -> int:
@@ -149,16 +114,6 @@ class LinearProblem:
     def models(self) -> int:
         """Number of a node's models that share no parameters: `classes` if one-vs-all, else 1."""
         return 1 if self.classes is None or self.loss == "softmax" else self.classes
-
-    @property
-    def records(self) -> npt.NDArray[np.int64]:
-        """Number of records of each node, shape (nodes,)."""
-        return np.diff(self._starts)
-
-    @property
-    def everything(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All records of each node, as batches ``(indptr, indices)``."""
-        return self._starts, self._order
 
     def zeros(self, nodes: int | None = None) -> FloatArray:
         """Parameters to start from: shape (nodes, dim), by default for every node."""
@@ -173,85 +128,6 @@ class LinearProblem:
         A subclass may return others that depend on none of the nodes' records.
         """
         return self.zeros(1)
-
-    def for_nodes(self, nodes: npt.ArrayLike) -> LinearProblem:
-        """Return the problem of some of the nodes alone, in this order, with the same test data."""
-        part = replace(self, partition=shares_of(self.partition, nodes))
-        part.__dict__["_part"] = self.members[np.asarray(nodes)], self.all_records
-        return part
-
-    def as_node(self, node: int, records: npt.ArrayLike) -> LinearProblem:
-        """Return this problem of one node as a part of a larger one, whose records are elsewhere.
-
-        Parameters
-        ----------
-        node
-            The number of the node whose records are here.
-        records
-            Number of records of every node of the larger problem, which is public.
-
-        Raises
-        ------
-        ValueError
-            If there are several nodes here, or not as many records as `records` says.
-        """
-        counts = integers("records", records, ndim=1)
-        if self.nodes != 1 or counts[integer("node", node, below=len(counts))] != self.records[0]:
-            fail("records", f"those of node {node}: {counts[node]}", self.records)
-        part = replace(self)
-        part.__dict__["_part"] = np.array([node]), counts.astype(np.int64)
-        return part
-
-    def records_of(self, nodes: npt.NDArray[np.int64]) -> Ragged:
-        """Return the records of these nodes, as batches ``(indptr, indices)``."""
-        if self._rows is None:
-            return rows(self.everything, nodes)
-        chosen = self._rows.take(nodes, axis=0)
-        return np.arange(len(chosen) + 1) * chosen.shape[1], chosen.reshape(-1)
-
-    @cached_property
-    def fewest_records(self) -> int:
-        """The smallest number of records of a node."""
-        return int(self.records.min())
-
-    @cached_property
-    def _rows(self) -> npt.NDArray[np.int64] | None:
-        """A row of records for each node, if all have as many."""
-        equal = len(self._order) == self.nodes * self.fewest_records
-        return self._order.reshape(self.nodes, -1) if equal else None
-
-    def rounds(self, size: int) -> int:
-        """Number of rounds that the fewest records of a node last, `size` of them per round."""
-        return self.fewest_records // integer("size", size, at_least=1)
-
-    def batch(self, round: int, size: int) -> npt.NDArray[np.int64]:
-        """Records that arrive in a round: each record is used once.
-
-        Parameters
-        ----------
-        round
-            From 0; node ``i`` takes its records ``round * size`` to ``(round + 1) * size - 1``.
-        size
-            Records of each node and round.
-
-        Returns
-        -------
-        Shape (nodes, size).
-
-        Raises
-        ------
-        ValueError
-            If a node has no more records for that round.
-        """
-        start = integer("round", round) * integer("size", size, at_least=1)
-        if start + size > self.fewest_records:
-            wanted = f"below {self.rounds(size)}, where the records of a node run out"
-            fail("round", wanted, round)
-        if self._rows is not None:
-            records: npt.NDArray[np.int64] = self._rows[:, start : start + size].copy()
-            return records
-        places = self._starts[:-1, np.newaxis] + np.arange(start, start + size)
-        return self._order.take(places, mode="clip")  # no bounds check, which takes as long again
 
     def gradient(
         self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float | None = None

@@ -17,8 +17,10 @@ from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance
 from dpmesh.data import Dataset
+from dpmesh.kernels.linear_model import Batches
+from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import DenseProblem, IndexArrays
+from dpmesh.problems.partition import DenseProblem, IndexArrays, Microbatches, as_ragged
 
 TESTS_AT_ONCE = 1024
 
@@ -54,8 +56,9 @@ class TorchProblem(DenseProblem):
         Shape of a record's features for the module, such as (1, 28, 28); a vector by default.
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
-    nodes_at_once
-        How many nodes are vectorized together, which bounds the memory.
+    nodes_at_once, records_at_once
+        How many nodes are vectorized together, and how many records' gradients of each when they
+        are clipped, which bounds the memory.
     device
         Where the module runs, such as ``"cuda"``.
 
@@ -76,6 +79,7 @@ class TorchProblem(DenseProblem):
     record_shape: tuple[int, ...] | None = None
     regularization: float = 0.0
     nodes_at_once: int = 32
+    records_at_once: int = 16
     device: str = "cpu"
     _records: Ragged = field(init=False, repr=False)
 
@@ -168,9 +172,9 @@ class TorchProblem(DenseProblem):
             updates[own] = stack.cpu().numpy()
         return updates
 
-    def objective(self, params: FloatArray, batches: Ragged) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
         """Each row's objective on its batch, shape (rows,)."""
-        values = []
+        values, batches = [], as_ragged(batches)
         for first in range(0, len(params), self.nodes_at_once):
             some = np.arange(first, min(first + self.nodes_at_once, len(params)))
             stack = torch.as_tensor(params[some], dtype=torch.float32, device=self.device)
@@ -233,6 +237,34 @@ class TorchProblem(DenseProblem):
     @cached_property
     def _gradients(self) -> Callable[..., torch.Tensor]:
         gradients: Callable[..., Any] = func.vmap(func.grad(self._objective))
+        return gradients
+
+    def _clipped_sums(
+        self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
+    ) -> FloatArray:
+        stack = torch.as_tensor(params[micro.owners], device=self.device)
+        indices = torch.as_tensor(micro.indices, device=self.device)
+        gradients = self._record_gradients(stack, indices)
+        order = 1 if norm == "l1" else 2
+        norms = torch.linalg.vector_norm(gradients, order, dim=2, dtype=torch.float64)
+        finite = norms.isfinite()
+        factors = (bound / norms).clamp(max=1).where(finite, 0.0).float()
+        factors = factors * torch.as_tensor(micro.used, device=self.device)
+        gradients = gradients.where(finite[:, :, None], 0.0)
+        sums: FloatArray = torch.einsum("ij,ijk->ik", factors, gradients).cpu().numpy()
+        return sums
+
+    @cached_property
+    def _record_gradients(self) -> Callable[..., torch.Tensor]:
+        """Gradients of each row's records, without weight decay, shape (rows, records, dim)."""
+        x, y = self._on_device
+
+        def loss(row: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
+            one = record.reshape(1)
+            return self.loss(self._scores(row, x[one]), y[one], reduction="none")[0]
+
+        records = func.vmap(func.grad(loss), (None, 0))
+        gradients: Callable[..., Any] = func.vmap(records, (0, 0))
         return gradients
 
 

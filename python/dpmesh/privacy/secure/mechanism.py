@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class DistributedDiscreteGaussian(Mechanism):
     """A secure sum of all sites' rows, with a share of discrete Gaussian noise from each site.
 
@@ -37,17 +37,14 @@ class DistributedDiscreteGaussian(Mechanism):
     distribution = "gaussian"
     norm = "l2"
 
-    numbers: SecureSum = field(init=False)
+    noise_multiplier: float = field(init=False)
+    clipping_norm: float | None = field(init=False, default=None)
+    grid: float | None = field(init=False)
+    numbers: SecureSum
 
-    def __init__(self, numbers: SecureSum) -> None:
-        fields = {
-            "numbers": numbers,
-            "noise_multiplier": numbers.noise_multiplier,
-            "clipping_norm": None,
-            "grid": numbers.grid,
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", self.numbers.noise_multiplier)
+        object.__setattr__(self, "grid", self.numbers.grid)
 
     @property
     def name(self) -> str:
