@@ -95,7 +95,8 @@ def audited(algorithm: Any, problem: Any, neighbor: Any) -> Any:
         algorithm = replace(algorithm, batch_size=RECORDS)
         rounds = NODES * algorithm.turns_of_a_node
     elif isinstance(algorithm, dm.OnlineLearning):
-        algorithm, rounds = replace(algorithm, batch_size=4, delta=DELTA), 3
+        options = {"batch_size": 6, "clipping_norm": 0.1, "projection": "none", "delta": DELTA}
+        algorithm, rounds = replace(algorithm, **options), 2
     elif isinstance(algorithm, dm.QuantizedGossip):
         algorithm = replace(algorithm, sample_size=RECORDS)
     carrier = carrier_for(algorithm, problem, network_of(algorithm), None, Key.seeded(0))
@@ -174,7 +175,7 @@ def test_what_rests_on_convexity_is_refused() -> None:
     problem, key = make("jax"), Key.seeded(0)
     for algorithm, message in (
         (dm.WithoutReplacement(batch_size=2), "clipping_norm: wanted a number, with AlwaysGlobal"),
-        (EXAMPLES["with-replacement"], "clipping_norm: wanted a bound for gradients"),
+        (EXAMPLES["with-replacement"], "clipping_norm: wanted a number, since the loss"),
         (replace(EXAMPLES["quantized"], mode="paper", smoothness=1.0), "mode: wanted 'safe' or 'p"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -222,7 +222,7 @@ def test_losses_are_those_before_the_step() -> None:
                 replace(make_problem([9], 2), loss="squared"),
                 rounds=1,
             ),
-            "problem: wanted one of a loss whose gradients are bounded, got 'squared'",
+            "clipping_norm: wanted a number, since the loss does not bound its gradients, got",
         ),
         (
             lambda: dm.simulate(

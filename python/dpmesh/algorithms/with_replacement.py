@@ -177,8 +177,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         if problem.all_records.tolist() != [self.records] * self.nodes:
             fail("problem", f"{self.nodes} nodes of {self.records} records", problem.all_records)
         if self.noise_multiplier is not None and self._gradient_bound(problem) == inf:
-            wanted = "a bound for gradients, which those of the problem's loss have not"
-            fail("clipping_norm", wanted, self.clipping_norm)
+            fail("clipping_norm", "a number, since the loss does not bound its gradients", None)
         start = initial_parameters(problem, key, 1).reshape(self.models, -1)
         return WithReplacementState(
             released=Released(start), turns=np.zeros(self.nodes, dtype=np.int64)
