@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from dpmesh.keys import Stream
@@ -37,10 +37,11 @@ class DistributedDiscreteGaussian(Mechanism):
     distribution = "gaussian"
     norm = "l2"
 
+    numbers: SecureSum
+    _: KW_ONLY
     noise_multiplier: float = field(init=False)
     clipping_norm: float | None = field(init=False, default=None)
     grid: float | None = field(init=False)
-    numbers: SecureSum
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", self.numbers.noise_multiplier)
