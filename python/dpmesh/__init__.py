@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dpmesh import (
         algorithms,
         attacks,
-        baselines,
         bounds,
         controllers,
         data,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         engines,
         estimators,
         experiments,
+        forecast,
         kernels,
         keys,
         models,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from dpmesh.keys import Key
     from dpmesh.models import Model
     from dpmesh.problems import LinearProblem
-    from dpmesh.run import Network, Run, StopRun, simulate
+    from dpmesh.run import Network, Run, StopRun, baselines, simulate
 
 __all__ = [
     "CrossSiloSGD",
@@ -84,6 +84,7 @@ __all__ = [
     "engines",
     "estimators",
     "experiments",
+    "forecast",
     "kernels",
     "keys",
     "models",
@@ -115,6 +116,7 @@ _HOMES = {
     "StopRun": "dpmesh.run",
     "WithReplacement": "dpmesh.algorithms",
     "WithoutReplacement": "dpmesh.algorithms",
+    "baselines": "dpmesh.run",
     "simulate": "dpmesh.run",
 }
 

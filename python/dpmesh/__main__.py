@@ -12,7 +12,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name != "typer":
             raise
-        sys.exit('the command line needs its extra: pip install "dpmesh[cli]"')
+        sys.exit("the command line needs its extra: pip install typer")
     app()
 
 

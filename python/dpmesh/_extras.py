@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-EXTRA_OF = {
-    "cryptography": "secure",
-    "flwr": "flower",
-    "jax": "jax",
-    "matplotlib": "plots",
-    "mpi4py": "mpi",
-    "pandas": "pandas",
-    "pyarrow": "pandas",
-    "sklearn": "data",
-    "torch": "torch",
-    "tqdm": "progress",
+EXTRAS = {
+    "cli": ("typer",),
+    "data": ("scikit-learn",),
+    "plots": ("matplotlib",),
+    "progress": ("tqdm",),
+    "pandas": ("pandas", "pyarrow"),
+    "jax": ("jax",),
+    "torch": ("torch",),
+    "mpi": ("mpi4py",),
+    "flower": ("flwr",),
+    "secure": ("cryptography",),
 }
+"""Each extra, and the distributions that it installs."""
+
+EXTRA_OF = {name.replace("scikit-learn", "sklearn"): e for e, of in EXTRAS.items() for name in of}
+"""The extra of each package that is imported when first needed."""
 
 
 @contextmanager
@@ -29,5 +33,5 @@ def needed_by(purpose: str) -> Iterator[None]:
         if package not in EXTRA_OF or isinstance(error.__cause__, ModuleNotFoundError):
             raise  # another error, or one that says so already
         name = "scikit-learn" if package == "sklearn" else package
-        hint = f'{purpose} needs {name}: pip install "dpmesh[{EXTRA_OF[package]}]"'
+        hint = f"{purpose} needs {name}: pip install {' '.join(EXTRAS[EXTRA_OF[package]])}"
         raise ModuleNotFoundError(hint, name=error.name) from error

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh as dm
-import dpmesh.baselines as baselines
+import dpmesh.run.baselines as baselines
 from dpmesh._files import replace_text, replacing
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.defaults import Method, Sizes, choose

@@ -38,7 +38,17 @@ def test_the_programs_of_a_page_run(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", ["estimators.md", "secure_sums.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "estimators.md",
+        "secure_sums.md",
+        "which_algorithm.md",
+        "how_much_data.md",
+        "algorithms/cross_silo.md",
+        "algorithms/with_replacement.md",
+    ],
+)
 def test_programs_print_what_stands_below_them(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

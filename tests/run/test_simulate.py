@@ -260,11 +260,17 @@ def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None
     assert "epsilon=2.0" in repr(result)
     assert repr(result) == str(result)
     assert repr(result.ledger) == "Plan(6 releases, replace_one, record)"
-    assert str(result).endswith(str(result.privacy))
+    assert result.baselines is not None
+    assert result.score is not None
+    beside = f"{result.baselines.table(result.score, 2.0)}\n\n"
+    assert f"{result.privacy}\n\n{beside}" in str(result)
+    assert str(result).endswith("These figures are for research: no epsilon covers the baselines.")
+    assert "research    loss" in str(result)
+    assert "at the end  released_accuracy" in str(result)
     assert f"accuracy {result.history.last('accuracy'):.4g}, " in str(result)
     assert repr(problem).startswith("LinearProblem(train=Dataset('")
     for shown in (result, problem, problem.train):
-        assert len(repr(shown)) < 1000
+        assert len(repr(shown)) < 2000
         assert "array(" not in repr(shown)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.baselines import Baselines, alone_private, compute, scores
+from dpmesh.run import Run
+from dpmesh.run.baselines import LARGEST, Baselines, alone_private, beside, compute, scores
 
 
 def problem(loss: str = "softmax") -> dm.LinearProblem:
@@ -84,3 +86,37 @@ def test_the_sentence_counts(federation: float, said: str, pays: bool) -> None:
     assert ("sharing does not pay here" in sentence) is not pays
     assert beside.beaten(federation) == sum(federation > one for one in alone)
     assert "Without privacy the federation" in replace(beside, epsilon=None).sentence(federation)
+
+
+def run_of(own: dm.LinearProblem, delta: float | None = None) -> Run:
+    algorithm = dm.GradientDescent(records=30, noise_multiplier=2.0)
+    return dm.simulate(algorithm, own, dm.topology.ring(4), rounds=4, delta=delta, metrics=[])
+
+
+def test_a_run_is_shown_beside_what_it_costs_and_a_pickle_leaves_the_data_behind() -> None:
+    run = run_of(problem(), 1e-5)
+    found = run.baselines
+    assert found is not None
+    assert found.alone_private is not None
+    assert found.epsilon is not None
+    assert found.epsilon == pytest.approx(run.privacy.epsilon, rel=1e-5)
+    assert run.score == scores(run.problem, run.released).mean()
+    copied = pickle.loads(pickle.dumps(run))
+    assert copied.problem is None
+    assert repr(copied) == repr(run)
+    assert Baselines.from_dict(run.as_dict()["baselines"]).sentence(0.5) == found.sentence(0.5)
+
+
+def test_a_run_without_a_guarantee_or_without_data_has_no_such_baseline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (plain := run_of(problem()).baselines) is not None
+    assert plain.alone_private is None
+    untested = run_of(replace(problem(), test=None))
+    assert untested.baselines is None
+    assert untested.score is None
+    assert "chance" not in repr(untested)
+    own = problem()
+    monkeypatch.setattr("dpmesh.run.baselines.LARGEST", 200 * 5 * 2 - 1)
+    assert LARGEST > 200 * 5 * 2
+    assert beside(own, run_of(problem()).privacy) is None

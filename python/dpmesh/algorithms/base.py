@@ -37,6 +37,7 @@ from dpmesh._arrays import floats
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail, require_methods
 from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
@@ -47,6 +48,10 @@ from dpmesh.problems import LinearProblem
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
+AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm[Any, Any]")
+
+NOISES = ("noise_multiplier", "noise_std")
+"""Parameters that set the noise, in all algorithms that take no epsilon."""
 
 Travel: TypeAlias = Literal["gossip", "server", "token"]
 """How messages travel: to the neighbours of a network, to everybody from a server, or with a token
@@ -120,6 +125,48 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
     """The purposes whose streams all nodes must share; a node's others are its own secret."""
+
+    def __new__(cls: type[AlgorithmT], *_: Any, **given: Any) -> AlgorithmT:
+        """Refuse a budget where noise is wanted, and say how to get it."""
+        known = getattr(cls, "__dataclass_fields__", {})
+        noise = next((name for name in NOISES if name in known), None)
+        for name in ("epsilon", "delta"):
+            if noise is not None and name in given and name not in known:
+                call = f"{cls.__name__}.for_budget(epsilon=.., delta=.., rounds=.., ..)"
+                fail(name, f"{noise}, which {call} finds for a budget", given[name])
+        return super().__new__(cls)
+
+    @classmethod
+    def for_budget(
+        cls: type[AlgorithmT], *, epsilon: float, delta: float = 0.0, rounds: int, **public: Any
+    ) -> AlgorithmT:
+        """Return the algorithm with the least noise at which a run is (epsilon, delta)-private.
+
+        Parameters
+        ----------
+        epsilon, delta
+            The budget of the run.
+        rounds
+            Its length.
+        public
+            The algorithm's other parameters. One that takes an epsilon of its own gets this one.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of its range, or no noise keeps the budget: Gaussian noise needs a
+            positive delta.
+        """
+        known = getattr(cls, "__dataclass_fields__", {})
+        if "epsilon" in known:
+            return cls(epsilon=epsilon, delta=delta, **public)
+        noise = next((name for name in NOISES if name in known), None)
+        if noise is None:
+            fail(cls.__name__, f"an algorithm with one of {', '.join(NOISES)}", "none")
+        scale = Budget(epsilon, delta=delta).calibrate(
+            lambda z: cls(**{noise: z}, **public), rounds
+        )
+        return cls(**{noise: scale}, **public)
 
     @property
     def rewinds(self) -> bool:

@@ -154,7 +154,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         _ = self.secure_sum  # checks the other numbers
 
     @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float, **public: Any) -> CrossSiloSGD:
+    def for_budget(cls, *, epsilon: float, delta: float = 0.0, **public: Any) -> CrossSiloSGD:
         """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
 
         Parameters
@@ -169,6 +169,9 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         ValueError
             If a number is out of its range, or no noise keeps the budget.
         """
+        if not probability("delta", delta, one=False):
+            wanted = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
+            fail("delta", wanted, delta)
         trial = cls(noise_multiplier=1.0, **public)
         sums = calibrated_sum(epsilon=epsilon, delta=delta, **trial._public_numbers())
         return cls(noise_multiplier=sums.noise_multiplier, **public)

@@ -14,6 +14,7 @@ from dpmesh.cli.demo import demo
 from dpmesh.cli.doctor import doctor
 from dpmesh.cli.fit import fit
 from dpmesh.cli.mesh import contract, node, router
+from dpmesh.cli.plan import plan
 from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.report import report
@@ -45,7 +46,8 @@ def main(
     """Differentially private learning among many nodes."""
 
 
-for command in (arena, audit, demo, doctor, fit, node, predict, report, reproduce, router, run):
+_COMMANDS = (arena, audit, demo, doctor, fit, node, plan, predict, report, reproduce, router, run)
+for command in _COMMANDS:
     app.command()(telling(command))
 app.add_typer(contract, name="contract")
 app.add_typer(privacy, name="privacy")

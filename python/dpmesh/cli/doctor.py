@@ -13,20 +13,7 @@ import typer
 
 import dpmesh
 from dpmesh import _core
-
-EXTRAS = {
-    "cli": ("typer",),
-    "data": ("scikit-learn",),
-    "plots": ("matplotlib",),
-    "progress": ("tqdm",),
-    "pandas": ("pandas", "pyarrow"),
-    "jax": ("jax",),
-    "torch": ("torch",),
-    "mpi": ("mpi4py",),
-    "flower": ("flwr",),
-    "secure": ("cryptography",),
-}
-"""Each extra, and the distributions that it installs."""
+from dpmesh._extras import EXTRAS
 
 
 def doctor() -> None:
@@ -43,7 +30,7 @@ def doctor() -> None:
     for extra, distributions in EXTRAS.items():
         versions = _versions(distributions)
         if versions is None:
-            typer.echo(f'missing    {extra}: pip install "dpmesh[{extra}]"')
+            typer.echo(f"missing    {extra}: pip install {' '.join(distributions)}")
         else:
             typer.echo(f"extra      {extra}: {versions}")
     typer.echo("engine     one process: always")

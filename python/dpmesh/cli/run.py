@@ -56,8 +56,7 @@ def run(
         raise typer.BadParameter("wanted a TOML file, or --keys or --schema", param_hint="FILE")
     folder = Path(f"{file.stem}-results") if folder is None else folder
     try:
-        if module is not None:
-            sys.path.insert(0, str(file.resolve().parent))  # workers get it, too
+        sys.path.insert(0, str(file.resolve().parent))  # modules that it names; workers get it, too
         settings = read(file, module)
         if engine is not None:
             one_of("engine", engine, ("mpi",))
@@ -69,10 +68,11 @@ def run(
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
         typer.echo(f"interrupted; {again}", err=True)
         raise typer.Exit(130) from None
+    _report_failed(failed)
+    if any(folder.glob("*/result.json")):
+        _finished(folder)
     if failed:
-        _tell_failed(failed)
         raise typer.Exit(1)
-    _finished(folder)
 
 
 def _on_ranks(settings: Settings, folder: Path) -> None:
@@ -107,8 +107,8 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
     raise typer.Exit(code)
 
 
-def _tell_failed(failed: list[tuple[Cell, Exception]]) -> None:
-    """Tell each reason once, with the first of the runs that it ended."""
+def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
+    """Report each reason once, with the first of the runs that it ended."""
     names: dict[str, list[str]] = defaultdict(list)
     for cell, reason in failed:
         names[str(reason)].append(cell.name)
@@ -118,7 +118,31 @@ def _tell_failed(failed: list[tuple[Cell, Exception]]) -> None:
 
 
 def _finished(folder: Path) -> None:
-    typer.echo(f"results in {folder}; a page of them: dpmesh report {folder}")
+    """Print the table of results, whether sharing paid, and the path of the page."""
+    from dpmesh.experiments.results import finished
+    from dpmesh.experiments.summary import compared, grouped, sentence
+
+    groups = grouped(finished(folder)[0])
+    typer.echo(f"\n{compared(groups)}\n")
+    said = {name: text for name, runs in groups.items() if (text := sentence(runs))}
+    for name, text in said.items():
+        typer.echo(text if len(groups) == 1 else f"{name}: {text}")
+    if said:
+        typer.echo("These scores are for research: no epsilon covers test records and baselines.\n")
+    typer.echo(f"results in {folder}; a page of them: {_page(folder)}")
+
+
+def _page(folder: Path) -> str:
+    """Write the report page if its extra is installed; return where it is, or how to get it."""
+    from dpmesh._extras import needed_by
+
+    try:
+        with needed_by("the page"):
+            from dpmesh.experiments.page import write_page
+
+            return str(write_page([folder]))
+    except ModuleNotFoundError as error:
+        return f"dpmesh report {folder} ({error})"
 
 
 @contextmanager

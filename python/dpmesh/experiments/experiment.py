@@ -7,27 +7,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-import dpmesh.data as data
-import dpmesh.keys as keys
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
-from dpmesh._validate import fail, instance, integer, probability
+from dpmesh._validate import integer, probability
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.controllers import DeepQ
-from dpmesh.data import Dataset
-from dpmesh.experiments.parts import SECTIONS, Maker, entries
+from dpmesh.experiments.algorithm import algorithm_of
+from dpmesh.experiments.parts import SECTIONS, entries
+from dpmesh.experiments.records import Records
 from dpmesh.experiments.settings import Settings
-from dpmesh.keys import Key, Purpose
+from dpmesh.experiments.sources import source_of
+from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.problems import LinearProblem
 from dpmesh.run import History, Network, Run, simulate
+from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
 from dpmesh.run.run import Traffic, in_words
 from dpmesh.topology import Topology
@@ -37,85 +35,6 @@ CHECKPOINT = "checkpoint"
 
 EDGES_SHOWN = 2000
 """A graph with more links is not drawn in a report."""
-
-
-def load(
-    source: Literal[
-        "digits", "breast_cancer", "mnist", "svhn", "rcv1", "covertype", "csv", "libsvm"
-    ],
-    folder: str | None = None,
-    file: str | None = None,
-    dim: int | None = None,
-    records: int | None = None,
-    positive: tuple[int, ...] | None = None,
-    test_fraction: float = 0.2,
-    public_fraction: float = 0.0,
-    unit_norm: bool = True,
-    *,
-    generator: np.random.Generator,
-) -> tuple[Dataset, Dataset, Dataset | None]:
-    """Return the records to train on, those to test on, and public ones, if there are any.
-
-    Parameters
-    ----------
-    source
-        Which data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
-        covertype, or a file of your own, csv or libsvm.
-    folder
-        Where its files are; by default the subfolder of that name in the folder DPMESH_DATA.
-    file
-        Your own file: a table of numbers, the label last ("csv"), or LIBSVM's format.
-    dim
-        Number of features in LIBSVM's format, from public knowledge; by default the largest index
-        in the file, which a single record may decide and every released model shows.
-    records
-        Use only that many records, the first ones; by default all.
-    positive
-        Labels that become +1, the others -1; by default labels stay as they are.
-    test_fraction
-        Fraction that is set aside for testing, in (0, 1).
-    public_fraction
-        Fraction of the others that is public and held by no node, in [0, 1): a controller DeepQ
-        with sees = "released" scores models on it.
-    unit_norm
-        Whether each record is divided by its L2 norm.
-    generator
-        Source of the order, from which the fractions are cut.
-    """
-    dataset = _read(source, folder, file, dim)
-    if positive is not None and not np.isin(dataset.labels, positive).any():
-        fail("positive", f"labels of {dataset.name}", list(positive))
-    if records is not None:
-        count = integer("records", records, at_least=1, below=dataset.records + 1)
-        dataset = dataset.take(np.arange(count))
-    if positive is not None:
-        dataset = dataset.relabelled(lambda label: np.where(np.isin(label, positive), 1, -1))
-    if unit_norm:
-        dataset = data.unit_norm(dataset)
-    probability("test_fraction", test_fraction, zero=False, one=False)
-    probability("public_fraction", public_fraction, one=False)
-    train, test = data.train_test_split(dataset, test_fraction, generator)
-    public = None
-    if public_fraction > 0:
-        train, public = data.train_test_split(train, public_fraction, generator)
-    return train, test, public
-
-
-def _read(source: str, folder: str | None, file: str | None, dim: int | None) -> Dataset:
-    own: dict[str, Maker] = {"csv": data.read_csv, "libsvm": partial(data.read_libsvm, dim=dim)}
-    if dim is not None and source != "libsvm":
-        fail("dim", f"none for the source {source!r}, whose files have it", dim)
-    if source in own:
-        if file is None:
-            fail("file", f"the file of the source {source!r}", "none")
-        read: Dataset = own[source](file)
-        return read
-    if file is not None:
-        fail("file", f"none for the source {source!r}, whose files are in a folder", file)
-    loader: Maker = getattr(data, source)
-    shipped = source in ("digits", "breast_cancer")
-    dataset: Dataset = loader() if shipped else loader(folder=folder)
-    return dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,37 +95,36 @@ class Experiment:
             If a setting does not fit; the message names the file, the line and the key.
         """
         settings.known("", settings.content, ["run", "data", *SECTIONS, "sweep"])
-        for name in ("run", "data", "partition", "problem", "algorithm"):
+        own_files = "files" in settings.table("data")
+        needed = ("run", "data", "algorithm") + (() if own_files else ("partition", "problem"))
+        for name in needed:
             if name not in settings.content:
                 settings.fail(name, f"wanted a table [{name}], got none")
-        settings.arguments("data", settings.table("data"), entries(load))
+        source = source_of(settings.table("data"))
+        settings.arguments("data", settings.table("data"), entries(source))
         for name in ("partition", "problem"):  # made when the data are there
-            settings.part(name, settings.table(name), SECTIONS[name])
+            if name in settings.content:
+                settings.part(name, settings.table(name), SECTIONS[name])
         run: RunSettings = settings.make("run", settings.table("run"), {"run": RunSettings})
-        nodes = settings.table("partition").get("nodes")
-        if type(nodes) is not int or nodes < 1:
-            settings.fail("partition.nodes", f"wanted an integer of at least 1, got {nodes!r}")
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
-        table, kinds = settings.table("algorithm"), SECTIONS["algorithm"]
-        algorithm = settings.make("algorithm", table, kinds, nodes=nodes, clients=nodes)
-        check = partial(instance, "algorithm", algorithm, AN_ALGORITHM, Algorithm)
-        settings.call("algorithm", check)
+        data = Records(settings, key)
+        nodes = data.nodes()
+        algorithm = algorithm_of(
+            settings, nodes=nodes, rounds=run.rounds, delta=run.delta, problem=data.problem
+        )
         budget = None
         if "budget" in settings.content:
             budget = settings.make("budget", settings.table("budget"), SECTIONS["budget"])
         plan = algorithm.plan if budget is None else partial(budget.require, algorithm)
         settings.call("run", plan, rounds=run.rounds)
-        learns = isinstance(getattr(algorithm, "controller", None), DeepQ)
-        if (
-            learns
-            and algorithm.controller.public
-            and not settings.table("data").get("public_fraction")
-        ):
+        controller = getattr(algorithm, "controller", None)
+        learns = isinstance(controller, DeepQ) and controller.public
+        if learns and not settings.table("data").get("public_fraction"):
             wanted = "wanted more than 0, for a controller that scores released models"
             settings.fail("data.public_fraction", f"{wanted}, got none")
         graph = network = None
-        if "topology" in settings.content:
-            graph = _topology(settings, nodes, key)
+        if "topology" in settings.content and algorithm.travels == "gossip":
+            graph = _topology(settings, nodes, key)  # others of a sweep need none
         if "network" in settings.content:
             network = settings.make("network", settings.table("network"), SECTIONS["network"])
         return cls(
@@ -220,25 +138,9 @@ class Experiment:
             budget=budget,
         )
 
-    def problem(self) -> LinearProblem:
+    def problem(self) -> Any:
         """Load the data, set some aside for testing, and partition the rest."""
-        return self._with_data()[1]
-
-    def _with_data(self) -> tuple[AnyAlgorithm, LinearProblem]:
-        """Return the algorithm with its public data, and the problem."""
-        at = self.settings
-        arguments = at.arguments("data", at.table("data"), entries(load))
-        source = keys.generator(self.key, Purpose.SPLIT)
-        train, test, public = at.call("data", load, **arguments, generator=source)
-        algorithm = self.algorithm
-        if public is not None and isinstance(algorithm, WithoutReplacement):
-            algorithm = replace(algorithm, public_data=public)
-        kinds = SECTIONS["partition"]
-        parts = at.make("partition", at.table("partition"), kinds, dataset=train, generator=source)
-        table, kinds = at.table("problem"), SECTIONS["problem"]
-        given = {"train": train, "partition": parts, "test": test}
-        problem: LinearProblem = at.make("problem", table, kinds, **given)
-        return algorithm, problem
+        return Records(self.settings, self.key).problem()
 
     def simulate(
         self,
@@ -248,12 +150,15 @@ class Experiment:
         engine: Engine | None = None,
     ) -> Run:
         """Run it; with a seed and a checkpoint it can be interrupted."""
-        algorithm, problem = self._with_data()
+        loaded = Records(self.settings, self.key).load()
+        algorithm = self.algorithm
+        if loaded.public is not None and isinstance(algorithm, WithoutReplacement):
+            algorithm = replace(algorithm, public_data=loaded.public)
         run: Run = self.settings.call(
             "run",
             simulate,
             algorithm=algorithm,
-            problem=problem,
+            problem=loaded.problem,
             topology=self.topology,
             rounds=self.run.rounds,
             key=self.key,
@@ -303,7 +208,8 @@ class Result:
 
     def __repr__(self) -> str:
         changes = [f"{key:<11} {value}" for key, value in self.changes.items()]
-        said = in_words(self.settings, self.history, self.traffic, self.privacy)
+        beside = self.score, self.baselines
+        said = in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
         return "\n".join([*changes, said])
 
     @property
@@ -331,6 +237,18 @@ class Result:
     def privacy(self) -> Report:
         """The privacy report."""
         return Report.from_dict(self.run["privacy"])
+
+    @property
+    def score(self) -> float | None:
+        """Accuracy, or R², of the released models; None without `baselines`."""
+        score: float | None = self.run.get("score")
+        return score
+
+    @property
+    def baselines(self) -> Baselines | None:
+        """What it compares with: see `Run.baselines`."""
+        saved = self.run.get("baselines")
+        return None if saved is None else Baselines.from_dict(saved)
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:

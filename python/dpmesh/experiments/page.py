@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -18,10 +17,10 @@ import dpmesh.plots as plots
 from dpmesh import __version__
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
-from dpmesh.experiments.experiment import Result, is_finished
+from dpmesh.experiments.experiment import Result
 from dpmesh.experiments.html import document, figures, table
-from dpmesh.privacy.report import Report
-from dpmesh.privacy.shown import rounded_up
+from dpmesh.experiments.results import finished
+from dpmesh.experiments.summary import Groups, compared, dearest, grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,9 +54,9 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     if len(places) == 1:
         (folder,) = places
         title, path = folder.resolve().name, folder / "report.html"
-        results, settings = _finished(folder)
+        results, settings = finished(folder)
     else:
-        found = {name: _finished(folder) for name, folder in _by_name(places).items()}
+        found = {name: finished(folder) for name, folder in _by_name(places).items()}
         title, path = ", ".join(found), Path("report.html")
         results = [
             replace(result, changes={"folder": name, **result.changes})
@@ -79,36 +78,9 @@ def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
     return {str(folder.resolve().relative_to(shared)): folder for folder in folders}
 
 
-def _finished(folder: Path) -> tuple[list[Result], Any]:
-    """Return the results in a folder or one level below, and the settings of the sweep.
-
-    Results are sorted by their changes. Without a sweep there are the settings of each run, told
-    apart by the names of their folders.
-    """
-    places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
-    note = folder / "settings.json"
-    if note.exists():
-        finished = (Result.load(place) for place in places if is_finished(place))
-        return _some(sorted(finished, key=_order), folder), json.loads(note.read_text())
-    saved = {p.name: Result.load(p) for p in places if (p / "run.json").exists()}
-    results = _some(list(saved.values()), folder)
-    if len(results) == 1:
-        return results, results[0].settings
-    named = [replace(run, changes=run.changes or {"run": name}) for name, run in saved.items()]
-    return sorted(named, key=_order), {name: run.settings for name, run in saved.items()}
-
-
-def _some(results: list[Result], folder: Path) -> list[Result]:
-    if not results:
-        fail("folder", "one with finished runs of dpmesh run, or of Run.save", folder)
-    return results
-
-
 def page(title: str, results: Sequence[Result], settings: Any) -> str:
     """Return the page: text, tables and pictures, with no link to anywhere else."""
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        groups[_label(result.changes)].append(result)
+    groups = grouped(results)
     seeded = any("seeded" in text for r in results for text in r.privacy.assumptions)
     warning = (
         '<p class="warning">Runs with a seed are reproducible and no private release: '
@@ -135,7 +107,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         '<p class="note">Each report is for one run alone. Publishing several runs on the same '
         "data costs more: dpmesh.privacy.total_cost.</p>",
         *(
-            f"<h3>{escape(label)}</h3><pre>{escape(str(_dearest(runs)))}</pre>"
+            f"<h3>{escape(label)}</h3><pre>{escape(str(dearest(runs)))}</pre>"
             for label, runs in groups.items()
         ),
         "<h2>Settings</h2>",
@@ -146,58 +118,16 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     return document(title, body)
 
 
-def _order(result: Result) -> Any:
-    """Return the sort key of a result: numbers by size, before texts."""
-    return [
-        (isinstance(v, (dict, list, str)), v if _is_number(v) else 0, str(v))
-        for v in result.changes.values()
-    ]
+def _summary(groups: Groups) -> str:
+    return f'<div class="wide">{table(*compared(groups))}</div>'
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
-
-
-def _label(changes: Mapping[str, Any]) -> str:
-    """Return what a cell sets, except the seed."""
-    parts = [
-        f"{key.rpartition('.')[2]} = {json.dumps(value) if isinstance(value, dict) else value}"
-        for key, value in changes.items()
-        if key != "run.seed"
-    ]
-    return ", ".join(parts) or "run"
-
-
-def _summary(groups: Mapping[str, Sequence[Result]]) -> str:
-    shared = _shared(groups)
-    names = [name for name in (*_CURVES, "seconds") if name in shared]
-    heads = ["", "runs", "epsilon", "delta", *(n.replace("_", " ") for n in names), "MB sent"]
-    rows = []
-    for label, runs in groups.items():
-        ends = [_spread([run.history.last(name) for run in runs]) for name in names]
-        sent = _spread([run.traffic.megabytes for run in runs])
-        cost = _dearest(runs)
-        spent = [rounded_up(cost.epsilon, 4), rounded_up(cost.delta)]
-        rows.append([label, len(runs), *spent, *ends, sent])
-    return f'<div class="wide">{table(heads, rows)}</div>'
-
-
-def _dearest(runs: Sequence[Result]) -> Report:
-    """Return the report of the run that cost most: chance may decide what a run releases."""
-    return max((run.privacy for run in runs), key=lambda report: report.epsilon)
-
-
-def _spread(values: Sequence[float]) -> str:
-    text = f"{np.mean(values):.3g}"
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.1g}"
-
-
-def _shared(groups: Mapping[str, Sequence[Result]]) -> set[str]:
+def _shared(groups: Groups) -> set[str]:
     """Return the metrics that all runs measured."""
     return set.intersection(*(set(r.history.metrics) for runs in groups.values() for r in runs))
 
 
-def _curves(groups: Mapping[str, Sequence[Result]]) -> Iterable[tuple[Figure, str]]:
+def _curves(groups: Groups) -> Iterable[tuple[Figure, str]]:
     shared = _shared(groups)
     histories = {label: [run.history for run in runs] for label, runs in groups.items()}
     for metric in (name for name in _CURVES if name in shared):

@@ -20,6 +20,7 @@ import dpmesh.estimators as estimators
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
 from dpmesh.algorithms.registry import REGISTRY
+from dpmesh.experiments.models import jax_model, torch_model
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.correlated import CorrelatedStrategy
@@ -70,7 +71,7 @@ VALUES: dict[str, type] = {
 
 SECTIONS: dict[str, Mapping[str, Maker]] = {
     "partition": {"iid": data.iid, "dirichlet": data.dirichlet, "shards": data.shards},
-    "problem": {"linear": LinearProblem},
+    "problem": {"linear": LinearProblem, "jax": jax_model, "torch": torch_model},
     "topology": {
         "ring": topology.ring,
         "complete": topology.complete,

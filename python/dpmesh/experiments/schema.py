@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpmesh.experiments.experiment import RunSettings, load
+from dpmesh.algorithms.base import NOISES
+from dpmesh.experiments.experiment import RunSettings
+from dpmesh.experiments.files import load_files
 from dpmesh.experiments.parts import SECTIONS, VALUES, Entry, Maker, entries, schema_of
+from dpmesh.experiments.settings import OF_DEFAULT_KIND
+from dpmesh.experiments.sources import load
 
 _KEEP = {
     "type": "number",
     "description": "Each link is up in a round with this probability; by default always.",
+}
+_EPSILON = {
+    "type": ["number", "string"],
+    "description": "Budget of the run at run.delta, from which the noise is calibrated, or "
+    '"none", instead of the noise.',
 }
 _SWEEP = {
     "type": "object",
@@ -21,7 +30,11 @@ _SWEEP = {
 
 def json_schema() -> dict[str, Any]:
     """Return the schema of a whole file."""
-    sections = {name: _section(kinds) for name, kinds in SECTIONS.items()}
+    sections = {name: _section(name, kinds) for name, kinds in SECTIONS.items()}
+    for kind in sections["algorithm"]["oneOf"]:
+        kind["properties"].setdefault("epsilon", _EPSILON)
+        known = {*NOISES, "records", "sites", "dim", "rounds", "delta"}
+        kind["required"] = [name for name in kind["required"] if name not in known]
     for kind in sections["topology"]["oneOf"]:
         kind["properties"]["keep"] = _KEEP
     return {
@@ -30,11 +43,11 @@ def json_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "run": _table(entries(RunSettings)),
-            "data": _table(entries(load)),
+            "data": {"oneOf": [_table(entries(load)), _table(entries(load_files))]},
             **sections,
             "sweep": _SWEEP,
         },
-        "required": ["run", "data", "partition", "problem", "algorithm"],
+        "required": ["run", "data", "algorithm"],
         "additionalProperties": False,
         "$defs": {name: _table(entries(cls), name) for name, cls in VALUES.items()},
     }
@@ -43,7 +56,11 @@ def json_schema() -> dict[str, Any]:
 def all_keys() -> str:
     """Return every key of a file with its meaning and its default, as text."""
     lines: list[str] = []
-    tables: dict[str, Maker] = {"[run]": RunSettings, "[data]": load}
+    tables: dict[str, Maker] = {
+        "[run]": RunSettings,
+        "[data]": load,
+        "[data] with files of your own": load_files,
+    }
     for section, kinds in SECTIONS.items():
         several = len(kinds) > 1
         tables |= {
@@ -55,13 +72,16 @@ def all_keys() -> str:
         for name, entry in entries(maker).items():
             default = "" if entry.required or entry.default is None else f" [{entry.default}]"
             lines.append(f"  {name}{default}: {entry.text}")
+    lines += ["", "[algorithm]", f"  epsilon, for any: {_EPSILON['description']}"]
+    lines += ["  records, sites, dim, rounds: those of the data and the run if left out."]
     lines += ["", "[topology]", f"  keep [1.0]: {_KEEP['description']}"]
     lines += ["", "[sweep]", f"  {_SWEEP['description']}"]
     return "\n".join(lines[1:])
 
 
-def _section(kinds: Mapping[str, Maker]) -> dict[str, Any]:
-    tables = [_table(entries(m), kind, needed=len(kinds) > 1) for kind, m in kinds.items()]
+def _section(name: str, kinds: Mapping[str, Maker]) -> dict[str, Any]:
+    several = len(kinds) > 1 and name not in OF_DEFAULT_KIND
+    tables = [_table(entries(m), kind, needed=several) for kind, m in kinds.items()]
     return {"oneOf": tables}
 
 

@@ -30,6 +30,9 @@ else:
 
 _MISFIT = object()
 
+OF_DEFAULT_KIND = ("problem",)
+"""Tables without a kind that are of the first one."""
+
 BESIDE = {"topology": ("keep",)}
 """Keys of a table that its parts do not know, and that the experiment itself uses."""
 
@@ -115,15 +118,21 @@ class Settings:
         self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker]
     ) -> tuple[Maker, dict[str, Any]]:
         """Return which part a table describes, and the arguments that it gives."""
-        kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
+        maker = self.maker(path, table, kinds)
+        rest = {name: value for name, value in table.items() if name != "kind"}
+        return maker, self.arguments(path, rest, entries(maker))
+
+    def maker(self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker]) -> Maker:
+        """Return which part a table describes; one of several kinds needs a name."""
+        default = next(iter(kinds)) if len(kinds) == 1 or path in OF_DEFAULT_KIND else None
+        kind = table.get("kind", default)
         known = isinstance(kind, str) and kind in kinds
         maker = kinds[kind] if known else self._own(path, kind)
         if maker is None:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"
             self.fail(f"{path}.kind", f"wanted one of {', '.join(kinds)}{own}, got {got}")
-        rest = {name: value for name, value in table.items() if name != "kind"}
-        return maker, self.arguments(path, rest, entries(maker))
+        return maker
 
     def _own(self, path: str, kind: object) -> Maker | None:
         """Return what the user's module calls by this name, if it can be called."""
@@ -152,6 +161,8 @@ class Settings:
         try:
             return function(**arguments)
         except ValueError as error:
+            if str(error).startswith(self.source):  # of a part within
+                raise
             name, _, problem = str(error).partition(": ")
             key = self._key(path, name, inspect.signature(function).parameters)
             if key is None:

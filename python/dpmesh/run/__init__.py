@@ -1,5 +1,6 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
+from dpmesh.run import baselines
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip
 from dpmesh.run.channel import Channel, run_rounds
 from dpmesh.run.engine import Engine, OneProcess, Share
@@ -31,6 +32,7 @@ __all__ = [
     "StopRun",
     "Traffic",
     "Uniform",
+    "baselines",
     "run_rounds",
     "simulate",
 ]

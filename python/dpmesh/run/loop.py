@@ -233,6 +233,7 @@ def simulate(
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
+        problem=problem if engine is None else None,
     )
 
 

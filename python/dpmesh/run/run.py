@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +16,7 @@ from dpmesh._core import __version__
 from dpmesh._files import replacing
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.run.history import History
 
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dpmesh.privacy.views import OneNode
+    from dpmesh.run.baselines import Baselines
+
+COVERED = ("released_accuracy", "bits_per_node", "compression", "seconds")
+"""Metrics of what was released or sent. Others look at private records or un-noised models."""
 
 
 class Traffic(NamedTuple):
@@ -47,16 +54,35 @@ class Traffic(NamedTuple):
 
 
 def in_words(
-    settings: Mapping[str, Any], history: History, traffic: Traffic, privacy: Report
+    settings: Mapping[str, Any],
+    history: History,
+    traffic: Traffic,
+    privacy: Report,
+    score: float | None,
+    baselines: Baselines | None,
 ) -> str:
-    """Describe a run: its settings, its last measurements, what it sent and what it cost."""
+    """Describe a run: settings, last measurements, traffic, cost, and what it compares with."""
     lines = [f"{name:<11} {value}" for name, value in settings.items() if value != "None"]
     names = [name for name in history.metrics if name != "megabytes"]  # they have their own line
-    measured = [f"{name} {history.last(name):.4g}" for name in names]
-    if measured:
-        lines.append(f"at the end  {', '.join(measured)}")
+    measured = {name: f"{name} {history.last(name):.4g}" for name in names}
+    released = [text for name, text in measured.items() if name in COVERED]
+    research = [text for name, text in measured.items() if name not in COVERED]
+    if released:
+        lines.append(f"at the end  {', '.join(released)}")
+    if research:
+        lines.append(f"research    {', '.join(research)} (covered by no epsilon)")
     lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
-    return "\n".join([*lines, str(privacy)])
+    lines.append(str(privacy))
+    if baselines is not None and score is not None:
+        epsilon = cost_in_words(privacy)
+        lines += ["", baselines.table(score, epsilon), "", baselines.sentence(score, epsilon)]
+        lines.append("These figures are for research: no epsilon covers the baselines.")
+    return "\n".join(lines)
+
+
+def cost_in_words(privacy: Report) -> float | None:
+    """Return epsilon as a report shows it; None without a guarantee."""
+    return float(rounded_up(privacy.epsilon)) if privacy.is_private else None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,6 +107,9 @@ class Run:
         Not covered by the guarantee.
     released
         The last broadcasts as they were received, of the same shape: the models to publish.
+    problem
+        The data, if all are in this process: what `baselines` are computed from. Neither a file nor
+        a pickle of the run holds it.
     """
 
     settings: dict[str, str | int]
@@ -90,9 +119,39 @@ class Run:
     traffic: Traffic
     parameters: Floats
     released: Released
+    problem: Any = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        return in_words(self.settings, self.history, self.traffic, self.privacy)
+        beside = self.score, self.baselines
+        return in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "problem": None, "baselines": self.baselines, "score": self.score}
+
+    @cached_property
+    def baselines(self) -> Baselines | None:
+        """Chance, nodes alone and all records pooled: research figures that no epsilon covers.
+
+        Computed when they are first looked at; None unless all data are in this process, the
+        problem is a `LinearProblem` with test records, and few seconds are enough.
+        `dm.baselines.compute` has no such limit.
+        """
+        from dpmesh.run.baselines import beside
+
+        return beside(self.problem, self.privacy)
+
+    @cached_property
+    def score(self) -> float | None:
+        """Mean accuracy, or R², of the released models on the test records, as `baselines` have it.
+
+        None where there are no `baselines`.
+        """
+        from dpmesh.run.baselines import scores
+
+        if self.baselines is None:
+            return None
+        found = float(scores(self.problem, self.released).mean())
+        return found if isfinite(found) else None
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw one metric over the rounds; needs the extra ``plots``."""
@@ -118,6 +177,8 @@ class Run:
             "ledger": self.ledger.as_dict(),
             "traffic": self.traffic._asdict(),
             "history": self.history.as_dicts(),
+            "score": self.score,
+            "baselines": None if self.baselines is None else self.baselines.as_dict(),
         }
 
     def save(self, folder: str | Path) -> None:

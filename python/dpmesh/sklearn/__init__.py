@@ -11,6 +11,7 @@ with needed_by("dpmesh.sklearn"):
     from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
     from dpmesh.sklearn.evaluation import Evaluation, evaluate
     from dpmesh.sklearn.report import FitReport
+    from dpmesh.sklearn.tuning import Tuned, tune
     from dpmesh.sklearn.validation import CrossValidation, cross_validate
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "FitReport",
     "PrivateClassifier",
     "PrivateRegressor",
+    "Tuned",
     "cross_validate",
     "evaluate",
+    "tune",
 ]

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 import dpmesh as dm
-import dpmesh.baselines as baselines
+import dpmesh.run.baselines as baselines
 from dpmesh._validate import fail, instance, probability
 from dpmesh.keys import Key
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
@@ -83,13 +83,13 @@ def evaluate(
     table, targets = as_table(X), np.asarray(y)
     owners = np.zeros(len(targets), int) if groups is None else np.asarray(groups)
     draw = check_random_state(estimator.random_state)
-    held_out = _held_out(owners, test_size, draw)
-    if not held_out.any():
+    out = held_out(owners, test_size, draw)
+    if not out.any():
         fail("test_size", "a share that holds out at least 1 record", test_size)
-    kept = ~held_out
+    kept = ~out
     fitted = clone(estimator).fit(rows(X, np.flatnonzero(kept)), targets[kept], owners[kept])
     problem = _problem(fitted, table.take(kept), targets[kept], owners[kept])
-    tested = _problem(fitted, table.take(held_out), targets[held_out], owners[held_out])
+    tested = _problem(fitted, table.take(out), targets[out], owners[out])
     together = dm.LinearProblem(
         problem.train,
         problem.partition,
@@ -110,7 +110,7 @@ def evaluate(
     )
 
 
-def _held_out(owners: npt.NDArray[Any], share: float, draw: Any) -> npt.NDArray[np.bool_]:
+def held_out(owners: npt.NDArray[Any], share: float, draw: Any) -> npt.NDArray[np.bool_]:
     """Return which records are held out: the same share of every site, at random."""
     chosen = np.zeros(len(owners), dtype=bool)
     for site in np.unique(owners):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import dpmesh.baselines as baselines
+import dpmesh.run.baselines as baselines
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, accounting

@@ -7,25 +7,37 @@ the data without noise (but for `Baselines.alone_private`), and no epsilon cover
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-import dpmesh as dm
+import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.shown import as_given
+from dpmesh.privacy.report import Report
+from dpmesh.privacy.shown import as_given, rounded_up
 from dpmesh.problems import LinearProblem
+from dpmesh.run.loop import simulate
 
-__all__ = ["Baselines", "alone_private", "compute", "scores"]
+__all__ = ["Baselines", "alone_private", "beside", "compute", "scores"]
 
 Scores = npt.NDArray[np.float64]
 
 _STEPS = 300
+
+LARGEST = 5_000_000
+"""Up to so many stored features times outputs, baselines of a run are computed by default."""
+
+SHOWN = 8
+"""Nodes that work alone and private beside a run."""
+
+_known: WeakKeyDictionary[LinearProblem, Baselines] = WeakKeyDictionary()
+"""Baselines without privacy: the same for all runs on a problem."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,9 +164,34 @@ def compute(
         If the problem has no test records, or an argument does not fit.
     """
     instance("problem", problem, "a LinearProblem", LinearProblem)
-    private = None
-    if epsilon is not None:
-        private = alone_private(problem, epsilon, delta, key=key, most=most)
+    if problem not in _known:
+        _known[problem] = _without_privacy(problem)
+    if epsilon is None:
+        return _known[problem]
+    own = alone_private(problem, epsilon, delta, key=key, most=most)
+    return replace(_known[problem], alone_private=own, epsilon=epsilon, delta=delta)
+
+
+def beside(problem: object, privacy: Report) -> Baselines | None:
+    """Return what a run is shown beside; None if that cannot be computed in a few seconds.
+
+    Nodes alone and private have the epsilon and delta of the run's report, where that protects
+    records, delta is positive and records have norms of at most 1. Their noise has a fixed seed:
+    nothing of them is released.
+    """
+    if not isinstance(problem, LinearProblem) or problem.test is None:
+        return None
+    features = problem.train.features
+    if features.size * max(problem.classes or 1, 1) > LARGEST:
+        return None
+    epsilon = float(rounded_up(privacy.epsilon))
+    fits = privacy.unit == "record" and epsilon > 0 and privacy.is_private and privacy.delta > 0
+    if fits and _longest(problem) <= 1.001 and problem.loss in ("softmax", "logistic"):
+        return compute(problem, epsilon=epsilon, delta=privacy.delta, key=Key.seeded(0), most=SHOWN)
+    return compute(problem)
+
+
+def _without_privacy(problem: LinearProblem) -> Baselines:
     together = LinearProblem(
         problem.train,
         (problem.everything[1],),
@@ -168,10 +205,7 @@ def compute(
         metric="accuracy" if problem.classifies else "R²",
         chance=_chance(problem),
         alone=scores(problem, _trained(problem)),
-        alone_private=private,
         pooled=float(scores(problem, _trained(together))[0]),
-        epsilon=epsilon,
-        delta=None if epsilon is None else delta,
     )
 
 
@@ -214,7 +248,7 @@ def scores(problem: LinearProblem, params: FloatArray) -> Scores:
     if problem.classifies:
         return problem.accuracy(params)
     targets = problem.test.labels
-    errors = dm.kernels.linear_scores(params, problem.test.features) - targets[:, np.newaxis]
+    errors = kernels.linear_scores(params, problem.test.features) - targets[:, np.newaxis]
     spread = float(np.square(targets - targets.mean()).mean())
     return np.asarray(1 - np.square(errors).mean(axis=0) / (spread or 1.0))
 
@@ -230,17 +264,22 @@ def _chance(problem: LinearProblem) -> float:
 
 def _trained(problem: LinearProblem) -> FloatArray:
     """Return each node's model after accelerated gradient descent on its own records."""
-    x = problem.train.features
-    squares = x.power(2) if hasattr(x, "power") else np.square(x)
-    longest = float(squares.sum(axis=1).max()) or 1.0
+    longest = _longest(problem) or 1.0
     curvature = {"logistic": 0.25, "hinge": 1.0, "squared": 1.0, "softmax": 0.5}[problem.loss]
-    step = 1 / (curvature * longest + problem.regularization)
+    step = 1 / (curvature * longest**2 + problem.regularization)
     w = ahead = problem.zeros()
     for t in range(_STEPS):
         after = problem.step(ahead, step, problem.everything)
         ahead = after + (t / (t + 3)) * (after - w)
         w = after
     return w
+
+
+def _longest(problem: LinearProblem) -> float:
+    """Return the largest norm of a training record."""
+    x = problem.train.features
+    squares = x.power(2) if hasattr(x, "power") else np.square(x)
+    return float(np.sqrt(squares.sum(axis=1).max()))
 
 
 def _private(
@@ -251,7 +290,7 @@ def _private(
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
     task: Task = "regression" if problem.loss == "squared" else "classification"
     chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
-    run = dm.simulate(
+    run = simulate(
         chosen.algorithm,
         own,
         chosen.topology,

@@ -1,0 +1,75 @@
+"""The algorithm of an experiment: public numbers filled in, noise calibrated to an epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from dpmesh._validate import instance
+from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
+from dpmesh.experiments.parts import NUMBERS, SECTIONS, entries
+from dpmesh.experiments.settings import Settings
+
+
+def algorithm_of(
+    settings: Settings, *, nodes: int, rounds: int, delta: float | None, problem: Callable[[], Any]
+) -> AnyAlgorithm:
+    """Return the algorithm that the table [algorithm] describes.
+
+    Public numbers that it leaves out (`records`, `sites`, `dim`, `rounds`) are those of the
+    problem. An ``epsilon`` stands for the noise of any algorithm.
+
+    Raises
+    ------
+    ValueError
+        If a setting does not fit.
+    """
+    table, kinds = dict(settings.table("algorithm")), SECTIONS["algorithm"]
+    maker = settings.maker("algorithm", table, kinds)
+    known, given = entries(maker), {"nodes": nodes, "clients": nodes, "sites": nodes}
+    lacking = [name for name in ("records", "dim") if _lacks(known, name, table)]
+    if lacking:
+        sizes = problem()
+        together = "sites" in known  # a secure sum of all records; else the smallest node's count
+        given["records"] = int(sizes.records.sum() if together else sizes.records.min())
+        given["dim"] = sizes.dim
+    given["rounds"] = rounds
+    for name in ("sites", "records", "dim", "rounds"):
+        if _lacks(known, name, table):
+            table[name] = given[name]
+    make = partial(settings.make, "algorithm", kinds=kinds, nodes=nodes, clients=nodes)
+    if "epsilon" not in table or "epsilon" in known:
+        return _checked(settings, make(table))
+    noise = next((name for name in NOISES if name in known), None)
+    epsilon = settings.convert("algorithm.epsilon", table.pop("epsilon"), float | None)
+    own = table.pop("delta", None) if "delta" not in known else table.get("delta")
+    if noise is None:
+        settings.fail("algorithm.epsilon", "wanted none: it has no noise to calibrate")
+    if noise in table:
+        settings.fail("algorithm.epsilon", f"wanted either it or {noise}, got both")
+    if epsilon is None:
+        return _checked(settings, make({**table, noise: "none"}))
+    delta = settings.convert("algorithm.delta", own, float) if own is not None else delta
+    if not delta:
+        settings.fail("run.delta", "wanted a positive number such as 1e-5, for Gaussian noise")
+    if not hasattr(maker, "for_budget"):
+        settings.fail("algorithm.epsilon", "wanted none for a function of one's own")
+    own_length = {} if "rounds" in known else {"rounds": rounds}
+    plain = {name: value for name, value in table.items() if name != "kind"}
+    public = settings.arguments("algorithm", {**plain, noise: 1.0}, known)
+    public |= {name: nodes for name in NUMBERS if name in known and name not in table}
+    del public[noise]
+    budget = {"epsilon": epsilon, "delta": delta, **own_length}
+    return _checked(settings, settings.call("algorithm", maker.for_budget, **budget, **public))
+
+
+def _lacks(known: Mapping[str, Any], name: str, table: Mapping[str, Any]) -> bool:
+    """Whether a part requires a number that its table leaves out."""
+    return name in known and known[name].required and name not in table
+
+
+def _checked(settings: Settings, algorithm: Any) -> AnyAlgorithm:
+    settings.call("algorithm", partial(instance, "algorithm", algorithm, AN_ALGORITHM, Algorithm))
+    made: AnyAlgorithm = algorithm
+    return made

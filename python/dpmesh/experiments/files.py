@@ -1,0 +1,222 @@
+"""Records of one's own for an experiment: tables, arrays or LIBSVM files of several sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from glob import glob
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+import dpmesh.data as data
+from dpmesh._validate import fail, probability
+from dpmesh.data import Dataset
+from dpmesh.data.partition import Partition
+from dpmesh.ranges import Columns, Number, as_range, read_ranges
+from dpmesh.tables import Table, as_table, read_table
+
+_LIBSVM = (".libsvm", ".svm", ".svmlight")
+
+_CLASSES = 100
+"""A label with more values needs a range: it is a number, or a mistake."""
+
+
+class OwnRecords(NamedTuple):
+    """Records to train on and to test on, those of each site, and the number of classes."""
+
+    train: Dataset
+    test: Dataset
+    sites: Partition
+    classes: int | None
+
+
+def load_files(
+    files: str | tuple[str, ...],
+    label: str | None = None,
+    site: str | None = None,
+    columns: tuple[str, ...] | None = None,
+    ranges: str | tuple[float, ...] | None = None,
+    intercept: bool = True,
+    dim: int | None = None,
+    test_fraction: float = 0.2,
+    test_sites: tuple[str, ...] | None = None,
+    *,
+    generator: np.random.Generator,
+) -> OwnRecords:
+    """Return the records of your own files, and which site holds which.
+
+    Parameters
+    ----------
+    files
+        A file, a pattern such as "sites/*.parquet", or a list of them: CSV with a header, Parquet,
+        Arrow, Feather, NumPy's npz, or LIBSVM's format (.libsvm, .svm, .svmlight).
+    label
+        Column to predict; an array of an npz file. LIBSVM's format has one.
+    site
+        Column that names the site of each record; by default each file is a site, named after it.
+    columns
+        Columns to use; by default those that have a range, or all where one range is for all. An
+        array X of an npz file with several columns has X0, X1, and so on.
+    ranges
+        TOML file with the public ranges of the columns and the label, as for dpmesh fit, or one
+        range for all columns, such as [0, 16]; by default [-1, 1].
+    intercept
+        Whether each record gets a constant 1.
+    dim
+        Number of features of LIBSVM's format, from public knowledge.
+    test_fraction
+        Share of each site's records that is set aside for testing, in (0, 1).
+    test_sites
+        Sites of which all records are for testing, instead of a share of every site.
+    generator
+        Source of the order, from which the share is cut.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit the files.
+    OSError
+        If a file cannot be read, or there is none.
+    """
+    found = _existing((files,) if isinstance(files, str) else files)
+    probability("test_fraction", test_fraction, zero=False, one=False)
+    ends = found if not isinstance(ranges, str) else [*found, ranges]
+    dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)
+    features, labels, owners, classes = _read(
+        dated, len(found), label, site, columns, ranges, intercept, dim
+    )
+    names, codes = np.unique(owners, return_inverse=True)
+    tested = np.zeros(len(codes), dtype=bool)
+    if test_sites is not None:
+        if strange := [name for name in test_sites if name not in names]:
+            fail("test_sites", f"some of {', '.join(names)}", repr(strange[0]))
+        tested = np.isin(owners, test_sites)
+    else:
+        for code in range(len(names)):
+            own = generator.permutation(np.flatnonzero(codes == code))
+            tested[own[: min(max(round(test_fraction * len(own)), 1), len(own) - 1)]] = True
+    if tested.all() or not tested.any():
+        fail("test_sites", "records to train on and records to test on", list(names))
+    title = Path(found[0]).stem if len(found) == 1 else f"{len(found)} files"
+    everything, left = Dataset(features, labels, title), codes[~tested]
+    parts = tuple(np.flatnonzero(left == code) for code in np.unique(left))
+    train = everything.take(np.flatnonzero(~tested))
+    return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, classes)
+
+
+def _existing(patterns: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for pattern in patterns:
+        matches = sorted(glob(pattern, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
+        if not matches:
+            raise FileNotFoundError(f"no file matches {pattern}")
+        found += matches
+    return found
+
+
+@lru_cache(maxsize=2)  # the cells of a sweep share it
+def _read(
+    files: tuple[tuple[str, int], ...],
+    count: int,
+    label: str | None,
+    site: str | None,
+    columns: tuple[str, ...] | None,
+    ranges: Any,
+    intercept: bool,
+    dim: int | None,
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], int | None]:
+    """Return features, labels, the name of each record's site, and the number of classes."""
+    paths = [path for path, _ in files[:count]]  # then that of the ranges
+    kinds = {Path(path).suffix.lower() in _LIBSVM for path in paths}
+    if len(kinds) > 1:
+        fail("files", "LIBSVM's format for all or none", ", ".join(paths))
+    named = [Path(path).stem for path in paths]
+    if len({*named}) < len(named):
+        named = paths
+    if kinds == {True}:
+        for name, given in {"site": site, "columns": columns, "ranges": ranges}.items():
+            if given is not None:
+                fail(name, "none for LIBSVM's format, which has no names", given)
+        return _of_libsvm(paths, named, dim)
+    tables = [_table(path) for path in paths]
+    names = tables[0].names or ()
+    together = Table(
+        names,
+        tuple(map(np.concatenate, zip(*(table.select(names).columns for table in tables)))),  # noqa: B905
+    )
+    if label is None or label not in names:
+        got = "none" if label is None else repr(label)
+        fail("label", f"the column to predict, one of {', '.join(names)}", got)
+    owners = np.repeat(named, [table.records for table in tables])
+    if site is not None:
+        owners = np.array([*map(str, together.select([site]).columns[0])])
+    public: Any = read_ranges(ranges) if isinstance(ranges, str) else ranges
+    by_name = isinstance(public, Mapping)
+    listed: Sequence[str] = [*map(str, public)] if by_name else names
+    used: Sequence[str] = columns or tuple(name for name in listed if name not in (label, site))
+    if by_name:
+        public = {name: public[name] for name in (*used, label) if name in public}
+    target = as_range(label, public.pop(label)) if by_name and label in public else None
+    encoded = Columns.of(public, used, intercept=intercept).encode(together.select(used).columns)
+    if encoded.outside:
+        worst = max(encoded.outside, key=lambda name: encoded.outside[name])
+        wanted = "the public range of each column, since [-1, 1] is not"
+        if ranges is not None:
+            wanted = "public ranges that hold all values, or nearly all"
+        if encoded.outside[worst] > together.records / 2:
+            got = f"{encoded.outside[worst]} of {together.records} values outside in {worst}"
+            fail("ranges", wanted, got)
+    labels, classes = _labels(label, together.select([label]).columns[0], target)
+    return encoded.features, labels, owners, classes
+
+
+def _table(path: str) -> Table:
+    if Path(path).suffix.lower() != ".npz":
+        return as_table(read_table(path))
+    named: dict[str, npt.NDArray[Any]] = {}
+    with np.load(path) as arrays:
+        for name, array in arrays.items():
+            if array.ndim == 1:
+                named[name] = array
+            elif array.ndim == 2:
+                named |= {f"{name}{i}": column for i, column in enumerate(array.T)}
+            else:
+                fail("files", "arrays of 1 or 2 axes", f"{name} of shape {array.shape} in {path}")
+    if len({len(column) for column in named.values()}) != 1:
+        shapes = {name: len(column) for name, column in named.items()}
+        fail("files", "arrays of as many records", f"{shapes} in {path}")
+    return Table(tuple(named), tuple(named.values()))
+
+
+def _labels(
+    name: str, values: npt.NDArray[Any], target: Any
+) -> tuple[npt.NDArray[Any], int | None]:
+    """Return classes as 0, 1, .., or a target in [-1, 1]."""
+    if isinstance(target, Number):
+        return target.encode(name, values)[0][:, 0], None
+    known = np.unique(values.astype(str)) if target is None else target.categories
+    if len(known) > _CLASSES:
+        fail("ranges", f"the range of {name}, which has {len(known)} values", "none")
+    places = {str(one): place for place, one in enumerate(known)}
+    if strange := {str(value) for value in values.tolist()} - {*places}:
+        fail("ranges", f"all classes of {name} ({', '.join(places)})", min(strange))
+    return np.array([places[str(value)] for value in values.tolist()]), len(known)
+
+
+def _of_libsvm(
+    paths: Sequence[str], named: Sequence[str], dim: int | None
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], int | None]:
+    sets = [data.unit_norm(data.read_libsvm(path, dim=dim)) for path in paths]
+    if len({one.dim for one in sets}) > 1:
+        fail("dim", "the number of features, which differs from file to file", dim)
+    labels = np.concatenate([one.labels for one in sets])
+    classes = None
+    if labels.dtype.kind == "i":
+        known, labels = np.unique(labels, return_inverse=True)
+        classes = len(known)
+    owners = np.repeat(named, [one.records for one in sets])
+    return sparse.vstack([one.features for one in sets], "csr"), labels, owners, classes

@@ -1,0 +1,98 @@
+"""Where the records of an experiment come from: data sets, and files of one's own."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+import dpmesh.data as data
+from dpmesh._validate import fail, integer, probability
+from dpmesh.data import Dataset
+from dpmesh.experiments.files import load_files
+from dpmesh.experiments.parts import Maker
+
+
+def load(
+    source: Literal[
+        "digits", "breast_cancer", "mnist", "svhn", "rcv1", "covertype", "csv", "libsvm"
+    ],
+    folder: str | None = None,
+    file: str | None = None,
+    dim: int | None = None,
+    records: int | None = None,
+    positive: tuple[int, ...] | None = None,
+    test_fraction: float = 0.2,
+    public_fraction: float = 0.0,
+    unit_norm: bool = True,
+    *,
+    generator: np.random.Generator,
+) -> tuple[Dataset, Dataset, Dataset | None]:
+    """Return the records to train on, those to test on, and public ones, if there are any.
+
+    Parameters
+    ----------
+    source
+        Which data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
+        covertype, or a file of your own, csv or libsvm.
+    folder
+        Where its files are; by default the subfolder of that name in the folder DPMESH_DATA.
+    file
+        Your own file: a table of numbers, the label last ("csv"), or LIBSVM's format.
+    dim
+        Number of features in LIBSVM's format, from public knowledge; by default the largest index
+        in the file, which a single record may decide and every released model shows.
+    records
+        Use only that many records, the first ones; by default all.
+    positive
+        Labels that become +1, the others -1; by default labels stay as they are.
+    test_fraction
+        Fraction that is set aside for testing, in (0, 1).
+    public_fraction
+        Fraction of the others that is public and held by no node, in [0, 1): a controller DeepQ
+        with sees = "released" scores models on it.
+    unit_norm
+        Whether each record is divided by its L2 norm.
+    generator
+        Source of the order, from which the fractions are cut.
+    """
+    dataset = _read(source, folder, file, dim)
+    if positive is not None and not np.isin(dataset.labels, positive).any():
+        fail("positive", f"labels of {dataset.name}", list(positive))
+    if records is not None:
+        count = integer("records", records, at_least=1, below=dataset.records + 1)
+        dataset = dataset.take(np.arange(count))
+    if positive is not None:
+        dataset = dataset.relabelled(lambda label: np.where(np.isin(label, positive), 1, -1))
+    if unit_norm:
+        dataset = data.unit_norm(dataset)
+    probability("test_fraction", test_fraction, zero=False, one=False)
+    probability("public_fraction", public_fraction, one=False)
+    train, test = data.train_test_split(dataset, test_fraction, generator)
+    public = None
+    if public_fraction > 0:
+        train, public = data.train_test_split(train, public_fraction, generator)
+    return train, test, public
+
+
+def _read(source: str, folder: str | None, file: str | None, dim: int | None) -> Dataset:
+    own: dict[str, Maker] = {"csv": data.read_csv, "libsvm": partial(data.read_libsvm, dim=dim)}
+    if dim is not None and source != "libsvm":
+        fail("dim", f"none for the source {source!r}, whose files have it", dim)
+    if source in own:
+        if file is None:
+            fail("file", f"the file of the source {source!r}", "none")
+        read: Dataset = own[source](file)
+        return read
+    if file is not None:
+        fail("file", f"none for the source {source!r}, whose files are in a folder", file)
+    loader: Maker = getattr(data, source)
+    shipped = source in ("digits", "breast_cancer")
+    dataset: Dataset = loader() if shipped else loader(folder=folder)
+    return dataset
+
+
+def source_of(table: object) -> Maker:
+    """Return what loads the records that a table [data] describes."""
+    return load_files if isinstance(table, dict) and "files" in table else load

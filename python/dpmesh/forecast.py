@@ -1,0 +1,287 @@
+"""What accuracy to expect of a federation: simulated on public data of its shape.
+
+The data are those that ship with scikit-learn. A training set of the wanted shape is drawn from
+three quarters of them, again and again where there are too few records; features become that many
+random projections, or are joined by columns of pure chance. So it is an estimate of what the noise
+costs, and no promise: how hard one's own task is, nobody knows before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh as dm
+import dpmesh.run.baselines as baselines
+from dpmesh._extras import needed_by
+from dpmesh._validate import fail, integer, positive
+from dpmesh.defaults import Choice, Method, Sizes, choose
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy.shown import as_given
+from dpmesh.ranges import Columns
+
+__all__ = ["Forecast", "Level", "forecast", "public_data"]
+
+KEYS = 3
+"""Runs of each setting, each with its own noise and records."""
+
+FACTORS = (0.25, 1.0, 4.0)
+"""Numbers of records that are compared, as multiples of the one that is asked for."""
+
+MOST = 200_000
+"""Most records of all sites together that are simulated."""
+
+Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """Accuracy on one data set, of sites with so many records each; means of three runs.
+
+    Parameters
+    ----------
+    data
+        Its name.
+    records
+        Of each site.
+    chance, alone, pooled
+        As in `dm.baselines.Baselines`; `alone` is the mean over the sites.
+    federation, spread
+        Mean and standard deviation of the federation.
+    beaten
+        Share of the sites that do worse alone, without privacy.
+    """
+
+    data: str
+    records: int
+    chance: float
+    alone: float
+    federation: float
+    spread: float
+    pooled: float
+    beaten: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What to expect of a federation.
+
+    Parameters
+    ----------
+    sites, records, features, classes
+        Its shape; `records` of each site.
+    epsilon, delta
+        Its budget.
+    choice
+        What `dpmesh.defaults.choose` runs.
+    levels
+        For each data set and number of records.
+    """
+
+    sites: int
+    records: int
+    features: int
+    classes: int
+    epsilon: float
+    delta: float
+    choice: Choice
+    levels: tuple[Level, ...]
+
+    @property
+    def asked(self) -> list[Level]:
+        """The levels for the records that were asked for."""
+        return [level for level in self.levels if level.records == self.records]
+
+    @property
+    def sentence(self) -> str:
+        """What to expect, in a sentence."""
+        found = [level.federation for level in self.asked]
+        low, high = f"{min(found):.0%}", f"{max(found):.0%}"
+        expected = low if low == high else f"{low} to {high}"
+        pays = sum(level.beaten > 0.5 for level in self.asked)
+        of = f"{pays} of {len(found)} public data sets"
+        return f"Expect about {expected}. Sharing beats working alone without privacy on {of}."
+
+    def __str__(self) -> str:
+        name = type(self.choice.algorithm).__name__
+        how = "a secure sum" if name == "CrossSiloSGD" else "gossip"
+        lines = [
+            f"{self.sites} sites of {self.records} records, {self.features} features, "
+            f"{self.classes} classes, epsilon {as_given(self.epsilon)} at delta "
+            f"{as_given(self.delta)}, by {how} ({name})",
+            "",
+            f"{'public data':<24}{'records':>8}{'chance':>8}{'alone':>8}{'federation':>16}"
+            f"{'pooled':>8}",
+        ]
+        for level in self.levels:
+            mean = f"{level.federation:.1%} ± {100 * level.spread:.1f}"
+            lines.append(
+                f"{level.data:<24}{level.records:>8}{level.chance:>8.1%}{level.alone:>8.1%}"
+                f"{mean:>16}{level.pooled:>8.1%}"
+            )
+        return "\n".join([*lines, "", self.sentence])
+
+
+def forecast(
+    *,
+    sites: int,
+    records: int,
+    features: int,
+    epsilon: float,
+    delta: float = 1e-5,
+    classes: int = 2,
+    algorithm: Method | None = None,
+    colluding: int = 1,
+    key: Key | None = None,
+) -> Forecast:
+    """Simulate federations of this shape on public data, also with fewer and with more records.
+
+    Parameters
+    ----------
+    sites
+        Number of sites.
+    records
+        Of each site.
+    features
+        Numbers of a record.
+    epsilon, delta
+        The budget of one training.
+    classes
+        From 2 to 10.
+    algorithm, colluding
+        As for `dpmesh.defaults.choose`.
+    key
+        Draws records and noise; by default a new one. Nothing here is private.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    ModuleNotFoundError
+        Without scikit-learn (extra ``data``), which has the data.
+    """
+    for name, value in {"sites": sites, "records": records, "features": features}.items():
+        integer(name, value, at_least=1)
+    if sites * records > MOST:
+        wanted = f"at most {MOST} records of all sites together; accuracy hardly changes beyond"
+        fail("records", wanted, sites * records)
+    positive("epsilon", epsilon)
+    draw = generator(Key.generate() if key is None else key, Purpose.SPLIT)
+
+    def chosen(problem: dm.LinearProblem) -> Choice:
+        sizes = Sizes.of(problem)
+        method = {"algorithm": algorithm, "colluding": colluding}
+        return choose(sizes, epsilon=epsilon, delta=delta, **method)  # type: ignore[arg-type]
+
+    levels, choice, seeds = [], None, draw.integers(2**62, size=KEYS)
+    for name, data in public_data(classes).items():
+        for factor in FACTORS:
+            count = max(1, round(factor * records))
+            if factor != 1 and (count == records or sites * count > MOST):
+                continue
+            alike = [np.random.default_rng(seed) for seed in seeds]  # as for other counts
+            problems = [_problem(data, sites, count, features, own) for own in alike]
+            levels.append(_level(name, count, problems, chosen, draw))
+            if factor == 1:
+                choice = chosen(problems[0])
+    assert choice is not None
+    return Forecast(
+        sites=sites,
+        records=records,
+        features=features,
+        classes=classes,
+        epsilon=epsilon,
+        delta=delta,
+        choice=choice,
+        levels=tuple(levels),
+    )
+
+
+def public_data(classes: int) -> dict[str, Labelled]:
+    """Return public data sets with so many classes, by name: features and classes 0, 1, ..
+
+    Raises
+    ------
+    ValueError
+        If `classes` is not from 2 to 10.
+    """
+    integer("classes", classes, at_least=2, below=11)
+    with needed_by("a forecast"):
+        datasets = import_module("sklearn.datasets")
+    x, y = datasets.load_digits(return_X_y=True)
+    if classes == 2:
+        found = {"digits, even or odd": (x, y % 2)}
+        found["breast cancer"] = datasets.load_breast_cancer(return_X_y=True)
+        return found
+    of_these = y < classes
+    found = {f"digits, {classes} classes": (x[of_these], y[of_these])}
+    if classes == 3:
+        found["wine"] = datasets.load_wine(return_X_y=True)
+    return found
+
+
+def _problem(
+    data: Labelled, sites: int, records: int, features: int, draw: np.random.Generator
+) -> dm.LinearProblem:
+    """Return records of the wanted shape, all sites alike; a quarter of the data is for testing."""
+    x, y = data
+    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-9)
+    if features < x.shape[1]:
+        x = x @ draw.normal(size=(x.shape[1], features)) / np.sqrt(features)
+    else:
+        x = np.hstack([x, draw.normal(size=(len(x), features - x.shape[1]))])
+    ends = np.stack([np.quantile(x, 0.01, axis=0), np.quantile(x, 0.99, axis=0)], axis=1)
+    ends[:, 1] += 1e-6
+    x = Columns.of(ends.tolist(), range(features)).encode(list(x.T)).features
+    order = draw.permutation(len(y))
+    tested, left = np.split(order, [len(y) // 4])
+    count = sites * records
+    drawn = np.concatenate([draw.permutation(left) for _ in range(-(-count // len(left)))])[:count]
+    train, test = dm.Dataset(x[drawn], y[drawn]), dm.Dataset(x[tested], y[tested])
+    parts = tuple(np.array_split(draw.permutation(count), sites))
+    return dm.LinearProblem(train, parts, "softmax", test=test, classes=int(y.max()) + 1)
+
+
+def _level(
+    name: str,
+    records: int,
+    problems: list[dm.LinearProblem],
+    chosen: Callable[[dm.LinearProblem], Choice],
+    draw: np.random.Generator,
+) -> Level:
+    plain = [baselines.compute(problem) for problem in problems]
+    choice = chosen(problems[0])
+    scores = [_score(problem, choice, draw) for problem in problems]
+    beaten = [one.beaten(score) for one, score in zip(plain, scores, strict=True)]
+    return Level(
+        data=name,
+        records=records,
+        chance=float(np.mean([one.chance for one in plain])),
+        alone=float(np.mean([one.alone.mean() for one in plain])),
+        federation=float(np.mean(scores)),
+        spread=float(np.std(scores, ddof=1)),
+        pooled=float(np.mean([one.pooled for one in plain])),
+        beaten=float(np.mean(beaten)) / problems[0].nodes,
+    )
+
+
+def _score(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> float:
+    run = dm.simulate(
+        choice.algorithm,
+        problem,
+        choice.topology,
+        rounds=choice.rounds,
+        key=Key.seeded(int(draw.integers(2**62))),
+        delta=1e-5,
+        metrics=[],
+        progress=False,
+    )
+    return float(baselines.scores(problem, run.released).mean())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,157 @@
+"""Tuning under one budget: what is tried counts, and so does the choice."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+
+from dpmesh._validate import fail, instance, positive, probability
+from dpmesh.defaults import Sizes
+from dpmesh.privacy.accounting import calibrate_noise
+from dpmesh.privacy.plan import total_cost
+from dpmesh.privacy.shown import rounded_up
+from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
+from dpmesh.sklearn.evaluation import held_out
+from dpmesh.tables import rows
+
+_FARTHEST = 4.0
+"""Largest squared error of a target in [-1, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tuned:
+    """The candidate that was chosen, and what all of it cost.
+
+    Parameters
+    ----------
+    estimator
+        The chosen one, fitted to the training records at `epsilon_of_a_fit`.
+    params
+        What it sets.
+    epsilon, delta
+        What fits and choice cost any record together. It holds against whom the fits' guarantee
+        holds, and against everybody who learns the choice.
+    epsilon_of_a_fit
+        What each fit costs by itself, at most.
+    """
+
+    estimator: PrivateClassifier | PrivateRegressor
+    params: Mapping[str, Any]
+    epsilon: float
+    delta: float
+    epsilon_of_a_fit: float
+
+    def __str__(self) -> str:
+        chosen = ", ".join(f"{name}={value!r}" for name, value in self.params.items()) or "defaults"
+        return (
+            f"chosen: {chosen}; all fits and the choice cost epsilon = {rounded_up(self.epsilon)} "
+            f"({rounded_up(self.epsilon_of_a_fit)} each fit) at delta = {rounded_up(self.delta)}"
+        )
+
+
+def tune(
+    estimator: PrivateClassifier | PrivateRegressor,
+    candidates: Sequence[Mapping[str, Any]],
+    X: Any,
+    y: Any,
+    groups: Any = None,
+    *,
+    test_size: float = 0.25,
+) -> Tuned:
+    """Fit each candidate and choose one on held-out records, within the estimator's epsilon.
+
+    The fits share `epsilon` of the training records. The choice is made by the exponential
+    mechanism, with the number of correct predictions on the held-out records (for a regression,
+    their squared error) and all of `epsilon`. A record is either in one part or in the other, by
+    its position alone, so the two do not add up.
+
+    Parameters
+    ----------
+    estimator
+        A `PrivateClassifier` or `PrivateRegressor` with a finite epsilon; it is not fitted.
+        Classes that are rare must be stated (``classes=``).
+    candidates
+        What each sets, such as ``[{"algorithm": "secure"}, {"algorithm": "gossip"}]``. More
+        candidates leave less epsilon to each fit.
+    X, y, groups
+        As for its `fit`.
+    test_size
+        Share of each site's records that are held out, in (0, 1), rounded.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+
+    Notes
+    -----
+    The held-out scores are added up in one place, which only a simulation or somebody trusted can.
+    """
+    wanted = "a PrivateClassifier or PrivateRegressor"
+    instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
+    total, delta = positive("epsilon", estimator.epsilon or 0.0), estimator.delta
+    probability("test_size", test_size, zero=False, one=False)
+    if not candidates or not all(isinstance(one, Mapping) for one in candidates):
+        fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
+    if strange := [name for one in candidates for name in one if name in ("epsilon", "delta")]:
+        fail("candidates", "parameters other than the budget", strange[0])
+    targets = np.asarray(y)
+    owners = np.zeros(len(targets), int) if groups is None else np.asarray(groups)
+    draw = check_random_state(estimator.random_state)
+    tested = held_out(owners, test_size, draw)
+    kept = np.flatnonzero(~tested)
+    train = rows(X, kept), targets[kept], owners[kept]
+    made = [clone(estimator).set_params(**one) for one in candidates]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fits warn
+        sizes = [Sizes.of(clone(one).encoded(*train).problem) for one in made]
+
+    def joint(scale: float) -> float:
+        chosen = [one.choice(own, total / scale) for one, own in zip(made, sizes, strict=True)]
+        return total_cost([c.algorithm.plan(c.rounds) for c in chosen], delta).epsilon
+
+    each = total
+    if len(made) > 1:
+        each /= calibrate_noise(joint, target_epsilon=total, guess=sqrt(len(made)))
+    fitted = []
+    for one in made:
+        seed = None if estimator.random_state is None else int(draw.randint(2**31 - 1))
+        fitted.append(one.set_params(epsilon=each, random_state=seed).fit(*train))
+    away = rows(X, np.flatnonzero(tested))
+    utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
+    best = _exponential(utility, total, None if estimator.random_state is None else draw)
+    return Tuned(
+        estimator=fitted[best],
+        params=dict(candidates[best]),
+        epsilon=max(total_cost([one.ledger_ for one in fitted], delta).epsilon, total),
+        delta=delta,
+        epsilon_of_a_fit=max(one.ledger_.cost(delta).epsilon for one in fitted),
+    )
+
+
+def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:
+    """Return a score that the replacement of one record moves by at most 1."""
+    predicted = fitted.predict(X)
+    if isinstance(fitted, PrivateClassifier):
+        return float((predicted == y).sum())
+    low, high = fitted.target_range or (-1.0, 1.0)
+    scale = 2 / (high - low)
+    errors = scale * (np.clip(predicted, low, high) - np.clip(y, low, high))
+    return float(-np.square(errors).sum() / _FARTHEST)
+
+
+def _exponential(utility: npt.NDArray[np.float64], epsilon: float, draw: Any) -> int:
+    """Draw the place of a score, with probability proportional to exp(epsilon / 2 score)."""
+    weights = np.exp(epsilon / 2 * (utility - utility.max()))
+    ends = np.cumsum(weights) / weights.sum()
+    coin = secrets.SystemRandom().random() if draw is None else float(draw.random_sample())
+    return int(np.searchsorted(ends, coin, side="right").clip(0, len(utility) - 1))
