@@ -322,7 +322,7 @@ def learned(observation: Observation, c: DeepQ | None = None) -> object:
         (lambda: DeepQ(anneal_rounds=0), "anneal_rounds: wanted an integer of at least 1"),
         (
             lambda: DeepQ(anneal_rounds=5, sees="all"),
-            "sees: wanted one of 'local', 'released', got 'all'",
+            "sees: wanted one of 'local', 'released', 'noisy', got 'all'",
         ),  # type: ignore[arg-type]
         (
             lambda: DeepQ(anneal_rounds=5, hidden=100),

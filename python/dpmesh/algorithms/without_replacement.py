@@ -145,7 +145,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     So it moves K `copies` releases, which together are one Gaussian release of sensitivity sqrt(K
     copies) Delta. The ledger records them as such, in units of Delta: once per round, each round
     charged with all that a record can move, and the rounds composed in parallel. The number of
-    releases costs nothing. Local models, and metrics made from them, are not covered.
+    releases costs nothing. A controller with a `NoisyLoss` decides by noisy answers: a record is in
+    one of them, too, and the noise of both together keeps the budget (``docs/algorithms``). Local
+    models, and metrics made from them, are not covered.
     """
 
     travels = "token"
@@ -174,6 +176,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         keep_schedules(self, "step_size")
         require_methods("controller", self.controller, "a controller", "init", "learn", "decide")
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
+        if self.controller.noisy_loss is not None and self.calibration != "analytic":
+            fail("calibration", "'analytic', which noisy losses need", repr(self.calibration))
         if self.model_radius is not None:
             positive("model_radius", self.model_radius)
         probability("arrival_rate", self.arrival_rate, zero=False)
@@ -196,17 +200,33 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.calibration == "analytic":
-            return Gaussian(
-                analytic_gaussian_noise_multiplier(
-                    target_epsilon=self.epsilon, target_delta=self.delta
-                )
-            )
+            asked = self.controller.noisy_loss
+            return Gaussian(self._total_multiplier / sqrt(1 - asked.budget_share if asked else 1))
         multiplier = claims.classical_noise_std(
             target_epsilon=self.epsilon, target_delta=self.delta, sensitivity=1.0
         )
         if self.calibration == "paper":
             multiplier /= self.sensitivity.bound
         return Gaussian(multiplier)
+
+    @cached_property
+    def _query(self) -> tuple[Mechanism, Sensitivity] | None:
+        """Noise and sensitivity of the losses that the controller asks for, in units of C / b."""
+        if (asked := self.controller.noisy_loss) is None:
+            return None
+        reason = f"{self.copies} copies of a record, each in units of bound / b, one loss replaced"
+        moved = Sensitivity(sqrt(self.copies), "l2", reason)
+        if self.epsilon is None:
+            return NoNoise(), moved
+        return Gaussian(self._total_multiplier / sqrt(asked.budget_share)), moved
+
+    @property
+    def _total_multiplier(self) -> float:
+        """Return 1 / mu for all that a record can move, by exact accounting."""
+        assert self.epsilon is not None
+        return analytic_gaussian_noise_multiplier(
+            target_epsilon=self.epsilon, target_delta=self.delta
+        )
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
@@ -228,15 +248,18 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             assumed.append(f"no record is held by more than {self.copies} nodes, nor twice by one")
         return tuple(assumed)
 
-    def release_of(self, t: int) -> Release | tuple[()]:
+    def release_of(self, t: int) -> Release | tuple[Release, ...]:
         """Return the global updates of step t, one of each node at the most.
+
+        Noisy losses that the controller asks for are released before them, on the same batch.
 
         Steps in which, by chance, nobody updates the global model are in the plan and not in the
         ledger. They do not change the cost, as long as there is at least one release.
         """
         if not self.controller.may_be_global(t):
             return ()
-        return Release(t, self.mechanism, self.sensitivity, batch=t)
+        update = Release(t, self.mechanism, self.sensitivity, batch=t)
+        return update if self._query is None else (Release(t, *self._query, batch=t), update)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
         """Return Delta of a node that stepped in round t alone; 1 without noise."""
@@ -278,15 +301,19 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     ) -> Round[WithoutReplacementState]:
         """Run step t: all that arrive decide and act, one after the other (lines 3 to 6)."""
         turns, acting, batches = self._acting(state, t, problem, key)
-        actions, state = self._decided(state, t, problem, acting, batches, key)
+        answers, releases = None, self.release_of(t)
+        released = (releases,) if isinstance(releases, Release) else releases
+        if len(released) > 1 and len(turns):
+            answers = yield self._question(state, released[0], problem, acting, batches)
+        actions, state = self._decided(state, t, problem, acting, batches, key, answers)
         state = self._updated(state, t, problem, acting[:, np.newaxis] & ~actions, batches)
-        release, eta = self.release_of(t), at(self.step_size, t + 1)
+        eta = at(self.step_size, t + 1)
         w_l, w_g = state.local.copy(), state.released.copy()
         forgets = np.zeros_like(actions)
         delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         clip = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
-        for m in turns.tolist() if release else ():
-            message = Message(None, release, sender=m, among=self.models)
+        for m in turns.tolist() if released else ():
+            message = Message(None, released[-1], sender=m, among=self.models)
             if problem.holds(m) and actions[row := problem.row_of(m)].any():
                 k = np.flatnonzero(actions[row])
                 batch = batches[1][np.newaxis, batches[0][row] : batches[0][row + 1]]
@@ -312,6 +339,30 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             released=Released(w_g),
             used=used,
             largest_step=np.where(forgets, 0.0, state.largest_step),
+        )
+
+    def _question(
+        self,
+        state: WithoutReplacementState,
+        query: Release,
+        problem: LinearProblem,
+        acting: npt.NDArray[np.bool_],
+        batches: Ragged,
+    ) -> Message:
+        """Return the losses of w^G on the coming batches, each record's cut, for the controller."""
+        if not acting.any():
+            return Message(None, query, travels=False)
+        asked = self.controller.noisy_loss
+        assert asked is not None
+        w_g = np.repeat(state.released.reshape(1, -1), len(acting), axis=0)
+        of_records = problem.record_losses(w_g, batches).reshape(-1) / self.models
+        cut = np.minimum(of_records, asked.bound).reshape(-1, self.batch_size)
+        return Message(
+            Sensitive(cut.mean(axis=1)[:, np.newaxis]),
+            query,
+            rows=len(problem.all_records) * self.models + problem.members[acting],
+            unit=asked.bound / self.batch_size if query.noise_multiplier else 1.0,
+            travels=False,
         )
 
     def losses(
@@ -359,6 +410,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         acting: npt.NDArray[np.bool_],
         batches: Ragged,
         key: Key,
+        answers: Released | None,
     ) -> tuple[Actions, WithoutReplacementState]:
         """Let the controller learn and decide; a public one sees nothing private (line 4)."""
         w = state.local
@@ -380,6 +432,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
                 losses=Sensitive(problem.class_objectives(_flat(w), batches)),
                 last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
             )
+        elif answers is not None:
+            noisy = unseen[:, :, 0].astype(np.float64)
+            noisy[acting] = answers
+            seen = replace(seen, losses=Sensitive(noisy))
         own = self._controllers_key(problem, key)
         learned = self.controller.learn(state.controller, seen, t, own)
         decided, learned = self.controller.decide(learned, seen, t, own)

@@ -1,6 +1,6 @@
 """What decides between a local and a global update: fixed rules, and deep Q-learning."""
 
-from dpmesh.controllers.base import Actions, AnyController, Controller, Observation
+from dpmesh.controllers.base import Actions, AnyController, Controller, NoisyLoss, Observation
 from dpmesh.controllers.deep_q import DeepQ, DeepQState
 from dpmesh.controllers.fixed import (
     AlwaysGlobal,
@@ -19,6 +19,7 @@ __all__ = [
     "DeepQ",
     "DeepQState",
     "FixedController",
+    "NoisyLoss",
     "Observation",
     "Periodic",
     "RandomGlobal",

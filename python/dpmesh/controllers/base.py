@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import read_only
-from dpmesh._validate import fail
+from dpmesh._validate import as_python_numbers, fail, positive, probability
 from dpmesh.keys import Key
 from dpmesh.privacy.types import Released, Sensitive
 
@@ -31,6 +31,31 @@ PRIVATE_DECISIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoisyLoss:
+    """What a controller asks of private data: a node's loss before it decides, with noise.
+
+    It is the mean loss of the released model on the coming batch, each record's cut to at most
+    `bound`, plus Gaussian noise. The algorithm releases it by a mechanism, plans it and records it.
+
+    Parameters
+    ----------
+    bound
+        The most that a record's loss counts for, per model; 0 or more is what losses are.
+    budget_share
+        Share of the run's mu squared (of Gaussian differential privacy) that all answers cost, in
+        (0, 1); updates of the global model have the rest.
+    """
+
+    bound: float = 1.0
+    budget_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        positive("bound", self.bound)
+        probability("budget_share", self.budget_share, zero=False, one=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """What is known when round t begins, in arrays that cannot be written to.
 
@@ -41,7 +66,8 @@ class Observation:
     local_models
         Shape (nodes, classifiers, dim): w_t^L.
     losses
-        Shape (nodes, classifiers): f(w_t^L, sample_t), on the batch that is about to be used.
+        Shape (nodes, classifiers): f(w_t^L, sample_t), on the batch that is about to be used. For a
+        controller with a `NoisyLoss`, the noisy answers, which everybody may know.
     last_losses
         Shape (nodes, classifiers): f(w_t^L, sample_(t-1)), on the batch that the node used when it
         last acted; undefined before that.
@@ -90,6 +116,11 @@ class Controller(Protocol[StateT]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What else a privacy report must say about the decisions."""
+        ...
+
+    @property
+    def noisy_loss(self) -> NoisyLoss | None:
+        """What is asked of private data before each decision; None for nothing."""
         ...
 
     def may_be_global(self, round: int) -> bool:

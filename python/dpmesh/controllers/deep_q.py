@@ -25,15 +25,23 @@ Our reading of the paper, where it is unclear:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
-from dpmesh.controllers.base import Actions, Observation
+from dpmesh._validate import (
+    as_python_numbers,
+    fail,
+    instance,
+    integer,
+    one_of,
+    positive,
+    probability,
+)
+from dpmesh.controllers.base import Actions, NoisyLoss, Observation
 from dpmesh.kernels import QReplay, QTrained
 from dpmesh.kernels.qnet import ACTIVATIONS, LANES, Activation, Float32s
 from dpmesh.keys import Key, Purpose, Stream
@@ -85,7 +93,9 @@ class DeepQ:
         ``"local"``, the paper's: a state is a node's local model and its loss on the coming batch,
         the reward is minus the loss of the updated model. ``"released"``: a state is the last
         global model, its loss on public data, and time (rounds / `anneal_rounds`); the reward is
-        minus that loss. Then decisions reveal nothing about private data.
+        minus that loss. Then decisions reveal nothing about private data. ``"noisy"``: the same
+        with the `NoisyLoss` of the node's coming batch in place of public data; the reward is minus
+        the next one. Decisions then reveal nothing beyond those answers, which the plan has.
     hidden
         Hidden units of a network, a multiple of 16.
     activation
@@ -100,19 +110,22 @@ class DeepQ:
         Of its mini-batches, at most `memory_size`.
     target_update_period
         The paper's C.
+    loss
+        With ``sees="noisy"``, how private losses are asked for.
     initial_exploration, final_exploration
         p_explr in round 0, and from round `anneal_rounds` on.
 
     Guarantee
     ---------
-    With ``sees="released"`` decisions are post-processing of releases and public data. With
+    With ``sees="released"`` decisions are post-processing of releases and public data, with
+    ``"noisy"`` of releases, the noisy losses among them. With
     ``"local"`` there is no guarantee: a record affects the decisions of all later rounds, through
     its loss, its reward, the replay memory and the networks, and decisions are visible in which
     node releases when.
     """
 
     anneal_rounds: int
-    sees: Literal["local", "released"] = "local"
+    sees: Literal["local", "released", "noisy"] = "local"
     hidden: int = 128
     activation: Activation = "linear"
     learning_rate: float = 0.01
@@ -120,13 +133,15 @@ class DeepQ:
     memory_size: int = 20
     batch_size: int = 10
     target_update_period: int = 10
+    loss: NoisyLoss = field(default_factory=NoisyLoss)
     initial_exploration: float = 1.0
     final_exploration: float = 0.1
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
         integer("anneal_rounds", self.anneal_rounds, at_least=1)
-        one_of("sees", self.sees, ("local", "released"))
+        one_of("sees", self.sees, ("local", "released", "noisy"))
+        instance("loss", self.loss, "a NoisyLoss", NoisyLoss)
         if integer("hidden", self.hidden, at_least=1) % LANES:
             fail("hidden", f"a positive multiple of {LANES}", self.hidden)
         one_of("activation", self.activation, ACTIVATIONS)
@@ -141,12 +156,17 @@ class DeepQ:
     @property
     def public(self) -> bool:
         """Whether decisions depend on releases, public data and coins only."""
-        return self.sees == "released"
+        return self.sees != "local"
+
+    @property
+    def noisy_loss(self) -> NoisyLoss | None:
+        """How private losses are asked for; None for not at all."""
+        return self.loss if self.sees == "noisy" else None
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What else a privacy report must say about the decisions."""
-        if not self.public:
+        if self.sees != "released":
             return ()
         return ("the data on which the controller scores released models is public",)
 
@@ -248,10 +268,11 @@ class DeepQ:
     def _states(self, observation: Observation, round: int) -> Float32s:
         """Return s_t of all networks (line 2)."""
         if self.public:
-            losses = _public_losses(observation)
+            losses = self._known_losses(observation)
             time = np.full_like(losses, round / self.anneal_rounds)
-            seen = np.column_stack((observation.released_models, losses, time))
-            s = np.broadcast_to(seen, (len(observation.acting), *seen.shape))
+            models = observation.released_models
+            w = np.broadcast_to(models, (len(losses), *models.shape))
+            s = np.concatenate((w, losses[:, :, np.newaxis], time[:, :, np.newaxis]), axis=2)
         else:
             losses = observation.losses[:, :, np.newaxis]
             s = np.concatenate((observation.local_models, losses), axis=2)
@@ -259,22 +280,23 @@ class DeepQ:
 
     def _rewards(self, observation: Observation) -> Floats:
         """Return r_(t-1) of all networks (line 2)."""
-        shape = observation.last_losses.shape
         if self.public:
-            return -np.broadcast_to(_public_losses(observation), shape).reshape(-1)
+            return -self._known_losses(observation).reshape(-1)
         return -observation.last_losses.reshape(-1)
+
+    def _known_losses(self, observation: Observation) -> Floats:
+        """Return what all may know of each network's loss, shape (nodes, classifiers)."""
+        if self.sees == "noisy":
+            return observation.losses
+        if observation.public_losses is None:
+            wanted = "losses on public data: sees='released' needs an algorithm with public_data"
+            fail("observation.public_losses", wanted, None)
+        return np.broadcast_to(observation.public_losses, observation.losses.shape)
 
 
 def _acting(observation: Observation) -> npt.NDArray[np.bool_]:
     """Which networks act."""
     return np.repeat(observation.acting, observation.losses.shape[1])
-
-
-def _public_losses(observation: Observation) -> npt.NDArray[np.floating[Any]]:
-    if observation.public_losses is None:
-        wanted = "losses on public data: sees='released' needs an algorithm with public_data"
-        fail("observation.public_losses", wanted, None)
-    return observation.public_losses
 
 
 def _finite(values: Floats) -> Floats:

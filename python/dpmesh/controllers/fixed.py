@@ -9,7 +9,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import as_python_numbers, integer, probability
-from dpmesh.controllers.base import Actions, Observation
+from dpmesh.controllers.base import Actions, NoisyLoss, Observation
 from dpmesh.keys import Key, Purpose
 
 
@@ -18,6 +18,7 @@ class FixedController(ABC):
 
     public = True
     assumptions: tuple[str, ...] = ()
+    noisy_loss: NoisyLoss | None = None
 
     def may_be_global(self, round: int) -> bool:
         """Return whether an update of this round can be global at all: known before the run."""

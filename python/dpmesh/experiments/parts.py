@@ -62,6 +62,7 @@ VALUES: dict[str, type] = {
     for cls in (
         *(cls for classes in PROTOCOLS.values() for cls in classes),
         schedules.SampleSize,
+        controllers.NoisyLoss,
         Exponential,
         LogNormal,
         Uniform,

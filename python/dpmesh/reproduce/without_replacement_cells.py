@@ -31,6 +31,7 @@ from dpmesh.reproduce.without_replacement_setting import (
 NOISELESS = "noiseless, one model"
 COLLABORATIVE = "fully collaborative"
 LEARNED = "Algorithm 1"
+NOISY = "deep Q, noisy losses"
 LOCAL = "always local"
 WITH_REPLACEMENT = "with replacement"
 
@@ -42,6 +43,7 @@ def controllers(rounds: int) -> dict[str, AnyController]:
         COLLABORATIVE: AlwaysGlobal(),
         LEARNED: DeepQ(anneal_rounds=half),
         "deep Q, public": DeepQ(anneal_rounds=half, sees="released"),
+        NOISY: DeepQ(anneal_rounds=half, sees="noisy"),
         "5 % at random": RandomGlobal(0.05),
         "every 20th round": Periodic(20),
         LOCAL: AlwaysLocal(),

@@ -144,6 +144,8 @@ class Channel:
         if message.values is not None:
             packet = self._released(t, message, message.values, releases)
         if not message.travels:
+            if message.values is None:  # of nodes in other processes
+                self._admit(t, message, releases)
             self._packet = packet
             return packet.values
         arrived = self._carry(t, packet)
