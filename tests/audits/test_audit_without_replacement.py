@@ -48,9 +48,9 @@ LAMBDA, A = 1e-4, 0.5
 def nodes(kind=WithoutReplacement, *, mu=1.0, controller=None, **others) -> WithoutReplacement:
     """An algorithm that claims this mu."""
     settings = {"batch_size": 2, "step_size": Constant(0.001), "model_radius": 1.0} | others
-    return kind(
-        gdp_epsilon(delta=DELTA, mu=mu), DELTA, controller=controller or AlwaysGlobal(), **settings
-    )
+    epsilon = gdp_epsilon(delta=DELTA, mu=mu)
+    decides = controller or AlwaysGlobal()
+    return kind(epsilon=epsilon, delta=DELTA, controller=decides, **settings)
 
 
 def coupled(algorithm, *, rounds: int = 6):
