@@ -34,7 +34,7 @@ class Schedule:
         self.rng = np.random.default_rng(number)
         self.may_lose, self.may_kill = self.rng.random(2) < 0.5
         name = NAMES[number % len(NAMES)]
-        size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 1}
+        size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 1 + number // 4 % 2}
         self.parties = Parties(folder, name, rehearsal=bool(number % 3), **size)
         self.router = Router(self.parties.contract)
         self.rows: dict[tuple[Any, int], bytes] = {}
@@ -89,6 +89,9 @@ class Schedule:
         contract = self.parties.contract
         for folder in self.parties.folders:
             spent = folder.ledger(contract)
+            answered = self.parties.nodes[self.parties.folders.index(folder)].at
+            if answered == self.router.schedule.end and self.router.schedule.gossips:
+                assert spent == contract.plan
             keys = [(release.round, release.batch) for release in spent.releases]
             assert len(set(keys)) == len(keys)
             assert spent.cost(1e-5).epsilon <= contract.plan.cost(1e-5).epsilon * (1 + 1e-9)

@@ -64,6 +64,8 @@ class Parties:
         dim: int = 5,
         budget: float = 1000.0,
         rehearsal: bool = True,
+        marks: Path | None = None,
+        changes: dict[str, Any] | None = None,
         **terms: Any,
     ) -> None:
         self.path, self.rehearsal, self.names = path, rehearsal, [f"p{i}" for i in range(nodes)]
@@ -74,8 +76,9 @@ class Parties:
         parts = np.split(np.arange(len(x)), nodes)
         self.whole = dm.LinearProblem(everything, tuple(parts), "logistic", feature_norm=1.0)
         self.records = [everything.take(part) for part in parts]
-        self.folders = [Folder.create(path / n, epsilon=budget, delta=1e-5) for n in self.names]
-        settings, table = ALGORITHMS[algorithm], {"kind": "ring"}
+        given: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
+        self.folders = [Folder.create(path / name, **given) for name in self.names]
+        settings, table = ALGORITHMS[algorithm] | (changes or {}), {"kind": "ring"}
         self.content: dict[str, Any] = {
             "contract": {
                 "rounds": rounds,

@@ -194,12 +194,44 @@ def test_a_row_signed_twice_is_named(tmp_path: Path) -> None:
     assert started.parties.nodes[0].equivocating == {"p1"}
 
 
+def test_a_restored_folder_is_refused_by_what_others_heard(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, rehearsal=False)
+    router = Router(parties.contract)
+    while router.at != Position(1):
+        for party, message in router.requests().items():
+            router.take(party, parties.nodes[party].answer(message))
+    copytree(tmp_path / "p0", tmp_path / "copy")
+    parties.run(router)
+    parties.folders[0] = Folder.open(tmp_path / "copy")
+    parties.nodes[0] = parties.node(0)
+    again = Router(parties.contract)
+    parties.run(again)
+    assert again.gone == {0: "restored"}
+    parties.folders[0].restored()
+    parties.nodes[0] = parties.node(0)
+    assert parties.run().missing == []
+    both = parties.contract.plan, parties.contract.plan
+    assert parties.folders[0].cost() == dm.privacy.total_cost(both, 1e-5).epsilon
+
+
+def test_a_mark_outside_of_the_folder_tells_that_it_was_restored(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, marks=tmp_path)
+    copytree(tmp_path / "p0", tmp_path / "copy")
+    parties.run()
+    folder = Folder.open(tmp_path / "copy", marks=tmp_path)
+    with pytest.raises(ValueError, match=r"an older copy\. Say --restored"):
+        Node(parties.contract, folder, parties.records[0], rehearsal=True)
+    folder.restored()
+    Node(parties.contract, folder, parties.records[0], rehearsal=True)
+
+
 def test_a_folder_restored_under_other_rows_has_other_noise(tmp_path: Path) -> None:
     """The difference of two rows of a round has noise, far more than models can differ.
 
     Models are in a ball of radius 1; noise of scale 300 is closer than that with probability 1e-9.
+    Nobody has to confirm a start below a quorum of 2.
     """
-    started = Started(tmp_path, "noisy", rehearsal=False, largest_row=1e5)
+    started = Started(tmp_path, "noisy", rehearsal=False, largest_row=1e5, quorum=1)
     node = started.parties.nodes[0]
     copytree(tmp_path / "p0", tmp_path / "copy")
     restored = Node(node.contract, Folder.open(tmp_path / "copy"), started.parties.records[0])

@@ -121,7 +121,7 @@ def node(
 
     _log_here()
     read = read_contract(file, module)
-    own = Folder.open(folder)
+    own = Folder.open(folder, marks=Path.home() / ".local" / "state" / "dpmesh")
     if restored:
         own.restored()
     party = Node(read, own, read_records(read, data))

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh._files import writable_folder
+from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.engines import private_file
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Position
+from dpmesh.engines.mesh.messages import Position, Row
 from dpmesh.engines.signing import SigningKey, pack, unpack
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
@@ -38,6 +38,9 @@ create table steps (
     contract blob, round integer, exchange integer, rows blob, charged text, state blob, row blob,
     released blob,
     primary key (contract, round, exchange)
+);
+create table heard (
+    contract blob, party integer, round integer, exchange integer, primary key (contract, party)
 );
 """
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
@@ -71,14 +74,17 @@ class Folder:
     Use `create` once, then `open`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, marks: Path | None = None) -> None:
         self._file = private_file.connect(path / DATABASE)
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
         epsilon, delta = self._file.execute("select epsilon, delta from party").fetchone()
         self.budget = Budget(epsilon, delta=delta)
+        self._mark = None if marks is None else marks / f"{self.signing.public.hex()}.json"
 
     @classmethod
-    def create(cls, path: str | Path, *, epsilon: float, delta: float) -> Folder:
+    def create(
+        cls, path: str | Path, *, epsilon: float, delta: float, marks: Path | None = None
+    ) -> Folder:
         """Make the folder of a party that has none.
 
         Parameters
@@ -87,6 +93,8 @@ class Folder:
             Its path.
         epsilon, delta
             The most that the party's records may cost, over all contracts.
+        marks
+            As in `open`.
 
         Raises
         ------
@@ -102,11 +110,19 @@ class Folder:
         file.close()
         SigningKey.generate().save(folder / SIGNING)
         Key.generate().save(folder / NOISE)
-        return cls(folder)
+        return cls(folder, marks)
 
     @classmethod
-    def open(cls, path: str | Path) -> Folder:
+    def open(cls, path: str | Path, *, marks: Path | None = None) -> Folder:
         """Open a party's folder.
+
+        Parameters
+        ----------
+        path
+            Its path.
+        marks
+            A folder outside of it, for a mark of the last answer: it tells when this folder was
+            restored from an older copy on the same machine. None for no mark.
 
         Raises
         ------
@@ -117,7 +133,7 @@ class Folder:
         """
         if not (Path(path) / DATABASE).exists():
             raise FileNotFoundError(f"{path}: there is no party's folder; make one first")
-        return cls(Path(path))
+        return cls(Path(path), marks)
 
     def close(self) -> None:
         """Let another process open it."""
@@ -177,12 +193,44 @@ class Folder:
         *earlier, last = plans
         return replace(self.budget, spent=tuple(earlier)).cost(last).epsilon
 
+    def mark(self, contract: Contract, at: Position) -> None:
+        """Mark the last answer outside of the folder."""
+        if self._mark is not None:
+            kept = self._marks() | {contract.hash.hex(): [*at]}
+            replace_text(self._mark, json.dumps(kept))
+
+    def check_mark(self, contract: Contract) -> None:
+        """Fail if this folder has forgotten an answer that the mark knows of.
+
+        Raises
+        ------
+        ValueError
+            If it was restored.
+        """
+        last, marked = self.last(contract), self._marks().get(contract.hash.hex())
+        if marked is not None and (last is None or last.at < Position(*marked)):
+            got = "an older copy. Say --restored, which charges all contracts once more"
+            fail("folder", "the one that answered last on this machine", got)
+
+    def _marks(self) -> dict[str, list[int]]:
+        if self._mark is None or not self._mark.exists():
+            return {}
+        found: dict[str, list[int]] = json.loads(self._mark.read_text())
+        return found
+
     def restored(self) -> None:
         """Charge every contract in whole once more: this folder is a copy of an older one."""
+        if self._mark is not None:
+            self._mark.unlink(missing_ok=True)
         with self.transaction():
             self._file.execute("update contracts set times = times + 1")
             over = self.cost() > self.budget.epsilon * (1 + ROUNDING)
             self._file.execute("update party set over = ?", (over,))
+
+    def was_restored(self, contract: Contract) -> bool:
+        """Whether the contract is charged more than once: its rounds may be repeated."""
+        query = "select times from contracts where hash = ?"
+        return bool(self._file.execute(query, (contract.hash,)).fetchone()[0] > 1)
 
     @property
     def is_over_budget(self) -> bool:
@@ -228,7 +276,11 @@ class Folder:
         rows: tuple[bytes, ...],
         charged: tuple[Release, ...],
     ) -> None:
-        """Store what arrived before a step and charge it."""
+        """Store what arrived before a step, last heard of each party, and charge it."""
+        for message in rows:
+            row = Row.read(message, contract, stored=True)
+            latest = contract.hash, row.party, *row.at
+            self._file.execute("insert or replace into heard values (?, ?, ?, ?)", latest)
         charges = json.dumps([release.as_dict() for release in charged])
         values = contract.hash, *at, pack(*rows), charges
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
@@ -249,6 +301,12 @@ class Folder:
         )
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
+
+    def heard(self, contract: Contract, party: int) -> Position | None:
+        """Return the last position of which there is a row of a party; None if there is none."""
+        query = "select round, exchange from heard where contract = ? and party = ?"
+        found = self._file.execute(query, (contract.hash, party)).fetchone()
+        return None if found is None else Position(*found)
 
     def released(self, contract: Contract) -> bytes:
         """Return the model that follows from what was released; empty before the first step."""

@@ -6,6 +6,7 @@ questions. Every message begins with its kind and the contract's hash.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ from dpmesh.engines.signing import SigningKey, is_signed, pack, unpack
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.types import Floats, Released
 
-ROW, SIGNED, ASK, WHO, NO = (
-    f"dpmesh {kind} 1".encode() for kind in ("row", "signed", "ask", "who", "no")
+ROW, SIGNED, ASK, WHO, NO, FRESH, HEARD = (
+    f"dpmesh {kind} 1".encode() for kind in ("row", "signed", "ask", "who", "no", "fresh", "heard")
 )
 
 
@@ -34,7 +35,7 @@ class RefusedError(ValueError):
     """A node does not answer. The reason depends on public numbers alone.
 
     It is one of: ``malformed``, ``another contract``, ``not the next round``, ``bad row of PARTY``,
-    ``not signed by PARTY``, ``over budget``, ``stopped``.
+    ``not signed by PARTY``, ``over budget``, ``restored``, ``stopped``.
     """
 
 
@@ -169,6 +170,82 @@ class Signature(NamedTuple):
         return cls(party, signature)
 
 
+class Fresh(NamedTuple):
+    """A node asks after each start what the others heard of it last.
+
+    Attributes
+    ----------
+    party
+        Who asks.
+    number
+        16 random bytes, which the answers repeat.
+    """
+
+    party: int
+    number: bytes
+
+    def as_bytes(self, contract: Contract) -> bytes:
+        """Return it as a message."""
+        return pack(FRESH, contract.hash, *_numbers(self.party), self.number)
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Fresh:
+        """Return the question in a message.
+
+        Raises
+        ------
+        ValueError
+            If it is none under this contract.
+        """
+        kind, of, party, number = unpack(message)
+        if kind != FRESH or of != contract.hash:
+            fail("message", "a question under this contract", "another message")
+        return cls(int.from_bytes(party, "big"), number)
+
+
+class Heard(NamedTuple):
+    """A party's signed answer to a fresh question.
+
+    Attributes
+    ----------
+    by
+        Who answers.
+    asked
+        The question.
+    last
+        The last position of which it has a row of the party; None if it has none.
+    """
+
+    by: int
+    asked: Fresh
+    last: Position | None
+
+    def signed(self, contract: Contract, key: SigningKey) -> bytes:
+        """Return it as bytes, with a signature."""
+        numbers = (1, *self.last) if self.last is not None else (0, 0, 0)
+        asked = self.asked.as_bytes(contract)
+        fields = HEARD, contract.hash, *_numbers(self.by, *numbers), asked
+        return pack(*fields, key.sign(*fields))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Heard:
+        """Return a party's answer, whose signature is checked.
+
+        Raises
+        ------
+        ValueError
+            If it is none that a party of this contract signed.
+        """
+        kind, of, *numbers, asked, signature = fields = unpack(message)
+        by, any_, round_, exchange = (int.from_bytes(number, "big") for number in numbers)
+        if kind != HEARD or of != contract.hash or by >= contract.nodes:
+            fail("message", "an answer under this contract", "another message")
+        if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
+            fail("signature", f"that of {contract.parties[by].name}", "another")
+        last = Position(round_, exchange) if any_ else None
+        return cls(by, Fresh.read(asked, contract), last)
+
+
 class Ask(NamedTuple):
     """A router's question: the row of a node at a position, given signed rows from before it."""
 
@@ -180,7 +257,7 @@ class Ask(NamedTuple):
         return pack(ASK, contract.hash, *_numbers(*self.at), *self.attached)
 
     @classmethod
-    def read(cls, message: bytes, contract: Contract) -> Ask | None:
+    def read(cls, message: bytes, contract: Contract) -> Ask | Fresh | None:
         """Return a question; None if it asks for the signature under the contract.
 
         Raises
@@ -196,6 +273,9 @@ class Ask(NamedTuple):
             raise RefusedError("another contract")
         if kind == WHO and not rest:
             return None
+        if kind == FRESH:
+            with suppress(ValueError):
+                return Fresh.read(message, contract)
         if kind != ASK or len(rest) < 2 or any(len(number) != 4 for number in rest[:2]):
             raise RefusedError("malformed")
         round_, exchange = (int.from_bytes(number, "big") for number in rest[:2])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from secrets import token_bytes
 from threading import Lock
 from typing import Any, cast
 
@@ -27,13 +28,17 @@ from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.exchange import Arrived, NodeChannel, Suspended
 from dpmesh.engines.mesh.folder import Folder, Stored, state_as_bytes, state_from_bytes
 from dpmesh.engines.mesh.messages import (
+    HEARD,
     Ask,
+    Fresh,
+    Heard,
     Position,
     RefusedError,
     Row,
     Signature,
     check_length,
     compressor_at,
+    kind_of,
     refusal,
 )
 from dpmesh.engines.mesh.schedule import Schedule
@@ -103,6 +108,8 @@ class Node:
         self._schedule, self._lock = Schedule(contract), Lock()
         self._start = contract.algorithm.init(self._problem, self._seat(contract.public_key))
         folder.join(contract, self._records, seeded=rehearsal)
+        folder.check_mark(contract)
+        self._fresh, self._confirmed = Fresh(self.number, token_bytes(16)), rehearsal
         self.equivocating: set[str] = set()
         """Names of parties of which two different rows of one position were seen, both signed."""
 
@@ -146,6 +153,9 @@ class Node:
                 ask = Ask.read(message, self.contract)
                 if ask is None:
                     return Signature.of(self.contract, self.number, self.folder.signing)
+                if isinstance(ask, Fresh):
+                    heard = Heard(self.number, ask, self.folder.heard(self.contract, ask.party))
+                    return heard.signed(self.contract, self.folder.signing)
                 return self._answer(ask)
             except RefusedError as reason:
                 return refusal(self.contract, str(reason))
@@ -163,6 +173,8 @@ class Node:
             return step.row
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
+        if not self._confirmed and not self._confirm(ask):
+            return self._fresh.as_bytes(contract)
         if step is None:
             last = folder.last(contract)
             self._check_order(last, at)
@@ -173,7 +185,28 @@ class Node:
         state, row, released = self._computed(at)
         with folder.transaction():
             folder.finish(contract, at, state, row, released)
+        folder.mark(contract, at)
         return row
+
+    def _confirm(self, ask: Ask) -> bool:
+        """Whether enough others say that they heard of no row that this folder does not have.
+
+        With this node they must be a quorum. A router that hides their answers stops this node.
+        """
+        heard, last = {}, self.folder.last(self.contract)
+        for message in ask.attached:
+            with suppress(ValueError):
+                answer = Heard.read(message, self.contract)
+                if answer.asked == self._fresh and answer.by != self.number:
+                    heard[answer.by] = answer.last
+        unanswered = None if last is None or last.row is not None else last.at
+        for by, other in heard.items() if not self.folder.was_restored(self.contract) else ():
+            if other is not None and (last is None or last.at < other or other == unanswered):
+                name = self.contract.parties[by].name
+                _log.error("%s has a later row of this node: its folder was restored", name)
+                raise RefusedError("restored")
+        self._confirmed = len(heard) >= self.contract.terms.quorum - 1
+        return self._confirmed
 
     def _check_order(self, last: Stored | None, at: Position) -> None:
         """Refuse any position but the next one; by token, but a later one of this node's own."""
@@ -192,6 +225,8 @@ class Node:
         """Return the rows of a question; refuse one that does not pass, by public numbers."""
         contract, signed, rows = self.contract, set(), {}
         for message in ask.attached:
+            if kind_of(message) == HEARD:
+                continue
             if last is None:
                 with suppress(ValueError):
                     signed.add(Signature.read(message, contract).party)

@@ -21,12 +21,12 @@ from contextlib import suppress
 import numpy as np
 
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Ask, Position, Row, Signature, refused, who
+from dpmesh.engines.mesh.messages import Ask, Fresh, Heard, Position, Row, Signature, refused, who
 from dpmesh.engines.mesh.schedule import Schedule
 
 _log = logging.getLogger("dpmesh")
 
-GONE = ("stopped", "another contract", "over budget")
+GONE = ("stopped", "restored", "another contract", "over budget")
 """Refusals after which a party is not asked again."""
 
 
@@ -56,6 +56,8 @@ class Router:
         self._cut: set[tuple[Position, int, int]] = set()
         """Rows that a party refused: where, whose, and by whom."""
         self._late: set[int] = set()
+        self._fresh: dict[int, tuple[bytes, dict[int, bytes]]] = {}
+        """Nodes that started: what each asks the others, and their answers."""
         self._at: Position | None = None
         self._since = clock()
 
@@ -93,7 +95,11 @@ class Router:
         message = None
         if party in self.gone:
             return None
-        if self._at is None:
+        starts = ((n, heard) for n, (_, heard) in self._fresh.items() if n not in self.gone)
+        asking = [n for n, heard in starts if n != party and party not in heard]
+        if asking:
+            message = self._fresh[asking[0]][0]
+        elif self._at is None:
             message = None if party in self._signatures else who(self.contract)
         elif (at := self._next(party)) is not None:
             message = Ask(at, self._attached(party)).as_bytes(self.contract)
@@ -110,6 +116,17 @@ class Router:
             return
         with suppress(ValueError):
             self._take_row(Row.read(answer, self.contract), answer)
+            return
+        with suppress(ValueError):
+            asked = Fresh.read(answer, self.contract)
+            if self._fresh.get(asked.party, (b"",))[0] != answer:
+                self._fresh[asked.party] = answer, {}
+            return
+        with suppress(ValueError):
+            heard = Heard.read(answer, self.contract)
+            question, answers = self._fresh.get(heard.asked.party, (b"", {}))
+            if question == heard.asked.as_bytes(self.contract):
+                answers[heard.by] = answer
             return
         with suppress(ValueError):
             signed = Signature.read(answer, self.contract)
@@ -180,6 +197,7 @@ class Router:
     def _attached(self, party: int) -> tuple[bytes, ...]:
         before = self._answered[party]
         signed = tuple(self._signatures.values()) if before is None else ()
+        signed += tuple(self._fresh.get(party, (b"", {}))[1].values())
         if self.schedule.gossips:
             heard = self._heard(party, before)
         else:
@@ -201,6 +219,7 @@ class Router:
         values = None if at == self.schedule.end else row.values(self.contract)
         self._answered[party] = at
         self._late.discard(party)
+        self._fresh.pop(party, None)
         if at == self._at:
             self._in_time[at].add(party)
             self._rows.setdefault(at, {})[party] = answer
