@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,50 +14,41 @@ from scipy import stats
 from secure_parties import DELTA, RUN, Parties, is_open
 
 from dpmesh.engines.secure import (
-    Header,
     Hello,
-    Ready,
     RefusedError,
     Server,
     SigningKey,
     Site,
-    SiteLostError,
+    in_process,
+    serve,
+    train,
 )
 from dpmesh.engines.secure.run_secrets import RunSecrets
+from dpmesh.engines.secure.wire import SUM, answer_in
+from dpmesh.engines.signing import pack, unpack
 from dpmesh.kernels import unpack_sum
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import encode, open_sum
 
 
 class Lossy:
-    """A site whose connection fails for good before or after it answers an attempt."""
+    """Sites of which some are lost for good before they answer an attempt."""
 
-    def __init__(self, site: Site, attempt: int, *, answers: bool) -> None:
-        self.own, self._site, self._attempt, self._answers = site.own, site, attempt, answers
-        self.withheld: bytes | None = None
+    def __init__(self, sites: list[Site], lost: set[int], attempt: int) -> None:
+        self._carry, self._lost, self._attempt = in_process(sites), lost, attempt
 
-    def join(self, run: bytes) -> Hello:
-        return self._site.join(run)
-
-    def ready(self, run: bytes) -> Ready:
-        return self._site.ready(run)
-
-    def leave(self, run: bytes) -> None:
-        self._site.leave(run)
-
-    def answer(self, header: Header, w: Any) -> bytes:
-        if header.attempt < self._attempt:
-            return self._site.answer(header, w)
-        if self._answers:
-            self.withheld = self._site.answer(header, w)
-        raise SiteLostError
+    def __call__(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        kind, _, *fields = unpack(next(iter(questions.values())))
+        if kind == SUM and int.from_bytes(fields[1], "big") >= self._attempt:
+            questions = {own: word for own, word in questions.items() if own not in self._lost}
+        return self._carry(questions)
 
 
 # What an honest run gives
 
 
 def test_a_run_of_an_honest_server_learns_and_every_ledger_is_its_plan(parties: Parties) -> None:
-    server = Server(parties.contract, parties.sites)
+    server = Server(parties.contract, in_process(parties.sites))
     state = parties.algorithm.init(parties.problem, Key.seeded(1))
     for t in range(3):
         total = server.sum(t, state.w)
@@ -96,12 +88,63 @@ def test_each_answer_is_uniform(tmp_path: Path) -> None:
         assert stats.chisquare(counts).pvalue > 1e-6
 
 
+def test_training_at_a_server_without_records_has_the_same_bits(parties: Parties) -> None:
+    """Asked twice, and carried as bytes, sites answer the same."""
+    carry = in_process(parties.sites)
+
+    def twice(questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        said = carry(questions)
+        assert carry(questions) == said
+        return said
+
+    server = Server(parties.contract, twice)
+    sums, honest = [], server.sum
+    server.sum = lambda t, w: sums.append(honest(t, w)) or sums[-1]
+    found = train(server, parties.algorithm, parties.w)
+    state = parties.algorithm.init(parties.problem, Key.seeded(1))
+    for t, total in enumerate(sums):
+        state = parties.algorithm.absorb(state, total, t, parties.problem)
+    np.testing.assert_array_equal(found, parties.algorithm.parameters(state))
+    assert len(sums) == parties.algorithm.rounds
+    other = replace(parties.algorithm, noise_multiplier=8.0)
+    with pytest.raises(ValueError, match="algorithm: wanted one of the contract's sums"):
+        train(server, other, parties.w)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        b"",
+        b"no fields at all",
+        pack(b"sum"),
+        pack(b"sum", RUN),
+        pack(b"sum", RUN, *7 * [b"1"]),
+        pack(b"sum", RUN, *7 * [b"12345678"]),
+        pack(b"tell me all", RUN),
+        pack(b"join", b"short"),
+    ],
+)
+def test_a_question_that_cannot_be_read_is_refused(parties: Parties, question: bytes) -> None:
+    with pytest.raises(RefusedError, match=r"question|run's id"):
+        answer_in(serve(parties.sites[0], question))
+    assert parties.sites[0].state.epsilon() == 0
+
+
+def test_why_a_site_fails_stays_in_its_log(
+    parties: Parties, caplog: pytest.LogCaptureFixture
+) -> None:
+    parties.sites[0].join = lambda run: {}["patient 17"]
+    answer = serve(parties.sites[0], pack(b"join", RUN))
+    with pytest.raises(RefusedError, match="the site has stopped"):
+        answer_in(answer)
+    assert "patient 17" in caplog.text
+
+
 # Sites that are lost
 
 
 def test_a_lost_site_is_left_out_of_a_new_attempt_which_is_charged(parties: Parties) -> None:
-    lost = Lossy(parties.sites[2], 1, answers=False)
-    server = Server(parties.contract, [*parties.sites[:2], lost, parties.sites[3]])
+    server = Server(parties.contract, Lossy(parties.sites, {2}, 1))
     for t in range(3):
         assert is_open(parties, server.sum(t, parties.w))
     assert server.cohort == (0, 1, 3)
@@ -113,8 +156,7 @@ def test_a_lost_site_is_left_out_of_a_new_attempt_which_is_charged(parties: Part
 
 
 def test_too_few_sites_are_no_cohort(parties: Parties) -> None:
-    lost = [Lossy(site, 0, answers=False) for site in parties.sites[:2]]
-    server = Server(parties.contract, [*lost, *parties.sites[2:]])
+    server = Server(parties.contract, Lossy(parties.sites, {0, 1}, 0))
     with pytest.raises(ValueError, match="at least 3 sites that answer"):
         server.sum(0, parties.w)
     with pytest.raises(RefusedError, match="from 3 to 4 sites"):

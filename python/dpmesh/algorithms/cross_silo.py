@@ -250,12 +250,15 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         if problem.nodes != self.sites:
             fail("problem", f"records of {self.sites} sites", f"{problem.nodes} nodes")
         self.check_site(problem)
-        w = initial_parameters(problem, key, 1)
-        if w.shape[1] != self.dim:
+        return self.start_from(Released(initial_parameters(problem, key, 1)))
+
+    def start_from(self, w: Released) -> CrossSiloState:
+        """Start from this model, shape (1, dim), which must not depend on private data."""
+        if w.shape != (1, self.dim):
             fail("problem", f"a model of length {self.dim} (dim)", w.shape[1])
         zeros = Released(np.zeros(w.shape))
         return CrossSiloState(
-            w=Released(w),
+            w=w,
             momentum=zeros,
             total=zeros,
             output=Released(w.astype(np.float64)),

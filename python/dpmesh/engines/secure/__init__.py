@@ -1,19 +1,21 @@
 """Secure sums between sites that trust neither the server nor each other; needs the extra `secure`.
 
 Each site exchanges its public signing key with the others outside of the server, agrees with them
-on a `Contract`, and runs a `Site` on its own machine. The `Server` carries messages. Between them
-they need a transport, such as HTTPS; the objects know nothing of it.
+on a `Contract`, and runs a `Site` on its own machine, which answers the `Server` by `serve`: bytes
+in, bytes out. Any transport can carry them: `in_process`, or that of `dpmesh.engines.flower`.
 """
 
 from dpmesh.engines.secure.contract import Contract
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
-from dpmesh.engines.secure.server import Answering, Server, SiteLostError
+from dpmesh.engines.secure.server import Server
 from dpmesh.engines.secure.site import Site, record_sums
 from dpmesh.engines.secure.state import RunState, SiteState
+from dpmesh.engines.secure.training import train
+from dpmesh.engines.secure.wire import Carry, in_process, serve
 from dpmesh.engines.signing import SigningKey
 
 __all__ = [
-    "Answering",
+    "Carry",
     "Contract",
     "Header",
     "Hello",
@@ -23,7 +25,9 @@ __all__ = [
     "Server",
     "SigningKey",
     "Site",
-    "SiteLostError",
     "SiteState",
+    "in_process",
     "record_sums",
+    "serve",
+    "train",
 ]

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from secrets import token_bytes
-from typing import Protocol, TypeVar
 
 from dpmesh._validate import fail
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.messages import Header, Hello, Ready
+from dpmesh.engines.secure.messages import Header
+from dpmesh.engines.secure.wire import (
+    JOIN,
+    LEAVE,
+    READY,
+    Carry,
+    answer_in,
+    hello_in,
+    question,
+    question_for_sum,
+    ready_in,
+)
 from dpmesh.privacy.secure import open_sum
 from dpmesh.privacy.types import Floats, Released
-
-T = TypeVar("T")
-
-
-class SiteLostError(ConnectionError):
-    """A site does not answer, and will not for the rest of the run."""
-
-
-class Answering(Protocol):
-    """A site, or what carries messages to it; each method raises `SiteLostError` if it is gone."""
-
-    own: int
-
-    def join(self, run: bytes) -> Hello:
-        """Start a run."""
-        ...
-
-    def ready(self, run: bytes) -> Ready:
-        """Say that it takes part in the next attempt."""
-        ...
-
-    def answer(self, header: Header, w: Floats) -> bytes:
-        """Return its vector under masks."""
-        ...
-
-    def leave(self, run: bytes) -> None:
-        """End the run."""
-        ...
 
 
 class Server:
@@ -50,24 +29,25 @@ class Server:
     ----------
     contract
         The sites' contract.
-    sites
-        All of them.
+    carry
+        What delivers questions to the sites; see `Carry`.
     run
         The run's id, fresh for each run; by default a random one.
+
+    Raises
+    ------
+    RefusedError
+        If a site refuses to take part.
     """
 
-    def __init__(
-        self, contract: Contract, sites: Sequence[Answering], *, run: bytes | None = None
-    ) -> None:
+    def __init__(self, contract: Contract, carry: Carry, *, run: bytes | None = None) -> None:
         self.contract, self.run = contract, token_bytes(16) if run is None else run
         self.attempts = 0
-        self._sites: dict[int, Answering] = {site.own: site for site in sites}
-        self._hellos = {own: site.join(self.run) for own, site in self._sites.items()}
-
-    @property
-    def cohort(self) -> tuple[int, ...]:
+        self.cohort: tuple[int, ...] = tuple(range(contract.numbers.sites))
         """The sites that are left."""
-        return tuple(sorted(self._sites))
+        self._carry = carry
+        said = self._asked(question(JOIN, self.run))
+        self._hellos = {own: hello_in(word, own, self.run) for own, word in said.items()}
 
     def sum(self, step: int, w: Floats) -> Released:
         """Return the noisy sum of the sites' vectors at the model `w`, shape (1, dim).
@@ -84,35 +64,27 @@ class Server:
         while True:
             header = self._header(step)
             self.attempts += 1
-            answers = self._asked(partial(_answer, header, w))
-            if len(answers) == len(header.cohort):
+            said = self._asked(question_for_sum(header, w))
+            if self.cohort == header.cohort:
+                answers = {own: answer_in(word)[0] for own, word in said.items()}
                 return open_sum(self.contract.numbers, answers)
 
     def close(self) -> None:
         """End the run at all sites that are left."""
-        for site in self._sites.values():
-            site.leave(self.run)
+        self._asked(question(LEAVE, self.run))
 
     def _header(self, step: int) -> Header:
-        readies = self._asked(lambda site: site.ready(self.run))
-        cohort = self.cohort
-        numbers = self.contract.numbers
+        said = self._asked(question(READY, self.run))
+        numbers, cohort = self.contract.numbers, self.cohort
         if len(cohort) < numbers.honest + numbers.colluding:
             least = numbers.honest + numbers.colluding
             fail("sites", f"at least {least} sites that answer", f"{len(cohort)}")
         hellos = tuple(self._hellos[own] for own in cohort)
-        said = tuple(readies[own] for own in cohort)
-        return Header(self.run, step, self.attempts, cohort, hellos, said)
+        readies = tuple(ready_in(said[own], own, self.run) for own in cohort)
+        return Header(self.run, step, self.attempts, cohort, hellos, readies)
 
-    def _asked(self, question: Callable[[Answering], T]) -> dict[int, T]:
+    def _asked(self, word: bytes) -> dict[int, bytes]:
         """Return what each site that is left says, and forget those that are lost."""
-        said = {}
-        for own, site in [*self._sites.items()]:
-            with suppress(SiteLostError):
-                said[own] = question(site)
-        self._sites = {own: self._sites[own] for own in said}
+        said = dict(self._carry(dict.fromkeys(self.cohort, word)))
+        self.cohort = tuple(own for own in self.cohort if own in said)
         return said
-
-
-def _answer(header: Header, w: Floats, site: Answering) -> bytes:
-    return site.answer(header, w)
