@@ -11,6 +11,9 @@ draws the cohort, clips each move, adds noise to the sum and smooths it, by the 
 from the sum, one that answers twice is in it once, and nothing else changes: the divisor is the
 public expected size. Parties are known by name, so that a SuperNode may be killed, restart or
 leave; the server keeps what it did in a file, and goes on after its last round.
+
+`answers`, `Courier` and `route` carry the bytes of `dpmesh.engines.secure` and of
+`dpmesh.engines.mesh` between SuperNodes.
 """
 
 from dpmesh.engines.flower.arrays import flat, unflat
@@ -21,15 +24,20 @@ from dpmesh.engines.flower.client import (
     private_update,
 )
 from dpmesh.engines.flower.server import DPFedLS, TooFewAnswersError, Trust
+from dpmesh.engines.flower.transport import Courier, NoAnswerError, answers, route
 
 __all__ = [
+    "Courier",
     "DPFedLS",
+    "NoAnswerError",
     "OnlyTrains",
     "TooFewAnswersError",
     "TrainingFailed",
     "Trust",
+    "answers",
     "client_sensitivity",
     "flat",
     "private_update",
+    "route",
     "unflat",
 ]

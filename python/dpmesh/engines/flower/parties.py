@@ -54,10 +54,14 @@ class Parties:
         Their number.
     names
         Their names, in their order; None for those of the first nodes that introduce themselves.
+    kind
+        The type of the messages that ask for names.
     """
 
-    def __init__(self, clients: int, names: Sequence[str] | None = None) -> None:
-        self.clients = clients
+    def __init__(
+        self, clients: int, names: Sequence[str] | None = None, *, kind: str = MessageType.TRAIN
+    ) -> None:
+        self.clients, self._kind = clients, kind
         self.numbers: dict[str, int] = {name: i for i, name in enumerate(names or ())}
         """The number of each party whose name is known."""
         if names is not None and not len(self.numbers) == len(names) == clients:
@@ -97,7 +101,7 @@ class Parties:
         for node in nodes - self._names.keys() - set(self._pending.values()):
             if self._tries[node] < _TRIES:
                 self._tries[node] += 1
-                question = Message(RecordDict({PARTY: ConfigRecord()}), node, MessageType.TRAIN)
+                question = Message(RecordDict({PARTY: ConfigRecord()}), node, self._kind)
                 self._pending |= {sent: node for sent in grid.push_messages([question]) if sent}
         for answer in grid.pull_messages(list(self._pending)) if self._pending else ():
             node = self._pending.pop(answer.metadata.reply_to_message_id)

@@ -1,0 +1,133 @@
+"""Secure sums and the mesh over Flower: same results, and nothing else leaves a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import mesh_parties
+import numpy as np
+import pytest
+import secure_parties
+
+import dpmesh as dm
+
+flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
+
+from flwr.clientapp import ClientApp  # noqa: E402
+
+from dpmesh.engines.flower import Courier, answers, parties, route  # noqa: E402
+from dpmesh.engines.mesh import Router  # noqa: E402
+from dpmesh.engines.secure import Server, in_process, serve, train  # noqa: E402
+from dpmesh.engines.secure.wire import LEAVE  # noqa: E402
+from dpmesh.engines.signing import unpack  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("inside_an_app")
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parties, "PAUSE", 0.0)
+
+
+class Grid:
+    """A grid of apps in this process; nodes are killed before a question, by its number."""
+
+    def __init__(self, names, answer, killed=()) -> None:
+        self.names = dict(enumerate(names, 100))
+        self.answer, self.killed = answer, dict(killed)
+        self.asked, self._pushed, self._dead = 0, {}, set()
+
+    def get_node_ids(self):
+        return list(self.names)
+
+    def push_messages(self, messages):
+        for message in messages:
+            name = str(uuid4())
+            message.metadata.__dict__["_message_id"] = name
+            self._pushed[name] = message
+            yield name
+
+    def pull_messages(self, names):
+        for name in names:
+            message = self._pushed.pop(name)
+            node = message.metadata.dst_node_id
+            self.asked += not parties.asks_for_name(message)
+            if self.killed.get(self.asked) == self.names.get(node):
+                del self.killed[self.asked]
+                self.names[node + 100] = self.names[node]  # it restarts under another id
+                self._dead.add(node)
+            if node in self._dead:
+                self._pushed[name] = message
+                continue
+            app, config = ClientApp(), {"dpmesh-party": self.names[node]}
+            answers(app)(self.answer)
+            try:
+                yield app(message, flwr.Context(1, node, config, flwr.RecordDict(), {}))
+            except Exception as error:
+                yield flwr.Message(flwr.Error(2, f"{type(error)}: {error}"), reply_to=message)
+
+
+@pytest.mark.parametrize("killed", [{}, {7: "site 1", 12: "site 3"}])
+def test_sites_train_over_flower_to_the_bits_of_one_process(killed, tmp_path: Path) -> None:
+    """Sites that restart meanwhile are asked again, at no cost."""
+    made = secure_parties.Parties(tmp_path)
+    names = [f"site {i}" for i in range(4)]
+
+    def answer(question, context):
+        return serve(made.sites[names.index(context.node_config["dpmesh-party"])], question)
+
+    courier = Courier(Grid(names, answer, killed), names, patience=20.0)
+
+    def compared(questions):
+        said = courier(questions)
+        if unpack(questions[0])[0] != LEAVE:
+            assert in_process(made.sites)(questions) == said  # the same question, the same bytes
+        return said
+
+    server = Server(made.contract, compared)
+    model = train(server, made.algorithm, made.w)
+    assert np.isfinite(model).all()
+    for site in made.sites:
+        ended = site.state.read(server.run, made.contract)
+        assert (ended.spent, ended.secrets) == (made.algorithm.rounds, None)
+
+
+@pytest.mark.parametrize("algorithm", ["online", "without replacement"])
+@pytest.mark.parametrize("killed", [{}, {9: "p1", 14: "p2"}])
+def test_a_mesh_over_flower_has_the_bits_of_the_simulator(
+    algorithm, killed, tmp_path: Path
+) -> None:
+    made = mesh_parties.Parties(tmp_path, algorithm)
+
+    def answer(question, context):
+        number = made.names.index(context.node_config["dpmesh-party"])
+        return made.node(number).answer(question)
+
+    route(Grid(made.names, answer, killed), Router(made.contract))
+    simulated = made.simulated().parameters
+    np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
+
+
+def test_a_party_that_does_not_answer_is_missing(caplog) -> None:
+    def answer(question, context):
+        if context.node_config["dpmesh-party"] == "b":
+            raise ValueError("patient 17")
+        return question[::-1]
+
+    grid = Grid(["a", "b", "stranger"], answer)
+    said = Courier(grid, ["a", "b", "c"], patience=0.05)({0: b"xy", 1: b"xy", 2: b"xy"})
+    assert said == {0: b"yx"}
+    assert "no answer in 0.05 seconds from b, c" in caplog.messages
+
+
+def test_why_a_node_does_not_answer_stays_in_its_log() -> None:
+    app = ClientApp()
+
+    @answers(app)
+    def answer(question, context):
+        raise ValueError("patient 17")
+
+    content = flwr.RecordDict({"dpmesh": flwr.ConfigRecord({"bytes": b"?"})})
+    with pytest.raises(dm.engines.flower.NoAnswerError, match=r"^the node's log says why$"):
+        app(flwr.Message(content, 7, "query.dpmesh"), flwr.Context(1, 7, {}, flwr.RecordDict(), {}))
