@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,19 @@ class MixingMatrix:
         for array in (weights.data, weights.indices, weights.indptr):
             array.flags.writeable = False
         object.__setattr__(self, "weights", weights)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MixingMatrix) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    @cached_property
+    def _digest(self) -> bytes:
+        found = sha256(repr(self.weights.shape).encode())
+        for array in (self.weights.data, self.weights.indices, self.weights.indptr):
+            found.update(f"{array.dtype}".encode() + array.tobytes())
+        return found.digest()
 
     def __repr__(self) -> str:
         return f"MixingMatrix({self.nodes} nodes, {self.messages} messages a round)"

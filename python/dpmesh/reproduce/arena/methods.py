@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,120 +19,45 @@ from dpmesh.algorithms import (
     WithoutReplacement,
     WithReplacement,
 )
-from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.defaults import STEPS, Method, Sizes, choose, network, step_size
 from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key
-from dpmesh.privacy import Budget, Quantizer, accounting
+from dpmesh.privacy import Quantizer, accounting, correlated
 from dpmesh.privacy.views import OneNode
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.arena import correlated_noise
+from dpmesh.reproduce.arena.given import (
+    CLIPPING_NORM,
+    COHORT,
+    EVERYBODY,
+    GLOBAL_SHARE,
+    GRADIENT_DESCENT,
+    HONEST_BUT_1,
+    HONEST_THIRD,
+    KEEP,
+    MIXINGS,
+    NO_TWO_POOL,
+    ONLINE_ROUNDS,
+    PARTNERS_BUT_1,
+    PASSES,
+    SERVER,
+    VISITS,
+    CannotRun,
+    Row,
+    Setting,
+    Trial,
+)
 from dpmesh.reproduce.gradient_perturbation import ChocoSGD, GradientPerturbation
-from dpmesh.topology import Topology
 
 RULE = (
     "Every method takes steps of one size. The path (all steps together) is as long as its noise "
     "in a record's score stays below a standard deviation of 2, and at most 800 long; no step is "
-    "longer than 8. There are 100 steps; 20 of online learning, whose noise grows with them; and "
-    "5 visits of each record, 10 batches a visit, of SGD with replacement. Noise follows from the "
-    "budget by proof. Only public numbers enter: records, nodes, epsilon and delta. It is the rule "
-    "of dpmesh.defaults, and no test record was looked at."
+    "longer than 8. There are 100 steps (with noise in time 10 passes over 10 batches); 20 of "
+    "online learning, whose noise grows with them; and 5 visits of each record, 10 batches a "
+    "visit, of SGD with replacement. Noise follows from the budget by proof. Only public numbers "
+    "enter: records, nodes, epsilon and delta. It is the rule of dpmesh.defaults, and no test "
+    "record was looked at."
 )
-
-CLIPPING_NORM = 0.5
-PASSES, ONLINE_ROUNDS, VISITS = 10, 20, 5
-COHORT = 0.1
-KEEP = 0.25
-MIXINGS = 8
-GLOBAL_SHARE = 0.05
-
-EVERYBODY = "nobody: all messages may be public"
-SERVER = "a server that sees all records or their gradients"
-HONEST_BUT_1 = "that the server and no 2 sites collude"
-HONEST_THIRD = "that the server and no more than a third of the sites collude"
-NO_TWO_POOL = "that no 2 nodes pool what they see"
-GRADIENT_DESCENT = "gradient-descent"
-
-
-class CannotRun(Exception):  # noqa: N818
-    """Why a method has no result for a task."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What a method is given.
-
-    Parameters
-    ----------
-    problem
-        With test records.
-    unit
-        What the guarantee covers: ``"record"`` or ``"user"``.
-    epsilon, delta
-        The budget of the run.
-    """
-
-    problem: LinearProblem
-    unit: str
-    epsilon: float
-    delta: float
-
-    @property
-    def budget(self) -> Budget:
-        """Against somebody who sees every message."""
-        return Budget(self.epsilon, delta=self.delta)
-
-    @property
-    def smallest(self) -> int:
-        """Records of the smallest node."""
-        return self.problem.fewest_records
-
-    @property
-    def pooled(self) -> LinearProblem:
-        """All records at one node."""
-        return replace(self.problem, partition=(self.problem.everything[1],))
-
-
-class Trial(NamedTuple):
-    """What to run.
-
-    Attributes
-    ----------
-    algorithm, problem, topology, rounds
-        As `dpmesh.simulate` takes them.
-    budget
-        What the noise was calibrated for, where it is not the cost against everybody.
-    """
-
-    algorithm: AnyAlgorithm
-    problem: LinearProblem
-    topology: Topology | None
-    rounds: int
-    budget: Budget | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A method.
-
-    Parameters
-    ----------
-    name
-        As printed.
-    trust
-        Whom a node has to trust with its records.
-    trial
-        Returns what to run, or raises `CannotRun`.
-    user
-        Whether it can protect all records of a user together.
-    audited
-        Its name in `dpmesh audit`, empty if there is no audit of its own.
-    """
-
-    name: str
-    trust: str
-    trial: Callable[[Setting], Trial]
-    user: bool = False
-    audited: str = ""
 
 
 def _chosen(given: Setting, method: Method, problem: LinearProblem, colluding: int = 1) -> Trial:
@@ -320,8 +244,8 @@ def _with_replacement(given: Setting) -> Trial:
     return Trial(algorithm, equal, None, rounds)
 
 
-def _not_yet(_: Setting) -> Trial:
-    raise CannotRun("no algorithm takes correlated noise yet")
+def _online_correlated(given: Setting, kind: correlated_noise.Strategy) -> Trial:
+    return correlated_noise.online_learning(given, _online(given), kind)
 
 
 def vars_of(algorithm: Any) -> dict[str, Any]:
@@ -336,7 +260,11 @@ ROWS = (
         trial=_central,
         audited=GRADIENT_DESCENT,
     ),
-    Row(name="central DP-SGD, correlated noise", trust=SERVER, trial=_not_yet),
+    Row(
+        name="central DP-SGD, noise in time",
+        trust=SERVER,
+        trial=partial(correlated_noise.gradient_descent, kind=correlated.InTime, server=True),
+    ),
     Row(
         name="federated",
         trust=SERVER,
@@ -367,10 +295,29 @@ ROWS = (
         audited="muffliato",
     ),
     Row(name="gradient descent at meetings", trust=NO_TWO_POOL, trial=_meetings),
-    Row(name="gossip, correlated noise", trust=EVERYBODY, trial=_not_yet),
+    Row(
+        name="gossip, noise in time",
+        trust=EVERYBODY,
+        trial=partial(correlated_noise.gradient_descent, kind=correlated.InTime),
+    ),
+    Row(
+        name="gossip, noise between partners",
+        trust=PARTNERS_BUT_1,
+        trial=partial(correlated_noise.gradient_descent, kind=correlated.BetweenPartners),
+    ),
     Row(name="quantized gossip", trust=EVERYBODY, trial=_quantized, audited="quantized"),
     Row(name="CHOCO-SGD, a quarter of each message", trust=EVERYBODY, trial=_choco),
     Row(name="online learning", trust=EVERYBODY, trial=_online, audited="online"),
+    Row(
+        name="online learning, noise in time",
+        trust=EVERYBODY,
+        trial=partial(_online_correlated, kind=correlated.InTime),
+    ),
+    Row(
+        name="online learning, noise in time and between partners",
+        trust=PARTNERS_BUT_1,
+        trial=partial(_online_correlated, kind=correlated.Both),
+    ),
     Row(
         name="SGD without replacement",
         trust=EVERYBODY,
