@@ -29,7 +29,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
@@ -168,7 +168,9 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
                 f"records is {self.records}, but the smallest node has only "
                 f"{problem.records.min()} records"
             )
-        return GradientDescentState(Sensitive(initial_parameters(problem, key, problem.nodes)))
+        x = initial_parameters(problem, key, problem.nodes)
+        check_records(problem, x, self.clipping_norm)
+        return GradientDescentState(Sensitive(x))
 
     def round(
         self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.partition import PartitionedProblem
+
+PAIRS = 4
+"""So many pairs of records of each node are tested."""
 
 
 def gradient_of(
@@ -20,8 +26,7 @@ def gradient_of(
     """Return the mean gradients at `point`, as `problem.gradient` does.
 
     A problem of a user's own, or with a gradient of its own, gets a copy of the point, to which it
-    cannot write. Only the length of its mean gradient is checked: that it clips each record's
-    gradient before it averages them is for its author to prove.
+    cannot write, and the length of its mean gradient is checked; see also `check_records`.
 
     Raises
     ------
@@ -38,6 +43,72 @@ def gradient_of(
         if (kernels.row_norms(of_losses) > longest).any():
             fail("problem", f"gradients clipped to {clipping_norm:g} each", "longer ones")
     return g
+
+
+def check_records(
+    problem: Any,
+    point: Floats,
+    clipping_norm: float,
+    *,
+    norm: Norm = "l2",
+    by: Literal["gradient", "step"] = "gradient",
+) -> None:
+    """Fail unless a problem of a user's own clips the gradient of each record by itself.
+
+    Of a few pairs of records of each node, the mean gradient must be the mean of those of one, at
+    the clipping norm and at a much smaller one that nearly all gradients exceed: a clipped mean is
+    another one. It is a sample; the proof is for the problem's author.
+
+    Parameters
+    ----------
+    problem
+        Any. Methods of this package are not tested: they clip in one kernel.
+    point
+        The models, shape (nodes, dim).
+    clipping_norm, norm
+        What each record's gradient is clipped to.
+    by
+        The method that the algorithm calls.
+
+    Raises
+    ------
+    ValueError
+        If records are clipped together, or not at all.
+    """
+    if getattr(type(problem), by).__module__.startswith("dpmesh."):
+        return
+    indptr, records = problem.records_of(np.arange(len(point)))
+    counts = np.diff(indptr)
+    if counts.min(initial=1) == 0:
+        return
+    draw = np.random.default_rng(0)
+    slack = 1e-6 * problem.regularization * kernels.row_norms(point, norm=norm)
+    for longest in (clipping_norm, clipping_norm / 1024):
+        for _ in range(PAIRS):
+            first = (draw.random(len(point)) * (counts - 1)).astype(np.int64)
+            pair = records[indptr[:-1, np.newaxis] + np.stack([first, counts - 1], axis=1)]
+            batches = pair[:, :1], pair[:, 1:], pair
+            one, other, both = (_mean(problem, point, b, longest, norm, by) for b in batches)
+            apart = kernels.row_norms(both - (one + other) / 2, norm=norm)
+            lengths = [kernels.row_norms(each, norm=norm) - longest for each in (one, other)]
+            if (np.max([apart, *lengths], axis=0) > 1e-3 * longest + slack).any():
+                wanted = "the mean of its records' gradients, each clipped by itself"
+                fail("problem", wanted, "records that are clipped together, or not at all")
+
+
+def _mean(
+    problem: Any, point: Floats, batches: Indices, longest: float, norm: Norm, by: str
+) -> Floats:
+    """Return the mean of clipped gradients of each row of records, without weight decay."""
+    copy, decay = read_only(point.copy()), problem.regularization
+    if by == "step":
+        moved = problem.step(copy, 1.0, batches, clipping_norm=longest, norm=norm, radius=None)
+        g = point - moved
+    else:
+        ends = np.arange(len(point) + 1) * batches.shape[1]
+        g = problem.gradient(copy, (ends, batches.ravel()), clipping_norm=longest)
+    without_decay: Floats = np.asarray(g, np.float64) - decay * point
+    return without_decay
 
 
 def step_of(

@@ -34,7 +34,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import check_batches, step_of
+from dpmesh.algorithms.gradients import check_batches, check_records, step_of
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -252,7 +252,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
-        return OnlineState(Sensitive(initial_parameters(problem, key, problem.nodes)))
+        w = initial_parameters(problem, key, problem.nodes)
+        check_records(problem, w, self.clipping_norm, norm=self.norm, by="step")
+        return OnlineState(Sensitive(w))
 
     def round(
         self, state: OnlineState, t: int, problem: LinearProblem, key: Key

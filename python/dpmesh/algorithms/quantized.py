@@ -45,7 +45,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import (
@@ -283,6 +283,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             fail("mode", f"{wanted}, whose loss need not be convex", "'paper'")
         self._check(problem)
         x = initial_parameters(problem, key, problem.nodes)
+        if self.mode != "paper":  # which does not clip
+            check_records(problem, x, self.clipping_norm)
         return QuantizedState(Sensitive(x))
 
     def round(
