@@ -16,7 +16,8 @@ from dpmesh import topology
 from dpmesh.algorithms import WithReplacement
 from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
-from dpmesh.privacy import Plan, correlated
+from dpmesh.privacy import Plan, correlated, total_cost
+from dpmesh.privacy.views import OneNode
 
 DELTA = 1e-5
 RING = topology.ring(NODES)
@@ -221,3 +222,27 @@ def test_a_state_holds_no_key(algorithm: Any) -> None:
 @each
 def test_a_report_of_a_seeded_run_says_so(algorithm: Any) -> None:
     assert "no private release" in str(run(algorithm).privacy)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [e for e in REGISTRY if hasattr(e.example, "copies") and not e.kind.counts_copies],
+    ids=lambda entry: entry.name,
+)
+def test_copies_of_a_record_cost_what_so_many_runs_cost(entry: Any) -> None:
+    """Each holder has noise of its own; where the algorithm has an epsilon, noise grows instead."""
+    delta, rounds = getattr(entry.example, "delta", 1e-5), ROUNDS
+    one, three = (
+        dataclasses.replace(entry.example, copies=copies).plan(rounds) for copies in (1, 3)
+    )
+    assert "no record is held by more than 3 nodes" in three.assumptions[-1]
+    assert "no record is held by more than 1 node," in one.assumptions[-1]
+    if hasattr(entry.example, "epsilon"):
+        assert three.cost(delta).epsilon == pytest.approx(one.cost(delta).epsilon, rel=1e-9)
+        first = [next(r for r in plan.releases if r.noise_multiplier) for plan in (one, three)]
+        assert first[1].mechanism.noise_multiplier > 1.7 * first[0].mechanism.noise_multiplier
+        return
+    assert three.cost(delta) == total_cost([one] * 3, delta)
+    assert Plan.from_dict(three.as_dict()).cost(delta) == three.cost(delta)
+    reason = three.cost(delta, view=OneNode(topology=RING)).reason
+    assert "copies" in reason or "at several nodes" in reason or "problem" in reason

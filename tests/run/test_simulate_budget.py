@@ -53,7 +53,7 @@ def test_a_run_that_departs_from_its_plan_ends_at_the_budget(
     assert [release.round for release in done.ledger.releases] == [0, 1, 2, 3, 3, 4, 4, 5]
     assert done.privacy.epsilon == pytest.approx(0.9)
     assert "rounds      5 of 10: there the budget ended" in str(done)
-    assert done.privacy.assumptions[0] == (
+    assert done.privacy.assumptions[1] == (
         "2 of 8 releases, which are not in the algorithm's plan, are no more sensitive than "
         "declared, and neither data nor releases decided on them"
     )
@@ -80,7 +80,7 @@ def test_a_run_that_calls_its_data_public_departs_from_its_plan(
 
     done = run(Public(), small_problem)
     assert done.privacy.epsilon == 0
-    assert done.privacy.assumptions[0].startswith("10 of 10 releases, which are not in the algo")
+    assert done.privacy.assumptions[1].startswith("10 of 10 releases, which are not in the algo")
     honest = report(dm.OnlineLearning().plan(10), seeded=True)
     assert run(dm.OnlineLearning(), small_problem).privacy.assumptions == honest.assumptions
 

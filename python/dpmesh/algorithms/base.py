@@ -126,6 +126,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
     """The purposes whose streams all nodes must share; a node's others are its own secret."""
 
+    counts_copies: ClassVar[bool] = False
+    """Whether `release_of` counts the copies of a record that `copies` allows."""
+
     def __new__(cls: type[AlgorithmT], *_: Any, **given: Any) -> AlgorithmT:
         """Refuse a budget where noise is wanted, and say how to get it."""
         known = getattr(cls, "__dataclass_fields__", {})
@@ -237,11 +240,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             reaction = self.reaction(rounds, problem)
         elif problem is not None:
             reaction = NotProved(reason="the problem is no linear model of known smoothness")
+        copies: int | None = getattr(self, "copies", None)
         return Plan(
             releases=tuple(releases),
             neighboring_relation=self.neighboring_relation,
             unit=self.unit,
-            assumptions=self.assumptions,
+            assumptions=(*self.assumptions, *distinct(copies)),
+            copies=1 if self.counts_copies else copies or 1,
             reaction=reaction,
         )
 
@@ -299,6 +304,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         Regret needs them; None if records are used in another way.
         """
         return None
+
+
+def distinct(copies: int | None) -> tuple[str, ...]:
+    """Return what a guarantee assumes of copies of a record; nothing if it does not count them."""
+    if copies is None:
+        return ()
+    return (f"no record is held by more than {copies} node{'s' * (copies > 1)}, nor twice by one",)
 
 
 def _changed_since_reaction(kind: type) -> str:

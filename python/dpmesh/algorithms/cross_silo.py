@@ -199,6 +199,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
             "the sites run this code, and nobody measures how long they take",
+            "no record is held by more than one site, nor twice by one",
             "X25519, HKDF and AES are as secure as assumed, if sites are on machines of their own",
         )
 

@@ -70,6 +70,9 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         Into how many batches a node's first `records` records are split, in their order; a round
         takes the gradient of the next one, and the first one follows the last. 1 takes all records
         in every round.
+    copies
+        The most nodes that hold the same record. Each of them adds noise of its own, so the run
+        costs as much as `copies` runs on it.
     noise
         `correlated.BetweenPartners` of `dpmesh.privacy`, or with several batches also
         `correlated.InTime` and `correlated.Both`; None for independent noise.
@@ -91,6 +94,7 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     step_size: float | Schedule = 1.0
     clipping_norm: float = 1.0
     batches: int = 1
+    copies: int = 1
     noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +105,12 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         keep_schedules(self, "step_size")
         positive("clipping_norm", self.clipping_norm)
         integer("batches", self.batches, at_least=1, below=self.records + 1)
+        integer("copies", self.copies, at_least=1)
         if self.noise is not None:
+            if self.copies > 1:
+                fail(
+                    "copies", "1 with correlated noise, which is for distinct records", self.copies
+                )
             check_strategy(self.noise, self)
             if self.noise.correlates_time and self.batches == 1:
                 wanted = (

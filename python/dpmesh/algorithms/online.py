@@ -94,6 +94,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         computed from broadcasts; subgradients are then taken inside the ball. ``"box"`` projects
         w_(t+1) onto the box around the ball, every coordinate by itself. ``"none"`` does not
         project.
+    copies
+        The most nodes that hold the same example. Each of them adds noise of its own, which is
+        larger so that the examples of all of them together keep `epsilon`.
     noise
         Noise of several rounds or nodes that works together, `correlated.InTime`,
         `correlated.BetweenPartners` or `correlated.Both` of `dpmesh.privacy`, for a positive delta;
@@ -124,6 +127,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     batch_size: int = 1
     norm: Norm = "l2"
     projection: Projection = "ball"
+    copies: int = 1
     noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
@@ -135,11 +139,16 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         positive("radius", self.radius)
         positive("clipping_norm", self.clipping_norm)
         integer("batch_size", self.batch_size, at_least=1)
+        integer("copies", self.copies, at_least=1)
         one_of("norm", self.norm, ("l1", "l2"))
         one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")
         if self.noise is not None:
+            if self.copies > 1:
+                fail(
+                    "copies", "1 with correlated noise, which is for distinct records", self.copies
+                )
             check_strategy(self.noise, self)
             if self.norm != "l2" or (self.delta == 0 and self.epsilon is not None):
                 wanted = "None, or norm='l2' and a positive delta: correlated Laplace noise has no "
@@ -151,12 +160,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.delta > 0:
-            return Gaussian(
-                analytic_gaussian_noise_multiplier(
-                    target_epsilon=self.epsilon, target_delta=self.delta
-                )
+            multiplier = analytic_gaussian_noise_multiplier(
+                target_epsilon=self.epsilon, target_delta=self.delta
             )
-        return Laplace(noise_multiplier=1 / self.epsilon)
+            return Gaussian(multiplier * sqrt(self.copies))
+        return Laplace(self.copies / self.epsilon)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return S(t) in `norm`; the mechanism's sqrt(dim) turns L2 into Lemma 1's L1 bound."""

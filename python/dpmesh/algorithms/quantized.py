@@ -145,6 +145,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     smoothness
         L, the Lipschitz constant of every record's gradient, without the regularizer; infinity if
         unknown.
+    copies
+        The most nodes that hold the same record. Each of them adds noise of its own, so the run
+        costs as much as `copies` runs on it.
     grid
         If given, a power of 2: states are rounded to multiples of it, and the noise is discrete
         Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
@@ -172,6 +175,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     mode: Mode = "safe"
     smoothness: float = inf
     grid: float | None = None
+    copies: int = 1
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -185,6 +189,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             )
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
+        integer("copies", self.copies, at_least=1)
         positive_or_infinite("smoothness", self.smoothness)
         if self.grid is not None:
             power_of_two("grid", self.grid)

@@ -73,6 +73,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         b.
     visits
         v: how often a node visits a record on average.
+    copies
+        The most nodes that hold the same record. Each of them adds noise of its own, so the run
+        costs as much as `copies` runs on it.
     step_size
         eta_t for t = 1, 2, ..; 1 / sqrt(t) in the paper.
     clipping_norm
@@ -99,11 +102,12 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     batch_size: int = 50
     visits: int = 5
     step_size: float | Schedule = InverseSqrt(1.0)
+    copies: int = 1
     clipping_norm: float | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        for name in ("nodes", "records", "models", "batch_size", "visits"):
+        for name in ("nodes", "records", "models", "batch_size", "visits", "copies"):
             integer(name, getattr(self, name), at_least=1)
         if self.batch_size > self.records:
             fail("batch_size", f"at most {self.records}, the records of a node", self.batch_size)

@@ -151,6 +151,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     """
 
     travels = "token"
+    counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 
     epsilon: float | None = 1.0
@@ -240,12 +241,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the controller may look at, and how often a record is held."""
+        """What the controller may look at."""
         assumed = list(self.controller.assumptions)
         if not self.controller.public:
             assumed.insert(0, PRIVATE_DECISIONS)
-        if self.copies > 1:
-            assumed.append(f"no record is held by more than {self.copies} nodes, nor twice by one")
         return tuple(assumed)
 
     def release_of(self, t: int) -> Release | tuple[Release, ...]:

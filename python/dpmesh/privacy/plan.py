@@ -6,7 +6,7 @@ the releases that happened; the two must be equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -59,6 +59,9 @@ class Plan:
         What is replaced, added or removed: a record, or all records of a user.
     assumptions
         What the guarantee rests on and this package cannot check.
+    copies
+        The most nodes that hold the same record: it is charged for the releases of so many of them,
+        each with noise of its own.
     reaction
         How messages react to a record and to each other, on which the cost against a view rests;
         None if the plan was made without its problem.
@@ -73,6 +76,7 @@ class Plan:
     neighboring_relation: NeighboringRelation
     unit: Unit
     assumptions: tuple[str, ...] = ()
+    copies: int = 1
     reaction: Reaction | NotProved | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +89,7 @@ class Plan:
         instance("assumptions", self.assumptions, "a tuple of texts", tuple)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         one_of("unit", self.unit, get_args(Unit))
+        integer("copies", self.copies, at_least=1)
 
     def __repr__(self) -> str:
         return f"Plan({len(self.releases)} releases, {self.neighboring_relation}, {self.unit})"
@@ -114,6 +119,7 @@ class Plan:
             "neighboring_relation": self.neighboring_relation,
             "unit": self.unit,
             "assumptions": list(self.assumptions),
+            "copies": self.copies,
             **({"correlated": [each.as_dict() for each in joint]} if joint else {}),
             "kinds": listed,
             "releases": rows,  # round, kind, batch
@@ -136,6 +142,7 @@ class Plan:
             neighboring_relation=fields["neighboring_relation"],
             unit=fields["unit"],
             assumptions=tuple(fields["assumptions"]),
+            copies=fields.get("copies", 1),
         )
 
     def compositions(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
@@ -187,6 +194,8 @@ class Plan:
             return partners_cost(delta, view, against, everybody, shared=shared)
 
         reaction = self.reaction or NotProved(reason="the plan was made without its problem")
+        if self.copies > 1:
+            reaction = NotProved(reason="views of a record at several nodes are not computed")
         rounds = 1 + max((release.round for release in self.releases), default=-1)
         if isinstance(reaction, Reaction) and reaction.rounds != rounds:
             reaction = NotProved(reason="the plan has other rounds than its reaction")
@@ -217,7 +226,7 @@ class Plan:
             As `cost`, or if `nodes` is less than that number.
         """
         count = self._nodes(nodes)
-        if not self.names_nodes:
+        if not self.names_nodes or self.copies > 1:
             return np.full(count, self.cost(delta).epsilon)
         found, parts = self._costs(count, delta)
         return parts.worst_by_node(found.epsilons)
@@ -226,6 +235,8 @@ class Plan:
         """Return the most expensive composition at `delta`, as one event of dp-accounting."""
         import dp_accounting
 
+        if self.copies > 1:
+            return _together([self]).event(delta)
         found, parts = self._costs(self._nodes(None), delta)
         worst = parts.releases(int(np.argmax(found.epsilons)))
         touching = charged(self.touching)
@@ -242,6 +253,8 @@ class Plan:
 
     def _worst(self, delta: float, colluding: int | None = None) -> Cost:
         """Return the cost of the part that costs most, against so many colluding nodes or all."""
+        if self.copies > 1:
+            return _together([self]).cost(delta)
         found, _ = self._costs(self._nodes(None), delta, colluding)
         return found.cost(int(np.argmax(found.epsilons)))
 
@@ -287,7 +300,12 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         instance("plans", plan, "plans, such as algorithm.plan(rounds) or run.ledger", Plan)
         one_of("neighboring_relation", plan.neighboring_relation, (first.neighboring_relation,))
         one_of("unit", plan.unit, (first.unit,))
-    parts = [plan.compositions() for plan in runs]
+    return _together(runs).cost(delta)
+
+
+def _together(plans: Sequence[Plan]) -> Plan:
+    """Return the plan of all of these on the same data, one for each copy of a record."""
+    parts = [plan.compositions() for plan in plans for _ in range(plan.copies)]
     count = prod(map(len, parts))
     if count > MOST_COMBINATIONS:
         fail("plans", f"at most {MOST_COMBINATIONS} combinations of parts of the data", count)
@@ -297,4 +315,4 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         for releases in touched
         for release in releases
     ]
-    return first.with_releases(together).cost(delta)
+    return replace(plans[0], copies=1).with_releases(together)
