@@ -81,19 +81,41 @@ def federated_learning(
     sigma: float,
     lam: float,
     a: Callable[[int], float] | None,
+    adapt: tuple[float, float, float] | None = None,  # quantile, step, noise on the bits' number
+    server: tuple[str, ...] | None = None,  # "momentum" or "adam", and its numbers
 ) -> Vector:
     """Return the output after T rounds."""
-    w = [np.zeros(n)]
+    w, m, v = [np.zeros(n)], np.zeros(n), np.zeros(n)
     S = arrival_rate * (round(tau * N) if replace_one else tau * N)
     for t in range(T):
-        total = np.zeros(n)
+        total, inside = np.zeros(n), 0.0
         for j in cohort(t):
-            total = total + client_update(
+            update = client_update(
                 w[t], orders(j, t), example, b=b, K=K, eta=eta_l(t + 1), L=L, lam=lam
             )
-        if z is not None:
+            total = total + update
+            inside += (np.sqrt(sum(update**2)) < L * (1 - 1e-6)) - 0.5
+        if adapt is None and z is not None:
             total = total + z * L * (2 if replace_one else 1) * noise(t)
-        w.append(w[t] + eta_g / S * np.linalg.solve(laplacian_system(n, sigma), total))
+        if adapt is not None:
+            quantile, step, bits_std = adapt
+            if z is not None:  # Theorem 1 of Andrew et al., of a bit's two values +-1/2
+                one = 2 if replace_one else 1
+                z_delta = (z**-2 - (2 * bits_std / one) ** -2) ** -0.5
+                total = total + z_delta * L * one * noise(t)[:n]
+                inside += bits_std * noise(t)[n]
+            L = L * np.exp(-step * (0.5 + inside / S - quantile))
+        delta = np.linalg.solve(laplacian_system(n, sigma), total) / S
+        if server is None:
+            direction = delta
+        elif server[0] == "momentum":
+            m = server[1] * m + delta
+            direction = m
+        else:
+            m = server[1] * m + (1 - server[1]) * delta
+            v = server[2] * v + (1 - server[2]) * delta**2
+            direction = m / (np.sqrt(v) + server[3])
+        w.append(w[t] + eta_g * direction)
     if a is None:
         return w[T]
     weights = [a(t + 1) for t in range(T + 1)]

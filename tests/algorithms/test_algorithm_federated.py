@@ -16,11 +16,24 @@ from twin_federated import epoch_orders, federated_learning
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms import (
+    AdaptiveClipping,
+    FederatedLearning,
+    ServerAdam,
+    ServerMomentum,
+)
 from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.audit import alone, couple
 from dpmesh.schedules import Constant, ExponentialDecay, PowerLaw
+
+ADAPTIVE = AdaptiveClipping(quantile=0.3, step_size=0.5, noise_std=4.0)
+SERVERS = {
+    None: None,
+    ServerMomentum(decay=0.8): ("momentum", 0.8),
+    ServerAdam(adaptivity=0.1): ("adam", 0.9, 0.99, 0.1),
+}
 
 
 def run(algorithm, problem, rounds, key):
@@ -45,6 +58,8 @@ def run(algorithm, problem, rounds, key):
     weight_decay=st.sampled_from([0.0, 0.2]),
     clients_at_once=st.sampled_from([1, 3, 1024]),
     arrival_rate=st.sampled_from([1.0, 0.6]),
+    adaptive=st.booleans(),
+    optimizer=st.sampled_from(list(SERVERS)),
     seed=st.integers(0, 2**32),
 )
 def test_equals_its_twin(
@@ -62,6 +77,8 @@ def test_equals_its_twin(
     weight_decay,
     clients_at_once,
     arrival_rate,
+    adaptive,
+    optimizer,
     seed,
 ) -> None:
     assume(sum(sizes) > 0)
@@ -82,6 +99,8 @@ def test_equals_its_twin(
         output_weights=output_weights,
         clients_at_once=clients_at_once,
         arrival_rate=arrival_rate,
+        adaptive_clipping=ADAPTIVE if adaptive else None,
+        optimizer=optimizer,
     )
     state = run(algorithm, problem, rounds, key)
 
@@ -108,7 +127,7 @@ def test_equals_its_twin(
         cohort=cohort,
         orders=orders,
         example=lambda r: (problem.features[r], problem.labels[r]),
-        noise=lambda t: kernels.gaussian(dim, 1.0, key.stream(Purpose.NOISE, t)),
+        noise=lambda t: kernels.gaussian(dim + adaptive, 1.0, key.stream(Purpose.NOISE, t)),
         N=N,
         tau=sampling_rate if sampling == "poisson" else size / N,
         arrival_rate=arrival_rate,
@@ -124,6 +143,8 @@ def test_equals_its_twin(
         sigma=smoothing,
         lam=weight_decay,
         a=output_weights,
+        adapt=(0.3, 0.5, 4.0) if adaptive else None,
+        server=SERVERS[optimizer],
     )
     np.testing.assert_allclose(algorithm.parameters(state)[0], twin, rtol=1e-10, atol=1e-10)
 
@@ -442,3 +463,41 @@ def test_a_problem_of_other_clients_is_refused() -> None:
         FederatedLearning(**GOOD).init(make_clients([1, 1, 1], 2), Key.seeded(0))
     with pytest.raises(ValueError, match="rounds: wanted an integer of at least 1, got 0"):
         FederatedLearning(**GOOD).plan(0)
+
+
+def test_a_quantile_is_found_and_costs_no_epsilon() -> None:
+    """From a first norm that is far too small; a round's share of bits has a deviation of 0.07."""
+    problem = make_clients([3] * 200, 4)
+    fixed = FederatedLearning(
+        clients=200, sampling_rate=0.5, clipping_norm=1e-3, noise_multiplier=1.0, local_steps=1
+    )
+    adaptive = replace(fixed, adaptive_clipping=AdaptiveClipping(quantile=0.7))
+    assert adaptive.plan(40).cost(1e-5).epsilon == fixed.plan(40).cost(1e-5).epsilon
+    state = run(adaptive, problem, 40, Key.seeded(3))
+    unclipped = replace(fixed, clipping_norm=1e3, noise_multiplier=None)
+    updates = unclipped.client_updates(state.w, np.arange(200), 0, problem, Key.seeded(4))
+    share = (kernels.row_norms(updates) < state.clipping_norm).mean()
+    assert abs(share - 0.7) < 0.2
+    assert dm.simulate(adaptive, problem, rounds=3, metrics=[], delta=1e-5).ledger == adaptive.plan(
+        3
+    )
+
+
+def test_another_client_moves_updates_and_bits_as_declared() -> None:
+    algorithm = FederatedLearning(
+        clients=3,
+        sampling_rate=1.0,
+        sampling="uniform",
+        clipping_norm=0.1,
+        noise_multiplier=1.0,
+        local_steps=3,
+        adaptive_clipping=AdaptiveClipping(noise_std=1.2),
+    )
+    few, many = make_clients([3, 3, 0], 4), make_clients([3, 3, 0], 4)
+    many.features[3:] *= 1e3
+    found = couple(algorithm, few, many, alone, rounds=3, key=Key.seeded(0))
+    assert not found.violated, found
+    with pytest.raises(ValueError, match=r"noise_std: wanted more than 1, what the bits would"):
+        replace(algorithm, adaptive_clipping=AdaptiveClipping(noise_std=1.0))
+    with pytest.raises(ValueError, match="proximal: wanted 0 for a Clients, whose local_training"):
+        replace(algorithm, proximal=0.1).init(few, Key.seeded(0))

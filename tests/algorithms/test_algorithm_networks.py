@@ -14,6 +14,7 @@ from twins import shorten
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh._ragged import Walks
 from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import couple
@@ -140,6 +141,21 @@ def test_sums_equal_those_of_records_one_by_one(kind: str, norm: Any, clipping_n
         np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="norm: wanted "):
         problem.gradient_sum(params, batches, clipping_norm=1.0, norm="max")
+
+
+@in_both
+def test_proximal_training_equals_steps_one_by_one(kind: str) -> None:
+    problem = make(kind)
+    start = problem.initial(Key.seeded(0))
+    batches = np.arange(0, 25, 4), np.arange(24)
+    walks = Walks(np.array([0, 4, 6]), batches)
+    found = problem.local_training(start, walks, step_size=0.5, radius=0.8, proximal=0.7)
+    for node in range(2):
+        update = np.zeros_like(start)
+        for step in range(walks.steps[node], walks.steps[node + 1]):
+            g = problem.gradient(start + update, np.arange(4 * step, 4 * step + 4)[np.newaxis])
+            update = shorten((update - 0.5 * (g + 0.7 * update))[0], 0.8)[np.newaxis]
+        np.testing.assert_allclose(found[node], update[0], rtol=1e-3, atol=1e-5)
 
 
 @in_both

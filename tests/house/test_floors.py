@@ -33,7 +33,12 @@ FLOORS = [
     ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],
     ["privacy.ledger"],
-    ["algorithms.base", "algorithms.gradients", "algorithms.minibatches"],
+    [
+        "algorithms.base",
+        "algorithms.federated_server",
+        "algorithms.gradients",
+        "algorithms.minibatches",
+    ],
     ["algorithms.record_gradients"],
     [
         "algorithms.cross_silo",

@@ -3,6 +3,7 @@
 from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerAdam, ServerMomentum
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.muffliato import Muffliato
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
@@ -11,6 +12,7 @@ from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
+    "AdaptiveClipping",
     "Algorithm",
     "CrossSiloSGD",
     "FederatedLearning",
@@ -22,6 +24,8 @@ __all__ = [
     "QuantizedGossip",
     "Relay",
     "Round",
+    "ServerAdam",
+    "ServerMomentum",
     "Travel",
     "WithReplacement",
     "WithoutReplacement",

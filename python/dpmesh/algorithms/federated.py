@@ -17,9 +17,11 @@ client is added, twice what the paper's noise covers, and would reveal the numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from inspect import signature
+from math import ceil, hypot
+from types import NoneType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -28,7 +30,17 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._ragged import Indices, Ragged, Walks, rows
-from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
+from dpmesh._validate import (
+    as_python_numbers,
+    fail,
+    instance,
+    integer,
+    non_negative,
+    one_of,
+    positive,
+    probability,
+    require_methods,
+)
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
@@ -36,6 +48,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
+from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerOptimizer
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
@@ -48,6 +61,9 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
+
+TOUCHING = 1e-6
+"""An update ends inside its ball if it is shorter than the radius by this share."""
 
 
 class ClientProblem(Protocol):
@@ -102,12 +118,18 @@ class FederatedState:
         Average of w^0 .. w^t with the weights a_t: the paper's output.
     weight
         Sum of the weights so far.
+    clipping_norm
+        That of the next round.
+    moments
+        What the server's optimizer remembers, shape (count, dim).
     """
 
     w: Released
     total: Released
     output: Released
     weight: float
+    clipping_norm: float
+    moments: Released
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +173,15 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     arrival_rate
         Probability in (0, 1] that a client of a cohort returns its move, by coins that look at no
         data; the others drop out, and are missing from the sum.
+    adaptive_clipping
+        If given, `clipping_norm` is that of the first round, and then follows a quantile of the
+        updates' norms.
+    optimizer
+        How the server steps along the estimated averages: `ServerMomentum()` or `ServerAdam()`;
+        None adds them up.
+    proximal
+        Factor mu of ``mu / 2 |w - w^t|^2`` in each client's objective, as in FedProx (Li et al.,
+        2020); not for a `LinearProblem`.
 
     Guarantee
     ---------
@@ -159,6 +190,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     client's move has a norm of at most L whatever its data, the sum is divided by public numbers
     alone, and all that follows the noise is post-processing. Clients that drop out change nothing,
     even if it is known who did: a missing move is 0. The plan counts all as if they had returned.
+    All clients have the same weight: weights by numbers of records would be private data.
     The server is trusted: it sees the moves and the cohort.
     """
 
@@ -180,6 +212,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     clients_at_once: int = 1024
     grid: float | None = None
     arrival_rate: float = 1.0
+    adaptive_clipping: AdaptiveClipping | None = None
+    optimizer: ServerOptimizer | None = None
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -208,6 +243,12 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         if self.grid is not None:
             power_of_two("grid", self.grid)
         probability("arrival_rate", self.arrival_rate, zero=False)
+        wanted = "AdaptiveClipping() or None"
+        instance("adaptive_clipping", self.adaptive_clipping, wanted, AdaptiveClipping, NoneType)
+        if self.optimizer is not None:
+            require_methods("optimizer", self.optimizer, "ServerAdam(), say, or None", "step")
+        non_negative("proximal", self.proximal)
+        _ = self._bit_weight  # checks the noise on the bits
 
     @cached_property
     def cohorts(self) -> PoissonSampling | FixedSizeSampling:
@@ -231,10 +272,24 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
-        """How far one client moves the sum over a cohort."""
+        """How far one client moves the sum over a cohort; in units of C_t if that adapts."""
+        bound, what = self.clipping_norm, "clipped move"
+        if self.adaptive_clipping is not None:
+            bound, what = (
+                hypot(1, self._bit_weight / 2),
+                "clipped move and its bit, in units of C_t,",
+            )
         if self.sampling == "poisson":
-            return Sensitivity(self.clipping_norm, "l2", "one clipped move added or removed")
-        return Sensitivity(2 * self.clipping_norm, "l2", "one clipped move replaced")
+            return Sensitivity(bound, "l2", f"one {what} added or removed")
+        return Sensitivity(2 * bound, "l2", f"one {what} replaced")
+
+    @cached_property
+    def _bit_weight(self) -> float:
+        """How far a bit of adaptive clipping moves the released vector, in units of C_t."""
+        if self.adaptive_clipping is None:
+            return 0.0
+        alone = (self.noise_multiplier or 0.0) / (2 if self.sampling == "poisson" else 1)
+        return self.adaptive_clipping.weight(alone, self.expected_size)
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
@@ -267,11 +322,22 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         require_problem(self, problem, "initial", "records_of", "local_training")
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
+        if self.proximal and "proximal" not in signature(problem.local_training).parameters:
+            wanted = f"0 for a {type(problem).__name__}, whose local_training has no such term"
+            fail("proximal", wanted, self.proximal)
         return self.start_from(Released(initial_parameters(problem, key, 1)))
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""
-        start = FederatedState(w=w, total=Released(np.zeros_like(w)), output=w, weight=0.0)
+        count = 0 if self.optimizer is None else self.optimizer.count
+        start = FederatedState(
+            w=w,
+            total=Released(np.zeros_like(w)),
+            output=w,
+            weight=0.0,
+            clipping_norm=self.clipping_norm,
+            moments=Released(np.zeros((count, w.shape[1]), w.dtype)),
+        )
         return self._moved(start, w, start.total, 0)
 
     def round(
@@ -279,13 +345,20 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     ) -> Round[FederatedState]:
         """Run round t of Algorithm 1."""
         cohort = self.returning(self.sample(t, key), t, key)
-        moved = np.zeros(state.w.shape[1])
+        dim, radius = state.w.shape[1], state.clipping_norm
+        moved = np.zeros(dim + (self.adaptive_clipping is not None))
         for first in range(0, len(cohort), self.clients_at_once):
             some = cohort[first : first + self.clients_at_once]
-            moved += kernels.column_sums(self.client_updates(state.w, some, t, problem, key))
+            updates = self.client_updates(state.w, some, t, problem, key, clipping_norm=radius)
+            moved[:dim] += kernels.column_sums(updates)
+            if self.adaptive_clipping is not None:
+                inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
+                moved[dim] += self._bit_weight * radius * float((inside - 0.5).sum())
         total = Sensitive(moved[np.newaxis].astype(state.w.dtype))
         out, back = self.cohorts.rate * self.clients, self.expected_size  # models, updates
-        noisy = yield Message(total, self.release_of(t), copies=ceil(out) + ceil(back))
+        unit = 1.0 if self.adaptive_clipping is None else radius
+        release, copies = self.release_of(t), ceil(out) + ceil(back)
+        noisy = yield Message(total, release, copies=copies, unit=unit)
         return self.absorb(state, noisy, t)
 
     def sample(self, t: int, key: Key) -> Indices:
@@ -307,23 +380,33 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         return some
 
     def client_updates(
-        self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
+        self,
+        w: Released,
+        cohort: Indices,
+        t: int,
+        problem: ClientProblem,
+        key: Key,
+        *,
+        clipping_norm: float | None = None,
     ) -> Sensitive:
         """ClientUpdate of all these clients at once, shape (clients, dim)."""
         step_size = at(self.local_step_size, t + 1)
+        radius = self.clipping_norm if clipping_norm is None else clipping_norm
+        more = {"proximal": self.proximal} if self.proximal else {}
         start = read_only(w.copy())  # training in place would be a release without noise
         trained: Any = problem.local_training(
             start,
             self._walks(cohort, t, problem, key),
             step_size=step_size,
-            radius=self.clipping_norm,
+            radius=radius,
+            **more,
         )
         updates = np.require(floats("local_training", trained), requirements="W")
         # The guarantee must not rely on the problem for one row per client, nor for the ball.
         if updates.shape != (shape := (len(cohort), w.shape[1])):
             fail("local_training", f"updates of shape {shape}", updates.shape)
         try:
-            kernels.clip_rows(updates, self.clipping_norm, out=updates)
+            kernels.clip_rows(updates, radius, out=updates)
         except ValueError as error:
             if kernels.all_finite(updates):
                 raise
@@ -362,21 +445,31 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
         """Move the global model by the estimated average move (*)."""
-        average = Released(noisy / noisy.dtype.type(self.expected_size))
+        dim, norm = state.w.shape[1], state.clipping_norm
+        average = Released(noisy[:, :dim] / noisy.dtype.type(self.expected_size))
         total = Released(state.total + average)
         noise_scale = self.mechanism.noise_scale(self.sensitivity, noisy.shape[1])
+        if self.adaptive_clipping is not None:
+            noise_scale *= norm
+            bits = float(noisy[0, dim]) / (self._bit_weight * norm)
+            norm = self.adaptive_clipping.next_norm(norm, 0.5 + bits / self.expected_size)
         delta = self.estimator(average, noise_scale / self.expected_size, ReleasedSum(total, t + 1))
-        w = Released(state.w + noisy.dtype.type(self.global_step_size) * delta)
+        moments: Floats = state.moments
+        direction: Floats = delta
+        if self.optimizer is not None:
+            direction, moments = self.optimizer.step(delta, moments)
+        w = Released(state.w + noisy.dtype.type(self.global_step_size) * direction)
+        state = replace(state, clipping_norm=norm, moments=Released(moments))
         return self._moved(state, w, total, t + 1)
 
     def _moved(self, state: FederatedState, w: Released, total: Released, t: int) -> FederatedState:
         """Return the state with the model w^t, also in its output."""
         if self.output_weights is None:
-            return FederatedState(w=w, total=total, output=w, weight=0.0)
+            return replace(state, w=w, total=total, output=w)
         a = at(self.output_weights, t + 1)
         weight = state.weight + a
         output = state.output + w.dtype.type(a / weight) * (w - state.output)
-        return FederatedState(w=w, total=total, output=Released(output), weight=weight)
+        return replace(state, w=w, total=total, output=Released(output), weight=weight)
 
     def parameters(self, state: FederatedState) -> Floats:
         """Return the output, shape (1, dim): the last model, or the weighted average."""

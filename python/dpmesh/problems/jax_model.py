@@ -150,7 +150,13 @@ class JaxProblem(DenseProblem):
         return self._unravel(jnp.asarray(params))
 
     def local_training(
-        self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
+        self,
+        start: FloatArray,
+        walks: Walks,
+        *,
+        step_size: float,
+        radius: float,
+        proximal: float = 0.0,
     ) -> FloatArray:
         """Train many nodes from one model within a ball around it.
 
@@ -165,6 +171,8 @@ class JaxProblem(DenseProblem):
             The batches of each node in the order of its steps.
         step_size, radius
             Of all steps and nodes.
+        proximal
+            Factor mu of ``mu / 2 |w - start|^2`` in the objective (FedProx).
 
         Returns
         -------
@@ -172,7 +180,7 @@ class JaxProblem(DenseProblem):
         """
         steps = np.diff(walks.steps)
         updates = np.zeros((len(steps), self.dim), np.float32)
-        sizes = np.array([step_size, radius], np.float32)
+        sizes = np.array([step_size, radius, proximal], np.float32)
         # Nodes that are vectorized together take about equally many steps.
         active = np.argsort(steps, kind="stable")[np.count_nonzero(steps == 0) :]
         groups = [
@@ -291,11 +299,11 @@ class JaxProblem(DenseProblem):
         def train(
             start: Any, sizes: Any, steps: Any, indices: Any, weights: Any, x: Any, y: Any
         ) -> Any:
-            step_size, radius = sizes
+            step_size, radius, proximal = sizes
 
             def one_step(i: Any, moves: Any) -> Any:
                 gradient = gradients(start + moves, indices[i], weights[i], x, y)
-                stepped = moves - step_size * gradient
+                stepped = moves - step_size * (gradient + proximal * moves)
                 norms = jnp.linalg.norm(stepped, axis=1, keepdims=True)
                 clipped = stepped * jnp.minimum(1, radius / jnp.maximum(norms, 1e-30))
                 return jnp.where((i < steps)[:, jnp.newaxis], clipped, moves)

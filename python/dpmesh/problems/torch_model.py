@@ -152,7 +152,13 @@ class TorchProblem(DenseProblem):
         return module
 
     def local_training(
-        self, start: FloatArray, walks: Walks, *, step_size: float, radius: float
+        self,
+        start: FloatArray,
+        walks: Walks,
+        *,
+        step_size: float,
+        radius: float,
+        proximal: float = 0.0,
     ) -> FloatArray:
         """Train many nodes from one model within a ball around it, as `JaxProblem` does."""
         steps = np.diff(walks.steps)
@@ -166,7 +172,7 @@ class TorchProblem(DenseProblem):
                 active = np.flatnonzero(steps[own] > i)
                 batches = rows(walks.batches, walks.steps[own][active] + i)
                 gradients = self._gradients(common + stack[active], *self._batch(batches))
-                stepped = stack[active] - step_size * gradients
+                stepped = stack[active] - step_size * (gradients + proximal * stack[active])
                 norms = stepped.norm(dim=1, keepdim=True).clamp(min=1e-30)
                 stack[active] = stepped * (radius / norms).clamp(max=1)
             updates[own] = stack.cpu().numpy()

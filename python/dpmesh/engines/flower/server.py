@@ -119,6 +119,8 @@ class DPFedLS(Strategy):
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
+        if algorithm.adaptive_clipping is not None or algorithm.proximal:
+            fail("algorithm", "no adaptive_clipping and no proximal term under Flower", algorithm)
         self.algorithm = algorithm
         self.budget = budget
         if delta is None:
