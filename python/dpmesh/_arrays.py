@@ -86,6 +86,18 @@ def is_sparse(value: Any) -> bool:
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
 
 
+def compressed(argument: str, rows: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """``indptr`` and ``indices`` of a CSR matrix as the kernels read them, in 32 bits."""
+    return _short(argument, rows.indptr), _short("indices", rows.indices, rows.shape[1])
+
+
+def _short(argument: str, places: npt.NDArray[Any], below: int = 2**31) -> npt.NDArray[np.int32]:
+    if places.dtype != np.int32 and places.size and not 0 <= places.min() <= places.max() < below:
+        wanted = f"columns below {below}" if argument == "indices" else "fewer than 2**31 entries"
+        fail(argument, wanted, places.max())
+    return readable(places, np.int32)
+
+
 def whole(argument: str, value: Any) -> None:
     """Fail unless the arrays of a sparse matrix fit together.
 

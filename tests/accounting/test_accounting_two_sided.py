@@ -150,7 +150,7 @@ def replaced_profile(epsilon: float, q: float, s: float) -> float:
     return float(np.sum(np.maximum(gain, 0)) * (x[1] - x[0]))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(q=RATES, s=st.floats(0.3, 5), delta=st.sampled_from([1e-2, 1e-4, 1e-6]))
 def test_a_poisson_sample_under_replace_one_costs_what_integration_says(q, s, delta) -> None:
     options = {"sampling_rate": q, "noise_multiplier": s, "neighboring_relation": "replace_one"}
@@ -160,7 +160,7 @@ def test_a_poisson_sample_under_replace_one_costs_what_integration_says(q, s, de
         assert replaced_profile(found * (1 - 1e-4) - 1e-5, q, s) > delta
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=4)
 @given(q=RATES, s=st.floats(0.5, 5), count=st.integers(1, 50))
 def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s, count) -> None:
     delta, rounds = 1e-5, {"sampling_rate": q, "count": count}

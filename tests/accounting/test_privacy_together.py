@@ -129,7 +129,7 @@ def profile(epsilon, z, sigma):
     return (ends + between / z) / 2
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(z=LARGE, sigma=LARGE, exponent=st.floats(-8, -2))
 def test_two_releases_cost_what_integration_says(z: float, sigma: float, exponent: float) -> None:
     delta = 10**exponent
@@ -164,7 +164,7 @@ def test_a_shift_of_one_number_dominates_that_of_two(a: float, b: float, share: 
     assert (ends + between) / 2 <= laplace_profile(epsilon, a + b) + 1e-7  # of the quadrature
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(T=FEW, S=FEW, z=LARGE, sigma=LARGE, clients=st.integers(1, 10), of_all=st.booleans())
 def test_together_is_between_the_larger_and_the_sum(T, S, z, sigma, clients, of_all) -> None:
     delta = 1e-5
@@ -305,7 +305,7 @@ def test_of_many_different_nodes_those_that_pay_most_are_composed() -> None:
     assert (np.diff(by_node) > 0).sum() >= nodes - 2
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(
     st.lists(st.integers(1, 30), min_size=16, max_size=16),
     st.sampled_from([None, PoissonSampling(0.2)]),

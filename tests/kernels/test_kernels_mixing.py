@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmesh import _core, kernels
+from dpmesh.kernels.mixing import Mixing
 from dpmesh.keys import Key
 from dpmesh.topology import MixingMatrix
 
@@ -131,6 +132,18 @@ def test_noise_while_mixing_is_noise_before_mixing(
 def test_nan_and_infinity_are_passed_on() -> None:
     mixed = kernels.mix(np.eye(3), [np.nan, np.inf, 1.0])
     np.testing.assert_array_equal(mixed, [np.nan, np.inf, 1.0])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_matrix_made_ready_gives_the_same_bits(rows: int, dtype: type) -> None:
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(64, 70)).astype(dtype)
+    equal = np.tile(draws.random(64), (rows, 1))
+    for matrix in (equal, equal + np.eye(rows, 64), equal * (np.arange(64) < 60)):
+        ready = Mixing(sp.csr_array(matrix))
+        for _ in range(2):
+            np.testing.assert_array_equal(ready.mix(x), kernels.mix(matrix, x))
 
 
 def broken_csr(column: int, places: type[np.signedinteger[Any]]) -> sp.csr_array:

@@ -130,7 +130,7 @@ def test_matchings_pair_the_nodes(nodes: int, round: int) -> None:
 
 
 def test_all_pairs_are_matched_equally_often() -> None:
-    nodes, rounds = 6, 4000
+    nodes, rounds = 6, 1000
     network = topology.random_matchings(nodes, key=KEY)
     met = sum((dense(network, t) > 0).astype(int) for t in range(rounds)) - rounds * np.eye(nodes)
     p = 1 / (nodes - 1)
@@ -139,7 +139,7 @@ def test_all_pairs_are_matched_equally_often() -> None:
 
 
 def test_edges_are_kept_with_the_given_probability() -> None:
-    rounds, keep = 2000, 0.3
+    rounds, keep = 500, 0.3
     base = topology.torus(3, 3)
     network = topology.edge_dropping(base, keep, key=KEY)
     up = sum((dense(network, t) > 0).astype(int) for t in range(rounds))[dense(base) > 0]

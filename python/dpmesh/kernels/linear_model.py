@@ -8,7 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh._arrays import FloatArray, floats, integers, is_sparse, ragged, readable, unmasked
+from dpmesh._arrays import (
+    FloatArray,
+    compressed,
+    floats,
+    integers,
+    is_sparse,
+    ragged,
+    readable,
+    unmasked,
+)
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels.projection import Norm
 
@@ -56,9 +65,8 @@ def feature_parts(features: Any, params: FloatArray) -> tuple[_FeatureParts, int
     if not is_sparse(features):
         features = parts = values = floats("features", features, ndim=2)
     elif features.format == "csr":
-        arrays = (features.indptr, features.indices, features.data)
-        indptr, indices, values = map(np.ascontiguousarray, arrays)
-        parts = (indptr, indices, values, features.shape[1])
+        values = np.ascontiguousarray(features.data)
+        parts = (*compressed("features", features), values, features.shape[1])
     else:
         fail("features", "an array or a CSR matrix", f"a {features.format.upper()} matrix")
     if values.dtype != params.dtype:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, floats, is_sparse, unmasked
+from dpmesh._arrays import FloatArray, compressed, floats, is_sparse, unmasked
 from dpmesh._core import Stream
 from dpmesh._validate import fail
+
+_Rows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]
+"""``indptr``, ``indices`` and weights of a CSR matrix."""
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
@@ -43,6 +46,50 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     """
     array = floats("x", x)
     return _core.mix(_compressed_rows(matrix, array), array, out)
+
+
+class Mixing:
+    """A matrix for many calls of `mix`, checked and converted once.
+
+    Where all rows are the same, as with equal weights over a complete graph, they are summed once:
+    n d operations in place of n^2 d, to the same bits.
+
+    Parameters
+    ----------
+    matrix
+        Shape (rows, nodes), as in `mix`. It must not change.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix
+        self._rows: _Rows | None = None
+        self._equal = 0
+
+    def mix(self, x: FloatArray) -> FloatArray:
+        """Weighted sums of rows, as `mix` does."""
+        x = floats("x", x)
+        if self._rows is None or self._rows[2].dtype != x.dtype:
+            self._rows = _compressed_rows(self.matrix, x)
+            self._equal = _equal_rows(self._rows)
+            if self._equal:
+                indptr, indices, weights = self._rows
+                end = indptr[1]
+                self._rows = indptr[:2], indices[:end], weights[:end]
+        mixed = _core.mix(self._rows, x, None)
+        return np.repeat(mixed, self._equal, axis=0) if self._equal else mixed
+
+
+def _equal_rows(rows: _Rows) -> int:
+    """How many rows there are, if all are the same and there are several; otherwise 0."""
+    indptr, indices, weights = rows
+    count, width = len(indptr) - 1, int(indptr[1])
+    if count < 2 or width == 0 or count * width != len(indices):
+        return 0
+    if not (np.diff(indptr) == width).all():
+        return 0
+    columns, entries = indices.reshape(count, width), weights.reshape(count, width)
+    same = (columns == columns[0]).all() and (entries == entries[0]).all()
+    return count if same else 0
 
 
 def mix_noisy(
@@ -89,9 +136,7 @@ def mix_noisy(
     return _core.mix_noisy(rows, array, law, scale, stream, nodes, out)
 
 
-def _compressed_rows(
-    matrix: Any, x: FloatArray
-) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.signedinteger[Any]], FloatArray]:
+def _compressed_rows(matrix: Any, x: FloatArray) -> _Rows:
     """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
     was_sparse = is_sparse(matrix)
     if not was_sparse:
@@ -110,7 +155,4 @@ def _compressed_rows(
         matrix = matrix.astype(x.dtype, copy=False)  # scipy lacks some types of numpy
     rows = matrix if was_sparse and matrix.format == "csr" else sp.csr_array(matrix)
     weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
-    is_short = rows.indptr.dtype == rows.indices.dtype == np.int32
-    places = np.int32 if is_short else np.int64
-    indptr = np.ascontiguousarray(rows.indptr, dtype=places)
-    return indptr, np.ascontiguousarray(rows.indices, dtype=places), weights
+    return *compressed("matrix", rows), weights

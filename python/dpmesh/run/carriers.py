@@ -103,11 +103,15 @@ class Gossip(Instant):
 
     def __init__(self, topology: Topology) -> None:
         self._matrix = lru_cache(maxsize=1)(topology.matrix)
+        self._mixing = kernels.mixing.Mixing(None)
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
         assert packet.values is not None
-        return Released(kernels.mix(self._matrix(round).weights, packet.values))
+        weights = self._matrix(round).weights
+        if self._mixing.matrix is not weights:
+            self._mixing = kernels.mixing.Mixing(weights)
+        return Released(self._mixing.mix(packet.values))
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what crossed links in this round."""

@@ -86,7 +86,9 @@ class Channel:
         self.carrier, self.ledger = carrier, ledger
         self._key, self._nodes, self._watcher = key, nodes, watcher
         self._times = np.zeros(0, np.int64)
-        """How many messages of the current round each row was in."""
+        """How many messages of the current round each row was in, but for the first `_whole`."""
+        self._whole = 0, 0
+        """How many messages began the round that were of all rows, and of how many rows."""
         self._turns = 0
         """How many messages of the current round named a sender, here or elsewhere."""
         self._packet: Packet | None = None
@@ -108,7 +110,9 @@ class Channel:
         ValueError
             If the round yields anything but messages, or a message does not fit its release.
         """
-        self._times[:], self._turns = 0, 0
+        self._whole, self._turns = (0, 0), 0
+        if len(self._times):
+            self._times = np.zeros(0, np.int64)
         self.noise.begin_round()
         self._packet, self._bits, self._count = None, 0, 0
         requests = algorithm.round(state, t, problem, key)
@@ -240,6 +244,12 @@ class Channel:
         one whose values are in another process.
         """
         rows, sender = message.rows, message.sender
+        times, of = self._whole
+        if rows is None and sender is None and not len(self._times) and of in (0, count):
+            self._whole = times + 1, count
+            return times
+        if times:  # the first of another kind: from here on each row is counted
+            self._times, self._whole = np.full(of, times), (0, 0)
         last = count if rows is None else int(rows.max()) + 1
         if last > len(self._times):
             self._times = np.concatenate([self._times, np.zeros(last - len(self._times), np.int64)])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dpmesh._arrays import unmasked, whole
+from dpmesh._arrays import compressed, unmasked, whole
 from dpmesh._validate import fail, integer
 from dpmesh.topology.spectrum import largest_eigenvalue, second_smallest_eigenvalue
 
@@ -248,6 +248,7 @@ def _canonical(value: Any) -> sparse.csr_array:
             got = f"{weights.data[entry]} at [{row}, {weights.indices[entry]}]"
             fail("weights", f"numbers that are {wanted}", got)
     weights.eliminate_zeros()
+    weights.indptr, weights.indices = compressed("weights", weights)
     return weights
 
 
