@@ -26,7 +26,7 @@ FLOORS = [
     ["privacy.mechanisms"],
     ["privacy.secure", "privacy.rows"],
     ["privacy.releases"],
-    ["privacy.parts", "privacy.charged"],
+    ["privacy.own_noise", "privacy.parts", "privacy.charged"],
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from dpmesh.privacy.accounting._pairs import (
 )
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
+from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
@@ -166,7 +168,8 @@ def costs(
         only_replace_one(relation)  # to add a unit swaps it for another in a sample
     multiplier = np.array([release.noise_multiplier for release in releases], dtype=np.float64)
     laplace = np.array([release.name.endswith("laplace") for release in releases], dtype=bool)
-    noisy = multiplier > 0
+    own = np.array([is_own(release) for release in releases], dtype=bool)
+    noisy = (multiplier > 0) & ~own
     noise_multipliers(multiplier[noisy])
     kinds, which = _kinds(releases, noisy, relation)
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
@@ -174,12 +177,19 @@ def costs(
     sampled = np.array([_amplified(kind, relation) for kind in kinds] + [False])[which]
     pure = parts.totals(np.where(laplace, alone, 0.0))
     amplified = parts.totals((laplace & sampled).astype(np.float64))
-    unprotected = parts.totals((~noisy).astype(np.float64))
+    unprotected = parts.totals((~noisy & ~own).astype(np.float64))
     gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
     apart = pure + gaussian
     together, proofs = _together(kinds, which, parts, apart, delta, relation)
     proofs[together >= apart] = ""
     epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
+    found: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
+    for part in np.flatnonzero((parts.totals(own.astype(np.float64)) > 0) & (unprotected == 0)):
+        touching = [releases[index] for index in parts.releases(int(part))]
+        same = frozenset(Counter((r.mechanism, r.sampling) for r in touching).items())
+        if same not in found:
+            found[same] = own_cost(touching, delta, relation)
+        epsilons[part], proofs[part] = found[same]
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
 
 

@@ -33,6 +33,7 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
 class Source(NamedTuple):
@@ -95,7 +96,18 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def event(self) -> DpEvent:
-        """One release as an event of the dp-accounting library: what is proved of it."""
+        """One release as an event of the dp-accounting library: what is proved of it.
+
+        The cost of noise of one's own, of another `distribution` than this package's, rests on it.
+        """
+
+    @property
+    def privacy_loss(self) -> PrivacyLossDistribution | None:
+        """The distribution of the loss of one release, by dp-accounting, where no event states it.
+
+        On a grid of 1e-4, the library's default; it errs upwards. None if `event` says it all.
+        """
+        return None
 
     @abstractmethod
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
