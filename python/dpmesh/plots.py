@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpmesh.privacy.plan import Plan
     from dpmesh.privacy.report import Report
     from dpmesh.privacy.views import OneNode
+    from dpmesh.run.baselines import Baselines
 
 __all__ = [
     "COLOURS",
@@ -164,7 +165,9 @@ def against_epsilon(
     """Draw what privacy buys: a metric at the end of runs against the epsilon of their reports.
 
     Runs with the same epsilon, to three digits, are drawn as their mean, with a bar from the least
-    to the largest. Where reports differ in relation, unit or delta, the legend says which is whose.
+    to the largest. For accuracies, chance, nodes alone (mean, and a band from worst to best) and
+    pooled records, all without privacy, are lines where the first run has `baselines`: no epsilon
+    covers them. Where reports differ in relation, unit or delta, the legend says which is whose.
 
     Parameters
     ----------
@@ -211,6 +214,9 @@ def against_epsilon(
         name = f"{label} ({'; '.join(told)})" if any(differing) else label
         at = [places[epsilon] for epsilon in found]
         ax.errorbar(at, means, [below, above], marker="o", capsize=3, label=name, **_look(i))
+    first = next(iter(groups.values()))[0]
+    if metric in ("accuracy", "released_accuracy"):
+        _draw_levels(ax, getattr(first, "baselines", None))
     return _finished(ax, "epsilon", metric, curves=len(ends))
 
 
@@ -259,8 +265,15 @@ def tradeoff(
     return _finished(ax, "epsilon", metric, curves=1)
 
 
-def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | None = None) -> Axes:
-    """Draw a graph: up to 32 nodes on a circle, more by a spring layout.
+def network(
+    edges: npt.ArrayLike,
+    nodes: int,
+    *,
+    grid: tuple[int, int] | None = None,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a graph: a star around its hub, up to 32 other nodes on a circle, more by springs.
 
     Parameters
     ----------
@@ -268,6 +281,8 @@ def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | Non
         Shape (edges, 2): the linked pairs, as `MixingMatrix.edges`.
     nodes
         Number of nodes.
+    grid
+        Rows and columns of a torus: its nodes are drawn in a grid, and links around it as arcs.
     title
         Written above.
     ax
@@ -290,10 +305,15 @@ def network(edges: npt.ArrayLike, nodes: int, *, title: str = "", ax: Axes | Non
     ax = _axes(ax)
     graph = nx.empty_graph(nodes)
     graph.add_edges_from(pairs.tolist())
-    layout = nx.circular_layout(graph) if nodes <= 32 else nx.spring_layout(graph, seed=0)
-    places = np.array([layout[node] for node in range(nodes)])
+    places = _places(graph, grid)
     for i, j in pairs:
-        ax.plot(*places[[i, j]].T, color="0.6", linewidth=0.8, zorder=1)
+        start, end = places[[i, j]]
+        style: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "zorder": 1}
+        if grid is not None and np.abs(end - start).sum() > 1:
+            bend = {"arrowstyle": "-", "connectionstyle": "arc3,rad=0.2", **style}
+            ax.annotate("", start, end, arrowprops=bend)
+        else:
+            ax.plot(*places[[i, j]].T, **style)
     x, y = places.T
     ax.scatter(x, y, s=max(4.0, 160 / np.sqrt(nodes)), color=COLOURS[0], zorder=2)
     ax.set_title(title, fontsize="small")
@@ -341,6 +361,36 @@ def views(plan: Plan, view: OneNode, delta: float, *, ax: Axes | None = None) ->
     everybody = rounded_up(plan.cost(delta).epsilon, 3)
     ax.set_title(f"against everybody: {everybody}", fontsize="small", loc="right")
     return ax
+
+
+def _places(graph: Any, grid: tuple[int, int] | None) -> npt.NDArray[np.float64]:
+    """Return where to draw each node, shape (nodes, 2)."""
+    import networkx as nx
+
+    nodes, degrees = len(graph), dict(graph.degree)
+    if grid is not None and grid[0] * grid[1] == nodes:
+        return np.array([divmod(node, grid[1])[::-1] for node in range(nodes)], dtype=np.float64)
+    hubs = [node for node in graph if degrees[node] == nodes - 1]
+    if nodes > 3 and len(hubs) == 1 and sum(degrees.values()) == 2 * (nodes - 1):
+        layout = nx.shell_layout(graph, [hubs, [node for node in graph if node != hubs[0]]])
+    else:
+        layout = nx.circular_layout(graph) if nodes <= 32 else nx.spring_layout(graph, seed=0)
+    return np.array([layout[node] for node in range(nodes)])
+
+
+def _draw_levels(ax: Axes, beside: Baselines | None) -> None:
+    """Draw baselines without privacy as lines, each named at its left end."""
+    if beside is None or beside.metric != "accuracy":
+        return
+    ax.axhspan(beside.alone.min(), beside.alone.max(), color="0.5", alpha=0.12, linewidth=0)
+    for name, level, style in (
+        ("pooled", beside.pooled, "--"),
+        ("alone", float(beside.alone.mean()), "-"),
+        ("chance", beside.chance, ":"),
+    ):
+        ax.axhline(level, color="0.45", linestyle=style, linewidth=1)
+        at_left = ax.get_yaxis_transform()
+        ax.text(0.01, level, name, fontsize="x-small", color="0.35", va="bottom", transform=at_left)
 
 
 def _check_group(label: str, runs: object, kind: str) -> None:

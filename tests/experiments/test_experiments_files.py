@@ -118,6 +118,7 @@ def test_numbers_libsvm_and_margins(folder: Path) -> None:
     ("old", "new", "message"),
     [
         ("site*.csv", "none*.csv", "no file matches none"),
+        ('"site*.csv"', "[]", r"line 8: data\.files: wanted at least 1 file"),
         ('label = "ill"', "", r"data\.label: wanted the column to predict, one of age, ward"),
         ('label = "ill"', 'label = "il"', r"line 9: data\.label: wanted .*, got 'il'"),
         ("ranges.toml", 'ranges.toml"\ntest_sites = ["s"] #', r"test_sites: wanted some of site0"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from problems import stream_problem
 
+import dpmesh as dm
 from dpmesh import plots, topology
 from dpmesh.privacy import Report
 from dpmesh.run import History
@@ -133,6 +136,35 @@ def test_a_network_has_its_links(nodes: int) -> None:
     assert len(ax.lines) == nodes
     assert len(ax.collections[0].get_offsets()) == nodes
     assert ax.get_title() == "ring"
+
+
+def test_a_torus_is_a_grid_and_a_star_has_its_hub_in_the_middle() -> None:
+    edges = topology.torus(3, 4).matrix(0).edges
+    ax = plots.network(edges, 12, grid=(3, 4))
+    places = np.asarray(ax.collections[0].get_offsets())
+    corners = set(itertools.product(range(4), range(3)))
+    assert {tuple(place) for place in places.astype(int)} == corners
+    assert len(ax.lines) + len(ax.texts) == len(edges)
+    assert len(ax.texts) == 3 + 4  # links around it
+    star = plots.network(topology.star(9).matrix(0).edges, 9)
+    offsets = np.asarray(star.collections[0].get_offsets())
+    distances = np.linalg.norm(offsets - offsets.mean(axis=0), axis=1)
+    assert np.sort(distances)[0] < 1e-6  # single precision
+    assert np.sort(distances)[1] > 0.1
+
+
+def test_accuracy_against_epsilon_has_baselines_as_lines() -> None:
+    problem = stream_problem(4, 5)
+    runs = [
+        dm.simulate(dm.OnlineLearning(epsilon=epsilon), problem, topology.ring(4), rounds=5)
+        for epsilon in (1.0, 4.0)
+    ]
+    ax = plots.against_epsilon({"online": runs}, "released_accuracy")
+    assert {text.get_text() for text in ax.texts} == {"chance", "alone", "pooled"}
+    assert runs[0].baselines is not None
+    levels = [line.get_ydata()[0] for line in ax.lines]
+    assert runs[0].baselines.pooled in levels
+    assert not plots.against_epsilon({"online": runs}, "loss").texts
 
 
 def test_figures_draw_where_they_are_told() -> None:

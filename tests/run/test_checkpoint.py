@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
@@ -142,6 +143,24 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_left_alone(tmp_path) -> Non
         with pytest.raises(ValueError, match="checkpoint: wanted a checkpoint, or a path where"):
             online(tmp_path / "run")
         assert (tmp_path / "run").read_bytes() == content
+
+
+def test_a_damaged_file_is_named(tmp_path) -> None:
+    """It ended in a KeyError."""
+    path = tmp_path / "checkpoint"
+    online(path)
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    header = json.loads(arrays["header"].tobytes())
+    for name in [*header["progress"], "salt", "run", *(set(arrays) - {"header"})]:
+        kept = {k: v for k, v in arrays.items() if k != name}
+        left = {k: v for k, v in header.items() if k != name}
+        left["progress"] = {k: v for k, v in header["progress"].items() if k != name}
+        kept["header"] = np.frombuffer(json.dumps(left).encode(), np.uint8)
+        with path.open("wb") as file:
+            np.savez(file, **kept)
+        with pytest.raises(ValueError, match=r"checkpoint: .* is damaged"):
+            online(path)
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch) -> None:

@@ -120,3 +120,10 @@ def test_a_run_without_a_guarantee_or_without_data_has_no_such_baseline(
     monkeypatch.setattr("dpmesh.run.baselines.LARGEST", 200 * 5 * 2 - 1)
     assert LARGEST > 200 * 5 * 2
     assert beside(own, run_of(problem()).privacy) is None
+
+
+def test_columns_that_nobody_scaled_are_noticed() -> None:
+    own = problem()
+    raw = dm.Dataset(1000 * np.asarray(own.train.features), own.train.labels)
+    with pytest.warns(UserWarning, match="norms of up to 1000, far above 1: scale the columns"):
+        run_of(replace(own, train=raw))

@@ -178,13 +178,14 @@ class Experiment:
         """Return the graph of the first round in plain types, for a report."""
         if self.topology is None:
             return None
-        matrix = self.topology.matrix(0)
+        matrix, table = self.topology.matrix(0), self.settings.table("topology")
         few = matrix.messages // 2 <= EDGES_SHOWN and matrix.is_symmetric
         return {
             "description": str(self.topology),
             "nodes": self.nodes,
             "spectral_gap": matrix.spectral_gap,
             "edges": matrix.edges.tolist() if few else None,
+            "grid": [table["rows"], table["columns"]] if table["kind"] == "torus" else None,
         }
 
 

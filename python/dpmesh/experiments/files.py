@@ -82,7 +82,10 @@ def load_files(
     OSError
         If a file cannot be read, or there is none.
     """
-    found = _existing((files,) if isinstance(files, str) else files)
+    patterns = (files,) if isinstance(files, str) else files
+    if not patterns:
+        fail("files", "at least 1 file", "none")
+    found = _existing(patterns)
     probability("test_fraction", test_fraction, zero=False, one=False)
     ends = found if not isinstance(ranges, str) else [*found, ranges]
     dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)

@@ -20,7 +20,15 @@ from dpmesh._validate import fail
 from dpmesh.experiments.experiment import Result
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.experiments.results import finished
-from dpmesh.experiments.summary import Groups, compared, dearest, grouped
+from dpmesh.experiments.summary import (
+    Groups,
+    compared,
+    dearest,
+    grouped,
+    measured,
+    sentence,
+    without_budget,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,16 +97,24 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     first = results[0].run
     versions = {"dpmesh": first["dpmesh"], "page by dpmesh": __version__, "numpy": np.__version__}
     versions |= {"Python": platform.python_version(), "system": platform.platform()}
+    said = {name: text for name, runs in groups.items() if (text := sentence(runs))}
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">{len(results)} runs of {len(groups)} settings. Curves are means over '
-        "seeds, bands reach from least to largest. Measurements are made with the nodes' own "
-        "models, their records and test data: they are for research, and no part of the "
-        "release.</p>",
+        "seeds, bands reach from least to largest. Click a head to sort by it, a figure to enlarge "
+        "it. Measurements look at the nodes' own models, their records and test data: they are for "
+        "research, and no part of the release.</p>",
         warning if seeded else "",
-        "<h2>Results at the end</h2>",
-        _summary(groups),
+        "<h2>What privacy buys</h2>",
+        figures(_against_epsilon(results), large=True),
+        f'<div class="wide">{table(*compared(groups))}</div>',
+        '<p class="note">Scores of released models on test records; alone and pooled are trained '
+        "without privacy. No epsilon covers these figures: they are for research.</p>",
+        "<ul>",
+        *(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in said.items()),
+        "</ul>",
         "<h2>Over the rounds</h2>",
+        f'<div class="wide">{table(*measured(groups, _CURVES))}</div>',
         figures(_curves(groups)),
         "<h2>Privacy, accuracy, traffic</h2>",
         figures(_tradeoffs(results)),
@@ -118,13 +134,20 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     return document(title, body)
 
 
-def _summary(groups: Groups) -> str:
-    return f'<div class="wide">{table(*compared(groups))}</div>'
-
-
 def _shared(groups: Groups) -> set[str]:
     """Return the metrics that all runs measured."""
     return set.intersection(*(set(r.history.metrics) for runs in groups.values() for r in runs))
+
+
+def _against_epsilon(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
+    """Draw the released models' accuracy against epsilon, beside baselines as lines."""
+    released = [result for result in results if result.privacy.epsilon > 0]
+    metric = "released_accuracy"
+    if not released or metric not in _shared({"": released}):
+        return
+    figure, ax = _figure(7.5, 4.2)
+    plots.against_epsilon(without_budget(released), metric, ax=ax)
+    yield figure, "accuracy of released models against epsilon, beside chance, alone and pooled"
 
 
 def _curves(groups: Groups) -> Iterable[tuple[Figure, str]]:
@@ -164,12 +187,13 @@ def _graph(results: Sequence[Result]) -> Iterable[str]:
         yield f"<p>{escape(description)}: {gap}.</p>"
         if graph["edges"] is not None:
             figure, ax = _figure()
-            plots.network(graph["edges"], graph["nodes"], title=gap, ax=ax)
+            grid = graph.get("grid")
+            plots.network(graph["edges"], graph["nodes"], grid=grid, title=gap, ax=ax)
             yield figures([(figure, f"graph of {description}")])
 
 
-def _figure() -> tuple[Figure, Any]:
+def _figure(width: float = 5, height: float = 3.5) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.experiment import Result
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
@@ -18,6 +20,9 @@ from dpmesh.run.run import cost_in_words
 
 Groups = Mapping[str, Sequence[Result]]
 """Runs that differ in their seed alone, by what they set."""
+
+
+_BUDGET = ("epsilon", "delta", *NOISES)
 
 
 class Table(NamedTuple):
@@ -69,10 +74,14 @@ def _label(changes: Mapping[str, Any], differing: set[tuple[str, str]]) -> str:
         if isinstance(value, dict) and "kind" in value:
             kind = str(value["kind"])
             own = {k: v for k, v in value.items() if (kind, k) in differing}
-            parts.append(", ".join([kind, *(f"{k} = {json.dumps(v)}" for k, v in own.items())]))
+            parts.append(", ".join([kind, *(f"{k} = {_short(v)}" for k, v in own.items())]))
         else:
             parts.append(f"{key.rpartition('.')[2]} = {value}")
     return ", ".join(parts) or "run"
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def compared(groups: Groups) -> Table:
@@ -92,6 +101,30 @@ def compared(groups: Groups) -> Table:
             row += _cells(beside[name], scores(runs))
         rows.append([*row, spread([run.traffic.megabytes for run in runs])])
     return Table([*heads, "MB sent"], rows)
+
+
+def measured(groups: Groups, metrics: Sequence[str]) -> Table:
+    """Return the last measurements that all runs have, of these metrics and of seconds."""
+    shared = set.intersection(*(set(r.history.metrics) for runs in groups.values() for r in runs))
+    names = [name for name in (*metrics, "seconds") if name in shared]
+    rows = [
+        [name, *(spread([run.history.last(metric) for run in runs]) for metric in names)]
+        for name, runs in groups.items()
+    ]
+    return Table(["at the end", *(name.replace("_", " ") for name in names)], rows)
+
+
+def without_budget(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the results by what they set, except the seed and what decides epsilon."""
+    plain = [replace(result, changes=_unpriced(result.changes)) for result in results]
+    groups = grouped(plain)
+    by_id = dict(zip(map(id, plain), results, strict=True))
+    return {name: [by_id[id(run)] for run in runs] for name, runs in groups.items()}
+
+
+def _unpriced(changes: Mapping[str, Any]) -> dict[str, Any]:
+    left = {key: v for key, v in changes.items() if key.rpartition(".")[2] not in _BUDGET}
+    return {key: _unpriced(v) if isinstance(v, dict) else v for key, v in left.items()}
 
 
 def sentence(runs: Sequence[Result]) -> str | None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from os import PathLike
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from scipy import sparse
 
 from dpmesh._validate import fail, instance, one_of, require_methods
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel, UsesRecordsOnce
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
+from dpmesh.problems import LinearProblem
 from dpmesh.run.engine import Engine
 from dpmesh.run.metrics import Testable
 from dpmesh.run.network import Network
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
+
+UNSCALED = 50.0
+"""Records with longer norms are not scaled."""
 
 
 def check_kinds(
@@ -82,6 +90,21 @@ def check_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> No
         fail("problem", "enough records at each node for one round", "fewer")
     if most is not None and rounds > most:
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
+
+
+def warn_unscaled(problem: object) -> None:
+    """Warn about columns that nobody scaled: clipping then throws away what they say."""
+    if not isinstance(problem, LinearProblem) or problem.feature_norm is not None:
+        return
+    x: Any = problem.train.features
+    squares = x.power(2) if sparse.issparse(x) else np.square(x, dtype=np.float64)
+    if (longest := float(np.sqrt(squares.sum(axis=1).max()))) > UNSCALED:
+        warnings.warn(
+            f"records have norms of up to {longest:.4g}, far above 1: scale the columns by public "
+            "ranges (dm.ranges.Columns, dm.data.scaled) or records to norm 1 (dm.data.unit_norm)",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def check_view(budget: Budget, topology: Topology | None) -> None:

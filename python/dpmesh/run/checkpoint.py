@@ -141,7 +141,10 @@ class Checkpoint:
                 fail(name, wanted, "another")
             saved, now = differing(str(saved), str(now))
             fail(name, f"{saved}, {wanted}", now)
-        return decode(header["progress"], arrays, classes)
+        try:
+            return decode(header["progress"], arrays, classes)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(self.path) from error
 
 
 def salt_in(path: str | Path) -> str | None:
@@ -167,4 +170,10 @@ def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
         raise ValueError(f"checkpoint: wanted {wanted}, got {path}: {error}") from error
     if version != VERSION:
         fail("checkpoint", f"one of version {VERSION}", version)
+    if not {"run", "salt", "progress"} <= {*header}:
+        raise _damaged(path)
     return header, arrays
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(f"checkpoint: {path} is damaged. Delete it to begin anew, or restore a copy")

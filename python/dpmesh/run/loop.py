@@ -19,7 +19,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import not_covered, report
 from dpmesh.privacy.views import Everybody, EverybodyButPartners
-from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view
+from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view, warn_unscaled
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, salt_in
@@ -140,6 +140,7 @@ def simulate(
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     delta = probability("delta", delta, one=False)
     check_records(algorithm, problem, rounds)
+    warn_unscaled(problem)
     check_pairs(key, network, engine, checkpoint, checkpoint_every)
     progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
     key = Key.generate() if key is None else key

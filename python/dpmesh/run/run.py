@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from dpmesh.privacy.views import OneNode
     from dpmesh.run.baselines import Baselines
 
-COVERED = ("released_accuracy", "bits_per_node", "compression", "seconds")
-"""Metrics of what was released or sent. Others look at private records or un-noised models."""
-
 
 class Traffic(NamedTuple):
     """What crossed the network.
@@ -65,8 +62,8 @@ def in_words(
     lines = [f"{name:<11} {value}" for name, value in settings.items() if value != "None"]
     names = [name for name in history.metrics if name != "megabytes"]  # they have their own line
     measured = {name: f"{name} {history.last(name):.4g}" for name in names}
-    released = [text for name, text in measured.items() if name in COVERED]
-    research = [text for name, text in measured.items() if name not in COVERED]
+    released = [text for name, text in measured.items() if name not in privacy.not_covered]
+    research = [text for name, text in measured.items() if name in privacy.not_covered]
     if released:
         lines.append(f"at the end  {', '.join(released)}")
     if research:
