@@ -43,6 +43,15 @@ OTHERS = {
         batches=2,
         noise=correlated.InTime(topology=RING, rounds=ROUNDS),
     ),
+    "federated, in groups, noise in time": dm.FederatedLearning(
+        clients=NODES,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        local_epochs=1,
+        sampling="cyclic",
+        noise=correlated.InTime(topology=None, rounds=ROUNDS),
+    ),
     "federated, on a grid": dm.FederatedLearning(
         clients=NODES,
         sampling_rate=0.5,

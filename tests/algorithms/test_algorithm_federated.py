@@ -433,7 +433,7 @@ GOOD = {
         ({"sampling_rate": np.nan}, "sampling_rate: wanted a finite number, got nan"),
         ({"clipping_norm": np.inf}, "clipping_norm: wanted a finite number, got inf"),
         ({"noise_multiplier": 0}, "noise_multiplier: wanted a finite number greater than 0"),
-        ({"sampling": "all"}, "sampling: wanted one of 'poisson', 'uniform', got 'all'"),
+        ({"sampling": "all"}, "sampling: wanted one of 'poisson', 'uniform', 'cyclic', got"),
         ({"batch_size": 0}, "batch_size: wanted an integer of at least 1"),
         ({"local_steps": 2}, "local_epochs: wanted either this or local_steps"),
         ({"local_epochs": None}, "local_epochs: wanted either this or local_steps"),

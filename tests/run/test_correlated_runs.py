@@ -14,7 +14,7 @@ import dpmesh as dm
 from dpmesh.algorithms import Message
 from dpmesh.privacy import Budget, OverBudget, Release, Sensitivity, correlated, total_cost, views
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.audit.transcript import record
+from dpmesh.privacy.audit.transcript import alone, record
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.run import Gossip
 
@@ -157,7 +157,7 @@ def test_a_release_beyond_its_plan_is_refused() -> None:
     more = Release(1, CorrelatedRow.of(joint, 0), Sensitivity(0.7, "l2", "given"), batch=0)
     with pytest.raises(ValueError, match="sensitivity: wanted at most"):
         online(None).plan(1).with_releases([more]).cost(DELTA)
-    with pytest.raises(ValueError, match=f"rounds: wanted at most {ROUNDS}, for which the corr"):
+    with pytest.raises(ValueError, match=f"rounds: wanted no more than the {ROUNDS - 1} rows"):
         online(IN_TIME).plan(ROUNDS + 1)
 
 
@@ -233,6 +233,52 @@ def test_correlation_in_time_is_refused_where_it_buys_nothing() -> None:
             descent(noise)
     with pytest.raises(ValueError, match="noise: wanted noise made for mixings=3, got 2"):
         dm.algorithms.Muffliato(records=ROUNDS, noise_multiplier=1.0, mixings=3, noise=PARTNERS)
+
+
+def groups_in_turn(noise: Any) -> dm.FederatedLearning:
+    return dm.FederatedLearning(
+        clients=NODES,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=2.0,
+        sampling="cyclic",
+        local_steps=1,
+        noise=noise,
+    )
+
+
+def test_a_server_correlates_its_noise_over_groups_in_turn() -> None:
+    """Every client is in every second of 6 rounds: 3 turns."""
+    server = correlated.InTime(topology=None, rounds=ROUNDS)
+    mu = sqrt(3) / 2
+    for noise in (None, server):
+        algorithm = groups_in_turn(noise)
+        cost = algorithm.plan(ROUNDS).cost(DELTA).epsilon
+        assert cost == pytest.approx(gdp_epsilon(delta=DELTA, mu=mu), rel=1e-6)
+        run = dm.simulate(algorithm, problem(), rounds=ROUNDS, key=KEY, delta=DELTA)
+        assert run.ledger == algorithm.plan(ROUNDS)
+    assert server.mixed_noise(uses=3, separation=2) < 0.9 * sqrt(3 * (ROUNDS + 1) / 2)
+    run = record(algorithm, problem(60), alone, rounds=ROUNDS, key=KEY)
+    noise = np.stack([passage.noisy - passage.inside for passage in run.passages])
+    joint = algorithm.release_of(0).mechanism.joint
+    plan = correlated.CorrelatedNoise(release=joint, first_round=0)
+    assert correlated.read_back(noise, KEY, plan, claim=mu).violations(tolerance=1e-6) == []
+    members = [algorithm.sample(t, KEY).tolist() for t in range(3)]
+    assert members == [[0, 2, 4], [1, 3], [0, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sampling": "poisson"}, "not proved for random cohorts"),
+        ({"sampling_rate": 1.0}, "buys nothing where all take part"),
+        ({"grid": 2.0**-16}, "no grid"),
+        ({"noise": IN_TIME}, "noise: wanted noise for a server, with topology=None"),
+    ],
+)
+def test_a_server_refuses_what_is_not_proved(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(groups_in_turn(correlated.InTime(topology=None, rounds=ROUNDS)), **change)
 
 
 def test_batches_follow_each_other() -> None:

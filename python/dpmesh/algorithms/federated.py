@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
-from math import ceil, hypot
+from math import ceil, hypot, sqrt
 from types import NoneType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,12 +55,16 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 TOUCHING = 1e-6
 """An update ends inside its ball if it is shorter than the radius by this share."""
@@ -146,10 +150,12 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         The paper's L: a client's model stays within this distance of the global one.
     noise_multiplier
         Standard deviation nu of the noise on the sum over its sensitivity, which is L for
-        ``"poisson"`` and 2 L for ``"uniform"``; None runs without noise, for comparison.
+        ``"poisson"`` and ``"cyclic"`` and 2 L for ``"uniform"``; None runs without noise, for
+        comparison.
     sampling
         ``"poisson"``: each client takes part independently. ``"uniform"``: round(tau N) clients,
-        drawn without replacement.
+        drawn without replacement. ``"cyclic"``: round(1 / tau) fixed groups take turns, in public:
+        client i is in group i modulo their number.
     batch_size
         Of the clients' mini-batches.
     local_epochs, local_steps
@@ -182,11 +188,16 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     proximal
         Factor mu of ``mu / 2 |w - w^t|^2`` in each client's objective, as in FedProx (Li et al.,
         2020); not for a `LinearProblem`.
+    noise
+        `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, with ``"cyclic"``; None
+        for noise of each round by itself.
 
     Guarantee
     ---------
     Epsilon and delta of `plan` hold for the models of all rounds together, for adding or removing
-    one client (``"poisson"``) or replacing one (``"uniform"``), with everything that it holds. Each
+    one client (``"poisson"``, ``"cyclic"``) or replacing one (``"uniform"``), with everything that
+    it holds. Groups that take turns are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier` for k
+    turns of a group, also with `noise` (Theorem 1 of ``docs/privacy/correlated_noise.md``). Each
     client's move has a norm of at most L whatever its data, the sum is divided by public numbers
     alone, and all that follows the noise is post-processing. Clients that drop out change nothing,
     even if it is known who did: a missing move is 0. The plan counts all as if they had returned.
@@ -201,7 +212,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     sampling_rate: float
     clipping_norm: float
     noise_multiplier: float | None
-    sampling: Literal["poisson", "uniform"] = "poisson"
+    sampling: Literal["poisson", "uniform", "cyclic"] = "poisson"
     batch_size: int = 10
     local_epochs: int | None = None
     local_steps: int | None = None
@@ -215,6 +226,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     adaptive_clipping: AdaptiveClipping | None = None
     optimizer: ServerOptimizer | None = None
     proximal: float = 0.0
+    noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -223,7 +235,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         positive("clipping_norm", self.clipping_norm)
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
-        one_of("sampling", self.sampling, ("poisson", "uniform"))
+        one_of("sampling", self.sampling, ("poisson", "uniform", "cyclic"))
         integer("batch_size", self.batch_size, at_least=1)
         if (self.local_epochs is None) == (self.local_steps is None):
             got = f"local_epochs={self.local_epochs}, local_steps={self.local_steps}"
@@ -249,10 +261,33 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             require_methods("optimizer", self.optimizer, "ServerAdam(), say, or None", "step")
         non_negative("proximal", self.proximal)
         _ = self._bit_weight  # checks the noise on the bits
+        if self.noise is not None:
+            check_strategy(self.noise, self)
+            if self.sampling != "cyclic" or self.grid is not None or self.groups == 1:
+                wanted = (
+                    "None, or sampling='cyclic' in several groups and no grid: correlated noise is "
+                    "not proved for random cohorts, and buys nothing where all take part"
+                )
+                fail("noise", wanted, self.noise)
+            if self.noise.topology is not None:
+                fail("noise", "noise for a server, with topology=None", self.noise)
+            if self.adaptive_clipping is not None:
+                fail(
+                    "adaptive_clipping",
+                    "None with correlated noise, whose rows share a unit",
+                    "one",
+                )
 
     @cached_property
-    def cohorts(self) -> PoissonSampling | FixedSizeSampling:
-        """How the clients of a round are drawn."""
+    def groups(self) -> int:
+        """How many groups take turns with ``"cyclic"``."""
+        return max(1, round(1 / self.sampling_rate))
+
+    @cached_property
+    def cohorts(self) -> PoissonSampling | FixedSizeSampling | None:
+        """How the clients of a round are drawn; None if groups take turns."""
+        if self.sampling == "cyclic":
+            return None
         if self.sampling == "poisson":
             return PoissonSampling(self.sampling_rate)
         size = max(1, round(self.sampling_rate * self.clients))
@@ -261,7 +296,12 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     @cached_property
     def expected_size(self) -> float:
         """The public number S that the sum over a cohort is divided by: of moves that arrive."""
-        return self.arrival_rate * self.cohorts.rate * self.clients
+        return self.arrival_rate * self._expected_cohort
+
+    @property
+    def _expected_cohort(self) -> float:
+        rate = 1 / self.groups if self.cohorts is None else self.cohorts.rate
+        return rate * self.clients
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -279,7 +319,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
                 hypot(1, self._bit_weight / 2),
                 "clipped move and its bit, in units of C_t,",
             )
-        if self.sampling == "poisson":
+        if self.sampling != "uniform":
             return Sensitivity(bound, "l2", f"one {what} added or removed")
         return Sensitivity(2 * bound, "l2", f"one {what} replaced")
 
@@ -288,13 +328,13 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         """How far a bit of adaptive clipping moves the released vector, in units of C_t."""
         if self.adaptive_clipping is None:
             return 0.0
-        alone = (self.noise_multiplier or 0.0) / (2 if self.sampling == "poisson" else 1)
+        alone = (self.noise_multiplier or 0.0) / (1 if self.sampling == "uniform" else 2)
         return self.adaptive_clipping.weight(alone, self.expected_size)
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
         """The relation under which the sampling of cohorts amplifies."""
-        return "add_remove" if self.sampling == "poisson" else "replace_one"
+        return "replace_one" if self.sampling == "uniform" else "add_remove"
 
     @property
     def unit(self) -> Unit:
@@ -304,14 +344,28 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the server must keep to itself."""
-        return (
-            "the server is trusted: it sees the clients' updates before it adds noise",
-            "who took part in a round, and how many, stays secret",
-        )
+        trusted = "the server is trusted: it sees the clients' updates before it adds noise"
+        if self.sampling == "cyclic":
+            return (trusted,)
+        return trusted, "who took part in a round, and how many, stays secret"
 
     def release_of(self, t: int) -> Release:
         """Return the noisy sum of a cohort's updates."""
-        return Release(t, self.mechanism, self.sensitivity, sampling=self.cohorts)
+        if self.cohorts is not None:
+            return Release(t, self.mechanism, self.sensitivity, sampling=self.cohorts)
+        joint = self._joint
+        mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
+        return Release(t, mechanism, self.sensitivity, batch=t % self.groups)
+
+    @cached_property
+    def _joint(self) -> CorrelatedGaussian | None:
+        """The noise of all rounds together; None if it is independent."""
+        if self.noise is None or self.noise_multiplier is None:
+            return None
+        uses = -(-self.noise.rows // self.groups)
+        bounds = [self.sensitivity.bound] * self.noise.rows
+        multiplier = self.noise_multiplier / sqrt(uses)
+        return self.noise.release(multiplier, bounds, uses=uses, separation=self.groups)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: the server publishes all models."""
@@ -355,14 +409,16 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
                 inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
                 moved[dim] += self._bit_weight * radius * float((inside - 0.5).sum())
         total = Sensitive(moved[np.newaxis].astype(state.w.dtype))
-        out, back = self.cohorts.rate * self.clients, self.expected_size  # models, updates
+        out, back = self._expected_cohort, self.expected_size  # models, updates
         unit = 1.0 if self.adaptive_clipping is None else radius
         release, copies = self.release_of(t), ceil(out) + ceil(back)
         noisy = yield Message(total, release, copies=copies, unit=unit)
         return self.absorb(state, noisy, t)
 
     def sample(self, t: int, key: Key) -> Indices:
-        """Draw the cohort S_t, ascending: secret."""
+        """Return the cohort S_t, ascending: secret, unless groups take turns."""
+        if self.cohorts is None:
+            return np.arange(t % self.groups, self.clients, self.groups)
         coins = key.stream(Purpose.SAMPLE, t)
         match self.cohorts:
             case PoissonSampling(rate):

@@ -143,7 +143,7 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         """The noise of all rounds together; None if it is independent."""
         if self.noise is None or self.noise_multiplier is None:
             return None
-        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rounds)]
+        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rows + 1)]
         uses = -(-len(bounds) // self.batches)
         return self.noise.release(
             self.noise_multiplier / sqrt(uses), bounds, uses=uses, separation=self.batches

@@ -227,7 +227,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """The noise of all rounds together, each example in one of them; None if independent."""
         if self.noise is None or self.epsilon is None:
             return None
-        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rounds)]
+        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rows + 1)]
         return self.noise.release(self.mechanism.noise_multiplier, bounds)
 
     @property

@@ -62,8 +62,8 @@ class CorrelatedRow(Mechanism):
             If there is no such row: a longer run needs noise that is planned for it.
         """
         if not 0 <= row < joint.rounds:
-            wanted = f"at most {joint.rounds + 1}, for which the correlated noise is planned"
-            fail("rounds", wanted, f"{row + 2} or more")
+            wanted = f"no more than the {joint.rounds} rows that correlated noise is planned for"
+            fail("rounds", wanted, f"{row + 1} or more")
         return cls(float(joint.spreads[row]), joint=joint, row=row)
 
     @property

@@ -117,6 +117,8 @@ class DPFedLS(Strategy):
         patience: float = 600.0,
     ) -> None:
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
+        if algorithm.noise is not None:
+            fail("algorithm", "independent noise: no strategy keeps its rows yet", algorithm.noise)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
         if algorithm.adaptive_clipping is not None or algorithm.proximal:

@@ -40,9 +40,9 @@ class CorrelatedStrategy(ABC):
     topology
         The network of the run, which is public; None where a server adds up what arrives.
     rounds
-        Those of the longest run. The first one sends a start that no data has touched, without
-        noise, so there are ``rounds - 1`` rows of noise. A run that stops early is charged for what
-        it released.
+        Those of the longest run. On a network the first one sends a start that no data has touched,
+        without noise, so there are ``rounds - 1`` rows of noise; a server has a row in each. A run
+        that stops early is charged for what it released.
     mixings
         How often a round's messages travel over the network before the next step: several mixings
         cost traffic and no privacy.
@@ -65,6 +65,11 @@ class CorrelatedStrategy(ABC):
                 fail("mixings", "1 without a network", self.mixings)
         else:
             require_methods("topology", self.topology, "a network, such as torus(4, 4)", "matrix")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of noise."""
+        return self.rounds if self.topology is None else self.rounds - 1
 
     @property
     @abstractmethod
@@ -119,7 +124,7 @@ class CorrelatedStrategy(ABC):
         noise_multiplier
             Standard deviation over the sensitivity of the whole run.
         sensitivities
-            Of each row, shape (rounds - 1,).
+            Of each row, shape (rows,).
         uses, separation
             How many rows use a record, and how many rows these are apart: in epochs, if several.
         memory
@@ -179,7 +184,7 @@ class CorrelatedStrategy(ABC):
 
         The standard deviation of one coordinate: the root of its mean square over nodes and rounds.
         """
-        ones = (1.0,) * (self.rounds - 1)
+        ones = (1.0,) * self.rows
         factorization, secrets = _planned(self, ones, _epochs(uses, separation))
         found = self.objective(ones, None if secrets is None else secrets.covariance)
         gram = found.matrix() if isinstance(found, Objective) else found
