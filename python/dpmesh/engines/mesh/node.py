@@ -235,6 +235,8 @@ class Node:
                 row = Row.read(message, contract)
             except ValueError:
                 raise RefusedError("malformed") from None
+            if not self._schedule.gossips and last is not None and row.at <= last.at:
+                continue  # the router did not get the last answer, and sends an old model again
             name = contract.parties[row.party].name
             try:
                 row.values(contract)
@@ -258,8 +260,7 @@ class Node:
                 and row.at == last.at
                 and row.party in schedule.heard(row.at, self.number)
             )
-        since = last is None or last.at < row.at
-        return since and row.at < at and row.party in schedule.heard(row.at, self.number)
+        return row.at < at and row.party in schedule.heard(row.at, self.number)
 
     def _charged(self, at: Position) -> tuple[Release, ...]:
         """Return what a step is charged, from public numbers alone; refuse it over budget."""

@@ -1,0 +1,134 @@
+"""A round of the mesh beside the simulator's: seconds, and bytes beside the routed minimum.
+
+    python -m benches.bench_mesh
+
+Gradient descent on a ring. Nodes and router are in one process, each node with a folder on disk: no
+time is spent on a network, and all of it on checks, signatures, folders and the round itself. On
+machines of their own, nodes work at the same time; the router works for one after the other. The
+routed minimum sends each row to the router once, and once to each node that hears it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+
+import dpmesh as dm
+from benches.measure import Case
+from dpmesh.engines.mesh import Contract, Folder, Node, Router
+
+RECORDS, ROUNDS = 100, 20
+SIZES = ((4, 1_000), (16, 1_000), (4, 10_000), (16, 10_000))
+"""Nodes, and numbers of a model."""
+
+
+class Mesh(NamedTuple):
+    """A contract, its nodes, and all their records in one problem."""
+
+    contract: Contract
+    nodes: list[Node]
+    whole: dm.LinearProblem
+
+
+class Costs(NamedTuple):
+    """Seconds and bytes of a round: of one node, of the router for all, and of the simulator."""
+
+    node: float
+    router: float
+    simulator: float
+    bytes: float
+    least: float
+
+
+def mesh(folder: Path, nodes: int, dim: int) -> Mesh:
+    """Make a contract and its nodes, which draw noise as in a rehearsal."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(nodes * RECORDS, dim)) / np.sqrt(2 * dim)
+    features /= np.maximum(1, np.linalg.norm(features, axis=1, keepdims=True))
+    train = dm.Dataset(features, np.where(features[:, 0] > 0, 1, -1), "random")
+    parts = np.split(np.arange(len(features)), nodes)
+    folders = [Folder.create(folder / str(i), epsilon=100, delta=1e-5) for i in range(nodes)]
+    public = {"records": RECORDS, "epsilon": 100.0, "delta": 1e-5}
+    content = {
+        "contract": {
+            "rounds": ROUNDS,
+            "public_key": "01" * 32,
+            "largest_row": 1e4,
+            "deadline": 60.0,
+            "quorum": nodes,
+            "features": dim,
+        },
+        "problem": {"loss": "logistic", "feature_norm": 1.0},
+        "algorithm": {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 5.0},
+        "topology": {"kind": "ring"},
+        "party": [
+            {"name": f"p{i}", "signing_key": own.signing.public.hex(), **public}
+            for i, own in enumerate(folders)
+        ],
+    }
+    contract = Contract.of(content)
+    made = [
+        Node(contract, own, train.take(part), rehearsal=True)
+        for own, part in zip(folders, parts, strict=True)
+    ]
+    return Mesh(contract, made, dm.LinearProblem(train, tuple(parts), "logistic", feature_norm=1.0))
+
+
+def run(made: Mesh) -> Costs:
+    """Run the contract, and the simulator on the same."""
+    router, nodes, clock = Router(made.contract), 0.0, time.perf_counter
+    begin = clock()
+    while not router.done:
+        for party in range(made.contract.nodes):
+            message = router.request(party)
+            if message is not None:
+                before = clock()
+                answer = made.nodes[party].answer(message)
+                nodes += clock() - before
+                router.take(party, answer)
+    routed = clock() - begin - nodes
+    begin = clock()
+    simulate(made)
+    simulated = clock() - begin
+    size = made.contract.dim * 8
+    least = size * (made.contract.nodes + made.contract.topology.matrix(0).messages)
+    each = made.contract.nodes * ROUNDS
+    return Costs(nodes / each, routed / ROUNDS, simulated / ROUNDS, router.bytes / ROUNDS, least)
+
+
+def simulate(made: Mesh) -> dm.Run:
+    """Run the same in the simulator."""
+    contract = made.contract
+    key = contract.public_key
+    algorithm, network = contract.algorithm, contract.topology
+    return dm.simulate(
+        algorithm, made.whole, network, rounds=ROUNDS, key=key, delta=1e-5, metrics=()
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Yield the simulator's runs, whose rounds the mesh's are compared with."""
+    for nodes, dim in SIZES[:2]:
+        with TemporaryDirectory() as folder:
+            made = mesh(Path(folder), nodes, dim)
+            yield Case(f"{ROUNDS} rounds, {nodes} nodes of {dim}", lambda made=made: simulate(made))
+
+
+def main() -> None:
+    """Print a table."""
+    print("nodes | numbers | a node | router | simulator | bytes a round | least | overhead")
+    for nodes, dim in SIZES:
+        with TemporaryDirectory() as folder:
+            costs = run(mesh(Path(folder), nodes, dim))
+        times = " | ".join(f"{1e3 * each:.2f} ms" for each in costs[:3])
+        more = costs.bytes / costs.least - 1
+        print(f"{nodes} | {dim} | {times} | {costs.bytes:.0f} | {costs.least} | {more:.1%}")
+
+
+if __name__ == "__main__":
+    main()
