@@ -214,6 +214,17 @@ def test_a_restored_folder_is_refused_by_what_others_heard(tmp_path: Path) -> No
     assert parties.folders[0].cost() == dm.privacy.total_cost(both, 1e-5).epsilon
 
 
+def test_a_node_made_anew_for_each_message_is_confirmed_before_each_step(tmp_path: Path) -> None:
+    """As on Flower, which starts a process for each message."""
+    parties = Parties(tmp_path, rehearsal=False)
+    router = Router(parties.contract)
+    for _ in range(100):
+        for party, message in router.requests().items():
+            router.take(party, parties.node(party).answer(message))
+    assert router.done
+    assert router.missing == []
+
+
 def test_a_mark_outside_of_the_folder_tells_that_it_was_restored(tmp_path: Path) -> None:
     parties = Parties(tmp_path, marks=tmp_path)
     copytree(tmp_path / "p0", tmp_path / "copy")

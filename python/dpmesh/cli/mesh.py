@@ -44,7 +44,6 @@ def check(file: File, module: Module = None) -> None:
     """Print what joining a contract costs each party, against whom, and what a round moves."""
     from dpmesh.engines.mesh import read_contract
     from dpmesh.engines.mesh.traffic import bytes_of_round
-    from dpmesh.privacy.plan import total_cost
     from dpmesh.privacy.shown import rounded_up
 
     read = read_contract(file, module)
@@ -58,10 +57,6 @@ def check(file: File, module: Module = None) -> None:
         cost = rounded_up(read.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
-        if terms.copies > 1:
-            together = total_cost([read.plan] * terms.copies, party.delta).epsilon
-            holders = f"with the same person's record at {terms.copies} parties"
-            typer.echo(f"{'':<12} epsilon = {rounded_up(together)} {holders}")
     for assumption in read.plan.assumptions:
         typer.echo(f"assumption   {assumption}")
     typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")

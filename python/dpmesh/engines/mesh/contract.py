@@ -99,8 +99,6 @@ class Terms:
         The column to predict, if the contract has ranges.
     numbers
         The type of the numbers.
-    copies
-        The most parties that hold records of the same person.
     """
 
     rounds: int
@@ -111,7 +109,6 @@ class Terms:
     features: int | None = None
     label: str | None = None
     numbers: Literal["float64", "float32"] = "float64"
-    copies: int = 1
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
@@ -120,7 +117,6 @@ class Terms:
             fail("largest_row", f"at most {LONGEST_ROW[self.numbers]:g}", self.largest_row)
         positive("deadline", self.deadline)
         integer("quorum", self.quorum, at_least=1)
-        integer("copies", self.copies, at_least=1)
 
 
 @dataclass(frozen=True)

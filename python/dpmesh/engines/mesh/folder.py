@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ create table steps (
     released blob,
     primary key (contract, round, exchange)
 );
+create table fresh (contract blob primary key, number blob);
 create table heard (
     contract blob, party integer, round integer, exchange integer, primary key (contract, party)
 );
@@ -301,6 +303,17 @@ class Folder:
         )
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
+
+    def fresh(self, contract: Contract, *, answered: bool = False) -> bytes:
+        """Return the number with which the node asks others since its start; erase it once used."""
+        with self.transaction():
+            if answered:
+                self._file.execute("delete from fresh where contract = ?", (contract.hash,))
+                return b""
+            new = contract.hash, token_bytes(16)
+            self._file.execute("insert or ignore into fresh values (?, ?)", new)
+            query = "select number from fresh where contract = ?"
+            return bytes(self._file.execute(query, (contract.hash,)).fetchone()[0])
 
     def heard(self, contract: Contract, party: int) -> Position | None:
         """Return the last position of which there is a row of a party; None if there is none."""

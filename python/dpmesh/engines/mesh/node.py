@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from secrets import token_bytes
 from threading import Lock
 from typing import Any, cast
 
@@ -109,7 +108,7 @@ class Node:
         self._start = contract.algorithm.init(self._problem, self._seat(contract.public_key))
         folder.join(contract, self._records, seeded=rehearsal)
         folder.check_mark(contract)
-        self._fresh, self._confirmed = Fresh(self.number, token_bytes(16)), rehearsal
+        self._confirmed = rehearsal
         self.equivocating: set[str] = set()
         """Names of parties of which two different rows of one position were seen, both signed."""
 
@@ -174,7 +173,7 @@ class Node:
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
         if not self._confirmed and not self._confirm(ask):
-            return self._fresh.as_bytes(contract)
+            return Fresh(self.number, folder.fresh(contract)).as_bytes(contract)
         if step is None:
             last = folder.last(contract)
             self._check_order(last, at)
@@ -194,10 +193,11 @@ class Node:
         With this node they must be a quorum. A router that hides their answers stops this node.
         """
         heard, last = {}, self.folder.last(self.contract)
+        fresh = Fresh(self.number, self.folder.fresh(self.contract))
         for message in ask.attached:
             with suppress(ValueError):
                 answer = Heard.read(message, self.contract)
-                if answer.asked == self._fresh and answer.by != self.number:
+                if answer.asked == fresh and answer.by != self.number:
                     heard[answer.by] = answer.last
         unanswered = None if last is None or last.row is not None else last.at
         for by, other in heard.items() if not self.folder.was_restored(self.contract) else ():
@@ -206,6 +206,8 @@ class Node:
                 _log.error("%s has a later row of this node: its folder was restored", name)
                 raise RefusedError("restored")
         self._confirmed = len(heard) >= self.contract.terms.quorum - 1
+        if self._confirmed:
+            self.folder.fresh(self.contract, answered=True)
         return self._confirmed
 
     def _check_order(self, last: Stored | None, at: Position) -> None:
