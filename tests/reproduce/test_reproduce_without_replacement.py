@@ -7,12 +7,18 @@ from math import inf
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from dpmesh.data import digits, train_test_split
 from dpmesh.keys import Key
 from dpmesh.reproduce import without_replacement, without_replacement_setting
 from dpmesh.reproduce.without_replacement_cells import Situation, measured
-from dpmesh.reproduce.without_replacement_setting import Accuracy, Setting, everything_for_each
+from dpmesh.reproduce.without_replacement_setting import (
+    Accuracy,
+    Setting,
+    everything_for_each,
+    principal_components,
+)
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, mo
     run = getattr(without_replacement, table)
     numbers, text, figure = run(tmp_path / "new", seeds=2, tell=told.append)
     cells = written(numbers)
-    assert len(cells) == len(told) == 2 * 2 * 13
+    assert len(cells) == len(told) == 2 * 2 * 14
     assert sum(cell["paper"] != "" for cell in cells) == 2 * (1 + 2) + 2 * (1 + 1)
     for cell in cells:
         proved, copies = float(cell["epsilon_proved"]), int(cell["nodes"])
@@ -67,7 +73,7 @@ def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch
     monkeypatch.setattr(without_replacement, "NODES_OF_FIGURES", 3)
     numbers, text, figure = getattr(without_replacement, name)(tmp_path, seeds=1, tell=str)
     cells = written(numbers)
-    assert len(cells) == 2 + 2 * 2 * 6
+    assert len(cells) == 2 + 2 * (2 * 6 + 1)
     for cell in cells:
         if cell["noise"] == "proved":
             proved = float(cell["epsilon_proved"])
@@ -109,3 +115,19 @@ def test_cells_of_table_2_on_mnist(real_data) -> None:
         situation = Situation(setting, "convex", nodes, nodes, [problem], [key])
         cell = measured(situation, "fully", controller, noise, 1.0)
         assert abs(cell.released - paper) < within
+
+
+def test_principal_components_have_the_same_bits_on_any_number_of_threads() -> None:
+    draw = np.random.default_rng(0)
+    shapes = draw.random((6, 400)) ** 4
+    pixels = np.clip(draw.exponential(size=(3_000, 6)) @ shapes, 0, 1)
+    images = (np.rint(255 * pixels) / 255).astype(np.float32)
+    found = []
+    for threads in (1, 4):
+        with threadpool_limits(threads):
+            found.append(principal_components(images, images[:50], count=6))
+    for one, other in zip(*found, strict=True):
+        assert one.tobytes() == other.tobytes()
+    centred = images - images.mean(axis=0)
+    axes = np.linalg.svd(centred.astype(np.float64), full_matrices=False)[2][:6]
+    np.testing.assert_allclose(np.abs(found[0][0]), np.abs(centred @ axes.T), atol=1e-3)

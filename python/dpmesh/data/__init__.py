@@ -12,6 +12,7 @@ from dpmesh.data.partition import (
     train_test_split,
 )
 from dpmesh.data.preprocessing import random_projection, scaled, unit_norm, with_constant
+from dpmesh.data.scattering import scattering
 from dpmesh.data.shakespeare import Characters, next_characters, shakespeare, speeches
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "read_libsvm",
     "read_mat",
     "scaled",
+    "scattering",
     "shakespeare",
     "shards",
     "speeches",

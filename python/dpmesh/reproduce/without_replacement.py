@@ -18,6 +18,7 @@ from dpmesh.reproduce.without_replacement_cells import (
     LEARNED,
     LOCAL,
     NOISELESS,
+    NOISY,
     WITH_REPLACEMENT,
     Cell,
     Situation,
@@ -152,6 +153,8 @@ def _cells(situation: Situation) -> Iterator[Cell]:
             noises = ("none", *noises)
         if isinstance(controller, AlwaysLocal):
             noises = ("none",)
+        if method == NOISY:
+            noises = ("proved",)
         for noise in noises:
             yield measured(situation, method, controller, noise, 1.0)
 
@@ -174,7 +177,8 @@ def _figure(
     for epsilon in EPSILONS:
         for noise in ("paper", "proved"):
             for method, controller in chosen.items():
-                if not isinstance(controller, AlwaysLocal):
+                known = method != NOISY or noise == "proved"  # the paper has no noise for it
+                if known and not isinstance(controller, AlwaysLocal):
                     add(method, controller, noise, epsilon)
             add(WITH_REPLACEMENT, None, noise, epsilon)
     output.records(cells)

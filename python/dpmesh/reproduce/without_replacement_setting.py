@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -58,15 +59,28 @@ class Setting:
 
 def mnist_setting() -> Setting:
     """Return MNIST by its 50 principal components; these are fitted to the training images."""
-    from sklearn.decomposition import PCA
-
-    train, test = mnist("train"), mnist("test")
-    axes = PCA(50, svd_solver="covariance_eigh").fit(train.features)
-    reduced = (
-        replace(images, features=axes.transform(images.features).astype(np.float32))
-        for images in (train, test)
-    )
+    parts = train, test = mnist("train"), mnist("test")
+    components = principal_components(train.features, test.features, count=50)
+    reduced = (replace(part, features=x) for part, x in zip(parts, components, strict=True))
     return _setting(*reduced, classes=10)
+
+
+def principal_components(
+    train: npt.NDArray[np.float32], test: npt.NDArray[np.float32], *, count: int
+) -> tuple[npt.NDArray[np.float32], ...]:
+    """Return the first components of pixels in [0, 1], with the same bits on any machine.
+
+    Pixels are whole numbers of 255ths, and axes are rounded to whole numbers of 2^-20: all sums are
+    of integers below 2^53, which floating point adds without rounding, in any order.
+    """
+    whole = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
+    total, records = whole[0].sum(axis=0), len(train)
+    covariance = whole[0].T @ whole[0] - np.outer(total, total) / records
+    axes = np.linalg.eigh(covariance)[1][:, : -count - 1 : -1]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
+    axes = np.rint(2.0**20 * axes) / 2.0**20
+    centre = (total @ axes) / records
+    return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in whole)
 
 
 def covertype_setting() -> Setting:

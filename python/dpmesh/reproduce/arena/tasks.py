@@ -16,7 +16,9 @@ from dpmesh.data import (
     breast_cancer,
     covertype,
     mnist,
+    random_projection,
     rcv1,
+    scattering,
     shakespeare,
     shards,
     train_test_split,
@@ -108,10 +110,17 @@ def _forest(key: Key, most: int | None) -> LinearProblem:
     return _softmax(train, test, tuple(np.flatnonzero(areas == place) for place in range(4)))
 
 
-def _images(key: Key, most: int | None, *, nodes: int) -> LinearProblem:
-    train, test = (unit_norm(with_constant(unit_norm(mnist(part)))) for part in ("train", "test"))
+def _images(key: Key, most: int | None, *, nodes: int, wavelets: bool = False) -> LinearProblem:
+    train, test = mnist("train"), mnist("test")
     draw = generator(key, Purpose.SPLIT)
     train = train.take(draw.permutation(train.records)[:most])
+    if wavelets:  # directions that everybody knows
+        public = Key.seeded(0)
+        train, test = (
+            random_projection(scattering(part, (28, 28)), 800, generator(public, Purpose.INIT))
+            for part in (train, test)
+        )
+    train, test = (unit_norm(with_constant(unit_norm(part))) for part in (train, test))
     return _softmax(train, test, iid(train, nodes, draw, equal_sizes=True))
 
 
@@ -162,6 +171,11 @@ TASKS = {
         title="seven kinds of forest, by wilderness area (4 sites)", make=_forest, data="covtype"
     ),
     "mnist-10": Task(title="MNIST, 10 nodes", make=partial(_images, nodes=10), data="mnist"),
+    "mnist-10-scattering": Task(
+        title="MNIST by scattering features, 10 nodes",
+        make=partial(_images, nodes=10, wavelets=True),
+        data="mnist",
+    ),
     "mnist-64": Task(title="MNIST, 64 nodes", make=partial(_images, nodes=64), data="mnist"),
     "rcv1": Task(title="news in two groups of topics, 10 sites by topic", make=_news, data="rcv1"),
     "shakespeare": Task(
