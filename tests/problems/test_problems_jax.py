@@ -388,3 +388,29 @@ def test_a_record_without_a_gradient_is_seen_at_its_own_node_alone() -> None:
     losses = problem.objective(params + 1, batches)
     assert np.isfinite(losses).tolist() == [False, True]
     np.testing.assert_array_equal(problem.gradient(params, batches, clipping_norm=1.0), 0.0)
+
+
+def test_parts_of_a_public_model_learn_and_the_rest_stays() -> None:
+    model = networks.convolutional((8, 8, 1), channels=(2, 3), hidden=(6, 5))
+    public = model.start(jax.random.key(3))
+    image = jax.random.normal(jax.random.key(1), (8, 8, 1))
+    last = networks.last_layers(model, public, ["output"])
+    low = networks.low_rank(model, public, ["conv2", "dense1"], rank=2)
+    for part in (last, low):
+        own = part.start(jax.random.key(0))
+        np.testing.assert_array_equal(part.scores(own, image), model.scores(public, image))
+    sizes = [
+        sum(x.size for x in jax.tree.leaves(part.start(jax.random.key(0)))) for part in (last, low)
+    ]
+    assert sizes == [5 * 10 + 10, 2 * (5 * 5 * 2 + 3) + 2 * (2 * 2 * 3 + 6)]
+    own = low.start(jax.random.key(0))
+    own["dense1"]["b"] = own["dense1"]["b"] + 1.0
+    changed = {**public, "dense1": dict(public["dense1"])}
+    update = np.outer(np.asarray(own["dense1"]["a"]).sum(axis=1), np.ones(6))
+    changed["dense1"]["kernel"] = public["dense1"]["kernel"] + update
+    expected = model.scores(changed, image)
+    np.testing.assert_allclose(low.scores(own, image), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"layers: wanted some of conv1, .*, got \['dense3'\]"):
+        networks.last_layers(model, public, ["dense3"])
+    with pytest.raises(ValueError, match="rank: wanted an integer of at least 1, got 0"):
+        networks.low_rank(model, public, "output", rank=0)

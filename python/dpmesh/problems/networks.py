@@ -170,6 +170,90 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
     return Model(start, cross_entropy(scores), scores)
 
 
+def last_layers(model: Model, public: Params, layers: Sequence[str]) -> Model:
+    """Return a model in which these layers learn, and all others stay as they are in public.
+
+    Parameters
+    ----------
+    model
+        Functions of a mapping from names of layers to their arrays, as all models here are.
+    public
+        Its parameters, of public data alone: they are known to all, and no noise covers them.
+    layers
+        Names of the layers that learn, which start as they are in `public`.
+
+    Raises
+    ------
+    ValueError
+        If there is no layer, or none of that name.
+    """
+    chosen = _layers(public, layers)
+
+    def start(key: Any) -> Params:  # noqa: ARG001
+        return {name: public[name] for name in chosen}
+
+    return _adapted(model, start, lambda own: {**public, **own})
+
+
+def low_rank(model: Model, public: Params, layers: Sequence[str], *, rank: int) -> Model:
+    """Return a model in which an update of low rank of each of these kernels learns (LoRA).
+
+    A kernel of shape (.., outputs) becomes ``kernel + reshape(a @ b)`` with `rank` columns of a.
+    The first b is 0, so that all start from the public model; biases stay as they are.
+
+    Parameters
+    ----------
+    model, public, layers
+        As for `last_layers`; a layer is a mapping with a ``kernel``.
+    rank
+        At least 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no layer, or none of that name, or `rank` is not an integer of at least 1.
+    """
+    chosen = _layers(public, layers)
+    integer("rank", rank, at_least=1)
+    shapes = {name: jnp.shape(public[name]["kernel"]) for name in chosen}
+
+    def start(key: Any) -> Params:
+        params = {}
+        for own, (name, shape) in zip(
+            jax.random.split(key, len(shapes)), shapes.items(), strict=True
+        ):
+            inputs = prod(shape[:-1])
+            a = jax.random.normal(own, (inputs, rank)) / jnp.sqrt(inputs)
+            params[name] = {"a": a, "b": jnp.zeros((rank, shape[-1]))}
+        return params
+
+    def whole(own: Params) -> Params:
+        adapted = dict(public)
+        for name, shape in shapes.items():
+            update = (own[name]["a"] @ own[name]["b"]).reshape(shape)
+            adapted[name] = {**public[name], "kernel": public[name]["kernel"] + update}
+        return adapted
+
+    return _adapted(model, start, whole)
+
+
+def _adapted(model: Model, start: Callable[[Any], Params], whole: Callable[..., Params]) -> Model:
+    """Return a model of few parameters, from which `whole` makes those of `model`."""
+    return Model(
+        start,
+        lambda own, features, label: model.loss(whole(own), features, label),
+        lambda own, features: model.scores(whole(own), features),
+    )
+
+
+def _layers(public: Params, layers: Sequence[str]) -> list[str]:
+    """Return the names of layers, each of which the public model has."""
+    chosen = [layers] if isinstance(layers, str) else list(layers)
+    if not chosen or not set(chosen) <= set(public):
+        fail("layers", f"some of {', '.join(public)}", chosen)
+    return chosen
+
+
 def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any, Any], Any]:
     """Return the loss ``-log softmax(scores)[label]`` of one record."""
 
