@@ -16,10 +16,13 @@ EXTRAS = {
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
     "secure": ("cryptography",),
+    "tracking": ("mlflow-skinny", "tensorboardX", "wandb"),
 }
 """Each extra, and the distributions that it installs."""
 
-EXTRA_OF = {name.replace("scikit-learn", "sklearn"): e for e, of in EXTRAS.items() for name in of}
+_IMPORTED_AS = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
+
+EXTRA_OF = {_IMPORTED_AS.get(name, name): extra for extra, of in EXTRAS.items() for name in of}
 """The extra of each package that is imported when first needed."""
 
 

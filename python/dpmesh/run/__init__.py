@@ -1,6 +1,6 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
-from dpmesh.run import baselines
+from dpmesh.run import baselines, trackers
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip
 from dpmesh.run.channel import Channel, run_rounds
 from dpmesh.run.engine import Engine, OneProcess, Share
@@ -35,4 +35,5 @@ __all__ = [
     "baselines",
     "run_rounds",
     "simulate",
+    "trackers",
 ]
