@@ -27,7 +27,7 @@ class Muffliato(GradientDescent):
 
     Parameters
     ----------
-    records, noise_multiplier, step_size, clipping_norm, batches, noise
+    records, noise_multiplier, step_size, clipping_norm, batches, copies, noise
         As in `GradientDescent`.
     mixings
         k, how often the messages of a round travel over the network; traffic grows with it.

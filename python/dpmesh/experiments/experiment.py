@@ -112,19 +112,25 @@ class Experiment:
         algorithm = algorithm_of(
             settings, nodes=nodes, rounds=run.rounds, delta=run.delta, problem=data.problem
         )
-        budget = None
+        budget = graph = network = None
+        if "topology" in settings.content and algorithm.travels == "gossip":
+            graph = _topology(settings, nodes, key)  # others of a sweep need none
         if "budget" in settings.content:
             budget = settings.make("budget", settings.table("budget"), SECTIONS["budget"])
         plan = algorithm.plan if budget is None else partial(budget.require, algorithm)
+        if "view" in settings.content:
+            if budget is None or graph is None:
+                settings.fail("view", "wanted tables [budget] and [topology] beside it, got none")
+            table = settings.table("view")
+            view = settings.make("view", table, SECTIONS["view"], topology=graph)
+            budget = replace(budget, view=view)
+            plan = partial(budget.require, algorithm, problem=data.problem())
         settings.call("run", plan, rounds=run.rounds)
         controller = getattr(algorithm, "controller", None)
         learns = isinstance(controller, DeepQ) and controller.public
         if learns and not settings.table("data").get("public_fraction"):
             wanted = "wanted more than 0, for a controller that scores released models"
             settings.fail("data.public_fraction", f"{wanted}, got none")
-        graph = network = None
-        if "topology" in settings.content and algorithm.travels == "gossip":
-            graph = _topology(settings, nodes, key)  # others of a sweep need none
         if "network" in settings.content:
             network = settings.make("network", settings.table("network"), SECTIONS["network"])
         return cls(

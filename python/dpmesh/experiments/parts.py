@@ -24,6 +24,7 @@ from dpmesh.experiments.models import jax_model, torch_model
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.correlated import CorrelatedStrategy
+from dpmesh.privacy.views import AnyCoalition, LastOnly, Node, OneNode
 from dpmesh.problems import LinearProblem
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 
@@ -80,15 +81,22 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
         "torus": topology.torus,
         "random_regular": topology.random_regular,
         "erdos_renyi": topology.erdos_renyi,
+        "meetings": topology.meetings,
+        "random_matchings": topology.random_matchings,
+        "one_peer_exponential": topology.one_peer_exponential,
     },
     "algorithm": {entry.kind.__name__: entry.kind for entry in REGISTRY},
     "network": {"network": Network},
     "budget": {"budget": Budget},
+    "view": {cls.__name__: cls for cls in (OneNode, Node, AnyCoalition, LastOnly)},
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
 
 GIVEN = frozenset(
-    {"self", "dataset", "generator", "key", "train", "test", "partition", "public_data"}
+    {
+        *("self", "dataset", "generator", "key", "train", "test", "partition", "public_data"),
+        "topology",
+    }
 )
 """Parameters that other parts of the file determine."""
 
