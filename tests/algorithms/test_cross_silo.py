@@ -249,6 +249,15 @@ def test_training_has_the_same_bits_with_and_without_masks(rate: float) -> None:
     assert run.privacy.epsilon == pytest.approx(algorithm.secure_sum.epsilon(1e-5))
 
 
+def test_traffic_counts_the_bits_under_masks_and_the_model_that_comes_back() -> None:
+    problem, algorithm = linear((30, 40, 35), 7, 1), silo()
+    traffic = dm.simulate(algorithm, problem, rounds=2, key=Key.seeded(1), delta=1e-5).traffic
+    masked = 8 * math.ceil(7 * algorithm.secure_sum.modulus_bits / 8)
+    assert traffic.messages == 2 * 2 * 3
+    assert traffic.bits == 2 * 3 * (masked + 7 * 64)
+    assert masked < 7 * 64
+
+
 def test_steps_are_those_of_the_docstring() -> None:
     problem = linear((20, 35, 50), 7, 3, regularization=0.1)
     algorithm = silo(

@@ -1,24 +1,29 @@
-"""A real deployment of Flower on loopback: a SuperLink, three SuperNodes, TLS between them."""
+"""A real deployment of Flower on loopback: a SuperLink, four SuperNodes, TLS between them."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
 import os
+import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import mesh_parties
 import numpy as np
 import pytest
+import secure_parties
 
 import dpmesh as dm
+from dpmesh.engines.mesh import Folder
+from dpmesh.engines.secure import Server, in_process, train
 
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
@@ -59,100 +64,128 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-@contextmanager
-def service(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[None]:
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-        try:
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+class Deployment:
+    """A SuperLink and SuperNodes, which can be killed and started again."""
+
+    def __init__(self, folder: Path, nodes: list[str]) -> None:
+        self.folder, self.nodes, self.running = folder, nodes, {}
+        home = folder / "home"
+        home.mkdir()
+        shutil.copytree(APPS / "flower_app", folder / "app")
+        signed, key = certificate(folder)
+        self.link, *self.ports = free_ports(1 + len(nodes))
+        (home / "config.toml").write_text(
+            f'[superlink.test]\naddress = "127.0.0.1:{self.link}"\nroot-certificates = "{signed}"\n'
+        )
+        self.environment = {
+            **os.environ,
+            "DPMESH_FLOWER_RESULT": str(folder / "result"),
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(dm.__file__).parent.parent),
+        }
+        self.tls = ["--ssl-ca-certfile", signed, "--ssl-certfile", signed, "--ssl-keyfile", key]
+        self.signed = signed
+
+    def start(self, name: str, *command: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [str(TOOLS / command[0]), *command[1:]],
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def start_link(self) -> None:
+        offline = "--disable-runtime-dependency-installation"
+        self.start("link", "flower-superlink", *self.tls, offline, "--port", str(self.link))
+        for _ in range(600):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.link)) == 0:
+                    return
+            time.sleep(0.5)
+        pytest.fail(f"nothing listens after 5 minutes: {self.logs}")
+
+    def start_node(self, node: int) -> None:
+        where = ["--superlink", f"127.0.0.1:{self.link}", "--port", str(self.ports[node])]
+        own = ["--root-certificates", self.signed, "--node-config", self.nodes[node]]
+        self.start(f"node{node}", "flower-supernode", *self.tls, *where, *own)
+
+    def kill(self, name: str) -> None:
+        """Kill a service and all that it started, without a warning."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.running[name].pid, signal.SIGKILL)
+        self.running.pop(name).wait()
+
+    def wait_for(self, name: str) -> Path:
+        """Wait until the app wrote this file."""
+        path = self.folder / name
+        for _ in range(2400):
+            if path.exists():
+                return path
+            time.sleep(0.25)
+        pytest.fail(self.logs)
+
+    @property
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in self.folder.glob("*.log"))
 
 
-def wait_for(port: int, log: Path) -> None:
-    for _ in range(600):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.5)
-    pytest.fail(f"nothing listens after 5 minutes: {log.read_text()}")
-
-
-@contextmanager
-def deployment(folder: Path, app: str, nodes: list[str]) -> Iterator[Callable[[], Path]]:
-    """Start a SuperLink and SuperNodes of these configurations; yield what runs an app on them."""
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    """Four SuperNodes under names of their own, which are not started yet."""
     if not all((TOOLS / tool).exists() for tool in ("flower-superlink", "flower-supernode")):
         pytest.skip("needs Flower's services beside the interpreter")
-    home, result = folder / "home", folder / "result"
-    shutil.copytree(APPS / app, folder / app, ignore=shutil.ignore_patterns("__pycache__"))
-    home.mkdir()
-    signed, key = certificate(folder)
-    link, *ports = free_ports(1 + len(nodes))
-    (home / "config.toml").write_text(
-        f'[superlink.test]\naddress = "127.0.0.1:{link}"\nroot-certificates = "{signed}"\n'
-    )
-    environment = {
-        **os.environ,
-        "DPMESH_FLOWER_RESULT": str(result),
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(dm.__file__).parent.parent),
-    }
-    tls = ["--ssl-ca-certfile", signed, "--ssl-certfile", signed, "--ssl-keyfile", key]
-    with ExitStack() as services:
-        log = folder / "link.log"
-        offline = "--disable-runtime-dependency-installation"
-        command = [str(TOOLS / "flower-superlink"), *tls, offline, "--port", str(link)]
-        services.enter_context(service(command, log, environment))
-        wait_for(link, log)
-        for client, (port, config) in enumerate(zip(ports, nodes, strict=True)):
-            command = [str(TOOLS / "flower-supernode"), *tls, "--root-certificates", signed]
-            command += ["--superlink", f"127.0.0.1:{link}", "--port", str(port)]
-            command += ["--node-config", config]
-            log = folder / f"client{client}.log"
-            services.enter_context(service(command, log, environment))
-
-        def run() -> Path:
-            result.unlink(missing_ok=True)
-            command = [str(TOOLS / "flwr"), "run", str(folder / app), "test", "--stream"]
-            with service(command, folder / "run.log", environment):
-                # The stream of a run's log does not always end with the run.
-                for _ in range(1200):
-                    if result.exists():
-                        return result
-                    time.sleep(0.5)
-            pytest.fail("\n".join(path.read_text() for path in folder.glob("*.log")))
-
-        yield run
+    made = Deployment(tmp_path, [f'dpmesh-party="p{i}"' for i in range(4)])
+    yield made
+    for name in [*made.running]:
+        made.kill(name)
 
 
-def test_a_deployment_gives_the_models_of_the_simulator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_deployment_has_the_results_of_one_process_through_a_kill(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Federated learning, secure sums, and a mesh of which one SuperNode dies and comes back."""
     monkeypatch.syspath_prepend(APPS / "flower_app")
-    from app import ALGORITHM, CLIENTS, KEY, ROUNDS, make_problem
+    from app import ALGORITHM, CLIENTS, KEY, ROUNDS, RUN, make_problem
 
-    nodes = [f"partition-id={client}" for client in range(CLIENTS)]
-    with deployment(tmp_path, "flower_app", nodes) as run:
-        found = np.load(run())
+    folder = deployment.folder
+    meshed = mesh_parties.Parties(folder, rounds=2, deadline=600.0)
+    for each in meshed.folders:
+        each.close()
+    sites = secure_parties.Parties(folder, rounds=1)
+    for own, (site, key) in enumerate(zip(sites.sites, sites.keys, strict=True)):
+        site.join(RUN)  # its secrets of the run, from which all its noise follows
+        site.state.close()
+        key.save(folder / f"site{own}.pem")
+        shutil.copy(folder / f"site{own}.db", folder / f"copy{own}.db")
+    public = {
+        "mesh": meshed.content,
+        "records": meshed.records,
+        "secure": (sites.contract, sites.algorithm, sites.problem),
+    }
+    (folder / "public").write_bytes(pickle.dumps(public))
+    deployment.start_link()
+    for node in range(CLIENTS):
+        deployment.start_node(node)
+    deployment.start("run", "flwr", "run", str(folder / "app"), "test", "--stream")
+    deployment.wait_for("mesh")
+    deployment.kill("node2")
+    deployment.start_node(2)
+    found = np.load(deployment.wait_for("result"))
+
     simulated = dm.simulate(ALGORITHM, make_problem(), rounds=ROUNDS, key=KEY, delta=1e-5)
-    np.testing.assert_allclose(found, simulated.parameters, rtol=1e-12, atol=1e-14)
-
-
-def test_clients_keep_their_budget_against_a_curious_server(tmp_path: Path) -> None:
-    """It is enough for one answer. In another run Flower's memory is empty, a file is not."""
-    nodes = [f'dpmesh-ledger="{tmp_path / "ledger"}"', "partition-id=1"]
-    with deployment(tmp_path, "flower_local_app", nodes) as run:
-        first, second = (json.loads(run().read_text()) for _ in range(2))
-    assert (first["answers"], second["answers"]) == (2, 1)
-    for told in (first["told"], second["told"]):
-        reasons = sorted(reason.partition(":")[0] for reason in told)
-        assert reasons == [
-            *2 * ["<class 'dpmesh.engines.flower.client.OnlyTrains'>"],
-            *2 * ["<class 'dpmesh.privacy.budget.OverBudget'>"],
-        ]
+    np.testing.assert_allclose(found["federated"], simulated.parameters, rtol=1e-12, atol=1e-14)
+    copies = [sites.site(own, folder / f"copy{own}.db") for own in range(4)]
+    server = Server(sites.contract, in_process(copies), run=RUN)
+    np.testing.assert_array_equal(found["secure"], train(server, sites.algorithm, sites.w))
+    for node in range(CLIENTS):
+        deployment.kill(f"node{node}")
+    meshed.folders = [Folder.open(folder / name) for name in meshed.names]
+    meshed.nodes = [meshed.node(i) for i in range(CLIENTS)]
+    np.testing.assert_array_equal(meshed.models(), meshed.simulated().parameters)
+    assert found["missing"].size == 0
+    for each in meshed.folders:
+        assert each.ledger(meshed.contract) == meshed.contract.plan

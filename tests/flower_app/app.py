@@ -1,8 +1,10 @@
-"""A Flower app of logistic regression under dpmesh, for the test of a deployment."""
+"""A Flower app of federated learning, secure sums and a mesh, for the test of a deployment."""
 
 from __future__ import annotations
 
 import os
+import pickle
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 import dpmesh as dm
-from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat
+from dpmesh.engines.flower import Courier, DPFedLS, answers, flat, private_update, route, unflat
+from dpmesh.engines.signing import unpack
 
-CLIENTS, ROUNDS, STEP, KEY = 3, 2, 0.5, dm.Key.seeded(3)
+CLIENTS, ROUNDS, STEP, KEY = 4, 1, 0.5, dm.Key.seeded(3)
+NAMES = [f"p{client}" for client in range(CLIENTS)]
+RUN = b"run number one.."
 ALGORITHM = dm.FederatedLearning(
     clients=CLIENTS,
     sampling_rate=1.0,
@@ -31,27 +36,62 @@ server_app = ServerApp()
 
 def make_problem() -> dm.LinearProblem:
     rng = np.random.default_rng(5)
-    x = rng.normal(size=(30, 4))
+    x = rng.normal(size=(40, 4))
     train = dm.Dataset(x, np.where(x[:, 0] > 0, 1, -1), "synthetic")
-    return dm.LinearProblem(train, tuple(np.split(rng.permutation(30), CLIENTS)), "logistic")
+    return dm.LinearProblem(train, tuple(np.split(rng.permutation(40), CLIENTS)), "logistic")
+
+
+def public() -> tuple[Path, dict]:
+    """Return the folder of the deployment, and what the test put there."""
+    folder = Path(os.environ["DPMESH_FLOWER_RESULT"]).parent
+    return folder, pickle.loads((folder / "public").read_bytes())
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     start = message.content["arrays"]
-    problem, node = make_problem(), int(context.node_config["partition-id"])
+    problem, node = make_problem(), NAMES.index(context.node_config["dpmesh-party"])
     w = flat(start)
     trained = problem.step(w, STEP, problem.records_of(np.array([node])), out=w.copy())
     content = RecordDict({"arrays": unflat(trained, start), "m": MetricRecord({"loss": 0.0})})
     return Message(content, reply_to=message)
 
 
+@answers(client_app)
+def answer(question: bytes, context: Context) -> bytes:
+    """Answer for the party's site, or for its node of the mesh."""
+    folder, made = public()
+    own = NAMES.index(context.node_config["dpmesh-party"])
+    if unpack(question)[0].startswith(b"dpmesh"):
+        from dpmesh.engines import mesh
+
+        with closing(mesh.Folder.open(folder / NAMES[own])) as opened:
+            contract = mesh.Contract.of(made["mesh"])
+            return mesh.Node(contract, opened, made["records"][own], rehearsal=True).answer(
+                question
+            )
+    from dpmesh.engines import secure
+
+    contract, algorithm, problem = made["secure"]
+    with closing(secure.SiteState.open(folder / f"site{own}.db")) as state:
+        sums = secure.record_sums(contract, algorithm, problem.for_nodes([own]))
+        key = secure.SigningKey.load(folder / f"site{own}.pem")
+        return secure.serve(secure.Site(contract, own, key, state, sums), question)
+
+
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY)
-    start = ArrayRecord({"w": Array(np.zeros(4))})
-    result = strategy.start(grid, start, num_rounds=ROUNDS)
-    path = Path(os.environ["DPMESH_FLOWER_RESULT"])
-    new = path.with_suffix(".npy")
-    np.save(new, flat(result.arrays))
-    new.replace(path)
+    from dpmesh.engines import mesh, secure
+
+    folder, made = public()
+    strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY, parties=NAMES)
+    federated = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4))}), num_rounds=ROUNDS)
+    contract, algorithm, _ = made["secure"]
+    server = secure.Server(contract, Courier(grid, NAMES), run=RUN)
+    sums = secure.train(server, algorithm, np.zeros((1, algorithm.dim)))
+    router = mesh.Router(mesh.Contract.of(made["mesh"]))
+    (folder / "mesh").touch()
+    route(grid, router)
+    new = folder / "new.npz"
+    np.savez(new, federated=flat(federated.arrays), secure=sums, missing=router.missing)
+    new.replace(folder / "result")

@@ -90,7 +90,9 @@ class Message(NamedTuple):
     unit
         The unit of the sensitivity, a number or shape (rows, 1): the noise is larger by it.
     copies
-        How many messages of this length the clients and a server exchange for it.
+        How many messages the clients and a server exchange for it.
+    bits
+        Length of all copies together, if it is not that of the values in their type.
     travels
         False if it is only to be released: the answer is then what was released, not what arrived,
         and a `Relay` lets it travel.
@@ -104,6 +106,7 @@ class Message(NamedTuple):
     among: int | None = None
     unit: float | Floats = 1.0
     copies: int | None = None
+    bits: int | None = None
     travels: bool = True
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any, get_args
 
 import numpy as np
@@ -193,15 +193,9 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
-        against = (
-            f"the server and {self.colluding} of the sites" if self.colluding else "the server"
-        )
-        return (
-            f"the guarantee is against {against}; if more collude it is weaker",
-            "the sites run this code, and nobody measures how long they take",
-            "no record is held by more than one site, nor twice by one",
-            "X25519, HKDF and AES are as secure as assumed, if sites are on machines of their own",
-        )
+        against, code, cryptography = self.secure_sum.assumptions
+        once = "no record is held by more than one site, nor twice by one"
+        return against, code, once, cryptography
 
     @cached_property
     def mechanism(self) -> DistributedDiscreteGaussian:
@@ -269,7 +263,9 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     def round(self, state: CrossSiloState, t: int, problem: Any, key: Key) -> Round[CrossSiloState]:
         """Sum clipped gradients at each site, release their sum, step."""
         sums = self.site_sums(state.w, t, problem, key)
-        total = yield Message(sums, self.release_of(t), copies=2 * self.sites)
+        masked = 8 * ceil(self.dim * self.secure_sum.modulus_bits / 8)
+        bits = self.sites * (8 * state.w.nbytes + masked)  # the model down, a masked sum up
+        total = yield Message(sums, self.release_of(t), copies=2 * self.sites, bits=bits)
         return self.absorb(state, total, t, problem)
 
     def check_site(self, problem: Any) -> None:

@@ -51,12 +51,15 @@ class Packet(NamedTuple):
         The node that sends, where messages travel with a token.
     copies
         How many messages it makes by server or token; None with gossip, one over every link.
+    bits
+        Length of all copies together, if it is not that of the values in their type.
     """
 
     values: Released | None
     compressed: Compressed | None = None
     sender: int | None = None
     copies: int | None = None
+    bits: int | None = None
 
 
 class Carrier(Protocol):

@@ -295,7 +295,7 @@ class Channel:
             whole = np.full((message.among, out.shape[1]), np.nan, out.dtype)
             whole[message.rows % message.among] = out
             out = Released(whole)
-        return Packet(out, compressed, message.sender, copies)
+        return Packet(out, compressed, message.sender, copies, message.bits)
 
     def _measure(self, packet: Packet) -> None:
         """Count the bits of a packet, and the messages that it makes."""
@@ -305,7 +305,8 @@ class Channel:
         if copies is None:
             self._bits, self._count = self._bits + bits, self._count + 1
         else:
-            self._bits = self._bits + copies * int(np.mean(bits))
+            together = copies * int(np.mean(bits)) if packet.bits is None else packet.bits
+            self._bits = self._bits + together
             self._count += copies
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.privacy.types import Floats
@@ -35,12 +34,3 @@ def unflat(row: Floats, like: ArrayRecord) -> ArrayRecord:
         record[name] = Array(row[0, first : first + part.size].reshape(part.shape))
         first += part.size
     return record
-
-
-def clipped(rows: Floats, clipping_norm: float) -> Floats:
-    """Clip finite rows, also where the square of an entry is beyond the type's range."""
-    if not len(rows):
-        return rows
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    shorter = rows * (2 * clipping_norm / np.maximum(largest, 2 * clipping_norm)).astype(rows.dtype)
-    return kernels.clip_rows(shorter, clipping_norm, out=shorter)

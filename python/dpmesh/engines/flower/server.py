@@ -17,8 +17,9 @@ import numpy as np
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, instance, integer, non_negative, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
+from dpmesh.engines.clipping import clipped
 from dpmesh.engines.flower.answers import moves_in
-from dpmesh.engines.flower.arrays import clipped, flat, unflat
+from dpmesh.engines.flower.arrays import flat, unflat
 from dpmesh.engines.flower.client import client_sensitivity
 from dpmesh.engines.flower.parties import Parties
 from dpmesh.engines.flower.progress import ServerProgress, checkpoint_of

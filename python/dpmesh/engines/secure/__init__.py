@@ -6,6 +6,12 @@ in, bytes out. Any transport can carry them: `in_process`, or that of `dpmesh.en
 """
 
 from dpmesh.engines.secure.contract import Contract
+from dpmesh.engines.secure.federated import (
+    client_update,
+    federated_plan,
+    federated_sum,
+    train_federated,
+)
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
 from dpmesh.engines.secure.server import Server
 from dpmesh.engines.secure.site import Site, record_sums
@@ -26,8 +32,12 @@ __all__ = [
     "SigningKey",
     "Site",
     "SiteState",
+    "client_update",
+    "federated_plan",
+    "federated_sum",
     "in_process",
     "record_sums",
     "serve",
     "train",
+    "train_federated",
 ]

@@ -135,6 +135,18 @@ class SecureSum:
             fail("bits", f"{wanted} of at most 2**-20", f"{self.bits} (at most {wraps:.2g})")
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee by these sums rests on beside the proof."""
+        against = (
+            f"the server and {self.colluding} of the sites" if self.colluding else "the server"
+        )
+        return (
+            f"the guarantee is against {against}; if more collude it is weaker",
+            "the sites run this code, and nobody measures how long they take",
+            "X25519, HKDF and AES are as secure as assumed, if sites are on machines of their own",
+        )
+
+    @property
     def honest(self) -> int:
         """Shares of noise that the adversary never knows, h = sites - colluding - dropouts."""
         return self.sites - self.colluding - self.dropouts
