@@ -20,7 +20,14 @@ from dpmesh.privacy.types import NeighboringRelation
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-KNOWN = ("laplace", "gaussian", "discrete_laplace", "discrete_gaussian", "none")
+KNOWN = (
+    "laplace",
+    "gaussian",
+    "discrete_laplace",
+    "discrete_gaussian",
+    "distributed_discrete_gaussian",
+    "none",
+)
 """Distributions of noise that this package accounts for by itself."""
 
 INTERVAL = 1e-4
