@@ -54,9 +54,10 @@ def federated_sum(
         If the algorithm draws cohorts of a fixed size, which a server would know, has no noise, or
         expects clients to drop out: a secure sum opens only if all of its cohort answer.
     """
-    if algorithm.sampling == "uniform" and algorithm.cohorts.rate < 1:
+    cohorts = algorithm.cohorts
+    if cohorts is None or (algorithm.sampling == "uniform" and cohorts.rate < 1):
         wanted = 'sampling="poisson", or sampling_rate=1: a server must not know the cohort'
-        fail("algorithm", wanted, f"a sampling rate of {algorithm.cohorts.rate:g}")
+        fail("algorithm", wanted, "cohorts that the server draws")
     if algorithm.noise_multiplier is None or algorithm.arrival_rate < 1:
         fail("algorithm", "one with noise, and an arrival_rate of 1", algorithm)
     return SecureSum(
@@ -66,7 +67,7 @@ def federated_sum(
         records_per_site=1,
         noise_multiplier=algorithm.noise_multiplier,
         clipping_norm=algorithm.clipping_norm,
-        sampling_rate=algorithm.cohorts.rate,
+        sampling_rate=cohorts.rate,
         neighboring_relation=algorithm.neighboring_relation,
         rounds=rounds,
         colluding=colluding,
