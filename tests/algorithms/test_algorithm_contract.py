@@ -52,6 +52,10 @@ OTHERS = {
         sampling="cyclic",
         noise=correlated.InTime(topology=None, rounds=ROUNDS),
     ),
+    "quantized, noise between partners": dataclasses.replace(
+        next(entry.example for entry in REGISTRY if entry.name == "quantized"),
+        noise=correlated.BetweenPartners(topology=RING, rounds=ROUNDS),
+    ),
     "federated, on a grid": dm.FederatedLearning(
         clients=NODES,
         sampling_rate=0.5,

@@ -11,12 +11,13 @@ import pytest
 from one_round import Stage
 
 import dpmesh as dm
-from dpmesh.algorithms import Message
+from dpmesh.algorithms import Message, QuantizedGossip
 from dpmesh.privacy import Budget, OverBudget, Release, Sensitivity, correlated, total_cost, views
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.audit.transcript import alone, record
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.run import Gossip
+from dpmesh.schedules import PowerLaw
 
 NODES, ROUNDS, DELTA = 5, 6, 1e-5
 RING = dm.topology.ring(NODES)
@@ -265,6 +266,43 @@ def test_a_server_correlates_its_noise_over_groups_in_turn() -> None:
     assert correlated.read_back(noise, KEY, plan, claim=mu).violations(tolerance=1e-6) == []
     members = [algorithm.sample(t, KEY).tolist() for t in range(3)]
     assert members == [[0, 2, 4], [1, 3], [0, 2, 4]]
+
+
+def test_nodes_that_are_offline_leave_residues_and_change_no_cost() -> None:
+    """Their secrets stay in the messages of their partners; nobody removes or resends them."""
+    failing = dm.Network(offline=0.4)
+    whole, part = simulate(online(BOTH)), simulate(online(BOTH), network=failing)
+    assert part.ledger == whole.ledger
+    assert part.privacy == whole.privacy
+    assert (part.released != whole.released).any()
+
+
+def test_a_record_at_two_nodes_is_charged_without_help_of_secrets() -> None:
+    twice = replace(online(BOTH).plan(ROUNDS), copies=2)
+    own = BOTH.secrets((1.0,) * (ROUNDS - 1)).own
+    cost = twice.cost(DELTA, view=views.EverybodyButPartners(coalition=1)).epsilon
+    assert cost == pytest.approx(gdp_epsilon(delta=DELTA, mu=sqrt(2) * MU / own), rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["safe", "public_point"])
+def test_quantized_messages_carry_the_secrets_of_partners(mode: Any) -> None:
+    quiet = QuantizedGossip(
+        step_size=0.1,
+        consensus_step_size=0.5,
+        sample_size=2,
+        noise_std=PowerLaw(scale=0.3, exponent=0.2),
+        mode=mode,
+    )
+    algorithm = replace(quiet, noise=replace(PARTNERS, mixings=1))
+    claimed = algorithm.plan(ROUNDS).cost(DELTA, view=views.EverybodyButPartners(coalition=1))
+    assert claimed.epsilon == pytest.approx(quiet.plan(ROUNDS).cost(DELTA).epsilon, rel=1e-6)
+    joint = algorithm.release_of(1).mechanism.joint
+    plan = correlated.CorrelatedNoise(release=joint)
+    audit = correlated.read_back(noise_of(algorithm), KEY, plan, claim=joint.mu)
+    assert audit.violations(tolerance=1e-6) == []
+    for noise in (IN_TIME, PARTNERS):
+        with pytest.raises(ValueError, match="with one mixing, and no grid"):
+            replace(quiet, noise=noise)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,12 +60,16 @@ from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.partition import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 
 class GossipProblem(Protocol):
@@ -153,6 +157,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
         rounding. A ``Quantizer(grid)`` then sends those integers as they are; choose a coarser one,
         since a grid that is coarse beside Delta_k / sqrt(dim) asks for far more noise.
+    noise
+        `correlated.BetweenPartners` of `dpmesh.privacy` with one mixing: `noise_std` is then that
+        of which the guarantee speaks, and a node's own noise is smaller; None for independent
+        noise.
 
     Guarantee
     ---------
@@ -175,6 +183,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     mode: Mode = "safe"
     smoothness: float = inf
     grid: float | None = None
+    noise: CorrelatedStrategy | None = None
     copies: int = 1
 
     def __post_init__(self) -> None:
@@ -193,6 +202,15 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         positive_or_infinite("smoothness", self.smoothness)
         if self.grid is not None:
             power_of_two("grid", self.grid)
+        if self.noise is not None:
+            check_strategy(self.noise, self)
+            if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
+                wanted = (
+                    "correlated.BetweenPartners(..) with one mixing, and no grid: states remember "
+                    "records, so that noise in time buys nothing, and a second mixing would have "
+                    "to be quantized anew"
+                )
+                fail("noise", wanted, self.noise)
 
     def mechanism(self, k: int) -> Mechanism:
         """Return the noise of iteration k, of standard deviation sigma_k."""
@@ -203,10 +221,22 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
 
     def release_of(self, t: int) -> Release:
         """Return the messages z_k of iteration k = t, before their quantization."""
-        return Release(t, self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
+        joint = self._joint
+        row = None if joint is None or t == 0 else CorrelatedRow.of(joint, t - 1)
+        return Release(t, row or self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
+
+    @cached_property
+    def _joint(self) -> CorrelatedGaussian | None:
+        """The noise of all rounds together; None if it is independent."""
+        if self.noise is None or self.noise_std is None:
+            return None
+        stds = [at(self.noise_std, k + 1) for k in range(1, self.noise.rounds)]
+        return self.noise.release_of_size(stds, self.sensitivities(self.noise.rounds)[1:])
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(k+1) reacts to a record and to messages."""
+        if self.noise is not None:
+            return NotProved(reason=INDEPENDENT_ONLY)
         return of_algorithms.quantized(
             rounds,
             LossFacts.of(problem),
@@ -329,6 +359,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     def assumptions(self) -> tuple[str, ...]:
         """What stays secret, and what the losses are assumed to be."""
         said = ["which records a node samples stays secret"]
+        if self.noise is not None:
+            said.extend(self.noise.assumptions)
         if self.mode == "paper":
             said.append("every record's loss is convex")
             said.append(f"no record's gradient is longer than {self.clipping_norm:g}")

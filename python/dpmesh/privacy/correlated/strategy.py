@@ -141,6 +141,29 @@ class CorrelatedStrategy(ABC):
             memory=memory,
         )
 
+    def release_of_size(
+        self, noise_stds: npt.ArrayLike, sensitivities: npt.ArrayLike
+    ) -> CorrelatedGaussian:
+        """Return noise that protects as much as independent noise of these standard deviations.
+
+        Every row uses all records, and no noise is correlated in time.
+
+        Parameters
+        ----------
+        noise_stds, sensitivities
+            Of each row, shape (rows,).
+        """
+        s, stds = np.asarray(sensitivities, np.float64), np.asarray(noise_stds, np.float64)
+        every = Participation(uses=self.rows)
+        return CorrelatedGaussian(
+            noise_multiplier=1.0,
+            factorization=Factorization(
+                bands=(s / stds)[:, None], kind="diagonal", participation=every
+            ),
+            sensitivities=s,
+            secrets=self.secrets(tuple((s / s.max()).tolist())),
+        )
+
     def step_size(
         self,
         *,
