@@ -1,11 +1,9 @@
 //! The noise has its law, tails included, and streams are uncorrelated.
 
-mod statistics;
-
+use crate::statistics::{TWO_SIDED, follows, is_poisson, standard, stream, z_score};
 use dpmesh_core::Sample;
 use dpmesh_core::noise::{Law, Noise, noise_into};
 use dpmesh_core::stream::{Cipher, Key};
-use statistics::{TWO_SIDED, follows, is_poisson, standard, stream, z_score};
 
 const MILLION: usize = 1_000_000;
 

@@ -1,7 +1,6 @@
 //! Quantization: unbiased, of the stated variance, and the same bits for any threads and any cut of the rows.
 
-mod statistics;
-
+use crate::statistics::{TWO_SIDED, z_score};
 use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
 use dpmesh_core::quantize::{
     Code, Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
@@ -9,7 +8,6 @@ use dpmesh_core::quantize::{
 use dpmesh_core::stream::{Cipher, Key, Stream};
 use dpmesh_core::{KernelError, Sample};
 use proptest::prelude::*;
-use statistics::{TWO_SIDED, z_score};
 
 const MILLION: usize = 1_000_000;
 

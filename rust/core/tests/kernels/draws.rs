@@ -1,13 +1,11 @@
 //! Uniform, Bernoulli and Rademacher draws have their laws, and their values never change.
 
-mod statistics;
-
+use crate::statistics::{TWO_SIDED, follows, stream, z_score};
 use dpmesh_core::Sample;
 use dpmesh_core::draws::{
     Rows, batch_ends_into, bernoulli_into, rademacher_into, sample_into, shuffle_into, uniform_into,
 };
 use dpmesh_core::stream::{Cipher, Stream};
-use statistics::{TWO_SIDED, follows, stream, z_score};
 
 const MILLION: usize = 1_000_000;
 

@@ -1,11 +1,9 @@
 //! Discrete noise has its exact law, and its values never change.
 
-mod statistics;
-
+use crate::statistics::{TWO_SIDED, counts_fit, stream, z_score};
 use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
 use dpmesh_core::stream::{Cipher, Stream};
 use proptest::prelude::*;
-use statistics::{TWO_SIDED, counts_fit, stream, z_score};
 
 const MILLION: usize = 1_000_000;
 const LAWS: [DiscreteLaw; 2] = [DiscreteLaw::Laplace, DiscreteLaw::Gaussian];
