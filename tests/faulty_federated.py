@@ -20,7 +20,7 @@ class MissingFactor2(FederatedLearning):
 class ByCoordinate(FederatedLearning):
     """Clips each coordinate of an update, in place of its norm."""
 
-    def client_updates(self, w, cohort, t, problem, key):
+    def client_updates(self, w, cohort, t, problem, key, *, clipping_norm=None):
         loose = replace(self, clipping_norm=1e9)
         updates = FederatedLearning.client_updates(loose, w, cohort, t, problem, key)
         return updates.clip(-self.clipping_norm, self.clipping_norm)

@@ -35,12 +35,13 @@ def test_plans_say_what_they_rest_on() -> None:
 
     secret = "which records a node samples stays secret"
     lipschitz = "every record's gradient is 0.5-Lipschitz"
+    distinct = "no record is held by more than 1 node, nor twice by one"
     convex = ("every record's loss is convex", "no record's gradient is longer than 3")
-    assert rests_on() == (secret,)
-    assert rests_on(mode="public_point", smoothness=0.5) == (secret, lipschitz)
-    assert rests_on(smoothness=0.5) == (secret, lipschitz)
+    assert rests_on() == (secret, distinct)
+    assert rests_on(mode="public_point", smoothness=0.5) == (secret, lipschitz, distinct)
+    assert rests_on(smoothness=0.5) == (secret, lipschitz, distinct)
     paper = rests_on(mode="paper", smoothness=0.5, clipping_norm=3.0)
-    assert paper == (secret, *convex, lipschitz)
+    assert paper == (secret, *convex, lipschitz, distinct)
 
 
 @given(

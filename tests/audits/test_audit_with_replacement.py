@@ -62,7 +62,7 @@ class AlwaysTheSame(WithReplacement):
 
 
 def node(kind=WithReplacement, noise_multiplier: float = 1.0) -> WithReplacement:
-    return kind(1, 4, noise_multiplier, batch_size=1, step_size=0.01)
+    return kind(nodes=1, records=4, noise_multiplier=noise_multiplier, batch_size=1, step_size=0.01)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
+from dpmesh.algorithms.federated_server import AdaptiveClipping
 from dpmesh.engines.secure import (
     Contract,
     Server,
@@ -125,6 +126,7 @@ def test_what_a_secure_sum_cannot_keep_is_refused(tmp_path: Path) -> None:
         (replace(ALGORITHM, sampling_rate=0.5), "must not know the cohort"),
         (replace(ALGORITHM, noise_multiplier=None), "one with noise"),
         (replace(ALGORITHM, arrival_rate=0.9), "arrival_rate of 1"),
+        (replace(ALGORITHM, adaptive_clipping=AdaptiveClipping()), "a clipping norm that stays"),
     ]:
         with pytest.raises(ValueError, match=said):
             federated_sum(wrong, DIM, 1)

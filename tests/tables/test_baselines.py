@@ -125,5 +125,5 @@ def test_a_run_without_a_guarantee_or_without_data_has_no_such_baseline(
 def test_columns_that_nobody_scaled_are_noticed() -> None:
     own = problem()
     raw = dm.Dataset(1000 * np.asarray(own.train.features), own.train.labels)
-    with pytest.warns(UserWarning, match="norms of up to 1000, far above 1: scale the columns"):
+    with pytest.warns(UserWarning, match="norms of 1000 and more, far above 1: scale the columns"):
         run_of(replace(own, train=raw))

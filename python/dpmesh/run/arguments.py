@@ -9,11 +9,11 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 from scipy import sparse
 
 from dpmesh._validate import fail, instance, one_of, require_methods
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel, UsesRecordsOnce
+from dpmesh.kernels import row_norms
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.problems import LinearProblem
@@ -97,11 +97,15 @@ def warn_unscaled(problem: object) -> None:
     if not isinstance(problem, LinearProblem) or problem.feature_norm is not None:
         return
     x: Any = problem.train.features
-    squares = x.power(2) if sparse.issparse(x) else np.square(x, dtype=np.float64)
-    if (longest := float(np.sqrt(squares.sum(axis=1).max()))) > UNSCALED:
+    if sparse.issparse(x):  # the largest entry is no longer than its record, and needs no copy
+        longest = float(max(x.data.max(initial=0), -x.data.min(initial=0)))
+    else:
+        longest = float(row_norms(x).max(initial=0))
+    if longest > UNSCALED:
         warnings.warn(
-            f"records have norms of up to {longest:.4g}, far above 1: scale the columns by public "
-            "ranges (dm.ranges.Columns, dm.data.scaled) or records to norm 1 (dm.data.unit_norm)",
+            f"records have norms of {longest:.4g} and more, far above 1: scale the columns by "
+            "public ranges (dm.ranges.Columns, dm.data.scaled) or records to norm 1 "
+            "(dm.data.unit_norm)",
             UserWarning,
             stacklevel=3,
         )

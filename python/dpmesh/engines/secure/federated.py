@@ -52,7 +52,8 @@ def federated_sum(
     ------
     ValueError
         If the algorithm draws cohorts of a fixed size, which a server would know, has no noise, or
-        expects clients to drop out: a secure sum opens only if all of its cohort answer.
+        expects clients to drop out (a secure sum opens only if all of its cohort answer), adapts
+        its clipping norm, or correlates its noise.
     """
     cohorts = algorithm.cohorts
     if cohorts is None or (algorithm.sampling == "uniform" and cohorts.rate < 1):
@@ -60,6 +61,9 @@ def federated_sum(
         fail("algorithm", wanted, "cohorts that the server draws")
     if algorithm.noise_multiplier is None or algorithm.arrival_rate < 1:
         fail("algorithm", "one with noise, and an arrival_rate of 1", algorithm)
+    if algorithm.adaptive_clipping is not None or algorithm.noise is not None:
+        wanted = "a clipping norm that stays, and noise of each round by itself"
+        fail("algorithm", wanted, algorithm)
     return SecureSum(
         dim=dim,
         sites=algorithm.clients,
