@@ -123,3 +123,15 @@ def test_nodes_with_too_few_records_are_refused() -> None:
         dm.GradientDescent(records=4, noise_multiplier=1.0).init(
             replace(problem, partition=uneven), Key.seeded(0)
         )
+
+
+def test_a_problem_that_chooses_its_batches_is_refused() -> None:
+    class First(dm.LinearProblem):
+        def batch(self, round, size):
+            return super().batch(0, size)
+
+    problem = make_problem(4, 12, 3, 0)
+    mine = First(problem.train, problem.partition, "logistic")
+    algorithm = dm.GradientDescent(records=12, noise_multiplier=1.0, batches=4)
+    with pytest.raises(ValueError, match=r"batches in the order of its partition"):
+        algorithm.init(mine, dm.Key.seeded(0))

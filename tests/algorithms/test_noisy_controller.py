@@ -184,3 +184,24 @@ def test_many_runs_refute_too_little_noise(kind: type[WithoutReplacement], viola
 def test_other_calibrations_are_refused() -> None:
     with pytest.raises(ValueError, match="'analytic', which noisy losses need"):
         learner(calibration="classical")
+
+
+class Never(DeepQ):
+    """Learns from the answers, and lets no node update."""
+
+    def decide(self, state: Any, seen: Any, t: int, key: Any) -> Any:
+        decided, state = super().decide(state, seen, t, key)
+        return np.zeros_like(decided), state
+
+
+def test_releases_that_answers_decided_against_are_counted() -> None:
+    controller = Never(
+        anneal_rounds=3, hidden=16, batch_size=1, memory_size=2, sees="noisy", loss=NoisyLoss()
+    )
+    run = simulate(
+        learner(controller=controller), world(0.0), rounds=3, key=Key.seeded(0), delta=DELTA
+    )
+    assert run.privacy.epsilon == pytest.approx(2.0)
+    assert run.ledger.cost(DELTA).epsilon < 1.9
+    (why,) = (text for text in run.privacy.assumptions if "did not happen" in text)
+    assert why.endswith("they are counted, as earlier releases decided which happen")

@@ -230,3 +230,16 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         ).sensitivity
     with pytest.raises(ValueError, match="sensitivities: wanted finite numbers greater than 0"):
         correlated.server(3, sensitivities=[1, 0, 1])
+
+
+@pytest.mark.parametrize("shared", [1e3, 1e5, 1e8])
+def test_large_secrets_do_not_hide_the_mean(shared: float) -> None:
+    """Rounding leaves 1e-16 of the Laplacian's eigenvalue of 0, which is no noise."""
+    nodes = 300
+    own = 1.2 / np.sqrt(nodes)
+    secrets = correlated.Secrets(
+        nodes=nodes, pairs=correlated.links(topology.ring(nodes).mixing_matrix), own=own, shared=shared
+    )
+    least = 1 / (own * np.sqrt(nodes))
+    assert secrets.mu >= least
+    assert secrets.mu_of() >= least

@@ -117,3 +117,19 @@ def test_an_audit_finds_noise_that_is_too_small(honest: bool) -> None:
 def test_losses_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match="privacy_loss: wanted a loss distribution of each"):
         plan(ByLoss(2.0), Gaussian(1.0, grid=0.25)).cost(DELTA)
+
+
+class Weaker(Gaussian):
+    """A tenth of the noise, as its event states."""
+
+    @property
+    def event(self):
+        import dp_accounting
+
+        return dp_accounting.GaussianDpEvent(self.noise_multiplier / 10)
+
+
+def test_a_subclass_that_states_its_loss_is_not_priced_by_its_name() -> None:
+    stated = plan(Weaker(20.0)).cost(DELTA).epsilon
+    assert stated == pytest.approx(plan(Gaussian(2.0)).cost(DELTA).epsilon, rel=1e-3)
+    assert stated >= plan(Gaussian(2.0)).cost(DELTA).epsilon * (1 - 1e-9)

@@ -14,6 +14,7 @@ from test_checkpoint import ROUNDS, StoppedError, assert_same, online
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh.run import Gossip, run_rounds
 from dpmesh.run.identity import digest, identity
 
 LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
@@ -117,6 +118,18 @@ def test_two_runs_under_one_key_have_different_noise() -> None:
     assert not has_equal_rows(noise(key), noise(key, 2e-9))
     seeded = dm.Key.seeded(1)
     np.testing.assert_allclose(noise(seeded), noise(seeded, 2e-9), rtol=1e-6)  # to be compared
+
+
+def test_two_runs_without_measurements_have_different_noise() -> None:
+    key, problem = dm.Key.generate(), make_problem(4, ROUNDS)
+    settings: Any = {"rounds": 2, "key": key}
+
+    def messages() -> np.ndarray[Any, Any]:
+        carrier = Gossip(topology.ring(4))
+        *_, last = run_rounds(dm.OnlineLearning(epsilon=1e-9), problem, carrier, **settings)
+        return np.asarray(last.state.w)
+
+    assert not has_equal_rows(messages(), messages())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

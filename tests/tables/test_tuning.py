@@ -23,6 +23,9 @@ def test_all_fits_and_the_choice_cost_the_epsilon_of_the_estimator() -> None:
     assert found.params in candidates
     assert 2.9 < found.epsilon <= 3.0 + 1e-9
     assert found.epsilon_of_a_fit < 2.2
+    report = found.estimator.report_.privacy
+    assert report.epsilon == found.estimator.model_.about["epsilon"] == found.epsilon
+    assert report.assumptions[-1] == "chosen among 3 fits, whose cost is counted"
     for name, value in found.params.items():
         assert getattr(found.estimator, name) == value
     assert found.estimator.predict(X).shape == y.shape
@@ -39,7 +42,7 @@ def test_a_held_out_record_moves_the_utility_by_at_most_1(task: str) -> None:
         fitted = dm.sklearn.PrivateClassifier(random_state=1).fit(X, y)
         others = np.array(["a", "b"])
     else:
-        y, others = numbers, np.array([-10.0, 10.0, 99.0, -99.0])
+        y, others = numbers, np.array([-10.0, 10.0, 99.0, -99.0, np.nan])
         fitted = dm.sklearn.PrivateRegressor(target_range=(-10, 10), random_state=1).fit(X, y)
     before = _utility(fitted, X[:50], y[:50])
     moves = []

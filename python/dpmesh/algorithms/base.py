@@ -180,6 +180,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return True
 
     @property
+    def releases_decide(self) -> bool:
+        """Whether earlier releases decide which of the planned ones happen: all then count."""
+        return False
+
+    @property
     def neighboring_relation(self) -> NeighboringRelation:
         """Which datasets count as neighbours."""
         return "replace_one"

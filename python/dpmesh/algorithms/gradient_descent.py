@@ -29,7 +29,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import check_records, gradient_of
+from dpmesh.algorithms.gradients import check_batches, check_records, gradient_of
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
@@ -177,6 +177,9 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
                 f"records is {self.records}, but the smallest node has only "
                 f"{problem.records.min()} records"
             )
+        if self.batches > 1:
+            require_problem(self, problem, "batch")
+            check_batches(problem)
         x = initial_parameters(problem, key, problem.nodes)
         check_records(problem, x, self.clipping_norm)
         return GradientDescentState(Sensitive(x))

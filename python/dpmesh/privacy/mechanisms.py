@@ -98,7 +98,8 @@ class Mechanism(ABC):
     def event(self) -> DpEvent:
         """One release as an event of the dp-accounting library: what is proved of it.
 
-        The cost of noise of one's own, of another `distribution` than this package's, rests on it.
+        The cost of noise of one's own rests on it: of another `distribution` than this package's,
+        or of a subclass that states another event.
         """
 
     @property
@@ -241,7 +242,7 @@ class Laplace(Mechanism):
 
     Guarantee: pure epsilon-differential privacy of real-valued noise. The noise is drawn in
     floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and the last
-    bits of the sum are not hidden, which alone may tell neighbours apart (Mironov 2012). With a
+    bits of the sum are not hidden, which alone may distinguish neighbours (Mironov 2012). With a
     `grid`, pure epsilon-differential privacy of what is released, up to 2**-73 in total variation
     for each number (see `dpmesh.kernels.discrete`).
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import secrets
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -322,7 +323,12 @@ def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Comp
 def run_rounds(
     algorithm: AnyAlgorithm, problem: Any, carrier: Carrier, *, rounds: int, key: Key
 ) -> Iterator[Step]:
-    """Run an algorithm without measuring anything, and yield each finished round."""
+    """Run an algorithm without measuring anything, and yield each finished round.
+
+    Without a seed each run draws noise of its own, as `simulate` does.
+    """
+    if not key.is_seeded:
+        key = key.derive(secrets.token_bytes(32))
     ledger = Ledger(algorithm.plan(rounds), nodes=problem.nodes)
     channel, state = Channel(carrier, key, ledger), algorithm.init(problem, key)
     for t in range(rounds):

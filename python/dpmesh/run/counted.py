@@ -26,14 +26,27 @@ def ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[P
     )
 
 
-def telling_gaps(plan: Plan, released: Plan, rounds: int, delta: float) -> Plan:
-    """Return the ledger, with a note if planned releases are missing and make it cheaper."""
+def with_gaps(
+    plan: Plan, released: Plan, rounds: int, delta: float, *, releases_decide: bool
+) -> tuple[Plan, Plan]:
+    """Return what a report counts of a run, and its ledger, with a note on missing releases.
+
+    A note is needed where planned releases did not happen and that makes the run cheaper. If
+    earlier releases decided it, the report counts the missing ones, too.
+    """
     planned = plan.with_releases(each for each in plan.touching if each.round < rounds)
     missing = len(planned.releases) - len(released.touching)
     if missing <= 0 or released.cost(delta).epsilon >= planned.cost(delta).epsilon:
-        return released
+        return released, released
     silent = f"{missing} of {len(planned.releases)} planned releases did not happen"
-    return _assuming(f"{silent}, which neither data nor releases decided", released)
+    noted = _assuming(f"{silent}, which neither data nor releases decided", released)
+    if not releases_decide:
+        return noted, noted
+    counted = planned.releases
+    if unplanned(plan, released.releases):
+        counted = (*released.releases, *planned.releases)
+    why = f"{silent}; they are counted, as earlier releases decided which happen"
+    return _assuming(why, released.with_releases(counted)), noted
 
 
 def _assuming(what: str, plan: Plan) -> Plan:

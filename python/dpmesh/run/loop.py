@@ -23,7 +23,7 @@ from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, salt_in
-from dpmesh.run.counted import ended_early, telling_gaps
+from dpmesh.run.counted import ended_early, with_gaps
 from dpmesh.run.engine import Engine, OneProcess, Share, Sign
 from dpmesh.run.identity import digest, identity, without_addresses
 from dpmesh.run.interrupt import Interrupt
@@ -206,7 +206,9 @@ def simulate(
     view = None if budget is None else budget.view
     end = gathered(run.remembered(), ranks, own)
     length = f"{end.rounds} of {rounds}"
-    counted = released = telling_gaps(plan, ledger.plan, end.rounds, delta)
+    counted, released = with_gaps(
+        plan, ledger.plan, end.rounds, delta, releases_decide=algorithm.releases_decide
+    )
     if why == CALLBACK:
         counted, released = ended_early(plan, released, end.rounds, length)
     if ranks.is_root:
@@ -287,7 +289,7 @@ class _Loop:
         return signs
 
     def _signs(self, interrupt: Interrupt) -> Sign:
-        """Return what this process has to tell the others after a round."""
+        """Return what this process sends to the others after a round."""
         signs = Sign.STOP if interrupt.requested else Sign.NONE
         if self.saved is not None and self.saved.is_due(self.run.at.rounds + 1, self.run.last):
             signs |= Sign.SAVE

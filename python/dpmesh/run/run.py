@@ -181,8 +181,9 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write ``run.json`` and the released models ``released.npy`` into a folder.
 
-        The un-noised parameters are not written: a saved run holds nothing that was not released,
-        except the history's measurements. `dpmesh.experiments.Result.load` reads ``run.json``.
+        The un-noised parameters are not written. But the history's measurements, `score` and
+        `baselines` are, which no epsilon covers: publish ``released.npy`` and the
+        report alone. `dpmesh.experiments.Result.load` reads ``run.json``.
 
         Raises
         ------
@@ -190,8 +191,8 @@ class Run:
             If the folder cannot be made or written to; what it held is then as it was.
         """
         folder = Path(folder)
-        with replacing(folder / "run.json") as told:
-            told.write(json.dumps(self.as_dict(), indent=1).encode())
-            told.flush()  # so that on a full disk neither file is replaced
+        with replacing(folder / "run.json") as file:
+            file.write(json.dumps(self.as_dict(), indent=1).encode())
+            file.flush()  # so that on a full disk neither file is replaced
             with replacing(folder / "released.npy") as models:
                 np.save(models, self.released)

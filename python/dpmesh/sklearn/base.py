@@ -262,6 +262,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         )
         return self
 
+    def charge(self, epsilon: float, why: str) -> None:
+        """State in the report, and in the model that `save` writes, what more than the fit cost."""
+        privacy = self.report_.privacy
+        privacy = replace(privacy, epsilon=epsilon, assumptions=(*privacy.assumptions, why))
+        self.report_ = replace(self.report_, privacy=privacy)
+        fit = self.report_.as_dict()
+        about = {**self.model_.about, "privacy": fit["privacy"], "fit": fit, "epsilon": epsilon}
+        self.model_ = replace(self.model_, about=about)
+
     def encode(
         self,
         X: Any,

@@ -129,10 +129,13 @@ def tune(
     away = rows(X, np.flatnonzero(tested))
     utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
     best = _exponential(utility, total, None if estimator.random_state is None else draw)
+    spent = max(total_cost([one.ledger_ for one in fitted], delta).epsilon, total)
+    chosen = fitted[best]
+    chosen.charge(spent, f"chosen among {len(fitted)} fits, whose cost is counted")
     return Tuned(
-        estimator=fitted[best],
+        estimator=chosen,
         params=dict(candidates[best]),
-        epsilon=max(total_cost([one.ledger_ for one in fitted], delta).epsilon, total),
+        epsilon=spent,
         delta=delta,
         epsilon_of_a_fit=max(one.ledger_.cost(delta).epsilon for one in fitted),
     )
@@ -145,8 +148,8 @@ def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArra
         return float((predicted == y).sum())
     low, high = fitted.target_range or (-1.0, 1.0)
     scale = 2 / (high - low)
-    errors = scale * (np.clip(predicted, low, high) - np.clip(y, low, high))
-    return float(-np.square(errors).sum() / _FARTHEST)
+    errors = np.square(scale * (np.clip(predicted, low, high) - np.clip(y, low, high)))
+    return float(-np.nan_to_num(errors, nan=_FARTHEST).sum() / _FARTHEST)  # a lost target, too
 
 
 def _exponential(utility: npt.NDArray[np.float64], epsilon: float, draw: Any) -> int:

@@ -43,6 +43,15 @@ def honest(whole: Array, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int
     return others, part
 
 
+def spectrum(parts: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues of Laplacians, and the squared entries of their eigenvectors.
+
+    What rounding leaves of an eigenvalue of 0 is 0: times large secrets it would count as noise.
+    """
+    values, vectors = np.linalg.eigh(parts)
+    return np.where(values < _ZERO, 0.0, values), vectors**2
+
+
 @dataclass(frozen=True, eq=False)
 class Exposure:
     """The exposure of the others to every coalition of one size, by the graphs' eigenvectors.
@@ -106,5 +115,4 @@ def exposure(nodes: int, pairs: npt.NDArray[np.int64], size: int) -> Exposure:
         )
         fail("coalition", wanted, f"{count} coalitions of {size} among {nodes} nodes")
     parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
-    values, vectors = np.linalg.eigh(parts)
-    return Exposure(coalitions, np.maximum(values, 0.0), vectors**2)
+    return Exposure(coalitions, *spectrum(parts))

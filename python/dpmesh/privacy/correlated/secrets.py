@@ -18,7 +18,13 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail, instance, integer, non_negative, positive
-from dpmesh.privacy.correlated.coalitions import Exposure, exposure, honest, laplacian
+from dpmesh.privacy.correlated.coalitions import (
+    Exposure,
+    exposure,
+    honest,
+    laplacian,
+    spectrum,
+)
 from dpmesh.privacy.shown import but_partners
 from dpmesh.topology import MixingMatrix
 
@@ -100,8 +106,9 @@ class Secrets:
     def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
         """Return the nodes outside a coalition, and mu^2 of each at noise multiplier 1."""
         others, part = honest(laplacian(self.nodes, self.pairs), coalition)
-        inverse = np.linalg.inv(self.own**2 * np.eye(len(others)) + self.shared**2 * part)
-        return others, np.diagonal(inverse)
+        values, squares = spectrum(part)
+        squared: Array = squares @ (1 / (self.own**2 + self.shared**2 * values))
+        return others, squared
 
     def without(self, *absent: int) -> Secrets:
         """Return the secrets of a round that these nodes, by a public decision, take no part in.
