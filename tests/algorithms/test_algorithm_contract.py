@@ -185,8 +185,8 @@ def test_the_ledger_is_the_plan(algorithm: Any) -> None:
         assert result.privacy.epsilon == planned
     assert 0 < result.privacy.epsilon < np.inf
     assert algorithm.plan(ROUNDS) == algorithm.plan(ROUNDS)
-    told = json.loads(json.dumps(result.ledger.as_dict()))
-    assert Plan.from_dict(told) == result.ledger
+    reported = json.loads(json.dumps(result.ledger.as_dict()))
+    assert Plan.from_dict(reported) == result.ledger
 
 
 @each

@@ -227,7 +227,7 @@ def test_cohorts_are_drawn_with_the_stated_probability(sampling) -> None:
         sizes.append(len(cohort))
     error = np.sqrt(rate * (1 - rate) / T)
     assert np.abs(counts / T - rate).max() < 6 * error
-    assert np.abs(counts / T - 1.3 * rate).min() > 6 * error  # the test can tell
+    assert np.abs(counts / T - 1.3 * rate).min() > 6 * error  # the test has power
     if sampling == "uniform":
         assert set(sizes) == {10}
     else:
@@ -259,7 +259,7 @@ def test_clients_drop_out_at_their_rate_and_independently(sampling) -> None:
         pairs += {0, 1} <= set(some)
     error = np.sqrt(rate * (1 - rate) / asked)
     assert (np.abs(arrived / asked - rate) < 6 * error).all()
-    assert (np.abs(arrived / asked - 0.6) > 6 * error).all()  # the test can tell
+    assert (np.abs(arrived / asked - 0.6) > 6 * error).all()  # the test has power
     both = rate**2 * (0.25 if sampling == "poisson" else 20 * 19 / (40 * 39))
     assert abs(pairs / T - both) < 6 * np.sqrt(both * (1 - both) / T)
 
@@ -321,10 +321,10 @@ def test_a_million_clients_cost_what_a_cohort_costs(sampling) -> None:
 
 @pytest.mark.parametrize(("sampling", "scale"), [("poisson", 3.0 * 0.5), ("uniform", 3.0 * 1.0)])
 def test_an_estimator_is_told_the_noise_of_the_average_and_its_sum(sampling, scale) -> None:
-    told = []
+    reported = []
 
     def estimator(average, noise_scale, so_far):
-        told.append((average, noise_scale, so_far))
+        reported.append((average, noise_scale, so_far))
         return average
 
     algorithm = FederatedLearning(
@@ -337,7 +337,7 @@ def test_an_estimator_is_told_the_noise_of_the_average_and_its_sum(sampling, sca
         estimator=estimator,
     )
     run(algorithm, make_clients([3] * 20, 4), 3, Key.seeded(0))
-    averages, scales, sums = zip(*told, strict=True)
+    averages, scales, sums = zip(*reported, strict=True)
     assert scales == pytest.approx([scale / 5] * 3)
     assert [so_far.rounds for so_far in sums] == [1, 2, 3]
     np.testing.assert_allclose(sums[-1].total, sum(averages))
@@ -360,10 +360,10 @@ def test_sampling_is_in_the_events() -> None:
 
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_are_told(sampling) -> None:
-    told = []
+    reported = []
 
     def estimator(average, noise_scale, so_far):
-        told.append(noise_scale)
+        reported.append(noise_scale)
         return average
 
     grid, dim = 2.0**-6, 4
@@ -391,7 +391,7 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_are_told(sa
     assert passage.release == gridded.plan(1).releases[0]
     assert passage.release.name == "discrete_gaussian"
     wider = gridded.sensitivity.bound + grid * np.sqrt(dim)  # neighbours are rounded apart
-    assert told[-1] == pytest.approx(3.0 * wider / 5)
+    assert reported[-1] == pytest.approx(3.0 * wider / 5)
     assert gridded.plan(9).cost(1e-5).epsilon > usual.plan(9).cost(1e-5).epsilon
 
 

@@ -19,7 +19,7 @@ from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import couple
 from dpmesh.privacy.views import OneNode
-from dpmesh.problems.partition import DenseProblem, as_ragged, microbatches
+from dpmesh.problems.dense import DenseProblem, as_ragged, microbatches
 from dpmesh.run import StopRun
 from dpmesh.run.carriers import carrier_for
 

@@ -140,14 +140,14 @@ def test_the_controller_is_told_the_losses_of_algorithm_2() -> None:
             np.testing.assert_array_equal(losses, seen[t].losses[acting].sum(axis=1))
         for m in np.flatnonzero(acting):
             i = before.used[m]
-            for told, number in ((seen[t].losses, i), (seen[t].last_losses, i - 1)):
+            for reported, number in ((seen[t].losses, i), (seen[t].last_losses, i - 1)):
                 if number < 0:
-                    assert not told[m].any()  # nor anything of another node
+                    assert not reported[m].any()  # nor anything of another node
                     continue
                 batch = problem.partition[m][number * 3 : number * 3 + 3]
                 w = before.local[m].reshape(1, -1)
                 np.testing.assert_allclose(
-                    told[m], problem.class_objectives(w, batch[np.newaxis])[0]
+                    reported[m], problem.class_objectives(w, batch[np.newaxis])[0]
                 )
 
 

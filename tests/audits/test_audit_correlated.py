@@ -130,9 +130,9 @@ def test_many_runs_tell_half_the_noise_from_the_whole(halved: bool, monkeypatch)
         monkeypatch.setattr(kernels, "correlated_gaussian", half_the_noise)
         monkeypatch.setattr(kernels, "add_pair_gaussian", half_the_secrets)
     pair, _ = worst_cases.gradient_descent(algorithm, rounds=ROUNDS)
-    worlds = pair.problem, pair.neighbor, pair.carrier
+    datasets = pair.problem, pair.neighbor, pair.carrier
     result = audit_algorithm(
-        algorithm, *worlds, rounds=3, runs=RUNS, confidence=SURE, key=dm.Key.seeded(1)
+        algorithm, *datasets, rounds=3, runs=RUNS, confidence=SURE, key=dm.Key.seeded(1)
     )
     assert 0.95 < result.claim.level <= 1.0
     assert result.violated == halved

@@ -34,7 +34,7 @@ def test_all_layers_in_words() -> None:
         "moved     1 of 3 releases differed; largest shift = 100.0000% of the declared sensitivity"
         in coupling
     )
-    assert "2 x 50 runs of OnlineLearning, rounds: 3; told apart by a threshold" in many
+    assert "2 x 50 runs of OnlineLearning, rounds: 3; distinguished by a threshold" in many
     assert "claim     epsilon = 1 at delta = 0" in many
     assert "1 run of OnlineLearning, rounds: 3, canaries: 50" in one
     assert "with confidence 0.95" in one

@@ -49,8 +49,8 @@ def test_the_log_says_at_the_beginning_what_all_rounds_cost(caplog) -> None:
     caplog.set_level("INFO", logger="flwr")
     strategy = DPFedLS(ALGORITHM, delta=1e-5)
     run(strategy, Clients(make_problem(), private_update(L)), 2)
-    told = [line for line in caplog.messages if "epsilon = " in line]
-    assert told == [f"\t{str(strategy.report).splitlines()[0]}"]
+    reported = [line for line in caplog.messages if "epsilon = " in line]
+    assert reported == [f"\t{str(strategy.report).splitlines()[0]}"]
 
 
 def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:
@@ -241,10 +241,10 @@ def test_clients_with_the_budget_of_the_run_answer_as_often_as_it_asks(grid) -> 
 
 
 def test_an_estimator_is_told_the_noise_of_all_clients_together() -> None:
-    told = []
+    reported = []
 
     def estimator(average, noise_scale, so_far):
-        told.append(noise_scale)
+        reported.append(noise_scale)
         return average
 
     grid, z = 2.0**-4, 0.7
@@ -252,7 +252,7 @@ def test_an_estimator_is_told_the_noise_of_all_clients_together() -> None:
     clients = Clients(make_problem(), private_update(L, z, grid=grid))
     run(DPFedLS(algorithm, delta=1e-5, trust="local"), clients, 1)
     each = z * (2 * L + grid * np.sqrt(DIM))
-    assert told == pytest.approx([each * np.sqrt(CLIENTS) / CLIENTS])
+    assert reported == pytest.approx([each * np.sqrt(CLIENTS) / CLIENTS])
 
 
 def test_arrays_come_back_as_they_went() -> None:

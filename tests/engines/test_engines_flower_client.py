@@ -69,7 +69,7 @@ def test_no_name_of_training_passes_the_mod_by(kind) -> None:
 
 
 def test_an_answer_is_a_model_of_the_names_and_type_of_the_servers_and_nothing_else() -> None:
-    """All that an app adds may tell of the data: names, types, metrics, even a time to live."""
+    """All that an app adds may depend on the data: names, types, metrics, even a time to live."""
 
     def telling(message, context):
         content = flwr.RecordDict(
@@ -86,8 +86,8 @@ def test_an_answer_is_a_model_of_the_names_and_type_of_the_servers_and_nothing_e
         answer = ask(trains(telling, mod), start=start)
         assert list(answer.content) == ["arrays"]
         assert list(answer.content["arrays"]) == ["w"]
-        (told,) = answer.content["arrays"].to_numpy_ndarrays()
-        assert (told.dtype, told.shape) == (np.float32, (2, 2))
+        (reported,) = answer.content["arrays"].to_numpy_ndarrays()
+        assert (reported.dtype, reported.shape) == (np.float32, (2, 2))
         assert answer.metadata.ttl == pytest.approx(1000, abs=100)
 
 
@@ -142,7 +142,7 @@ FAILING = [raises, answers_an_error, diverges, grows, sends_nothing]
 
 @pytest.mark.parametrize("train", FAILING)
 def test_what_went_wrong_in_training_stays_with_the_client(train) -> None:
-    """Flower tells the server the text of an exception, and that of an error for an answer."""
+    """Flower sends the server the text of an exception, and that of an error for an answer."""
     app = trains(train, private_update(L))
     with pytest.raises(TrainingFailed, match=r"^the client's log says why$") as failed:
         ask(app)

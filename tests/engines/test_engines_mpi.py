@@ -116,7 +116,7 @@ def succeed(ranks: int, *arguments: object, program: bool = True) -> str:
 
 
 def without_baselines(run: str) -> dict[str, Any]:
-    """What a run stores, but for what only a process that holds all records can tell."""
+    """What a run stores, but for what only a process that holds all records can compute."""
     stored: dict[str, Any] = json.loads(run)
     return {name: value for name, value in stored.items() if name not in ("baselines", "score")}
 
@@ -250,8 +250,8 @@ def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
 def test_a_callback_that_fails_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     ended = launch(3, "varying", tmp_path, "tracker down")
     assert ended.returncode != 0
-    told = "rank 0 of 3 failed: ConnectionError: nobody listens (the last checkpoint is "
-    assert ended.stderr.count(told) == 3
+    reported = "rank 0 of 3 failed: ConnectionError: nobody listens (the last checkpoint is "
+    assert ended.stderr.count(reported) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``dpmesh run`` and ``dpmesh report``: what they tell."""
+"""``dpmesh run`` and ``dpmesh report``: what they print."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_the_command_line_takes_a_module_beside_the_file(tmp_path, monkeypatch) 
     assert "module: wanted the name of one that can be imported" in missing.output
     result = testing.CliRunner().invoke(app, [*call, "own_parts_here"])
     assert result.exit_code == 0, result.output
-    told = Result.load(tmp_path / "experiment-results" / "algorithm.factor=0.5").settings
-    assert told["algorithm"].startswith("Halved(")
+    reported = Result.load(tmp_path / "experiment-results" / "algorithm.factor=0.5").settings
+    assert reported["algorithm"].startswith("Halved(")
 
 
 def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:

@@ -219,15 +219,15 @@ def test_a_table_that_is_missing_is_named(tmp_path) -> None:
 
 
 def test_every_cell_is_run_once_and_missing_ones_again(tmp_path) -> None:
-    settings, folder, told = read(write(tmp_path)), tmp_path / "results", []
+    settings, folder, reported = read(write(tmp_path)), tmp_path / "results", []
     assert [cell.changes for cell in cells(settings)] == [
         {"algorithm.epsilon": epsilon, "run.seed": seed}
         for epsilon in (1.0, "none")
         for seed in (1, 2)
     ]
     assert rounds_left(settings, folder) == 24
-    assert run_sweep(settings, folder, processes=1, tell=told.append) == []
-    assert sum(told) == 24
+    assert run_sweep(settings, folder, processes=1, progress=reported.append) == []
+    assert sum(reported) == 24
     names = [path.name for path in sorted(folder.iterdir()) if path.is_dir()]
     assert names == sorted(cell.name for cell in cells(settings))
     first, *others = (folder / name / "result.json" for name in names)
@@ -312,7 +312,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(settings, tmp_path / "stopped", processes=1, tell=stop)
+        run_sweep(settings, tmp_path / "stopped", processes=1, progress=stop)
     first = tmp_path / "stopped" / cells(settings)[0].name
     assert (first / "checkpoint").exists()
     assert run_sweep(settings, tmp_path / "stopped", processes=1) == []

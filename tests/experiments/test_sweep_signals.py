@@ -18,7 +18,7 @@ from dpmesh.experiments import read, run_sweep
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 settings = read(sys.argv[1])
-run_sweep(settings, sys.argv[2], processes=2, tell=lambda rounds: print(rounds, flush=True))
+run_sweep(settings, sys.argv[2], processes=2, progress=lambda rounds: print(rounds, flush=True))
 """
 
 ONLINE = """kind = "OnlineLearning"
@@ -47,12 +47,12 @@ def test_workers_end_with_the_sweep_and_save(ended_by: str, rounds: int, tmp_pat
         assert sweep.stdout.readline()
     if ended_by in ("SIGTERM", "SIGKILL"):
         sweep.send_signal(getattr(signal, ended_by))
-    else:  # by a terminal or a batch system, of whose signals workers are told, too
+    else:  # by a terminal or a batch system, whose signals workers receive, too
         os.killpg(sweep.pid, signal.SIGINT if ended_by == "Ctrl-C" else signal.SIGTERM)
     _, errors = sweep.communicate(timeout=600)  # until all who hold the pipes are gone
-    told = [line for line in errors.splitlines() if line.startswith(("Traceback", "Keyboard"))]
+    reported = [line for line in errors.splitlines() if line.startswith(("Traceback", "Keyboard"))]
     ended = ["Traceback (most recent call last):", "KeyboardInterrupt"]  # of the sweep, once
-    assert told == ([] if ended_by == "SIGKILL" else ended)
+    assert reported == ([] if ended_by == "SIGKILL" else ended)
     saved = list((tmp_path / "results").glob("seed=*/checkpoint"))
     headers = [np.load(path)["header"].tobytes() for path in saved]
     assert any(b'"rounds": 0' not in header for header in headers)

@@ -35,7 +35,9 @@ FLOORS = [
     ["privacy.ledger"],
     [
         "algorithms.base",
+        "algorithms.federated_clients",
         "algorithms.federated_server",
+        "algorithms.observations",
         "algorithms.gradients",
         "algorithms.minibatches",
     ],

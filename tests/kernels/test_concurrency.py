@@ -97,7 +97,7 @@ def test_the_number_of_threads_may_change_while_kernels_run() -> None:
 
 
 def test_two_threads_that_write_into_one_array_are_refused_or_take_turns() -> None:
-    """Never a result made of both: the second is told that the array is not its own."""
+    """Never a result made of both: the second learns that the array is not its own."""
     out = np.empty((NODES, 40_000))
     streams = [Key.seeded(seed).stream(Purpose.NOISE) for seed in range(THREADS)]
 

@@ -1,4 +1,4 @@
-"""Files of results are whole or not there, and who cannot write is told so, early and by name."""
+"""Files of results are whole or not there, and an error names what cannot be written, early."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ def test_a_folder_in_place_of_a_file_is_named(name, run, tmp_path) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_in_place_of_a_folder_is_told(name, run, tmp_path) -> None:
     (tmp_path / "results").touch()
-    told = "cannot write this file: Not a directory: '.*results.*'$"
+    reported = "cannot write this file: Not a directory: '.*results.*'$"
     for folder in (tmp_path / "results", tmp_path / "results" / "below"):
-        with pytest.raises(NotADirectoryError, match=told):
+        with pytest.raises(NotADirectoryError, match=reported):
             WRITERS[name](run, folder / name)
 
 

@@ -27,11 +27,11 @@ def first_words(key: Key, purpose: int = 1, round: int = 0, node: int = 0) -> li
 def test_a_fingerprint_tells_no_word_that_is_used() -> None:
     """False alarm in 1 of 2e7 runs."""
     key = Key.generate()
-    told = bytes.fromhex(fingerprint(key).removeprefix("aes-"))
-    assert len(told) == 128 // 8
+    reported = bytes.fromhex(fingerprint(key).removeprefix("aes-"))
+    assert len(reported) == 128 // 8
     for purpose in set(Purpose) - {Purpose.CHECKPOINT}:
         used = np.array(first_words(key, purpose), "<u4").tobytes()
-        assert told[:4] not in (used[i : i + 4] for i in range(0, 64, 4))
+        assert reported[:4] not in (used[i : i + 4] for i in range(0, 64, 4))
 
 
 def test_the_seed_is_the_key_lowest_byte_first() -> None:

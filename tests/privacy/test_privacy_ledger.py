@@ -91,7 +91,7 @@ def test_what_was_not_planned_leaves_less_for_what_was() -> None:
     st.lists(st.integers(0, 3), min_size=8, max_size=8),
 )
 def test_a_run_that_is_as_planned_costs_no_more(of_plan, batches: list[int]) -> None:
-    """Batches that chance gave out otherwise are told apart where one of them pays more."""
+    """Batches that chance gave out otherwise are distinguished where one of them pays more."""
 
     def release(t: int, batch: int) -> Release:
         return Release(t, Laplace(of_plan[t][1]), ONE, batch=batch)

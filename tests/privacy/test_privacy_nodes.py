@@ -122,11 +122,11 @@ def test_several_runs_of_all_data_are_one_long_one() -> None:
 
 def test_the_report_tells_the_spread() -> None:
     rounds = [Release(t, Laplace(1.0), ONE, nodes=tuple(range(t, 4))) for t in range(4)]
-    told = report(plan(*rounds))
-    assert told.by_node == Spread(1.0, 3.0, 4.0)
-    assert told.epsilon == 4.0
-    assert report(plan(*rounds, *rounds)).releases == told.releases == 4  # rounds
-    assert "by node     epsilon = 1 to 4, median 3" in str(told)
+    reported = report(plan(*rounds))
+    assert reported.by_node == Spread(1.0, 3.0, 4.0)
+    assert reported.epsilon == 4.0
+    assert report(plan(*rounds, *rounds)).releases == reported.releases == 4  # rounds
+    assert "by node     epsilon = 1 to 4, median 3" in str(reported)
     assert report(plan(*rounds), nodes=9).by_node == Spread(0.0, 0.0, 4.0)
     everybody = report(plan(Release(0, Laplace(1.0), ONE)))
     assert everybody.by_node is None
@@ -135,10 +135,12 @@ def test_the_report_tells_the_spread() -> None:
 
 @pytest.mark.parametrize("spread", [None, Spread(1.0, 2.0, 3.0), Spread(0.5, inf, inf)])
 def test_a_report_is_the_same_after_json(spread: Spread | None) -> None:
-    told = report(plan(Release(0, Laplace(1.0), ONE)), seeded=True)
-    told = replace(told, epsilon=told.epsilon if spread is None else spread.largest, by_node=spread)
-    text = json.dumps(told.as_dict(), allow_nan=False)
-    assert Report.from_dict(json.loads(text)) == told
+    reported = report(plan(Release(0, Laplace(1.0), ONE)), seeded=True)
+    reported = replace(
+        reported, epsilon=reported.epsilon if spread is None else spread.largest, by_node=spread
+    )
+    text = json.dumps(reported.as_dict(), allow_nan=False)
+    assert Report.from_dict(json.loads(text)) == reported
 
 
 @given(releases)
@@ -156,9 +158,9 @@ def test_a_plan_is_the_same_after_json(releases: list[Release]) -> None:
 
 
 def test_a_plan_tells_each_kind_of_release_once() -> None:
-    told = plan(*(Release(t, Laplace(2.0), ONE, batch=t) for t in range(1000))).as_dict()
-    assert len(told["kinds"]) == 1
-    assert told["releases"][3] == [3, 0, 3]
+    reported = plan(*(Release(t, Laplace(2.0), ONE, batch=t) for t in range(1000))).as_dict()
+    assert len(reported["kinds"]) == 1
+    assert reported["releases"][3] == [3, 0, 3]
 
 
 def test_without_a_delta_nodes_pay_pure_epsilons() -> None:

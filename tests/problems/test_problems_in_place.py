@@ -1,4 +1,4 @@
-"""A problem of a user's own is not relied on: it moves no state in place, and clips as told."""
+"""A problem of a user's own is not relied on: it moves no state in place, and clips as asked."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def test_the_arena_runs_on_a_small_task(tmp_path: Path) -> None:
 
 def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
-    told: list[str] = []
-    (cell,) = cells_of("rcv1", epsilons=[1.0], seeds=1, quick=True, tell=told.append)
+    reported: list[str] = []
+    (cell,) = cells_of("rcv1", epsilons=[1.0], seeds=1, quick=True, progress=reported.append)
     assert "rcv1_train.binary.bz2" in cell.why
     assert cell.why in as_text([cell])
 

@@ -48,11 +48,11 @@ def test_files(cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated, "mnist_clients", lambda *arguments: None)
     monkeypatch.setattr(federated, "planned_cells", lambda: iter(cells))
     monkeypatch.setattr(federated, "accuracy", lambda cell, problem, key: cell.noise_std)
-    told: list[str] = []
-    table, text, figure = federated.table2(tmp_path / "new", seeds=2, tell=told.append)
+    reported: list[str] = []
+    table, text, figure = federated.table2(tmp_path / "new", seeds=2, progress=reported.append)
     with table.open() as file:
         written = list(csv.DictReader(file))
-    assert len(written) == len(told) == len(cells)
+    assert len(written) == len(reported) == len(cells)
     assert float(written[0]["accuracy"]) == pytest.approx(100 * cells[0].noise_std)
     assert "78.41/80.80/33.98" in text.read_text()
     assert figure.stat().st_size > 10_000

@@ -28,7 +28,7 @@ def test_the_theorem_has_the_captions_slope_and_intercept() -> None:
 def test_files(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(s9, "EPSILONS", np.array([12.0, 20.0]))
     monkeypatch.setattr(s9, "noise_std", lambda kind, setting, e: len(kind) / e)
-    table, text, figure = s9.figure_s9(tmp_path, tell=lambda line: None)
+    table, text, figure = s9.figure_s9(tmp_path, progress=lambda line: None)
     with table.open() as file:
         assert len(list(csv.DictReader(file))) == 6 * 3 * 2
     assert "slope -1.00, intercept 1.95; paper -0.80, 3.31" in text.read_text()

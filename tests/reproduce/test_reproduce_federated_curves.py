@@ -33,13 +33,13 @@ def test_nobody_trains_on_what_is_left_out(small) -> None:
 def test_files(small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated_curves, "ROUNDS", 5)
     monkeypatch.setattr(federated_curves, "SHOWN_ROUNDS", (1, 5))
-    told: list[str] = []
-    table, text, figure = federated_curves.figure2(tmp_path, seeds=2, tell=told.append)
+    reported: list[str] = []
+    table, text, figure = federated_curves.figure2(tmp_path, seeds=2, progress=reported.append)
     with table.open() as file:
         points = list(csv.DictReader(file))
     assert len(points) == 2 * 4 * 2 * 5
-    assert len(told) == 2 * 4
-    assert all(line in text.read_text() for line in told)
+    assert len(reported) == 2 * 4
+    assert all(line in text.read_text() for line in reported)
     assert {point["round"] for point in points} == set("12345")
     assert all(0 <= float(point["accuracy"]) <= 100 for point in points)
     last = [float(p["loss"]) for p in points if p["round"] == "5" and p["smoothing"] == "1.0"]

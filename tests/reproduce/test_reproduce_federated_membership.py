@@ -18,11 +18,11 @@ def test_noise_hides_members(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(figure6, "SHADOWS", 4)
     monkeypatch.setattr(figure6, "mnist", lambda part: {"train": images, "test": test}[part])
     monkeypatch.setattr(figure6, "standardized", lambda images: images)
-    told: list[str] = []
-    table, text, figure = figure6.figure6(tmp_path, tell=told.append)
+    reported: list[str] = []
+    table, text, figure = figure6.figure6(tmp_path, progress=reported.append)
     with table.open() as file:
         rows = list(csv.DictReader(file))
-    assert len(told) == 12
+    assert len(reported) == 12
     assert len(rows) == 12 * 4
     ends = [row for row in rows if row["round"] == "20"]
     auc = {
@@ -30,5 +30,5 @@ def test_noise_hides_members(tmp_path, monkeypatch) -> None:
         for name in ("Non-DP", "DP-Fed", "DP-Fed-LS")
     }
     assert auc["Non-DP"] > max(auc["DP-Fed"], auc["DP-Fed-LS"]) > 0.45
-    assert all(line in text.read_text() for line in told)
+    assert all(line in text.read_text() for line in reported)
     assert figure.stat().st_size > 10_000

@@ -37,10 +37,10 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "small_texts", lambda key: one)
     if name != "table4":  # one table is trained in earnest
         monkeypatch.setattr(tables, "final_accuracy", lambda algorithm, problem, rounds, key: 0.5)
-    told: list[str] = []
-    table, text, figure = getattr(tables, name)(tmp_path, tell=told.append)
-    first, *lines = told
-    assert "rounds for each cell" in first  # told before the network is compiled
+    reported: list[str] = []
+    table, text, figure = getattr(tables, name)(tmp_path, progress=reported.append)
+    first, *lines = reported
+    assert "rounds for each cell" in first  # reported before the network is compiled
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(lines) == cells
@@ -54,13 +54,13 @@ def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated_stability, "ROUNDS", 2)
     monkeypatch.setattr(federated_stability, "EVERY", 1)
     monkeypatch.setattr(federated_stability, "NOISE_MULTIPLIERS", (2.0, 3.0))
-    told: list[str] = []
-    table, text, figure = federated_stability.figure4(tmp_path, tell=told.append)
+    reported: list[str] = []
+    table, text, figure = federated_stability.figure4(tmp_path, progress=reported.append)
     with table.open() as file:
         points = list(csv.DictReader(file))
     assert len(points) == 2 * 2 * 2 * 2
-    assert len(told) == 1 + 2 * 2 * 2
-    assert all(line in text.read_text() for line in told[1:])
+    assert len(reported) == 1 + 2 * 2 * 2
+    assert all(line in text.read_text() for line in reported[1:])
     assert figure.stat().st_size > 10_000
 
 

@@ -61,17 +61,17 @@ def test_what_is_missing_is_told_before_the_first_run(run, tmp_path, monkeypatch
     sources = (SMALL[0], replace(SMALL[1], load=missing))
     monkeypatch.setattr(online, "SOURCES", sources)
     monkeypatch.setattr(online_mechanisms, "SOURCES", sources)
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(FileNotFoundError, match="rcv1"):
-        run(tmp_path, seeds=1, tell=told.append)
-    assert not told
+        run(tmp_path, seeds=1, progress=reported.append)
+    assert not reported
 
 
 def test_figure1_has_all_curves(tmp_path) -> None:
-    told: list[str] = []
-    table, text, figure = online.figure1(tmp_path, seeds=2, tell=told.append)
+    reported: list[str] = []
+    table, text, figure = online.figure1(tmp_path, seeds=2, progress=reported.append)
     points = read(table)
-    assert len(told) == 2 * 6
+    assert len(reported) == 2 * 6
     assert len(points) == 2 * 6 * len(AT)
     assert {point["nodes"] for point in points} == {"1", "4", "64"}
     plain = [p for p in points if p["epsilon"] == "" and p["examples"] == str(RECORDS)]
@@ -86,14 +86,14 @@ def test_figure1_has_all_curves(tmp_path) -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_verdict_on_one_run_speaks_of_no_interval(seeds, tmp_path) -> None:
-    _, text, _ = online.figure1(tmp_path, seeds=seeds, tell=lambda line: None)
+    _, text, _ = online.figure1(tmp_path, seeds=seeds, progress=lambda line: None)
     verdicts = [line for line in text.read_text().splitlines() if ": less regret for" in line]
     assert len(verdicts) == 4
     assert all(("interval" in line) == (seeds > 1) for line in verdicts)
 
 
 def test_figure2_has_both_batch_sizes(tmp_path) -> None:
-    table, text, figure = online.figure2(tmp_path, seeds=3, tell=lambda line: None)
+    table, text, figure = online.figure2(tmp_path, seeds=3, progress=lambda line: None)
     assert {(p["batch_size"], p["epsilon"]) for p in read(table)} == {
         ("1", "1.0"),
         ("1", ""),
@@ -105,7 +105,7 @@ def test_figure2_has_both_batch_sizes(tmp_path) -> None:
 
 
 def test_table1_stands_beside_the_papers(tmp_path) -> None:
-    table, text, figure = online_table.table1(tmp_path, seeds=2, tell=lambda line: None)
+    table, text, figure = online_table.table1(tmp_path, seeds=2, progress=lambda line: None)
     cells = read(table)
     assert len(cells) == 12
     assert [float(cell["paper"]) for cell in cells[:3]] == [82.51, 74.64, 65.72]
@@ -116,7 +116,9 @@ def test_table1_stands_beside_the_papers(tmp_path) -> None:
 
 
 def test_mechanisms_are_compared_at_the_same_epsilon(tmp_path) -> None:
-    table, text, figure = online_mechanisms.mechanisms(tmp_path, seeds=2, tell=lambda line: None)
+    table, text, figure = online_mechanisms.mechanisms(
+        tmp_path, seeds=2, progress=lambda line: None
+    )
     assert len(read(table)) == (3 + 4 + 3) * 4 * 2
     # 2 sqrt(2) sqrt(47236), 2 sqrt(2) 9, 7.4613: the noises at epsilon 1
     last = text.read_text().splitlines()[-1]
@@ -129,7 +131,7 @@ def test_mechanisms_are_compared_at_the_same_epsilon(tmp_path) -> None:
 def test_delay_and_absence_have_a_table_each(tmp_path, monkeypatch) -> None:
     few = [replace(failure, degrees=failure.degrees[:3]) for failure in online_delay.FAILURES]
     monkeypatch.setattr(online_delay, "FAILURES", few)
-    table, text, figure = online_delay.delay(tmp_path, seeds=2, tell=lambda line: None)
+    table, text, figure = online_delay.delay(tmp_path, seeds=2, progress=lambda line: None)
     rows = read(table)
     assert len(rows) == 4 * 2 * 3
     # a network that does nothing is the same in all

@@ -128,7 +128,7 @@ def test_figure_4_writes_all_points(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     monkeypatch.setattr(quantized_comparison, "mnist_regression", five_nodes)
     said: list[str] = []
-    table, text, picture = quantized_comparison.figure4(tmp_path, rounds=12, tell=said.append)
+    table, text, picture = quantized_comparison.figure4(tmp_path, rounds=12, progress=said.append)
     rows = rows_of(table)
     assert len(rows) == len(said) == 12
     by_name = {(row["algorithm"], float(row["epsilon"])): row for row in rows}
@@ -185,7 +185,7 @@ def test_figure_2_on_real_digits(
     monkeypatch.setattr(quantized, "QUANTIZER_STEPS", (0.01, 0.5))
     monkeypatch.setattr(quantized, "NOISE_EXPONENTS", (0.05,))
     said: list[str] = []
-    table, _text, picture = quantized.figure2(tmp_path, rounds=2, tell=said.append)
+    table, _text, picture = quantized.figure2(tmp_path, rounds=2, progress=said.append)
     rows = rows_of(table)
     assert len(rows) == len(said) == 3
     fine, coarse, _ = (float(row["bits"]) for row in rows)

@@ -40,11 +40,11 @@ def written(path) -> list[dict[str, str]]:
 @pytest.mark.parametrize("table", ["table1", "table2"])
 def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(without_replacement, "NODES", (1, 3))
-    told: list[str] = []
+    reported: list[str] = []
     run = getattr(without_replacement, table)
-    numbers, text, figure = run(tmp_path / "new", seeds=2, tell=told.append)
+    numbers, text, figure = run(tmp_path / "new", seeds=2, progress=reported.append)
     cells = written(numbers)
-    assert len(cells) == len(told) == 2 * 2 * 14
+    assert len(cells) == len(reported) == 2 * 2 * 14
     assert sum(cell["paper"] != "" for cell in cells) == 2 * (1 + 2) + 2 * (1 + 1)
     for cell in cells:
         proved, copies = float(cell["epsilon_proved"]), int(cell["nodes"])
@@ -71,7 +71,7 @@ def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, mo
 def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(without_replacement, "EPSILONS", (0.5, 4.0))
     monkeypatch.setattr(without_replacement, "NODES_OF_FIGURES", 3)
-    numbers, text, figure = getattr(without_replacement, name)(tmp_path, seeds=1, tell=str)
+    numbers, text, figure = getattr(without_replacement, name)(tmp_path, seeds=1, progress=str)
     cells = written(numbers)
     assert len(cells) == 2 + 2 * (2 * 6 + 1)
     for cell in cells:

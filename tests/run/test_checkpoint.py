@@ -279,8 +279,8 @@ def test_a_signal_stops_after_the_round_or_in_a_long_one_and_leaves_a_checkpoint
         str(int(number)),
     ]
     ended = subprocess.run([*command, rounds, *patience], capture_output=True, timeout=300)
-    told = f": the last checkpoint is {path}" if patience else ""
-    assert f"KeyboardInterrupt{told}".encode() in ended.stderr
+    reported = f": the last checkpoint is {path}" if patience else ""
+    assert f"KeyboardInterrupt{reported}".encode() in ended.stderr
     with np.load(path) as file:
         assert b'"rounds": %d,' % saved in file["header"].tobytes()
 

@@ -258,11 +258,11 @@ def test_a_server_sends_again_until_it_arrives() -> None:
     assert failing.parameters.tobytes() == ideal.parameters.tobytes()
     assert failing.ledger == ideal.ledger
     assert failing.traffic.messages > 1.3 * ideal.traffic.messages
-    for refused, told in (
+    for refused, reported in (
         (Network(offline=0.1), "got offline=0.1"),
         (Network(late_fraction=0.2, max_delay=1), "got late_fraction=0.2, max_delay=1"),
     ):
-        with pytest.raises(ValueError, match=f"a server waits for everybody, {told}$"):
+        with pytest.raises(ValueError, match=f"a server waits for everybody, {reported}$"):
             run(refused, **options)
 
 

@@ -82,7 +82,7 @@ def test_measures_what_it_says_when_it_says() -> None:
     assert result.history.last("consensus_distance") == pytest.approx(rms)
     assert result.history.last("megabytes") == result.traffic.megabytes
     assert result.history["megabytes"][0] == pytest.approx(result.traffic.megabytes * 4 / 6)
-    assert str(result).count("megabytes") == 0  # of which the line of the traffic tells
+    assert str(result).count("megabytes") == 0  # which the line of the traffic has
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
@@ -90,8 +90,8 @@ def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
     network = dm.Network(latency=np.float32(0.1), max_delay=np.int64(1))
     result = run(make_problem(), rounds=rounds, delta=delta, every=np.int64(2), network=network)
     result.save(tmp_path)
-    told = json.loads((tmp_path / "run.json").read_text())
-    assert (told["settings"]["rounds"], told["privacy"]["delta"]) == (3, float(delta))
+    reported = json.loads((tmp_path / "run.json").read_text())
+    assert (reported["settings"]["rounds"], reported["privacy"]["delta"]) == (3, float(delta))
     assert dm.QuantizedGossip(
         step_size=0.1, consensus_step_size=0.5, sample_size=np.int64(3), noise_std=1.0
     ) == dm.QuantizedGossip(step_size=0.1, consensus_step_size=0.5, sample_size=3, noise_std=1.0)
@@ -238,9 +238,9 @@ def test_the_report_is_at_the_delta_of_the_algorithm_unless_told() -> None:
     own = dm.simulate(gaussian, problem, network, **options).privacy
     assert own.delta == 1e-5
     assert own.epsilon == pytest.approx(2.0)
-    told = dm.simulate(gaussian, problem, network, delta=0.0, **options).privacy
-    assert not told.is_private
-    assert "none: Gaussian noise needs a delta above 0" in str(told)
+    reported = dm.simulate(gaussian, problem, network, delta=0.0, **options).privacy
+    assert not reported.is_private
+    assert "none: Gaussian noise needs a delta above 0" in str(reported)
     assert run(problem).privacy.delta == 0
 
 

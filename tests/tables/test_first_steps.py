@@ -73,10 +73,10 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
         assert panel["verdict"] in result.output
         for scores in ("scores", "gossip"):
             assert np.shape(panel[scores]) == (len(panel["epsilons"]), 5)
-        told = [own["epsilon"] for own in panel["privacy"]]
-        assert told == pytest.approx(panel["epsilons"])
+        reported = [own["epsilon"] for own in panel["privacy"]]
+        assert reported == pytest.approx(panel["epsilons"])
         assert all(own["alone"] for own in panel["baselines"])
-    # a site that sees two of ten digits cannot tell the others, whatever it does
+    # a site that sees two of ten digits cannot recognise the others, whatever it does
     assert max(pays["baselines"][0]["alone"]) < 0.35 < np.mean(pays["scores"][-1])
     assert pays["verdict"] == "Sharing pays"
     assert np.mean(pays["scores"][0]) > np.mean(pays["gossip"][0]) + 0.1

@@ -22,14 +22,13 @@ from functools import cached_property
 from inspect import signature
 from math import ceil, hypot, sqrt
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import floats, read_only
-from dpmesh._ragged import Indices, Ragged, Walks, rows
+from dpmesh._ragged import Indices, Walks, rows
 from dpmesh._validate import (
     as_python_numbers,
     fail,
@@ -48,6 +47,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
+from dpmesh.algorithms.federated_clients import ClientProblem, trained_updates
 from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerOptimizer
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
@@ -68,44 +68,6 @@ if TYPE_CHECKING:
 
 TOUCHING = 1e-6
 """An update ends inside its ball if it is shorter than the radius by this share."""
-
-
-class ClientProblem(Protocol):
-    """What many clients can learn together: a model as one vector, trained on their records."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of clients."""
-        ...
-
-    def initial(self, key: Key) -> Floats:
-        """Return the first global model, shape (1, dim), independent of the clients' data."""
-        ...
-
-    def records_of(self, nodes: Indices) -> Ragged:
-        """Return the records of these clients, possibly none."""
-        ...
-
-    def local_training(
-        self, start: Floats, walks: Walks, *, step_size: float, radius: float
-    ) -> Floats:
-        """Train many clients from one model `start`, shape (1, dim), each on its own batches.
-
-        With the gradient g of a client's objective on a batch, weight decay included, a step is::
-
-            w <- start + Clip(w - step_size g(w) - start, radius)
-
-        A client's update must not depend on other clients: the guarantee rests on that alone.
-
-        Returns
-        -------
-        The updates w - start, shape (clients, dim).
-        """
-        ...
-
-    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
-        """Return each client's objective on its batch, shape (clients,), which runs report."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -446,29 +408,14 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         clipping_norm: float | None = None,
     ) -> Sensitive:
         """ClientUpdate of all these clients at once, shape (clients, dim)."""
-        step_size = at(self.local_step_size, t + 1)
-        radius = self.clipping_norm if clipping_norm is None else clipping_norm
-        more = {"proximal": self.proximal} if self.proximal else {}
-        start = read_only(w.copy())  # training in place would be a release without noise
-        trained: Any = problem.local_training(
-            start,
+        return trained_updates(
+            problem,
+            w,
             self._walks(cohort, t, problem, key),
-            step_size=step_size,
-            radius=radius,
-            **more,
+            step_size=at(self.local_step_size, t + 1),
+            radius=self.clipping_norm if clipping_norm is None else clipping_norm,
+            proximal=self.proximal,
         )
-        updates = np.require(floats("local_training", trained), requirements="W")
-        # The guarantee must not rely on the problem for one row per client, nor for the ball.
-        if updates.shape != (shape := (len(cohort), w.shape[1])):
-            fail("local_training", f"updates of shape {shape}", updates.shape)
-        try:
-            kernels.clip_rows(updates, radius, out=updates)
-        except ValueError as error:
-            if kernels.all_finite(updates):
-                raise
-            wanted = f"training that stays finite at a local_step_size of {step_size:g}"
-            raise ValueError(f"problem: wanted {wanted}, got NaN or infinity") from error
-        return Sensitive(updates)
 
     def _walks(self, clients: Indices, t: int, problem: ClientProblem, key: Key) -> Walks:
         """Return the batches of each client's local steps in round t."""

@@ -65,7 +65,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
 from dpmesh.problems import LinearProblem
-from dpmesh.problems.partition import DenseProblem
+from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
 if TYPE_CHECKING:

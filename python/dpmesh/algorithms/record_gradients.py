@@ -10,7 +10,7 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.problems.partition import DenseProblem
+from dpmesh.problems.dense import DenseProblem
 
 _NUMBERS_AT_ONCE = 1 << 22  # of gradients of single records
 

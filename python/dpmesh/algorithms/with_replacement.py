@@ -42,7 +42,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved
 from dpmesh.problems import LinearProblem
-from dpmesh.problems.partition import DenseProblem
+from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 

@@ -52,7 +52,8 @@ from dpmesh.algorithms.base import (
     require_problem,
 )
 from dpmesh.algorithms.gradients import gradient_of
-from dpmesh.controllers import Actions, AnyController, Observation, RandomGlobal
+from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
+from dpmesh.controllers import Actions, AnyController, RandomGlobal
 from dpmesh.controllers.base import PRIVATE_DECISIONS
 from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
 from dpmesh.data import Dataset
@@ -65,7 +66,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import Constants, LinearProblem
-from dpmesh.problems.partition import DenseProblem
+from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 Calibration = Literal["analytic", "classical", "paper"]
@@ -194,6 +195,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def rewinds(self) -> bool:
         """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
         return isinstance(self.controller, FixedController)
+
+    @property
+    def releases_decide(self) -> bool:
+        """Whether the controller looks at more than coins: released models, or noisy losses."""
+        return not isinstance(self.controller, FixedController)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -413,28 +419,16 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     ) -> tuple[Actions, WithoutReplacementState]:
         """Let the controller learn and decide; a public one sees nothing private (line 4)."""
         w = state.local
-        unseen = np.broadcast_to(w.dtype.type(np.nan), w.shape)
-        seen = Observation(
-            acting=acting.copy(),
-            local_models=Sensitive(unseen),
-            losses=Sensitive(unseen[:, :, 0]),
-            last_losses=Sensitive(unseen[:, :, 0]),
-            released_models=Released(state.released.copy()),
-            public_losses=self._public_losses(state.released, problem),
-        )
+        public_losses = None
+        if self.public_data is not None:
+            public_losses = losses_on(self.public_data, state.released, problem)
+        seen = unobserved(w, acting, state.released, public_losses)
         if not self.controller.public:
             used = state.used[problem.members]
             last = self.batches(problem, used - 1, acting & (used > 0))
-            seen = replace(
-                seen,
-                local_models=Sensitive(w.copy()),
-                losses=Sensitive(problem.class_objectives(_flat(w), batches)),
-                last_losses=Sensitive(problem.class_objectives(_flat(w), last)),
-            )
+            seen = with_private(seen, w, problem, batches, last)
         elif answers is not None:
-            noisy = unseen[:, :, 0].astype(np.float64)
-            noisy[acting] = answers
-            seen = replace(seen, losses=Sensitive(noisy))
+            seen = with_answers(seen, answers)
         own = self._controllers_key(problem, key)
         learned = self.controller.learn(state.controller, seen, t, own)
         decided, learned = self.controller.decide(learned, seen, t, own)
@@ -505,16 +499,6 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         settings: Any = {"lipschitz": L, "batch_size": self.batch_size, "smoothness": mu}
         bounds = np.array([claims.sensitivity(step, **settings) for step in steps.tolist()])
         return np.asarray(bounds[places].reshape(largest_step.shape), dtype=np.float64)
-
-    def _public_losses(self, w_g: Released, problem: LinearProblem) -> Floats | None:
-        """Return the global models' losses on public data, shape (K,)."""
-        if (public := self.public_data) is None:
-            return None
-        x, y = public.features, public.labels
-        arguments = w_g.reshape(1, -1), x, y, np.arange(len(y))[np.newaxis], problem.loss
-        settings: Any = {"classes": problem.classes, "regularization": problem.regularization}
-        measure = kernels.linear_loss if self.models == 1 else kernels.linear_class_losses
-        return measure(*arguments, **settings).reshape(-1)
 
 
 def _flat(w: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Attacks on what was released: how well training records can be told from others."""
+"""Attacks on what was released: how well training records can be distinguished from others."""
 
 from dpmesh.attacks.membership import (
     MembershipAttack,

@@ -17,7 +17,7 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     """Return the command, which reports what is wrong or missing and exits with code 2."""
 
     @wraps(command)
-    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+    def reported(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             with needed_by("this"):
                 command(*args, **kwargs)
@@ -30,7 +30,7 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
                 raise
             _end(str(error), error)
 
-    return told
+    return reported
 
 
 def _end(message: str, cause: Exception) -> NoReturn:

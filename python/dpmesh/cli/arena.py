@@ -52,7 +52,7 @@ def arena(
     writable_folder(folder)
     cells: list[Cell] = []
     for task in chosen:
-        cells += cells_of(task, epsilons=budgets, seeds=count, quick=quick, tell=typer.echo)
+        cells += cells_of(task, epsilons=budgets, seeds=count, quick=quick, progress=typer.echo)
         paths = write(cells, folder, tasks=chosen, epsilons=budgets, seeds=count, quick=quick)
     typer.echo(f"\n{as_text(cells)}\n")
     for path in paths:

@@ -39,5 +39,5 @@ def reproduce(
 
         files = SOURCES[wanted.data]
         fail("--data", f"a folder whose subfolder {wanted.data} holds {files}", "none")
-    for path in catalog.reproduce(name, folder, seeds=seeds, tell=typer.echo):
+    for path in catalog.reproduce(name, folder, seeds=seeds, progress=typer.echo):
         typer.echo(f"wrote {path}")

@@ -62,8 +62,8 @@ def run(
             one_of("engine", engine, ("mpi",))
             _on_ranks(settings, folder)
             return
-        with _progress(rounds_left(settings, folder), not quiet) as tell:
-            failed = run_sweep(settings, folder, processes=processes, tell=tell)
+        with _progress(rounds_left(settings, folder), not quiet) as progress:
+            failed = run_sweep(settings, folder, processes=processes, progress=progress)
     except KeyboardInterrupt:
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
         typer.echo(f"interrupted; {again}", err=True)
@@ -112,9 +112,9 @@ def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
     names: dict[str, list[str]] = defaultdict(list)
     for cell, reason in failed:
         names[str(reason)].append(cell.name)
-    for told, (first, *others) in names.items():
+    for text, (first, *others) in names.items():
         more = f" and {len(others)} more" if others else ""
-        typer.echo(f"Error: {first}{more}: {told}", err=True)
+        typer.echo(f"Error: {first}{more}: {text}", err=True)
 
 
 def _finished(folder: Path) -> None:
@@ -158,7 +158,7 @@ def _progress(rounds: int, wanted: bool) -> Iterator[Callable[[int], None]]:
         return
     with tqdm(total=rounds, unit="round", leave=False) as bar:
 
-        def tell(more: int) -> None:
+        def progress(more: int) -> None:
             bar.update(more)
 
-        yield tell
+        yield progress

@@ -56,7 +56,7 @@ class MpiEngine(Ranks):
     ranks. A run has the same bits as one process with the same key, whatever the number of ranks,
     and a checkpoint can be resumed on any number of them.
 
-    A rank whose round fails tells the others. All go back to the last complete round, rank 0 saves
+    A rank whose round fails stops the others. All go back to the last complete round, rank 0 saves
     it if there is a checkpoint, and every rank raises `RankFailed`. Ctrl-C and SIGTERM, to any
     rank, end the run after the round and save as well. A rank that is killed takes its nodes' state
     with it: the launcher ends the others, and the last checkpoint remains.

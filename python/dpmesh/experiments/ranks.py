@@ -63,8 +63,8 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
     for cell in missing:
         experiment = Experiment.of(settings.replaced(cell.changes))
         engine = MpiEngine(experiment.topology or experiment.nodes, ranks)
-        told = _telling(cell.name, experiment.run.rounds)
-        run_into(folder / cell.name, experiment, cell.changes, told, engine=engine)
+        reported = _telling(cell.name, experiment.run.rounds)
+        run_into(folder / cell.name, experiment, cell.changes, reported, engine=engine)
         sent = engine.sent()
         if ranks.rank == 0:
             most = max(sent)

@@ -14,8 +14,8 @@ from dpmesh.experiments.experiment import Result, is_finished
 def finished(folder: Path) -> tuple[list[Result], Any]:
     """Return the results in a folder or one level below, and the settings of the sweep.
 
-    Results are sorted by their changes. Without a sweep there are the settings of each run, told
-    apart by the names of their folders.
+    Results are sorted by their changes. Without a sweep there are the settings of each run, by
+    the name of its folder.
     """
     places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
     note = folder / "settings.json"

@@ -27,7 +27,7 @@ from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.settings import Settings
 from dpmesh.run.interrupt import Interrupt
 
-Tell = Callable[[int], None]
+Progress = Callable[[int], None]
 """Called with a number of newly finished rounds."""
 
 _OF_THESE = "a new one, or that of results of these settings"
@@ -70,7 +70,7 @@ def run_sweep(
     folder: str | Path,
     *,
     processes: int | None = None,
-    tell: Tell | None = None,
+    progress: Progress | None = None,
 ) -> list[tuple[Cell, Exception]]:
     """Run all cells that are not finished, and return those that failed.
 
@@ -84,7 +84,7 @@ def run_sweep(
         In it each cell gets a folder of its own.
     processes
         How many run at a time; by default one for each core, at most one for each cell.
-    tell
+    progress
         Called with numbers of finished rounds.
 
     Raises
@@ -102,13 +102,13 @@ def run_sweep(
         Experiment.of(settings.replaced(cell.changes))
     missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
     claim(folder, settings)
-    tell = tell or (lambda _: None)
+    progress = progress or (lambda _: None)
     count = min(len(missing), os.cpu_count() or 1)
     if processes is not None:
         count = min(count, integer("processes", processes, at_least=1))
     if count <= 1:
-        return [failed for cell in missing if (failed := _here(settings, cell, folder, tell))]
-    return _side_by_side(settings, missing, folder, count, tell)
+        return [failed for cell in missing if (failed := _here(settings, cell, folder, progress))]
+    return _side_by_side(settings, missing, folder, count, progress)
 
 
 def rounds_left(settings: Settings, folder: Path) -> int:
@@ -118,17 +118,17 @@ def rounds_left(settings: Settings, folder: Path) -> int:
 
 
 def _here(
-    settings: Settings, cell: Cell, folder: Path, tell: Tell
+    settings: Settings, cell: Cell, folder: Path, progress: Progress
 ) -> tuple[Cell, Exception] | None:
     try:
-        _run(settings, cell, folder, tell)
+        _run(settings, cell, folder, progress)
     except Exception as error:  # the other cells go on
         return cell, error
     return None
 
 
 def _side_by_side(
-    settings: Settings, missing: list[Cell], folder: Path, count: int, tell: Tell
+    settings: Settings, missing: list[Cell], folder: Path, count: int, progress: Progress
 ) -> list[tuple[Cell, Exception]]:
     context = multiprocessing.get_context("spawn")
     ticks, (theirs, ours) = context.Queue(), context.Pipe(duplex=False)
@@ -138,17 +138,19 @@ def _side_by_side(
         try:
             with _without_ctrl_c():
                 running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
-            _follow(running, ticks, tell, interrupt)
+            _follow(running, ticks, progress, interrupt)
         finally:
             ours.close()  # this ends the workers, also those that wait for a lock of a killed one
             pool.shutdown(cancel_futures=True)
     return [(cell, e) for f, cell in running.items() if isinstance(e := f.exception(), Exception)]
 
 
-def _follow(running: Iterable[Future[None]], ticks: Any, tell: Tell, interrupt: Interrupt) -> None:
+def _follow(
+    running: Iterable[Future[None]], ticks: Any, progress: Progress, interrupt: Interrupt
+) -> None:
     while not interrupt.requested and not all(future.done() for future in running):
         with suppress(queue.Empty):
-            tell(ticks.get(timeout=0.2))
+            progress(ticks.get(timeout=0.2))
     if interrupt.requested:
         raise KeyboardInterrupt
 
@@ -194,13 +196,13 @@ def _work(settings: Settings, cell: Cell, folder: Path) -> None:
         raise InterruptedError("the process of this run was ended") from None
 
 
-def _run(settings: Settings, cell: Cell, folder: Path, tell: Tell) -> None:
-    told = 0
+def _run(settings: Settings, cell: Cell, folder: Path, progress: Progress) -> None:
+    reported = 0
 
     def callback(rounds: int, _: Any) -> None:
-        nonlocal told
-        tell(rounds - told)
-        told = rounds
+        nonlocal reported
+        progress(rounds - reported)
+        reported = rounds
 
     experiment = Experiment.of(settings.replaced(cell.changes))
     run_into(folder / cell.name, experiment, cell.changes, callback, progress=False)

@@ -29,7 +29,7 @@ class Parts:
     owners
         Shape (parts,): the node that each part belongs to, from 0.
     nodes
-        Number of nodes; 1 if no release tells them apart.
+        Number of nodes; 1 if no release distinguishes them.
     own
         Pairs (part, release), shape (2, pairs), of releases of one batch.
     shared

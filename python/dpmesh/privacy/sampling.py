@@ -67,6 +67,6 @@ class FixedSizeSampling:
 Sampling = PoissonSampling | FixedSizeSampling
 
 
-def sampling_of(told: Mapping[str, Any]) -> Sampling:
+def sampling_of(stored: Mapping[str, Any]) -> Sampling:
     """Return the sampling whose fields these are."""
-    return PoissonSampling(**told) if "rate" in told else FixedSizeSampling(**told)
+    return PoissonSampling(**stored) if "rate" in stored else FixedSizeSampling(**stored)

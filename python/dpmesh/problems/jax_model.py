@@ -23,7 +23,8 @@ from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.problems.partition import DenseProblem, IndexArrays, Microbatches, as_ragged
+from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
+from dpmesh.problems.partition import IndexArrays
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from matplotlib.figure import Figure
 
-Tell: TypeAlias = Callable[[str], None]
+Progress: TypeAlias = Callable[[str], None]
 """Shows a line of text for each finished step."""
 
 

@@ -11,7 +11,7 @@ from dpmesh._files import writable_folder
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
-    from dpmesh.reproduce._output import Tell
+    from dpmesh.reproduce._output import Progress
 
 
 class Reproduction(NamedTuple):
@@ -108,7 +108,7 @@ REPRODUCTIONS = {
 
 
 def reproduce(
-    name: str, folder: Path, *, seeds: int | None = None, tell: Tell = print
+    name: str, folder: Path, *, seeds: int | None = None, progress: Progress = print
 ) -> list[Path]:
     """Run an experiment and return the files written.
 
@@ -120,7 +120,7 @@ def reproduce(
         Folder for the files; created if missing.
     seeds
         Number of repetitions; None for the experiment's own.
-    tell
+    progress
         Called with a line for each finished step.
 
     Raises
@@ -137,7 +137,7 @@ def reproduce(
     module, function = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))].run.split(":")
     run = getattr(import_module(f"dpmesh.reproduce.{module}"), function)
     known = signature(run).parameters
-    options: dict[str, Any] = {"tell": tell} if "tell" in known else {}
+    options: dict[str, Any] = {"progress": progress} if "progress" in known else {}
     if seeds is not None:
         if "seeds" not in known:
             fail("seeds", f"none, since {name} has no repetitions", seeds)

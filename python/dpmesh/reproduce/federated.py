@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from dpmesh._memory import empty
-from dpmesh.algorithms.federated import ClientProblem, FederatedLearning, FederatedState
+from dpmesh.algorithms.federated import FederatedLearning, FederatedState
+from dpmesh.algorithms.federated_clients import ClientProblem
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
@@ -19,7 +20,7 @@ from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce._statistics import over_seeds, with_spread
 from dpmesh.run import Broadcast, run_rounds
 from dpmesh.schedules import ExponentialDecay
@@ -102,7 +103,7 @@ class Cell:
     seeds: int = 0
 
 
-def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
+def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Run Table 2: logistic regression on MNIST, DP-Fed against DP-Fed-LS, 32 cells.
 
     Every cell is run at the paper's noise, and at the noise that tight accounting needs for the
@@ -123,7 +124,7 @@ def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
             for seed, key in enumerate(keys)
         ]
         cells.append(replace(cell, **over_seeds(accuracies)))
-        tell(in_words(cells[-1]))
+        progress(in_words(cells[-1]))
     output = Output(folder, "federated-table2")
     output.records(cells)
     output.text(as_text(cells))

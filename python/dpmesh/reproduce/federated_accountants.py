@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import federated as claims
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.federated import (
     SAMPLING_RATE,
     SENSITIVITY,
@@ -116,12 +116,12 @@ def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
     return float(slope), float(intercept)
 
 
-def figure_s9(folder: Path, *, tell: Tell = print) -> list[Path]:
+def figure_s9(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones."""
     noises: Noises = {}
     for setting in SETTINGS:
         noises[setting] = {kind: [noise_std(kind, setting, e) for e in EPSILONS] for kind in KINDS}
-        tell(setting.title)
+        progress(setting.title)
     output = Output(folder, "federated-figureS9")
     output.records(
         [

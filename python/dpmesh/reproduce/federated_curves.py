@@ -14,7 +14,7 @@ from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.federated import (
     CLIENTS,
     ROUNDS,
@@ -58,7 +58,7 @@ class Point:
     accuracy: float
 
 
-def figure2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
+def figure2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Run Figure 2: logistic regression on MNIST at the paper's noise for epsilon 7.
 
     Runs are seeded, and those of a seed have the same data split, cohorts and noise.
@@ -71,7 +71,7 @@ def figure2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
         for smoothing in SMOOTHINGS:
             for seed, (problem, key) in enumerate(zip(problems, keys, strict=True)):
                 points += training(sampling, smoothing, seed, problem, key)
-            tell(in_words(points, sampling, smoothing))
+            progress(in_words(points, sampling, smoothing))
     output = Output(folder, "federated-figure2")
     output.records(points)
     output.text(as_text(points))

@@ -16,7 +16,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.federated import WEIGHT_DECAY, standardized, states
 from dpmesh.schedules import ExponentialDecay
 
@@ -139,7 +139,7 @@ def shadows(
     return np.array(losses), np.array(memberships)
 
 
-def figure6(folder: Path, *, tell: Tell = print) -> list[Path]:
+def figure6(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw the area under the threshold attack's curve over training, with and without noise.
 
     The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST, 4
@@ -166,7 +166,7 @@ def figure6(folder: Path, *, tell: Tell = print) -> list[Path]:
                 Point(sampling, z, name, *values)
                 for values in curve(algorithm, candidates, test, key)
             ]
-            tell(in_words(own[-1]))
+            progress(in_words(own[-1]))
             ax.plot([p.round for p in own], [p.threshold_auc for p in own], label=name)
             points += own
         ax.set_title(f"{sampling}, z = {z:g}")

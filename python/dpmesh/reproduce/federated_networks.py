@@ -33,7 +33,7 @@ from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce._statistics import over_seeds, with_spread
 from dpmesh.reproduce.federated import WEIGHT_DECAY, final_accuracy, standardized
 from dpmesh.schedules import ExponentialDecay
@@ -158,13 +158,13 @@ TABLE6 = {
 }
 
 
-def table3(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
+def table3(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
     """Train a network with and without smoothing (Table 3)."""
     methods = {f"smoothing {smoothing:g}": _smoothing(smoothing) for smoothing in (0, 0.5, 1, 1.5)}
-    return _image_table(folder, "federated-table3", methods, TABLE3, seeds, tell)
+    return _image_table(folder, "federated-table3", methods, TABLE3, seeds, progress)
 
 
-def table4(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
+def table4(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
     """Compare smoothing with the James-Stein and the soft-thresholding estimator (Table 4)."""
     methods: dict[str, MakeEstimator] = {
         "smoothing 0": _smoothing(0.0),
@@ -172,7 +172,7 @@ def table4(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
         "James-Stein": lambda _: JamesStein(),
         "soft-threshold": lambda _: SoftThreshold(),
     }
-    return _image_table(folder, "federated-table4", methods, TABLE4, seeds, tell)
+    return _image_table(folder, "federated-table4", methods, TABLE4, seeds, progress)
 
 
 def _image_table(
@@ -181,7 +181,7 @@ def _image_table(
     methods: dict[str, MakeEstimator],
     paper: Mapping[str, tuple[float, ...]],
     seeds: int,
-    tell: Tell,
+    progress: Progress,
 ) -> list[Path]:
     """Run every method at all noise multipliers of the images."""
     columns = list(product(SAMPLINGS, enumerate(IMAGE_MULTIPLIERS)))
@@ -190,11 +190,11 @@ def _image_table(
         for method in methods
         for place, (sampling, (i, z)) in enumerate(columns)
     ]
-    cells = run(IMAGES, cells, methods, small_images, seeds, tell)
+    cells = run(IMAGES, cells, methods, small_images, seeds, progress)
     return _written(folder, name, cells, "images", "noise multiplier")
 
 
-def table5(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
+def table5(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
     """Smooth convolution kernels that are laid out in four orders (Table 5)."""
     methods: dict[str, MakeEstimator] = {"smoothing 0": _smoothing(0.0)}
     cells = [
@@ -207,11 +207,11 @@ def table5(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
             methods[method] = _smoothing(smoothing, axes)
             epsilon = TABLE3_EPSILONS[sampling][2]
             cells.append(_cell(IMAGES, sampling, 1.1, method, epsilon, papers[place]))
-    cells = run(IMAGES, cells, methods, small_images, seeds, tell)
+    cells = run(IMAGES, cells, methods, small_images, seeds, progress)
     return _written(folder, "federated-table5", cells, "images", "method")
 
 
-def table6(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
+def table6(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
     """Predict Shakespeare's next character with and without smoothing (Table 6)."""
     in_full = jax.default_backend() == "gpu"
     training = TEXTS_IN_FULL if in_full else TEXTS_IN_SMALL
@@ -231,7 +231,7 @@ def table6(folder: Path, *, seeds: int = 1, tell: Tell = print) -> list[Path]:
         if in_full or z in (TEXT_MULTIPLIERS[0], TEXT_MULTIPLIERS[-1])
     ]
     make = texts if in_full else small_texts
-    cells = run(training, cells, methods, make, seeds, tell)
+    cells = run(training, cells, methods, make, seeds, progress)
     return _written(folder, "federated-table6", cells, "texts", "noise multiplier")
 
 
@@ -279,10 +279,12 @@ def run(
     methods: dict[str, MakeEstimator],
     make_problem: Callable[[Key], JaxProblem],
     seeds: int,
-    tell: Tell,
+    progress: Progress,
 ) -> list[Cell]:
     """Return the cells with their accuracies; cells of a seed share data, cohorts and noise."""
-    tell(f"{seeds} x {training.rounds} rounds for each cell; the first also compiles the network")
+    progress(
+        f"{seeds} x {training.rounds} rounds for each cell; the first also compiles the network"
+    )
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [make_problem(key) for key in keys]
     finished = []
@@ -295,7 +297,7 @@ def run(
             )
             accuracies.append(100 * final_accuracy(algorithm, problem, training.rounds, key))
         finished.append(replace(cell, **over_seeds(accuracies)))
-        tell(in_words(finished[-1]))
+        progress(in_words(finished[-1]))
     return finished
 
 

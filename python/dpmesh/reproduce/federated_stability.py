@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.problems.jax_model import JaxProblem
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.federated import states
 from dpmesh.reproduce.federated_networks import IMAGES, small_images
 
@@ -46,18 +46,18 @@ class Point:
     accuracy: float
 
 
-def figure4(folder: Path, *, tell: Tell = print) -> list[Path]:
+def figure4(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Run Figure 4: Poisson sampling, large noise, two local step sizes, one run of each.
 
     The paper's network is larger and learns SVHN for 200 rounds; this is that of `table3`.
     """
     key = Key.seeded(0)
     problem = small_images(key)
-    tell(f"{ROUNDS} rounds for each curve; the first also compiles the network")
+    progress(f"{ROUNDS} rounds for each curve; the first also compiles the network")
     points: list[Point] = []
     for z, step_size, model in product(NOISE_MULTIPLIERS, STEP_SIZES, SMOOTHINGS):
         points += training(problem, key, z, step_size, model)
-        tell(in_words(points, z, step_size, model))
+        progress(in_words(points, z, step_size, model))
     output = Output(folder, "federated-figure4")
     output.records(points)
     output.text(as_text(points))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce._statistics import CONFIDENCE, with_spread
 from dpmesh.reproduce.online_runs import (
     MOST_NODES,
@@ -40,7 +40,7 @@ WHY = (
 )
 
 
-def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def figure1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Regret against epsilon with 64 nodes, and against nodes with epsilon = 0.1."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
@@ -50,7 +50,7 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
         settings += [(0.1, nodes) for nodes in NODES if nodes != MOST_NODES]
         curves = {}
         for epsilon, nodes in settings:
-            curves[epsilon, nodes] = measure(copies, copies.algorithm(epsilon), nodes, tell)
+            curves[epsilon, nodes] = measure(copies, copies.algorithm(epsilon), nodes, progress)
             points += curves[epsilon, nodes]
         panels.append((f"{source.name}, 64 nodes", [curves[e, MOST_NODES] for e in EPSILONS]))
         panels.append((f"{source.name}, epsilon 0.1", [curves[0.1, m] for m in NODES]))
@@ -70,7 +70,7 @@ def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
     return write(folder, "online-figure1", points, text, panels, "interval")
 
 
-def figure2(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def figure2(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Mean and spread of the regret with batches of 1 and of 5, with and without privacy."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
@@ -79,7 +79,7 @@ def figure2(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
         copies = Copies.of(source, seeds)
         for batch_size in (1, 5):
             curves = [
-                measure(copies, copies.algorithm(epsilon, batch_size), MOST_NODES, tell)
+                measure(copies, copies.algorithm(epsilon, batch_size), MOST_NODES, progress)
                 for epsilon in (1.0, None)
             ]
             panels.append((f"{source.name}, batch size {batch_size}", curves))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce._statistics import interval, with_spread
 from dpmesh.reproduce.online_runs import (
     MOST_NODES,
@@ -85,7 +85,7 @@ class Outcome:
     runs: int
 
 
-def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
+def delay(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Regret against delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise."""
     copies = Copies.of(SOURCES[0], seeds)
     outcomes = []
@@ -100,7 +100,7 @@ def delay(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
                 mean, half, worst = regret.mean(), interval(regret.mean(axis=1)), regret.max(axis=1)
                 of = (failure.name, degree, epsilon)
                 outcomes.append(Outcome(*of, float(mean), half, float(worst.mean()), len(regret)))
-                tell(f"{failure.name} {degree:g}, epsilon {name_of(epsilon)}: {mean:.4f}")
+                progress(f"{failure.name} {degree:g}, epsilon {name_of(epsilon)}: {mean:.4f}")
     output = Output(folder, "online-delay")
     output.records(outcomes)
     output.text(as_text(outcomes, copies.source))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpmesh.algorithms.online import OnlineLearning
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.online_runs import (
     MOST_NODES,
     SOURCES,
@@ -41,7 +41,7 @@ class Contest:
 MECHANISMS = ("paper", "mixture", "l1", "gaussian")
 
 
-def mechanisms(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
+def mechanisms(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Compare the paper's mechanism with better ones at the same epsilon, with 64 nodes.
 
     ``paper``: Laplace noise for clipped L2 norms. ``mixture``: the same, the projection moved to
@@ -69,7 +69,7 @@ def mechanisms(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path
                 points += curve
                 curves[name].append(curve[-1])
                 columns.append(f"{curve[-1].regret:.4f}{_accuracies(copies, runs)}")
-                tell(f"{title}, epsilon {epsilon:g}, {name}: {columns[-1]}")
+                progress(f"{title}, epsilon {epsilon:g}, {name}: {columns[-1]}")
             lines.append(_row(f"epsilon {epsilon:g}", columns))
         for name, line in curves.items():
             x, y = [point.epsilon for point in line], [point.regret for point in line]

@@ -18,7 +18,7 @@ from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Tell
+from dpmesh.reproduce._output import Progress
 from dpmesh.reproduce._statistics import interval, with_spread
 from dpmesh.run import Network, RepeatedRuns, Repeats
 from dpmesh.schedules import InverseTime
@@ -89,7 +89,7 @@ def reuters() -> tuple[Dataset, Dataset]:
 
 
 def read(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """Return the sources with their data in memory: what is missing is told before any run."""
+    """Return the sources with their data in memory: what is missing is reported before any run."""
 
     def kept(source: Source) -> Source:
         records = source.load()
@@ -197,12 +197,14 @@ class Point:
     runs: int
 
 
-def measure(copies: Copies, algorithm: OnlineLearning, nodes: int, tell: Tell) -> list[Point]:
+def measure(
+    copies: Copies, algorithm: OnlineLearning, nodes: int, progress: Progress
+) -> list[Point]:
     """Run one setting and return its curve."""
     curve = points_of(copies, copies.run(algorithm, nodes), algorithm, "paper", nodes)
     last = curve[-1]
     regret = with_spread(last.regret, last.interval, 4)
-    tell(
+    progress(
         f"{last.data:<10} epsilon {name_of(last.epsilon):<4} {nodes:>2} nodes  "
         f"batch {last.batch_size}  regret {regret}"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce._statistics import CONFIDENCE, interval, with_spread
 from dpmesh.reproduce.online_runs import (
     NODES,
@@ -67,7 +67,7 @@ class Cell:
     runs: int
 
 
-def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def table1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Accuracy of a private support vector machine on RCV1, for epsilons and numbers of nodes."""
     copies = Copies.of(SOURCES[-1], seeds, NODES)
     cells = []
@@ -79,7 +79,9 @@ def table1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
             cells.append(
                 Cell(epsilon, nodes, paper, own.mean(), interval(own), released.mean(), seeds)
             )
-            tell(f"epsilon {name_of(epsilon):<4} {nodes:>2} nodes  {own.mean():.2f}, paper {paper}")
+            progress(
+                f"epsilon {name_of(epsilon):<4} {nodes:>2} nodes  {own.mean():.2f}, paper {paper}"
+            )
     output = Output(folder, "online-table1")
     output.records(cells)
     output.text(as_text(cells))

@@ -20,7 +20,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.run import Run, simulate
 from dpmesh.run.metrics import Testable
 from dpmesh.schedules import PowerLaw
@@ -101,7 +101,7 @@ def figure2(
     *,
     seeds: int = 1,
     rounds: int = 150,
-    tell: Tell = print,
+    progress: Progress = print,
 ) -> list[Path]:
     """Train a network on MNIST with several quantizer steps and noise exponents.
 
@@ -118,7 +118,7 @@ def figure2(
         shown = runs[0].history.rounds("accuracy").astype(float)
         mean = np.mean([run.history["accuracy"] for run in runs], axis=0)
         curves[cell.step, cell.zeta, cell.mode] = shown, mean
-        tell(_in_words(cell))
+        progress(_in_words(cell))
     output = Output(folder, "quantized-figure2")
     output.records(cells)
     output.text(_figure2_text(cells, rounds, seeds))

@@ -20,7 +20,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Budget, Quantizer
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.gradient_perturbation import GradientPerturbation
 from dpmesh.reproduce.quantized import CHOSEN, DELTA, NODES, seeded_runs
 from dpmesh.schedules import InverseSqrt, PowerLaw
@@ -80,7 +80,7 @@ def figure4(
     *,
     seeds: int = 1,
     rounds: int = 200,
-    tell: Tell = print,
+    progress: Progress = print,
 ) -> list[Path]:
     """Compare accuracy against epsilon, bits and samples, on softmax regression on MNIST."""
     problem = mnist_regression()
@@ -93,7 +93,7 @@ def figure4(
             bits = runs[0].traffic.bits / runs[0].traffic.messages * rounds
             claim = _claim(algorithm, rounds)
             points.append(Point(name, epsilon, accuracies[-1], bits, samples * rounds, claim))
-            tell(_in_words(points[-1]))
+            progress(_in_words(points[-1]))
             if epsilon == SHOWN_EPSILON:
                 share = runs[0].history.rounds("released_accuracy") / rounds
                 curves[name] = share, accuracies

@@ -12,7 +12,7 @@ import numpy as np
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce._output import Output, Tell
+from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.without_replacement_cells import (
     COLLABORATIVE,
     LEARNED,
@@ -67,17 +67,17 @@ PAPER_TABLE2: Paper = {
 """Percent, for 1, 3, 5, 10 and 20 nodes."""
 
 
-def table1(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
+def table1(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Run Table I: Covertype, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
 
     The seven classes come from the sample of 50,000 records; each node holds the 40,000 left for
     training, where the paper draws 60,000 of 464,809. Otherwise it is as `table2`.
     """
     output = Output(folder, "without-replacement-table1")
-    return _table(output, "Table I, Covertype", covertype_setting(), PAPER_TABLE1, seeds, tell)
+    return _table(output, "Table I, Covertype", covertype_setting(), PAPER_TABLE1, seeds, progress)
 
 
-def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
+def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Run Table II: MNIST, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
 
     Every node holds all 60,000 images. Every method is run at the paper's noise, and at the noise
@@ -85,35 +85,35 @@ def table2(folder: Path, *, seeds: int = 3, tell: Tell = print) -> list[Path]:
     of a seed have the same order of the data.
     """
     output = Output(folder, "without-replacement-table2")
-    return _table(output, "Table II, MNIST", mnist_setting(), PAPER_TABLE2, seeds, tell)
+    return _table(output, "Table II, MNIST", mnist_setting(), PAPER_TABLE2, seeds, progress)
 
 
-def figure1(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def figure1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Run Figure 1: Covertype, convex, accuracy over epsilon for 10 nodes that share the data.
 
     They share the 40,000 training records of `table1`, where the paper's share 60,000: so few that
     steps of 0.1 without noise find little more than the largest class, 48.8% of the test records.
     """
     output = Output(folder, "without-replacement-figure1")
-    return _figure(output, "Covertype", covertype_setting(), "convex", seeds, tell)
+    return _figure(output, "Covertype", covertype_setting(), "convex", seeds, progress)
 
 
-def figure2(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def figure2(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Run Figure 2: as Figure 1, strongly convex."""
     output = Output(folder, "without-replacement-figure2")
-    return _figure(output, "Covertype", covertype_setting(), "strongly convex", seeds, tell)
+    return _figure(output, "Covertype", covertype_setting(), "strongly convex", seeds, progress)
 
 
-def figure3(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def figure3(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Run Figure 3: MNIST, convex, accuracy over epsilon for 10 nodes that share the data."""
     output = Output(folder, "without-replacement-figure3")
-    return _figure(output, "MNIST", mnist_setting(), "convex", seeds, tell)
+    return _figure(output, "MNIST", mnist_setting(), "convex", seeds, progress)
 
 
-def figure4(folder: Path, *, seeds: int = 5, tell: Tell = print) -> list[Path]:
+def figure4(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
     """Run Figure 4: as Figure 3, strongly convex."""
     output = Output(folder, "without-replacement-figure4")
-    return _figure(output, "MNIST", mnist_setting(), "strongly convex", seeds, tell)
+    return _figure(output, "MNIST", mnist_setting(), "strongly convex", seeds, progress)
 
 
 def _table(
@@ -122,7 +122,7 @@ def _table(
     setting: Setting,
     paper: Paper,
     seeds: int,
-    tell: Tell,
+    progress: Progress,
 ) -> list[Path]:
     cells = []
     for nodes in NODES:
@@ -132,7 +132,7 @@ def _table(
             for cell in _cells(Situation(setting, case, nodes, nodes, problems, keys)):
                 known = paper.get((case, cell.method, cell.noise), (None,) * len(NODES))
                 cells.append(replace(cell, paper=known[NODES.index(nodes)]))
-                tell(in_words(cells[-1]))
+                progress(in_words(cells[-1]))
     output.records(cells)
     output.text(table_as_text(cells, source))
     output.figure(draw_table(cells))
@@ -160,7 +160,7 @@ def _cells(situation: Situation) -> Iterator[Cell]:
 
 
 def _figure(
-    output: Output, data: str, setting: Setting, case: Case, seeds: int, tell: Tell
+    output: Output, data: str, setting: Setting, case: Case, seeds: int, progress: Progress
 ) -> list[Path]:
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
@@ -170,7 +170,7 @@ def _figure(
 
     def add(method: str, controller: AnyController | None, noise: Noise, epsilon: float) -> None:
         cells.append(measured(situation, method, controller, noise, epsilon))
-        tell(in_words(cells[-1]))
+        progress(in_words(cells[-1]))
 
     add(COLLABORATIVE, AlwaysGlobal(), "none", EPSILONS[-1])
     add(LOCAL, AlwaysLocal(), "none", EPSILONS[-1])
@@ -258,8 +258,8 @@ def _caveats(cells: list[Cell]) -> Iterator[str]:
     """Yield what reports name as not proved, by method, for the largest number of nodes."""
     yield ""
     yield "Components or feature norms are fitted to the training data: no epsilon covers that."
-    told = {cell.method: cell.not_proved for cell in cells if cell.noise != "none"}
-    for method, text in told.items():
+    reported = {cell.method: cell.not_proved for cell in cells if cell.noise != "none"}
+    for method, text in reported.items():
         if text:
             yield f"not proved of {method}: {text}"
 

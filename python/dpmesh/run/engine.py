@@ -22,7 +22,7 @@ _ALONE = nullcontext()
 
 
 class Sign(IntFlag):
-    """What a process tells the others in a round; each sign holds for all processes."""
+    """What a process sends to the others in a round; each sign holds for all processes."""
 
     NONE = 0
     FAILED = 1

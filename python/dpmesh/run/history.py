@@ -84,10 +84,10 @@ class History:
         return [one | {"value": one["value"] if isfinite(one["value"]) else None} for one in dicts]
 
     @classmethod
-    def from_dicts(cls, told: Iterable[Mapping[str, Any]]) -> History:
+    def from_dicts(cls, reported: Iterable[Mapping[str, Any]]) -> History:
         """Return the history that `as_dicts` gave, with NaN for null."""
         history = cls()
-        for (t, metric), records in groupby(told, itemgetter("round", "metric")):
+        for (t, metric), records in groupby(reported, itemgetter("round", "metric")):
             own = [(one["node"], nan if one["value"] is None else one["value"]) for one in records]
             values = [value for _, value in own]
             history.add(t, {metric: values[0] if own[0][0] is None else np.array(values)})

@@ -81,14 +81,14 @@ def private_update(
     client's data: 1/z-Gaussian-DP except for the last bits, or with a `grid` ``1 / (2 z**2)``-zCDP,
     whoever sees it and whatever the server sent. Where training fails, the answer is noise alone,
     and the client's log says why. Only messages to train, whatever their action, are answered. Not
-    covered are the time that an answer takes, which Flower tells the server, a process that is
+    covered are the time that an answer takes, which Flower reports to the server, a process that is
     killed, and what the app does outside of the functions that it registers, such as in a
     ``lifespan``. Flower takes the app from the server: if you do not trust the server, admit signed
     apps only (``flower-supernode --trusted-entities``).
 
     Answers compose, each with new noise. They are recorded before training begins, in one ledger
     for all such mods of an app, and `dpmesh.privacy` checks the budget against all of them. To a
-    server that asks for the party's name, the mod tells that of the node's configuration
+    server that asks for the party's name, the mod sends that of the node's configuration
     (``dpmesh-party``, else ``partition-id``, else the node's id). How much the budget covers
     depends on where the ledger is:
 

@@ -272,8 +272,8 @@ class DPFedLS(Strategy):
     def summary(self) -> None:
         """Log what the rounds so far cost; before the first one, what all rounds will cost."""
         log.info("\t%s sees the clients' moves", "The server" if self._is_central else "Nobody")
-        told = self.report if self._ledger else self._report(self.plan(self._rounds))
-        for line in str(told).splitlines():
+        reported = self.report if self._ledger else self._report(self.plan(self._rounds))
+        for line in str(reported).splitlines():
             log.info("\t%s", line)
 
     def _report(self, plan: Plan) -> Report:

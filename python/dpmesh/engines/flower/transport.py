@@ -136,16 +136,16 @@ def route(grid: Grid, router: Router) -> None:
 
     Below the contract's quorum the run pauses, and the log says for whom.
     """
-    contract, told = router.contract, ""
+    contract, reported = router.contract, ""
     courier = Courier(grid, [party.name for party in contract.parties])
     while not router.done:
         for party, said in courier.look(router.requests()).items():
             router.take(party, said)
         if router.waits_since() > contract.terms.deadline and not router.close():
             waits = ", ".join(router.waits_for)
-            if waits != told:
+            if waits != reported:
                 log.warning("the run pauses: waiting for %s", waits)
-            told = waits
+            reported = waits
         time.sleep(parties.PAUSE)
 
 

@@ -5,11 +5,12 @@ folder; a `Router` carries what nodes released. Both are objects without a trans
 bytes out.
 """
 
-from dpmesh.engines.mesh.contract import Contract, Party, Terms, read_contract
+from dpmesh.engines.mesh.contract import Contract, read_contract
 from dpmesh.engines.mesh.folder import Folder
 from dpmesh.engines.mesh.messages import Position, RefusedError, Row
 from dpmesh.engines.mesh.node import Node
 from dpmesh.engines.mesh.router import Router
+from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.engines.signing import SigningKey
 
 __all__ = [

@@ -123,7 +123,7 @@ class Folder:
         path
             Its path.
         marks
-            A folder outside of it, for a mark of the last answer: it tells when this folder was
+            A folder outside of it, for a mark of the last answer: it shows when this folder was
             restored from an older copy on the same machine. None for no mark.
 
         Raises

@@ -1,4 +1,4 @@
-"""The audit of an algorithm by many short runs in two neighbouring worlds."""
+"""The audit of an algorithm by many short runs on two neighbouring datasets."""
 
 from __future__ import annotations
 

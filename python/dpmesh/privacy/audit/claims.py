@@ -1,6 +1,6 @@
 """Privacy guarantees as bounds on tests that distinguish two neighbouring datasets.
 
-A test says of each run in which of two worlds it took place: "positive" for one, "negative" for its
+A test says of each run in which of two datasets it ran: "positive" for one, "negative" for its
 neighbour. A guarantee bounds its true positive rate by its false positive rate:
 
     (epsilon, delta):   TPR <= e^epsilon FPR + delta

@@ -1,4 +1,4 @@
-"""A score that pilot runs teach: a weighted sum of what was seen, which tells worlds apart best.
+"""A score that pilot runs teach: a weighted sum of what was seen that separates datasets best.
 
 A likelihood ratio believes that all noise is independent, as claimed. Where numbers share some of
 it, a difference of them has less. Fisher's linear discriminant (1936) finds such contrasts from the

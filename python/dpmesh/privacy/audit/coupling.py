@@ -35,7 +35,7 @@ CHANCE = 1e-9
 
 
 class Movement(NamedTuple):
-    """How far a release moved between the worlds before its noise, and how far its noise covers.
+    """How far a release moved between the datasets before its noise, and how far its noise covers.
 
     `distance` is the part beyond the rounding of the values, in the norm of the mechanism.
     """

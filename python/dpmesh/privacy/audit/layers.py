@@ -80,8 +80,8 @@ def audit_layers(
     """
     keys = fresh_keys(key)
     for each in pair.coupled or (pair,):
-        worlds = each.algorithm, each.problem, each.neighbor, each.carrier
-        yield couple(*worlds, rounds=each.rounds, key=next(keys))
+        datasets = each.algorithm, each.problem, each.neighbor, each.carrier
+        yield couple(*datasets, rounds=each.rounds, key=next(keys))
     yield audit_algorithm(
         pair.algorithm,
         pair.problem,

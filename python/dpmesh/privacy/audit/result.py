@@ -98,7 +98,7 @@ def tell_apart(
     """
     runs = integer("runs", runs, at_least=1)
     pilot = look(True), look(False)
-    given, told = _best(claim, [seen.scores for seen in pilot], confidence), "a threshold"
+    given, reported = _best(claim, [seen.scores for seen in pilot], confidence), "a threshold"
     numbers = pilot[0].numbers, pilot[1].numbers
     learned = _best(claim, unseen_scores(*numbers), confidence)
     fresh = look(True), look(False)
@@ -106,12 +106,12 @@ def tell_apart(
     if learned.level > max(given.level, claim.level):
         score = contrast(*numbers)
         threshold, (ones, zeros) = learned.threshold, (score(seen.numbers) for seen in fresh)
-        told = "a contrast of what was seen, and a threshold,"
+        reported = "a contrast of what was seen, and a threshold,"
     return AuditResult(
         claim=claim,
         lower_bound=lower_bound(claim, count(threshold, ones, zeros), confidence),
         confidence=confidence,
-        method=f"2 x {runs} runs of {what}; told apart by {told} from as many pilot runs",
+        method=f"2 x {runs} runs of {what}; distinguished by {reported} from as many pilot runs",
     )
 
 

@@ -57,7 +57,7 @@ def power(claim: Claim, truth: Curve, runs: int, confidence: float = 0.95) -> fl
     truth
         What tests can really achieve.
     runs
-        Runs in each of the two worlds, with a threshold chosen beforehand.
+        Runs in each of the two datasets, with a threshold chosen beforehand.
     confidence
         Of the lower bound, in (0, 1).
 

@@ -1,4 +1,4 @@
-"""Scores that distinguish two worlds: the likelihood ratio of a transcript, and projections."""
+"""Scores that distinguish two datasets: the likelihood ratio of a transcript, and projections."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def log_likelihood_ratio(
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedLikelihood:
-    """Likelihood ratio of a transcript, from replaying the algorithm on it in both worlds.
+    """Likelihood ratio of a transcript, from replaying the algorithm on it with both datasets.
 
     Each release is compared with what either problem would have released after the same
     earlier releases. The replays have coins of their own, since an observer of the transcript does
@@ -70,7 +70,7 @@ class ReplayedLikelihood:
     algorithm, carrier, rounds
         Those of the run.
     problem, neighbor
-        The two worlds.
+        The two neighbouring datasets.
     key
         Coins of the replays.
     """

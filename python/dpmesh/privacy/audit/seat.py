@@ -148,7 +148,7 @@ def audit_from_seat(
     surrogate
         The linear run whose likelihood ratio is the score; by default `run` itself.
     runs
-        In each of the two worlds, at least 20.
+        On each of the two datasets, at least 20.
     confidence
         In (0, 1).
 

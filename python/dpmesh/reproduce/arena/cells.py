@@ -88,24 +88,29 @@ class Cell:
 
 
 def cells_of(
-    name: str, *, epsilons: Sequence[float], seeds: int, quick: bool, tell: Callable[[str], None]
+    name: str,
+    *,
+    epsilons: Sequence[float],
+    seeds: int,
+    quick: bool,
+    progress: Callable[[str], None],
 ) -> Iterator[Cell]:
     """Yield all cells of a task, the baselines first."""
     task = TASKS[name]
     try:
         problems = [task.problem(Key.seeded(seed), quick=quick) for seed in range(seeds)]
     except (ValueError, FileNotFoundError, ImportError) as error:
-        tell(f"{name}: {error}")
+        progress(f"{name}: {error}")
         yield Cell(task=name, method="all", trust="", epsilon=None, why=str(error))
         return
-    tell(f"{name}: {task.title}")
+    progress(f"{name}: {task.title}")
     yield from _baselines(name, task, problems, epsilons)
     for row in ROWS:
         for epsilon in epsilons:
             cell = _cell(name, task, row, epsilon, problems)
             if row.audited and not cell.why and not quick:
                 cell = replace(cell, audited=audited(row.audited, epsilon))
-            tell(f"  {in_words(cell)}")
+            progress(f"  {in_words(cell)}")
             yield cell
 
 

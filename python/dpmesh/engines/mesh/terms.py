@@ -1,0 +1,95 @@
+"""The parties of a contract, and what it says of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dpmesh._validate import fail, integer, positive, probability
+from dpmesh.engines.signing import KEY_BYTES
+
+LONGEST_ROW = {"float64": 1e30, "float32": 1e10}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """A party of a contract.
+
+    Parameters
+    ----------
+    name
+        Identifies it to people, in messages and in reports.
+    signing_key
+        Its public Ed25519 key, 64 hexadecimal digits.
+    records
+        Number of its records, which is public.
+    epsilon, delta
+        The most that this contract may cost its records.
+    """
+
+    name: str
+    signing_key: str
+    records: int
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            fail("name", "a text that can be printed", repr(self.name))
+        _hexadecimal("signing_key", self.signing_key)
+        integer("records", self.records, at_least=1)
+        positive("epsilon", self.epsilon)
+        probability("delta", self.delta, one=False)
+
+    @property
+    def public_key(self) -> bytes:
+        """The public key, 32 bytes."""
+        return bytes.fromhex(self.signing_key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a contract says beside its algorithm, problem, topology and parties.
+
+    Parameters
+    ----------
+    rounds
+        Total number of rounds.
+    public_key
+        Where topology, turns and common starts come from, 64 hexadecimal digits that everybody
+        knows. It is the key of no noise.
+    largest_row
+        The largest L2 norm of a row that a node accepts or sends.
+    deadline
+        Seconds after which a message counts as missing.
+    quorum
+        The fewest parties with which a round goes on.
+    features
+        Number of features of a record; none if the contract has public ranges of columns.
+    label
+        The column to predict, if the contract has ranges.
+    numbers
+        The type of the numbers.
+    """
+
+    rounds: int
+    public_key: str
+    largest_row: float
+    deadline: float
+    quorum: int
+    features: int | None = None
+    label: str | None = None
+    numbers: Literal["float64", "float32"] = "float64"
+
+    def __post_init__(self) -> None:
+        integer("rounds", self.rounds, at_least=1)
+        _hexadecimal("public_key", self.public_key)
+        if positive("largest_row", self.largest_row) > LONGEST_ROW[self.numbers]:
+            fail("largest_row", f"at most {LONGEST_ROW[self.numbers]:g}", self.largest_row)
+        positive("deadline", self.deadline)
+        integer("quorum", self.quorum, at_least=1)
+
+
+def _hexadecimal(name: str, value: str) -> None:
+    if len(value) != 2 * KEY_BYTES or set(value) - set("0123456789abcdef"):
+        fail(name, f"{2 * KEY_BYTES} hexadecimal digits (0-9, a-f)", repr(value))

@@ -1,0 +1,228 @@
+"""Problems of any model: sums of clipped gradients of dense records, in microbatches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from math import prod
+from types import NoneType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._arrays import FloatArray
+from dpmesh._ragged import Indices, Ragged
+from dpmesh._validate import (
+    as_python_numbers,
+    fail,
+    instance,
+    integer,
+    non_negative,
+    one_of,
+    positive,
+)
+from dpmesh.data import Dataset
+from dpmesh.data.dataset import A_DATASET
+from dpmesh.kernels.linear_model import Batches
+from dpmesh.kernels.projection import Norm
+from dpmesh.problems.partition import PartitionedProblem, flat_partition
+
+
+class DenseProblem(PartitionedProblem, ABC):
+    """Common base of problems of any model: dense records of one shape, divided among nodes.
+
+    A model gives `gradient_sum`, the sum of its records' clipped gradients; every algorithm trains
+    it by that.
+    """
+
+    train: Dataset
+    test: Dataset | None
+    record_shape: tuple[int, ...] | None
+    regularization: float
+    nodes_at_once: int
+    records_at_once: int
+    models = 1  # of a node, as of a LinearProblem
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        non_negative("regularization", self.regularization)
+        integer("nodes_at_once", self.nodes_at_once, at_least=1)
+        integer("records_at_once", self.records_at_once, at_least=1)
+        instance("train", self.train, A_DATASET, Dataset)
+        instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
+        object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
+        for name, dataset in (("train", self.train), ("test", self.test)):
+            if dataset is None:
+                continue
+            if not isinstance(dataset.features, np.ndarray):
+                fail(name, "dense features", "sparse ones")
+            if dataset.dim != prod(self._shape):
+                fail(name, f"records of shape {self._shape}", f"{dataset.dim} features")
+
+    @property
+    @abstractmethod
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of the model's tensors in a row, for smoothing each on its own."""
+
+    @property
+    def dim(self) -> int:
+        """Length of the parameters of a node."""
+        return sum(self.blocks)
+
+    @abstractmethod
+    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+        """Each row's objective on its batch, shape (rows,)."""
+
+    def class_objectives(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+        """Objectives of each row's only model on its batch, shape (rows, 1)."""
+        return self.objective(params, batches)[:, np.newaxis]
+
+    def gradient_sum(
+        self,
+        params: FloatArray,
+        batches: Batches,
+        *,
+        clipping_norm: float | None,
+        norm: Norm = "l2",
+    ) -> npt.NDArray[np.float64]:
+        """Sum of the gradients of each row's records at its own parameters, each clipped.
+
+        A record whose gradient is NaN or infinite counts as 0. A record's part of the sum depends
+        on no other record, up to the last bits of float32, and is no longer than `clipping_norm`.
+
+        Parameters
+        ----------
+        params
+            Shape (rows, dim).
+        batches
+            Records of each row: ``(indptr, indices)``, possibly none, or an array (rows, batch).
+        clipping_norm
+            Largest norm of the gradient of a record's loss, without weight decay; None for any.
+        norm
+            Which norm is clipped.
+
+        Returns
+        -------
+        Shape (rows, dim), float64: microbatches are added up in it.
+
+        Raises
+        ------
+        ValueError
+            If `clipping_norm` is not positive.
+        """
+        bound = np.inf if clipping_norm is None else positive("clipping_norm", clipping_norm)
+        one_of("norm", norm, ("l1", "l2"))
+        sums = np.zeros((len(params), self.dim))
+        for micro in microbatches(
+            as_ragged(batches), size=self.records_at_once, at_once=self.nodes_at_once
+        ):
+            shrunk = bound * (1 - _rounding(micro.indices.shape[1]))
+            parts = self._clipped_sums(np.asarray(params, np.float32), micro, shrunk, norm)
+            firsts = np.flatnonzero(np.diff(micro.owners, prepend=-1))
+            sums[micro.owners[firsts]] += np.add.reduceat(parts, firsts, axis=0, dtype=np.float64)
+        return sums
+
+    @abstractmethod
+    def _clipped_sums(
+        self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
+    ) -> FloatArray:
+        """Return the sum of each microbatch's clipped gradients, shape (microbatches, dim)."""
+
+    def gradient(
+        self,
+        params: FloatArray,
+        batches: Batches,
+        *,
+        clipping_norm: float | None = None,
+        norm: Norm = "l2",
+    ) -> FloatArray:
+        """Gradient of each row's objective on its batch, at its own parameters.
+
+        That is the mean of `gradient_sum`, 0 for no records, plus weight decay.
+
+        Returns
+        -------
+        Shape (rows, dim), float32.
+        """
+        sums = self.gradient_sum(params, batches, clipping_norm=clipping_norm, norm=norm)
+        sums /= np.maximum(np.diff(as_ragged(batches)[0]), 1)[:, np.newaxis]
+        return np.asarray(sums + self.regularization * params, np.float32)
+
+    def step(
+        self,
+        params: FloatArray,
+        step_size: float,
+        batches: Batches,
+        *,
+        clipping_norm: float | None = None,
+        norm: Norm = "l2",
+        radius: float | None = None,
+    ) -> FloatArray:
+        """Parameters after a step against `gradient`, projected onto the ball of `radius` if any.
+
+        Returns
+        -------
+        Shape (rows, dim), float32.
+        """
+        g = self.gradient(params, batches, clipping_norm=clipping_norm, norm=norm)
+        w = np.asarray(params - step_size * g, np.float32)
+        return w if radius is None else kernels.clip_rows(w, radius)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self.train.dim,) if self.record_shape is None else self.record_shape
+
+    def _shaped(self, dataset: Dataset) -> FloatArray:
+        return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
+
+    def _to_test(self) -> Dataset:
+        if self.test is None:
+            fail("test", "records to measure the accuracy on", None)
+        return self.test
+
+
+class Microbatches(NamedTuple):
+    """Parts of batches, each of at most so many records of one row."""
+
+    owners: Indices
+    """Shape (microbatches,): the row of each, ascending."""
+    indices: Indices
+    """Shape (microbatches, size): records; places without one repeat the first."""
+    used: npt.NDArray[np.bool_]
+    """Of the same shape: which places have a record."""
+
+
+def microbatches(batches: Ragged, *, size: int, at_once: int) -> Iterator[Microbatches]:
+    """Yield all rows' batches in parts of at most `size` records, at most `at_once` parts a time.
+
+    Rows of fewer records are padded to a power of 2, each by itself: how a row's records are
+    added up depends on no other row, and few shapes are compiled.
+    """
+    indptr, records = batches
+    lengths = np.diff(indptr)
+    widths = np.minimum(size, 1 << np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
+    for width in np.unique(widths[lengths > 0]).tolist():
+        chosen = np.flatnonzero((widths == width) & (lengths > 0))
+        parts = -(-lengths[chosen] // width)
+        ends = np.cumsum(parts)
+        owners = np.repeat(chosen, parts)
+        first = indptr[owners] + width * (np.arange(ends[-1]) - np.repeat(ends - parts, parts))
+        used = np.arange(width) < (indptr[owners + 1] - first)[:, np.newaxis]
+        indices = records[first[:, np.newaxis] + np.where(used, np.arange(width), 0)]
+        for i in range(0, len(owners), at_once):
+            some = slice(i, i + at_once)
+            yield Microbatches(owners[some], indices[some], used[some])
+
+
+def as_ragged(batches: Batches) -> Ragged:
+    """Return batches as rows of different lengths."""
+    if isinstance(batches, tuple):
+        return batches
+    return np.arange(len(batches) + 1) * batches.shape[1], batches.reshape(-1)
+
+
+def _rounding(size: int) -> float:
+    """Bound what float32 adds to a norm and to a sum of so many clipped gradients, relative."""
+    return 2.0**-16 + size**2 * 2.0**-24
