@@ -238,7 +238,10 @@ def test_large_secrets_do_not_hide_the_mean(shared: float) -> None:
     nodes = 300
     own = 1.2 / np.sqrt(nodes)
     secrets = correlated.Secrets(
-        nodes=nodes, pairs=correlated.links(topology.ring(nodes).mixing_matrix), own=own, shared=shared
+        nodes=nodes,
+        pairs=correlated.links(topology.ring(nodes).mixing_matrix),
+        own=own,
+        shared=shared,
     )
     least = 1 / (own * np.sqrt(nodes))
     assert secrets.mu >= least
