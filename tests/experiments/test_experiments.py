@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpmesh.experiments import Experiment, read, run_sweep
-from dpmesh.experiments.experiment import Result
+from dpmesh.experiments.experiment import PUBLIC, Result
 from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.schema import all_keys, json_schema
 from dpmesh.experiments.settings import Settings
@@ -270,8 +271,11 @@ def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
     folder = tmp_path / "results" / "algorithm.epsilon=1.0,seed=2"
     np.testing.assert_array_equal(np.load(folder / "released.npy"), run.released)
     result = Result.load(folder)
-    assert repr(result) == f"algorithm.epsilon 1.0\nrun.seed    2\n{run}"
-    assert result.privacy == run.privacy
+    privacy = run.privacy
+    assert privacy is not None
+    privacy = replace(privacy, assumptions=(*privacy.assumptions, PUBLIC))
+    assert result.privacy == privacy
+    assert repr(result) == f"algorithm.epsilon 1.0\nrun.seed    2\n{replace(run, privacy=privacy)}"
     np.testing.assert_array_equal(result.history["accuracy"], run.history["accuracy"])
 
 

@@ -159,10 +159,11 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     Epsilon and delta of `plan` hold for the models of all rounds together, for adding or removing
     one client (``"poisson"``, ``"cyclic"``) or replacing one (``"uniform"``), with everything that
     it holds. Groups that take turns are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier` for k
-    turns of a group, also with `noise` (Theorem 1 of ``docs/privacy/correlated_noise.md``). Each
-    client's move has a norm of at most L whatever its data, the sum is divided by public numbers
-    alone, and all that follows the noise is post-processing. Clients that drop out change nothing,
-    even if it is known who did: a missing move is 0. The plan counts all as if they had returned.
+    turns of a group, also with `noise` (Theorem 1 of ``docs/privacy/correlated_noise.md``); a
+    removed client leaves its number free, so that the others' groups stay. Each client's move has a
+    norm of at most L whatever its data, the sum is divided by public numbers alone, and all that
+    follows the noise is post-processing. Clients that drop out change nothing, even if it is known
+    who did: a missing move is 0. The plan counts all as if they had returned.
     All clients have the same weight: weights by numbers of records would be private data.
     The server is trusted: it sees the moves and the cohort.
     """

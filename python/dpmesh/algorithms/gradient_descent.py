@@ -33,7 +33,7 @@ from dpmesh.algorithms.gradients import check_batches, check_records, gradient_o
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow, check_strategy
+from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
@@ -156,8 +156,6 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
-        if self.noise is not None:
-            return NotProved(reason=INDEPENDENT_ONLY)
         if self.batches > 1:
             return NotProved(reason="rounds that use some of the records are not accounted for")
         return of_algorithms.gradient_descent(

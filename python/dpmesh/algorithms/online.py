@@ -41,7 +41,7 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow, check_strategy
+from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
@@ -237,8 +237,6 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages; projections contract."""
-        if self.noise is not None:
-            return NotProved(reason=INDEPENDENT_ONLY)
         noisy = self.epsilon is not None
         return of_algorithms.online(
             rounds,

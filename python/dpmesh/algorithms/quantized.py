@@ -60,7 +60,7 @@ from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow, check_strategy
+from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
@@ -235,8 +235,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(k+1) reacts to a record and to messages."""
-        if self.noise is not None:
-            return NotProved(reason=INDEPENDENT_ONLY)
         return of_algorithms.quantized(
             rounds,
             LossFacts.of(problem),

@@ -19,7 +19,7 @@ from dpmesh.privacy.charged import charged, joints, joints_from
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow
 from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 
@@ -196,6 +196,8 @@ class Plan:
         reaction = self.reaction or NotProved(reason="the plan was made without its problem")
         if self.copies > 1:
             reaction = NotProved(reason="views of a record at several nodes are not computed")
+        elif joints(self.releases):
+            reaction = NotProved(reason=INDEPENDENT_ONLY)
         rounds = 1 + max((release.round for release in self.releases), default=-1)
         if isinstance(reaction, Reaction) and reaction.rounds != rounds:
             reaction = NotProved(reason="the plan has other rounds than its reaction")
