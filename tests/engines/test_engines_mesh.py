@@ -14,9 +14,9 @@ import pytest
 from mesh_parties import ALGORITHMS, Parties
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row
+from dpmesh.engines.mesh import Contract, Folder, Node, Party, Position, Router, Row
 from dpmesh.engines.mesh.messages import Ask, refused
-from dpmesh.engines.signing import SigningKey, pack
+from dpmesh.engines.signing import SigningKey, pack, unpack
 from dpmesh.privacy.budget import OverBudget
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
@@ -128,6 +128,12 @@ class Started:
         return answer
 
 
+def longer(row: bytes) -> bytes:
+    """Return a row whose party has a number of too many bytes."""
+    kind, of, round_, exchange, party, *rest = unpack(row)
+    return pack(kind, of, round_, exchange, b"\1" + party, *rest)
+
+
 def forged(row: Row, key: SigningKey, **changes: Any) -> bytes:
     return Row(**(vars(row) | changes)).signed(key)
 
@@ -145,6 +151,7 @@ def forged(row: Row, key: SigningKey, **changes: Any) -> bytes:
         ({"at": Position(0)}, "bad row of p1"),
         ({"party": 2}, "malformed"),  # which it did not sign
         ({"contract": bytes(32)}, "malformed"),
+        ({"party": 2**32 - 1}, "malformed"),
     ],
 )
 def test_a_row_that_fails_the_public_checks_is_refused_and_nothing_is_charged(
@@ -179,6 +186,9 @@ def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: P
         (b"\xff" * 40, "malformed"),
         (pack(b"dpmesh ask 1", contract.hash, b"1"), "malformed"),
         (pack(b"dpmesh ask 1", bytes(32)), "another contract"),
+        (pack(b"dpmesh ask 1", contract.hash, bytes(9), bytes(4)), "malformed"),
+        (pack(b"dpmesh fresh 1", contract.hash, b"\xff" * 9, bytes(16)), "malformed"),
+        (pack(b"dpmesh ask 1", contract.hash, b"\0\0\0\2", bytes(4), longer(first)), "malformed"),
     ):
         assert refused(node.answer(message)) == reason
     alone = started.answer(Ask(at, ()))  # every neighbour withheld: it goes on by itself
@@ -326,6 +336,8 @@ def test_other_records_or_another_order_are_refused(tmp_path: Path) -> None:
         ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
         ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
         ("contract", {"quorum": 5}, "at most 4"),
+        ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
+        ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),
         ("contract", {"largest_row": 1e20}, "rounds longer rows"),
         ("contract", {"public_key": "12"}, "hexadecimal"),
         ("contract", {"features": "five"}, "an integer"),
@@ -343,6 +355,27 @@ def test_a_contract_that_does_not_hold_is_refused(
     content[table] = changes
     with pytest.raises(ValueError, match=match):
         Contract.of(content)
+
+
+def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = deepcopy(Parties(tmp_path).content) | {"algorithm": {"kind": "Mine", "epsilon": 2.0}}
+    file = tmp_path / "my_algorithm.py"
+    file.write_text("import dpmesh as dm\n\nclass Mine(dm.OnlineLearning):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    hashed = Contract.of(content, "my_algorithm").hash
+    file.write_text(file.read_text() + "# another\n")
+    assert Contract.of(content, "my_algorithm").hash != hashed
+    content["algorithm"]["kind"] = "OnlineLearningUnnoisedRegularizer"
+    with pytest.raises(ValueError, match="wanted one of GradientDescent"):
+        Contract.of(content, "dpmesh.algorithms.online")
+
+
+@pytest.mark.parametrize("name", ["../north", "a/b", ".hidden", "a, b", ""])
+def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name: wanted a text that begins with a letter"):
+        Party(name=name, signing_key="0" * 64, records=1, epsilon=1.0, delta=1e-5)
 
 
 def test_another_contract_has_another_hash_and_costs_what_it_says(tmp_path: Path) -> None:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dpmesh._core import __version__
 from dpmesh._validate import fail, instance
-from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
-from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
-from dpmesh.controllers.fixed import FixedController
 from dpmesh.data import Dataset
+from dpmesh.engines.mesh import admission
 from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.engines.signing import digest
 from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.keys import Key
 from dpmesh.models import Model
-from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import SHARE
-from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.ranges import Category, Columns, Number, as_range
 from dpmesh.tables import as_table
@@ -66,9 +65,7 @@ class Contract:
         for name, needed in _TABLES:
             if needed and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
-        self._check_parties()
-        self._check_algorithm()
-        self._check_costs()
+        admission.check(self)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
@@ -77,9 +74,12 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of all that the contract says, and of the version of the package."""
+        """SHA-256 of all that the contract says, of the module it names, and of the version."""
         text = json.dumps(self.settings.content, sort_keys=True)
-        return digest(b"dpmesh contract", text.encode(), f"{PROTOCOL} {__version__}".encode())
+        module = self.settings.module
+        own = [] if module is None else [Path(_file_of(module)).read_bytes()]
+        version = f"{PROTOCOL} {__version__}"
+        return digest(b"dpmesh contract", text.encode(), version.encode(), *own)
 
     @cached_property
     def terms(self) -> Terms:
@@ -162,7 +162,7 @@ class Contract:
     @property
     def models(self) -> int:
         """Number of a party's models that share no parameters: a row of each travels by token."""
-        return 1 if self.topology is not None else self._made_up.models
+        return 1 if self.topology is not None else self.made_up.models
 
     def dataset(self, table: Any) -> Dataset:
         """Return the records of a table, encoded by the contract's public ranges.
@@ -261,11 +261,12 @@ class Contract:
         at most ``4 2**-digits largest_row``, sqrt(dim) times that in L1 norm.
         """
         terms, largest = self.terms, 0.0
-        apart = 4 * 2.0 ** -DIGITS[terms.numbers] * terms.largest_row * terms.rounds
+        longest = terms.largest_row * np.sqrt(self.models)  # a message has a row of each model
+        apart = 4 * 2.0 ** -DIGITS[terms.numbers] * longest * terms.rounds
         for release in self.algorithm.plan(terms.rounds).touching:
             mechanism, unit = (
                 release.mechanism,
-                self.algorithm.unit_of(release.round, self._made_up),
+                self.algorithm.unit_of(release.round, self.made_up),
             )
             noise = mechanism.noise_scale(release.sensitivity, self.dim) * unit
             l1 = np.sqrt(self.dim) if mechanism.norm == "l1" else 1.0
@@ -303,68 +304,19 @@ class Contract:
     def _problem(self) -> dict[str, Any]:
         """The arguments of the linear problem."""
         table = self.settings.table("problem")
-        _, arguments = self.settings.part("problem", table, SECTIONS["problem"])
+        _, arguments = self.settings.part("problem", table, {"linear": LinearProblem})
         return arguments
 
     @cached_property
-    def _made_up(self) -> LinearProblem:
-        """A problem of the same public numbers, with one record that nobody holds."""
-        features = np.zeros((1, self.dim // (self._problem.get("classes") or 1)))
-        classes = self._problem.get("classes")
-        squared = self._problem.get("loss") == "squared"
-        label = np.zeros(1, np.int64) if classes or squared else np.ones(1, np.int64)
-        made_up = Dataset(features.astype(self.terms.numbers), label, "nobody's")
-        return self.linear_problem(made_up, [np.arange(1)])
-
-    def _check_parties(self) -> None:
-        for name in ("name", "signing_key"):
-            values = [getattr(party, name) for party in self.parties]
-            if len(set(values)) < len(values):
-                self.settings.fail("party", f"wanted a {name} of its own for each party")
-        if self.terms.quorum > self.nodes:
-            self.settings.fail("contract.quorum", f"wanted at most {self.nodes}, the parties")
-        if (self.columns is None) == (self.terms.features is None):
-            self.settings.fail("contract.features", "wanted features, or a table [ranges]")
-
-    def _check_algorithm(self) -> None:
-        """Refuse an algorithm whose guarantee needs more than the parties can check."""
-        algorithm, settings = self.algorithm, self.settings
-        kind = type(algorithm).__name__
-        if algorithm.travels == "server":
-            settings.fail("algorithm", f"wanted one without a server, got {kind}")
-        if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
-            settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
-        for release in algorithm.plan(self.terms.rounds).touching:
-            if release.mechanism.distribution == "none":
-                settings.fail("algorithm", f"wanted noise, got {kind} without")
-            if type(release.mechanism) not in (Gaussian, Laplace):
-                wanted = "wanted Gaussian or Laplace noise of each node and round by itself"
-                settings.fail("algorithm", f"{wanted}, got {release.mechanism}")
-        if isinstance(algorithm, OnlineLearningUnnoisedRegularizer):
-            settings.fail("algorithm", f"wanted another than {kind}, which reads its own state")
-        if isinstance(algorithm, WithoutReplacement):
-            if algorithm.calibration == "paper":
-                settings.fail("algorithm.calibration", "wanted one that is proved, got 'paper'")
-            if not isinstance(algorithm.controller, FixedController):
-                settings.fail("algorithm.controller", "wanted one that looks at no data")
-        needs_bound = getattr(algorithm, "mode", "") == "paper" or np.isfinite(
-            getattr(algorithm, "smoothness", np.inf)
-        )
-        if needs_bound and self._problem.get("feature_norm") is None:
-            settings.fail("problem.feature_norm", "wanted a public bound, for this algorithm")
-        if self.topology is not None:
-            for t in range(min(self.terms.rounds, 3)):
-                if not self.topology.matrix(t).is_symmetric:
-                    settings.fail("topology", "wanted a symmetric mixing matrix")
-
-    def _check_costs(self) -> None:
-        for party in self.parties:
-            cost = self.cost(party.delta)
-            if cost > party.epsilon * (1 + ROUNDING):
-                wanted = (
-                    f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
-                )
-                self.settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")
+    def made_up(self) -> LinearProblem:
+        """The problem of the party with the fewest records, which are all 0: nobody's."""
+        classes, party = self._problem.get("classes"), int(self.records.argmin())
+        shape = self.records[party], self.dim // (classes or 1)
+        zero = classes or self._problem.get("loss") == "squared"
+        labels = np.full(shape[0], 0 if zero else 1, np.int64)
+        features = sparse.csr_array(shape, dtype=self.terms.numbers)
+        made_up = Dataset(features, labels, "nobody's")
+        return self.linear_problem(made_up, [np.arange(shape[0])]).as_node(party, self.records)
 
 
 _TABLES = (("contract", True), ("problem", True), ("algorithm", True), ("topology", False))
@@ -388,3 +340,8 @@ def read_contract(path: str | Path, module: str | None = None) -> Contract:
         If it cannot be read.
     """
     return Contract(read(path, module))
+
+
+def _file_of(module: str) -> str:
+    """Return the file of a module's source."""
+    return str(inspect.getsourcefile(import_module(module)))

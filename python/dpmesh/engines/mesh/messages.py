@@ -22,6 +22,7 @@ from dpmesh.privacy.types import Floats, Released
 ROW, SIGNED, ASK, WHO, NO, FRESH, HEARD = (
     f"dpmesh {kind} 1".encode() for kind in ("row", "signed", "ask", "who", "no", "fresh", "heard")
 )
+NUMBER_BYTES = 4
 
 
 class Position(NamedTuple):
@@ -35,7 +36,8 @@ class RefusedError(ValueError):
     """A node does not answer. The reason depends on public numbers alone.
 
     It is one of: ``malformed``, ``another contract``, ``not the next round``, ``bad row of PARTY``,
-    ``not signed by PARTY``, ``over budget``, ``restored``, ``stopped``.
+    ``not signed by PARTY``, ``over budget``, ``restored``, ``failed`` (before anything was charged:
+    ask again), ``stopped`` (after that).
     """
 
 
@@ -91,7 +93,7 @@ class Row:
         kind, of, *numbers, dtype, codes, mixed, signature = unpack(message)
         if kind != ROW or of != contract.hash or len(numbers) != 5:
             fail("row", "a row of this contract", "another message")
-        round_, exchange, party, rows, dim = (int.from_bytes(number, "big") for number in numbers)
+        round_, exchange, party, rows, dim = _read(*numbers)
         if party >= contract.nodes:
             fail("row", "a party of the contract", party)
         at, shape = Position(round_, exchange), (rows, dim)
@@ -162,7 +164,7 @@ class Signature(NamedTuple):
             If it is not that of a party under this contract.
         """
         kind, of, number, signature = unpack(message)
-        party = int.from_bytes(number, "big")
+        (party,) = _read(number)
         if kind != SIGNED or of != contract.hash or party >= contract.nodes:
             fail("signature", "one of a party of this contract", "another message")
         if not is_signed(contract.parties[party].public_key, signature, kind, of, number):
@@ -200,7 +202,8 @@ class Fresh(NamedTuple):
         kind, of, party, number = unpack(message)
         if kind != FRESH or of != contract.hash:
             fail("message", "a question under this contract", "another message")
-        return cls(int.from_bytes(party, "big"), number)
+        (asker,) = _read(party)
+        return cls(asker, number)
 
 
 class Heard(NamedTuple):
@@ -237,7 +240,7 @@ class Heard(NamedTuple):
             If it is none that a party of this contract signed.
         """
         kind, of, *numbers, asked, signature = fields = unpack(message)
-        by, any_, round_, exchange = (int.from_bytes(number, "big") for number in numbers)
+        by, any_, round_, exchange = _read(*numbers)
         if kind != HEARD or of != contract.hash or by >= contract.nodes:
             fail("message", "an answer under this contract", "another message")
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
@@ -273,13 +276,13 @@ class Ask(NamedTuple):
             raise RefusedError("another contract")
         if kind == WHO and not rest:
             return None
-        if kind == FRESH:
-            with suppress(ValueError):
+        with suppress(ValueError):
+            if kind == FRESH:
                 return Fresh.read(message, contract)
-        if kind != ASK or len(rest) < 2 or any(len(number) != 4 for number in rest[:2]):
-            raise RefusedError("malformed")
-        round_, exchange = (int.from_bytes(number, "big") for number in rest[:2])
-        return cls(Position(round_, exchange), tuple(rest[2:]))
+            if kind == ASK:
+                round_, exchange = _read(*rest[:2])
+                return cls(Position(round_, exchange), tuple(rest[2:]))
+        raise RefusedError("malformed")
 
 
 def who(contract: Contract) -> bytes:
@@ -310,4 +313,10 @@ def kind_of(message: bytes) -> bytes:
 
 
 def _numbers(*values: int) -> tuple[bytes, ...]:
-    return tuple(value.to_bytes(4, "big") for value in values)
+    return tuple(value.to_bytes(NUMBER_BYTES, "big") for value in values)
+
+
+def _read(*fields: bytes) -> tuple[int, ...]:
+    if any(len(field) != NUMBER_BYTES for field in fields):
+        fail("message", f"numbers of {NUMBER_BYTES} bytes", "others")
+    return tuple(int.from_bytes(field, "big") for field in fields)

@@ -159,10 +159,8 @@ class Node:
             except RefusedError as reason:
                 return refusal(self.contract, str(reason))
             except Exception:
-                _log.exception("node %s stops", self.name)
-                with suppress(Exception):
-                    self.folder.stop(self.contract)
-                return refusal(self.contract, "stopped")
+                _log.exception("node %s fails, with nothing charged", self.name)
+                return refusal(self.contract, "failed")
 
     def _answer(self, ask: Ask) -> bytes:
         contract, folder, at = self.contract, self.folder, ask.at
@@ -181,10 +179,20 @@ class Node:
             charged = self._charged(at)
             with folder.transaction():
                 folder.begin(contract, at, rows, charged)
-        state, row, released = self._computed(at)
-        with folder.transaction():
-            folder.finish(contract, at, state, row, released)
-        folder.mark(contract, at)
+        return self._finished(at)
+
+    def _finished(self, at: Position) -> bytes:
+        """Return the row of a step that is charged; whatever fails from here on stops the node."""
+        try:
+            state, row, released = self._computed(at)
+            with self.folder.transaction():
+                self.folder.finish(self.contract, at, state, row, released)
+            self.folder.mark(self.contract, at)
+        except Exception:
+            _log.exception("node %s stops", self.name)
+            with suppress(Exception):
+                self.folder.stop(self.contract)
+            raise RefusedError("stopped") from None
         return row
 
     def _confirm(self, ask: Ask) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,7 @@ class Party:
     Parameters
     ----------
     name
-        Identifies it to people, in messages and in reports.
+        Identifies it to people, in messages, in reports and as the name of a file.
     signing_key
         Its public Ed25519 key, 64 hexadecimal digits.
     records
@@ -34,8 +35,9 @@ class Party:
     delta: float
 
     def __post_init__(self) -> None:
-        if not self.name or not self.name.isprintable():
-            fail("name", "a text that can be printed", repr(self.name))
+        if not self.name.isprintable() or not re.fullmatch(r"\w[^/\\,:]*", self.name):
+            wanted = "a text that begins with a letter or a digit, without / \\ , or :"
+            fail("name", wanted, repr(self.name))
         _hexadecimal("signing_key", self.signing_key)
         integer("records", self.records, at_least=1)
         positive("epsilon", self.epsilon)
