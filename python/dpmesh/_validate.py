@@ -11,7 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-_BEYOND = 2**63
+BEYOND = 2**63
+"""Integers from here on do not fit into 64 bits."""
 
 
 def fail(argument: str, wanted: str, got: object) -> NoReturn:
@@ -90,13 +91,13 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
     return kept
 
 
-def integer(argument: str, value: int, at_least: int = 0, below: int = _BEYOND) -> int:
+def integer(argument: str, value: int, at_least: int = 0, below: int = BEYOND) -> int:
     """An integer of at least `at_least` and below `below`, which 64 bits hold."""
     if type(value) is int and at_least <= value < below:
         return value
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or not at_least <= value < below:
-        named = below < _BEYOND or (is_integer and value >= below)
+        named = below < BEYOND or (is_integer and value >= below)
         upper = f" and below {below}" if named else ""
         got = value if is_integer and -(2**64) < value < 2**64 else reprlib.repr(value)
         fail(argument, f"an integer of at least {at_least}{upper}", got)

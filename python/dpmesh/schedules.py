@@ -249,7 +249,9 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
         If it is not a finite number of at least 0: no accountant covers a negative step.
     """
     value = schedule(t) if callable(schedule) else schedule
-    kept: NumberT = value if type(value) is float else in_python(value)
+    if type(value) is float and 0 <= value < math.inf:
+        return value
+    kept: NumberT = in_python(value)
     if not _is_finite(value) or value < 0:
         wanted = f"a finite number of at least 0 at t = {t}"
         fail("schedule", wanted, f"{reprlib.repr(value)} of {reprlib.repr(schedule)}")
@@ -306,8 +308,6 @@ def _same_again(name: str, schedule: Callable[[int], float], first: float) -> No
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    if type(value) is float:  # the usual case
-        return math.isfinite(value)
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer beyond the range of floats
@@ -321,7 +321,7 @@ def _keep(schedule: object, **fields: object) -> None:
 
 
 def _counted(t: int) -> int:
-    return integer("t", t, at_least=1)
+    return t if type(t) is int and t > 0 else integer("t", t, at_least=1)
 
 
 def _within(schedule: HorizonPower | SampleSize, t: int) -> None:

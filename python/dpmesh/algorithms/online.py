@@ -35,7 +35,7 @@ from dpmesh.algorithms.base import (
     require_problem,
 )
 from dpmesh.algorithms.gradients import check_batches, check_records, step_of
-from dpmesh.kernels.projection import Norm
+from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
@@ -140,7 +140,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         positive("clipping_norm", self.clipping_norm)
         integer("batch_size", self.batch_size, at_least=1)
         integer("copies", self.copies, at_least=1)
-        one_of("norm", self.norm, ("l1", "l2"))
+        one_of("norm", self.norm, NORMS)
         one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")

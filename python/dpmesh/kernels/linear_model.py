@@ -19,7 +19,7 @@ from dpmesh._arrays import (
     unmasked,
 )
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels.projection import Norm
+from dpmesh.kernels.projection import NORMS, Norm
 
 Loss = Literal["logistic", "hinge", "squared", "softmax"]
 LOSSES: tuple[Loss, ...] = ("logistic", "hinge", "squared", "softmax")
@@ -121,5 +121,5 @@ def averaging_parts(regularization: float, divide_by: float | None) -> tuple[flo
 
 def clipping_parts(clipping_norm: float | None, norm: Norm) -> tuple[float, str] | None:
     """Largest norm of a record's gradient, and which norm; None for no clipping."""
-    one_of("norm", norm, ("l1", "l2"))
+    one_of("norm", norm, NORMS)
     return None if clipping_norm is None else (positive("clipping_norm", clipping_norm), norm)

@@ -67,7 +67,8 @@ class Mixing:
 
     def mix(self, x: FloatArray) -> FloatArray:
         """Weighted sums of rows, as `mix` does."""
-        x = floats("x", x)
+        if not _core.is_float_array(x):
+            x = floats("x", x)
         if self._rows is None or self._rows[2].dtype != x.dtype:
             self._rows = _compressed_rows(self.matrix, x)
             self._equal = _equal_rows(self._rows)

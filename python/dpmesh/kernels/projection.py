@@ -11,6 +11,7 @@ from dpmesh import _core
 from dpmesh._arrays import FloatArray
 
 Norm = Literal["l1", "l2"]
+NORMS: tuple[Norm, ...] = ("l1", "l2")
 
 
 def all_finite(x: npt.ArrayLike) -> bool:

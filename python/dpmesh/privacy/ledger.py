@@ -82,8 +82,7 @@ class Ledger:
         """
         if not self._is_another(release, nodes):
             return
-        if not self._allows(release):
-            assert self._budget is not None
+        if self._budget is not None and not self._allows(release, self._budget):
             cost = self._budget.cost(self._with((release,))).epsilon
             raise OverBudget(
                 f"the next release would cost epsilon {rounded_up(cost)}, more than the budget of "
@@ -119,12 +118,10 @@ class Ledger:
         self._sent.append((release, times))
         return True
 
-    def _allows(self, release: Release) -> bool:
-        if self._budget is None:
-            return True
+    def _allows(self, release: Release, budget: Budget) -> bool:
         if self._as_planned and self._left.holds((*self.in_round, release)):
             return True  # part of a plan that keeps the budget
-        return self._budget.allows(self._with((release,)))
+        return budget.allows(self._with((release,)))
 
     def _with(self, releases: Iterable[Release]) -> Plan:
         return self._plan.with_releases((*self.releases, *self.in_round, *releases))

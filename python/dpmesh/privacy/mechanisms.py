@@ -6,6 +6,7 @@ yield their values with the `Release` that describes them, and the loop releases
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -18,7 +19,6 @@ from dpmesh._validate import (
     argument_of,
     as_python_numbers,
     fail,
-    instance,
     integer,
     number,
     one_of,
@@ -27,7 +27,7 @@ from dpmesh._validate import (
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
-from dpmesh.privacy.rounding import check_scale, fail_for_length, longest_row, precision_of
+from dpmesh.privacy.rounding import fail_for_length, longest_row
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -178,17 +178,19 @@ class Mechanism(ABC):
             that its type rounds it by more than the sensitivity, the noise is smaller than the
             type's normal numbers or exceeds 2**25 times the grid.
         """
-        instance("sensitivity", sensitivity, A_SENSITIVITY, Sensitivity)
+        if not isinstance(sensitivity, Sensitivity):
+            fail("sensitivity", A_SENSITIVITY, reprlib.repr(sensitivity))
         noisy = sensitivity.bound > 0 and self.distribution != "none"
         if not (noisy and self._is_checked_by_noise):
             _check_finite(_rows(values))
         inside = self.prepared(values)
         if not noisy:  # a copy: what a node does to its own values must not change what is public
             return Released(read_only(inside.copy()))
-        instance("stream", stream, "one of the key's, as key.stream(purpose, round)", Stream)
+        if not isinstance(stream, Stream):
+            fail("stream", "one of the key's, as key.stream(purpose, round)", reprlib.repr(stream))
         return Released(read_only(self._noisy(inside, sensitivity, stream)))
 
-    @property
+    @cached_property
     def _is_checked_by_noise(self) -> bool:
         """Whether the kernel that adds noise gets the values as given, and refuses NaN."""
         return self._has_kernel and self.clipping_norm is None
@@ -200,11 +202,9 @@ class Mechanism(ABC):
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         """Return values plus noise, in an array of their own, unless a row is too long."""
-        dim, precision = values.shape[-1], precision_of(values)
-        distance = self._distance(sensitivity, dim)
+        distance = self._distance(sensitivity, values.shape[-1])
         scale = self.noise_multiplier * distance
-        check_scale(scale, precision)
-        longest = longest_row(distance, scale, precision, dim, self.norm)
+        longest = longest_row(values, distance, scale, self.norm)
         if self.grid is not None:
             noisy = self._on_grid(values, scale, self.grid, stream)
         else:
@@ -213,12 +213,12 @@ class Mechanism(ABC):
             except ValueError as error:
                 _check_finite(values)
                 if argument_of(error) == "x":
-                    fail_for_length(distance, precision)
+                    fail_for_length(values, distance)
                 raise
         if self._has_kernel:
             return noisy
         if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
-            fail_for_length(distance, precision)
+            fail_for_length(values, distance)
         return noisy
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from types import NoneType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmesh._validate import fail, instance, integer
+from dpmesh._validate import BEYOND, fail, integer
 from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling, sampling_of
@@ -57,13 +58,16 @@ class Release:
     nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        self._keep("round", integer("round", self.round))
-        instance("mechanism", self.mechanism, "a mechanism, such as Gaussian(1.0)", Mechanism)
-        instance("sensitivity", self.sensitivity, A_SENSITIVITY, Sensitivity)
+        if type(self.round) is not int or not 0 <= self.round < BEYOND:
+            object.__setattr__(self, "round", integer("round", self.round))
+        if self.batch is not None and (type(self.batch) is not int or not 0 <= self.batch < BEYOND):
+            object.__setattr__(self, "batch", integer("batch", self.batch))
+        if not isinstance(self.mechanism, Mechanism):
+            fail("mechanism", "a mechanism, such as Gaussian(1.0)", reprlib.repr(self.mechanism))
+        if not isinstance(self.sensitivity, Sensitivity):
+            fail("sensitivity", A_SENSITIVITY, reprlib.repr(self.sensitivity))
         if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
             object.__setattr__(self, "mechanism", NoNoise())
-        if self.batch is not None:
-            self._keep("batch", integer("batch", self.batch))
         if type(self.sampling) not in (PoissonSampling, FixedSizeSampling, NoneType):
             fail("sampling", "PoissonSampling or FixedSizeSampling", repr(self.sampling))
         if self.nodes is None:
@@ -74,11 +78,6 @@ class Release:
             fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
         if type(self.nodes) is not tuple:
             object.__setattr__(self, "nodes", tuple(nodes.tolist()))
-
-    def _keep(self, name: str, value: float) -> None:
-        """Convert a numpy scalar field to a Python number."""
-        if value is not getattr(self, name):
-            object.__setattr__(self, name, value)
 
     @property
     def name(self) -> str:

@@ -32,31 +32,30 @@ _SINGLE = Precision("float32", 23, 2.0**-126)
 _DOUBLE = Precision("float64", 52, float_info.min)
 
 
-def precision_of(values: Floats) -> Precision:
-    """Return that of an array's numbers."""
-    return _SINGLE if values.itemsize == 4 else _DOUBLE
-
-
-def check_scale(scale: float, precision: Precision) -> None:
-    """Refuse noise that is too small for the type: below its normal numbers it would vanish."""
-    if scale < precision.least:
-        wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
-        fail("sensitivity", f"{wanted} {precision.name}", scale)
-
-
-def longest_row(distance: float, scale: float, precision: Precision, dim: int, norm: Norm) -> float:
+def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> float:
     """Return the norm that noisy rows of a sensitivity `distance` must not exceed.
 
     Twice the norm of noise of this scale is added, so that noise alone makes no row too long. As
     the noisy row is measured, a refusal reveals no more than its release would.
+
+    Raises
+    ------
+    ValueError
+        If the noise is too small for the type of the values: below its normal numbers it would
+        vanish.
     """
+    dim, precision = values.shape[-1], _SINGLE if values.itemsize == 4 else _DOUBLE
+    if scale < precision.least:
+        wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
+        fail("sensitivity", f"{wanted} {precision.name}", scale)
     spread = scale * (dim if norm == "l1" else sqrt(dim))
     longest = SHARE * 2.0**precision.digits * distance + 2 * spread
     return longest if longest < inf else float_info.max
 
 
-def fail_for_length(distance: float, precision: Precision) -> NoReturn:
+def fail_for_length(values: Floats, distance: float) -> NoReturn:
     """Refuse a row that is longer."""
+    precision = _SINGLE if values.itemsize == 4 else _DOUBLE
     longest, name = SHARE * 2.0**precision.digits * distance, precision.name
     wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
     fail("values", f"{wanted} than 1% of the sensitivity, {distance:g}", "a longer one")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from dpmesh._validate import non_negative, one_of
-from dpmesh.kernels.projection import Norm
+from dpmesh.kernels.projection import NORMS, Norm
 
 A_SENSITIVITY = "a Sensitivity, such as Sensitivity(1.0, 'l2', 'why')"
 
@@ -30,7 +31,7 @@ class Sensitivity:
     reason: str
 
     def __post_init__(self) -> None:
-        bound = non_negative("bound", self.bound)
-        if bound is not self.bound:
-            object.__setattr__(self, "bound", bound)
-        one_of("norm", self.norm, ("l1", "l2"))
+        if not (type(self.bound) is float and 0 <= self.bound < inf):
+            object.__setattr__(self, "bound", non_negative("bound", self.bound))
+        if self.norm not in NORMS:
+            one_of("norm", self.norm, NORMS)

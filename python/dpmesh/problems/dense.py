@@ -26,7 +26,7 @@ from dpmesh._validate import (
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import Batches
-from dpmesh.kernels.projection import Norm
+from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.problems.partition import PartitionedProblem, flat_partition
 
 
@@ -113,7 +113,7 @@ class DenseProblem(PartitionedProblem, ABC):
             If `clipping_norm` is not positive.
         """
         bound = np.inf if clipping_norm is None else positive("clipping_norm", clipping_norm)
-        one_of("norm", norm, ("l1", "l2"))
+        one_of("norm", norm, NORMS)
         sums = np.zeros((len(params), self.dim))
         for micro in microbatches(
             as_ragged(batches), size=self.records_at_once, at_once=self.nodes_at_once

@@ -184,8 +184,9 @@ class PartitionedProblem:
         ValueError
             If a node has no more records for that round.
         """
-        start = integer("round", round) * integer("size", size, at_least=1)
-        if start + size > self.fewest_records:
+        start = round * size
+        if size < 1 or not 0 <= start <= self.fewest_records - size:
+            integer("round", round)
             wanted = f"below {self.rounds(size)}, where the records of a node run out"
             fail("round", wanted, round)
         if self._rows is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import reprlib
 import secrets
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -92,8 +93,8 @@ class Channel:
         """How many messages began the round that were of all rows, and of how many rows."""
         self._turns = 0
         """How many messages of the current round named a sender, here or elsewhere."""
-        self._packet: Packet | None = None
-        """What a `Relay` would carry."""
+        self._unsent: Packet | None = None
+        """What was released to be carried by a later `Relay`."""
         self.received: Released | None = None
         """What arrived last, in this round or an earlier one; None before the first message."""
         self._bits: int | npt.NDArray[np.int64] = 0
@@ -114,13 +115,14 @@ class Channel:
         self._whole, self._turns = (0, 0), 0
         if len(self._times):
             self._times = np.zeros(0, np.int64)
-        self.noise.begin_round()
-        self._packet, self._bits, self._count = None, 0, 0
+        self.noise.in_round.clear()
+        self._unsent, self._bits, self._count = None, 0, 0
         requests = algorithm.round(state, t, problem, key)
-        if not isinstance(requests, Generator):
+        if not isinstance(requests, GeneratorType):
             wanted = "one whose round is a generator, which yields messages"
             fail("algorithm", wanted, f"{type(algorithm).__name__} with {reprlib.repr(requests)}")
         answer: Any = None
+        sent_before = False
         while True:
             try:
                 request = requests.send(answer)
@@ -128,30 +130,33 @@ class Channel:
                 return Step(end.value, Sent(self._bits, self._count))
             if isinstance(request, Message):
                 answer = self._send(t, request)
-            elif isinstance(request, Relay):
-                if self._packet is None:
-                    fail("algorithm", "a Message before a Relay in each round", "none")
-                answer = self._carry(t, self._packet)
-            else:
+            elif not isinstance(request, Relay):
                 fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
+            elif sent_before:
+                answer = self._carry(t, self._unsent or Packet(answer))
+            else:
+                fail("algorithm", "a Message before a Relay in each round", "none")
+            sent_before = True
 
     def end_round(self) -> None:
         """Record the round as finished: its releases, and the rows of noise that they took."""
         self.ledger.end_round()
-        self.noise.end_round()
+        if self.noise.in_round:
+            self.noise.memory = self.noise.memory | self.noise.in_round
 
     def _send(self, t: int, message: Message) -> Released | None:
         """Release a message and let it travel; return what arrived."""
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
-        packet = Packet(None, sender=message.sender)
         self._turns += message.sender is not None
-        if message.values is not None:
+        if message.values is None:
+            packet = Packet(None, sender=message.sender)
+        else:
             packet = self._released(t, message, message.values, releases)
         if not message.travels:
             if message.values is None:  # of nodes in other processes
                 self._admit(t, message, releases)
-            self._packet = packet
+            self._unsent = packet
             return packet.values
         arrived = self._carry(t, packet)
         if message.values is None and arrived is not None:  # the sender is in another process
@@ -159,12 +164,18 @@ class Channel:
         return arrived
 
     def _carry(self, t: int, packet: Packet) -> Released | None:
-        if packet.values is not None:
-            self._measure(packet)
+        """Count the bits of a packet, and the messages that it makes; return what arrived."""
+        values, compressed, _, copies, length = packet
+        if values is not None:
+            bits = compressed.bits if compressed else 8 * values.itemsize * values.shape[1]
+            if copies is not None:
+                bits = copies * int(np.mean(bits)) if length is None else length
+            self._bits = self._bits + bits
+            self._count += 1 if copies is None else copies
         arrived = self.carrier.carry(t, packet)
         if arrived is not None:  # a step in place would make private what may be published
             self.received = arrived = Released(read_only(arrived))
-        self._packet = Packet(arrived)
+        self._unsent = None
         return arrived
 
     def _released(
@@ -174,7 +185,8 @@ class Channel:
         rows, unit = message.rows, message.unit
         if getattr(values, "ndim", None) != 2 or (rows is not None and len(rows) != len(values)):
             fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
-        parts = self._parts(message, releases, len(values))
+        together = len(releases) == 1 and releases[0].nodes is None
+        parts = None if together else self._parts(message, releases, len(values))
         self._admit(t, message, releases)
         if message.travels:
             self.received = None  # its memory, as large as the state, serves what arrives
@@ -186,7 +198,7 @@ class Channel:
         if parts is None:
             (one,) = releases
             mechanism = one.mechanism
-            if isinstance(mechanism, CorrelatedRow):
+            if type(mechanism) is CorrelatedRow:
                 if rows is not None or message.sender is not None or again:
                     fail("release", "correlated noise in one message of all nodes a round", one)
                 mechanism = mechanism.drawn(self.noise.draw(mechanism, t, inside))
@@ -212,7 +224,7 @@ class Channel:
         self, message: Message, releases: tuple[Release, ...], count: int
     ) -> list[tuple[Release, Indices]] | None:
         """Return the rows of each release; None if there is one release of all rows."""
-        if message.sender is not None or (len(releases) == 1 and releases[0].nodes is None):
+        if message.sender is not None:
             if len(releases) != 1:
                 fail("release", "one for each message", f"{len(releases)}")
             return None
@@ -297,18 +309,6 @@ class Channel:
             whole[message.rows % message.among] = out
             out = Released(whole)
         return Packet(out, compressed, message.sender, copies, message.bits)
-
-    def _measure(self, packet: Packet) -> None:
-        """Count the bits of a packet, and the messages that it makes."""
-        assert packet.values is not None
-        values, compressed, copies = packet.values, packet.compressed, packet.copies
-        bits = 8 * values.itemsize * values.shape[1] if compressed is None else compressed.bits
-        if copies is None:
-            self._bits, self._count = self._bits + bits, self._count + 1
-        else:
-            together = copies * int(np.mean(bits)) if packet.bits is None else packet.bits
-            self._bits = self._bits + together
-            self._count += copies
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:

@@ -37,6 +37,8 @@ class Interrupt:
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:
         self._deferred, self._patient = deferred, patient
         self._noted: set[int] = set()
+        self.requested = False
+        """Whether the loop is to stop."""
         self._late = self._answered = self._over = False
         self._asking = threading.Lock()
         self._previous: dict[signal.Signals, Any] = {}
@@ -60,11 +62,6 @@ class Interrupt:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    @property
-    def requested(self) -> bool:
-        """Whether the loop is to stop."""
-        return bool(self._noted)
-
     @contextmanager
     def patiently(self) -> Iterator[None]:
         """Mark work between two rounds, which may take longer than `PATIENCE`."""
@@ -80,6 +77,7 @@ class Interrupt:
             raise KeyboardInterrupt
         is_first = not self._noted
         self._noted.add(number)
+        self.requested = True
         if is_first:  # not by `threading`: the main thread may hold its lock right now
             _thread.start_new_thread(self._insist, (number,))
 

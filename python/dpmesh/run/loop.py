@@ -240,60 +240,64 @@ def simulate(
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Loop:
     """The remaining rounds, each run and recorded by all processes or by none."""
 
     ranks: Engine
     run: Rounds
     saved: Checkpoint | None
+    recording: bool = False
+    """Whether a round that all have run is being recorded: some may have recorded it already."""
 
     def run_all(self, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
         several = self.ranks.processes > 1
         left = range(self.run.at.rounds, self.run.last)
         with Interrupt(deferred=self.saved is not None or several, patient=several) as interrupt:
-            for t in with_bar(left) if progress else left:
-                try:
-                    signs = self._round(interrupt)
-                except OverBudget:
-                    if t == 0:
-                        raise
-                    self.run.channel.end_round()  # with what left before the refused release
-                    if self.ranks.is_root:
-                        _log.warning("the budget ended a run after %d rounds", t)
-                    return BUDGET
-                if signs and signs & Sign.STOP:
-                    raise KeyboardInterrupt(self._last_checkpoint() or "")
-                if signs and signs & Sign.ENDED and t + 1 < self.run.last:
-                    return CALLBACK
+            try:
+                with self.ranks.guard(self._kept):
+                    for t in with_bar(left) if progress else left:
+                        signs = self._round(interrupt, several)
+                        if signs and signs & Sign.STOP:
+                            raise KeyboardInterrupt(self._last_checkpoint() or "")
+                        if signs and signs & Sign.ENDED and t + 1 < self.run.last:
+                            return CALLBACK
+            except OverBudget:
+                if self.run.at.rounds == 0:
+                    raise
+                self.run.channel.end_round()  # with what left before the refused release
+                if self.ranks.is_root:
+                    _log.warning("the budget ended a run after %d rounds", self.run.at.rounds)
+                return BUDGET
         return None
 
-    def _round(self, interrupt: Interrupt) -> Sign:
+    def _round(self, interrupt: Interrupt, several: bool) -> Sign:
         """Run the next round, record it, and save it if that is due; return the signs that hold."""
-        rewinds = self.run.own.algorithm.rewinds
-        with self.ranks.guard(self._save if rewinds else self._last_checkpoint):
-            step, before = self.run.attempt()
-            ledger = self.run.channel.ledger
-            same = 0 if self.ranks.processes == 1 else _digest(ledger.in_round)
-            signs = self.ranks.agree(self._signs(interrupt), same)
-        with self.ranks.guard(self._last_checkpoint):
-            ended = self.run.accept(step, before)
-            if self.run.is_measured:
-                signs |= self.ranks.agree(Sign.ENDED if ended else Sign.NONE)
-            if interrupt.requested and self.ranks.processes == 1:
-                signs |= Sign.STOP  # asked for while the round was recorded
-            if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
-                with interrupt.patiently():
-                    self._save()
+        run = self.run
+        step = run.attempt()
+        signs = Sign.STOP if interrupt.requested else Sign.NONE
+        if self.saved is not None and self.saved.is_due(run.at.rounds + 1, run.last):
+            signs |= Sign.SAVE
+        if several:
+            signs = self.ranks.agree(signs, _digest(run.channel.ledger.in_round))
+        self.recording = True
+        ended = run.accept(step)
+        if run.is_measured:
+            signs |= self.ranks.agree(Sign.ENDED if ended else Sign.NONE)
+        if interrupt.requested and not several:
+            signs |= Sign.STOP  # asked for while the round was recorded
+        if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
+            with interrupt.patiently():
+                self._save()
+        self.recording = False
         return signs
 
-    def _signs(self, interrupt: Interrupt) -> Sign:
-        """Return what this process sends to the others after a round."""
-        signs = Sign.STOP if interrupt.requested else Sign.NONE
-        if self.saved is not None and self.saved.is_due(self.run.at.rounds + 1, self.run.last):
-            signs |= Sign.SAVE
-        return signs
+    def _kept(self) -> str | None:
+        """Save what all have run after a failure, if that can be; say where it is."""
+        if self.recording or not self.run.own.algorithm.rewinds:
+            return self._last_checkpoint()
+        return self._save()
 
     def _save(self) -> str | None:
         """Save the rounds that all processes have run, if they are to be kept; say where."""

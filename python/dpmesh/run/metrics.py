@@ -66,19 +66,17 @@ class Before(NamedTuple):
     losses: npt.NDArray[np.float64] | None = None
 
     @classmethod
-    def of(
-        cls, own: Share, state: Any, t: int, watched: Collection[str], *, measured: bool
-    ) -> Before:
+    def of(cls, own: Share, state: Any, t: int, watched: Collection[str]) -> Before:
         """Return what is watched of round t."""
-        if not watched:
-            return cls()
         algorithm, problem = own.algorithm, own.problem
-        losses = "losses" in watched and measured
         return cls(
             algorithm.parameters(state) if "parameters" in watched else None,
             algorithm.examples(t, problem) if "examples" in watched else None,
-            algorithm.losses(state, t, problem, own.key) if losses else None,
+            algorithm.losses(state, t, problem, own.key) if "losses" in watched else None,
         )
+
+
+UNWATCHED = Before()
 
 
 class After(NamedTuple):

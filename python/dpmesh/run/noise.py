@@ -47,16 +47,8 @@ class NoiseRows:
         self._key, self._whole = key, whole
         self.memory: dict[str, DrawnRows] = {}
         """What the finished rounds drew, by the digest of the joint event."""
-        self._in_round: dict[str, DrawnRows] = {}
-
-    def begin_round(self) -> None:
-        """Forget what a round drew that did not finish."""
-        self._in_round = {}
-
-    def end_round(self) -> None:
-        """Keep what the round drew."""
-        self.memory = self.memory | self._in_round
-        self._in_round = {}
+        self.in_round: dict[str, DrawnRows] = {}
+        """What the round that is not over drew."""
 
     def recall(self, memory: dict[str, DrawnRows]) -> None:
         """Go on from there."""
@@ -79,7 +71,7 @@ class NoiseRows:
             fail("engine", "one process, in which partners' secrets are simulated", "several")
         if secrets is not None and len(values) != secrets.nodes:
             fail("noise", f"secrets of the run's {len(values)} nodes", f"of {secrets.nodes}")
-        drawn = self._in_round.get(joint.digest) or self.memory.get(joint.digest)
+        drawn = self.in_round.get(joint.digest) or self.memory.get(joint.digest)
         done = 0 if drawn is None else drawn.rows
         if row != done or t < row:
             fail("release", f"row {done} of the correlated noise: each is released once", row)
@@ -92,5 +84,5 @@ class NoiseRows:
             earlier=() if drawn is None else drawn.earlier,
         )
         noise, after = CorrelatedNoise(release=joint, first_round=t - row).draw(self._key, state)
-        self._in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
+        self.in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
         return noise

@@ -10,7 +10,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.run.channel import Channel, Step
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import History, Value
-from dpmesh.run.metrics import After, Before, Metric
+from dpmesh.run.metrics import UNWATCHED, After, Before, Metric
 from dpmesh.run.noise import DrawnRows
 from dpmesh.run.run import Traffic
 
@@ -68,15 +68,21 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self._watched = frozenset(name for meter in self.meters for name in meter.watches)
+        self._always = self._watched - {"losses"}
+        self._before = UNWATCHED
+        self.is_measured = False
+        """Whether there are measurements in the round that was attempted last."""
 
-    def attempt(self) -> tuple[Step, Before]:
+    def attempt(self) -> Step:
         """Run the next round without recording it yet."""
         own, at = self.own, self.at
-        measured = self._is_measured(at.rounds + 1)
-        before = Before.of(own, at.state, at.rounds, self._watched, measured=measured)
-        return self.channel.run(own.algorithm, at.state, at.rounds, own.problem, own.key), before
+        done = at.rounds + 1
+        self.is_measured = done % self.every == 0 or done == self.last
+        watched = self._watched if self.is_measured else self._always
+        self._before = Before.of(own, at.state, at.rounds, watched) if watched else UNWATCHED
+        return self.channel.run(own.algorithm, at.state, at.rounds, own.problem, own.key)
 
-    def accept(self, step: Step, before: Before) -> bool:
+    def accept(self, step: Step) -> bool:
         """Record a round that all processes ran; return whether the callback ends the run."""
         at = self.at
         at.state = step.state
@@ -84,25 +90,13 @@ class Rounds:
         at.traffic += self.own.carrier.traffic(at.rounds, step.sent)
         at.rounds += 1
         for meter in self.meters:
-            meter.observe(before)
+            meter.observe(self._before)
         return self.is_measured and self._measure(step)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether there are measurements in the last finished round."""
-        return self._is_measured(self.at.rounds)
-
-    def _is_measured(self, rounds: int) -> bool:
-        return rounds % self.every == 0 or rounds == self.last
-
-    @property
-    def published(self) -> Any:
-        """What may be published now."""
-        return self.own.algorithm.published(self.at.state, self.channel.received)
 
     def _measure(self, step: Step) -> bool:
         at, own = self.at, self.own
-        after = After(own.algorithm.parameters(at.state), self.published, step.sent.bits)
+        published = own.algorithm.published(at.state, self.channel.received)
+        after = After(own.algorithm.parameters(at.state), published, step.sent.bits)
         values: dict[str, Value] = {}
         for meter in self.meters:
             values |= meter.values(after)
