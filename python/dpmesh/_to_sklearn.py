@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer, OneHotEncoder, PolynomialFeatures
 
-from dpmesh.ranges import Category, Number
+from dpmesh.ranges import Category, Columns, Features, Number
 
 if TYPE_CHECKING:
     from dpmesh.models import Model
@@ -22,7 +22,9 @@ def pipeline(model: Model) -> Pipeline:
 
     All its steps are fitted to the public ranges, whose ends are two records.
     """
-    columns, ends = model.columns, _ends(model)
+    if isinstance(model.columns, Features):
+        return Pipeline([("model", _linear(model))])
+    columns, ends = model.columns, _ends(model.columns, named=bool(model.about.get("named")))
     places = columns.names if hasattr(ends, "columns") else range(len(columns.names))
     each = [
         (name, _encoder(kind), [place])
@@ -36,15 +38,15 @@ def pipeline(model: Model) -> Pipeline:
     return Pipeline([*steps, ("model", _linear(model))])
 
 
-def _ends(model: Model) -> Any:
+def _ends(columns: Columns, *, named: bool) -> Any:
     """Return two records that hold the ends of the ranges: a table, if the columns have names."""
     ends = {
         name: np.array(
             [kind.low, kind.high] if isinstance(kind, Number) else [kind.categories[0]] * 2
         )
-        for name, kind in zip(model.columns.names, model.columns.kinds, strict=True)
+        for name, kind in zip(columns.names, columns.kinds, strict=True)
     }
-    if model.about.get("named"):
+    if named:
         from pandas import DataFrame
 
         return DataFrame(ends)
@@ -66,11 +68,11 @@ def _encoder(kind: Number | Category) -> Any:
 
 def _linear(model: Model) -> Any:
     if model.classes is None:
-        assert model.target is not None
-        half = (model.target.high - model.target.low) / 2
+        low, high = (model.target.low, model.target.high) if model.target else (-1.0, 1.0)
+        half = (high - low) / 2
         linear: Any = LinearRegression(fit_intercept=False)
         linear.coef_ = model.weights[0] * half
-        linear.intercept_ = model.target.low + half
+        linear.intercept_ = low + half
     else:
         linear = LogisticRegression(fit_intercept=False)
         rows = model.weights

@@ -17,16 +17,93 @@ from dpmesh import __version__
 from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Columns, Number
+from dpmesh.ranges import Columns, Features, Number
 from dpmesh.tables import as_table
 
-__all__ = ["Model"]
+__all__ = ["Model", "Outline"]
 
 _FORMAT = 1
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outline:
+    """What the numbers of a linear model stand for. All of it is public.
+
+    Parameters
+    ----------
+    columns
+        The columns that it reads, with their public ranges; or features that are taken as they are.
+    classes
+        The classes of a classifier, shape (outputs,): texts, numbers or booleans. None for a
+        regression.
+    target
+        The public range of what a regression predicts, which stands for [-1, 1]; None for a
+        classifier, and for a regression that predicts its scores.
+
+    Raises
+    ------
+    ValueError
+        If `classes` and `target` are both given.
+    """
+
+    columns: Columns | Features
+    classes: npt.NDArray[Any] | None = None
+    target: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and self.target is not None:
+            fail("classes", "classes of a classifier or the target range of a regression", "both")
+
+    @property
+    def outputs(self) -> int:
+        """Number of scores of a record."""
+        return 1 if self.classes is None else len(self.classes)
+
+    def model(self, params: npt.ArrayLike, about: Mapping[str, Any] | None = None) -> Model:
+        """Return the model with these parameters, shape (dim,), as a row of ``run.released``.
+
+        A classifier of two classes may have one vector, for the second class.
+
+        Raises
+        ------
+        ValueError
+            If their number does not fit.
+        """
+        rows = np.asarray(params, np.float64).reshape(-1)
+        if self.outputs == 2 and len(rows) == self.columns.dim:
+            rows = np.concatenate([-rows, rows]) / 2
+        if len(rows) != self.outputs * self.columns.dim:
+            fail("params", f"{self.outputs} x {self.columns.dim} numbers", len(rows))
+        return Model(
+            columns=self.columns,
+            classes=self.classes,
+            target=self.target,
+            weights=rows.reshape(self.outputs, -1),
+            about={} if about is None else about,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types that JSON can hold."""
+        return {
+            "columns": self.columns.as_dict(),
+            "classes": None if self.classes is None else self.classes.tolist(),
+            "target": None if self.target is None else self.target.as_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Outline:
+        """Return the outline that `as_dict` gave."""
+        columns, target = saved["columns"], saved["target"]
+        own = "features" in columns
+        return Outline(
+            columns=Features(dim=columns["features"]) if own else Columns.from_dict(columns),
+            classes=None if saved["classes"] is None else np.array(saved["classes"]),
+            target=target and Number(low=target["range"][0], high=target["range"][1]),
+        )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Model:
+class Model(Outline):
     """A linear model of public numbers and released weights.
 
     It holds nothing but what was released and what was public, so it may be published with the
@@ -34,35 +111,25 @@ class Model:
 
     Parameters
     ----------
-    columns
-        The columns that it reads, with their public ranges.
+    columns, classes, target
+        As of `Outline`.
     weights
         Shape (outputs, ``columns.dim``): one row for each class, or one for a regression.
-    classes
-        The classes of a classifier, shape (outputs,): texts, numbers or booleans. None for a
-        regression.
-    target
-        The public range of what a regression predicts; None for a classifier.
     about
         Further facts in plain types, such as the privacy report (``privacy``).
 
     Raises
     ------
     ValueError
-        If shapes do not fit, or both or neither of `classes` and `target` are given.
+        If shapes do not fit, or `classes` and `target` are both given.
     """
 
-    columns: Columns
     weights: npt.NDArray[np.float64]
-    classes: npt.NDArray[Any] | None = None
-    target: Number | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.classes is None) == (self.target is None):
-            fail("classes", "classes of a classifier or the target range of a regression", "both")
-        outputs = 1 if self.classes is None else len(self.classes)
-        shape = (outputs, self.columns.dim)
+        super().__post_init__()
+        shape = (self.outputs, self.columns.dim)
         if self.weights.shape != shape:
             fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
 
@@ -78,13 +145,16 @@ class Model:
         ----------
         table
             A pandas or pyarrow table with the model's columns, in any order and among others, or an
-            array of shape (records, columns).
+            array of shape (records, columns). Where `columns` are `Features`: an array or a sparse
+            matrix, prepared as the training data were.
 
         Raises
         ------
         ValueError
             If a column is missing or holds something else.
         """
+        if isinstance(self.columns, Features):
+            return np.asarray(self.columns.encode(table) @ self.weights.T)
         columns = as_table(table).select(self.columns.names).columns
         return np.asarray(self.columns.encode(columns).features @ self.weights.T)
 
@@ -93,7 +163,8 @@ class Model:
         scores = self.scores(table)
         if self.classes is not None:
             return np.asarray(self.classes[scores.argmax(axis=1)])
-        assert self.target is not None
+        if self.target is None:
+            return scores[:, 0]
         middle, half = _middle(self.target)
         return np.asarray(np.clip(middle + half * scores[:, 0], self.target.low, self.target.high))
 
@@ -125,9 +196,7 @@ class Model:
         about = {
             "format": _FORMAT,
             "dpmesh": __version__,
-            "columns": self.columns.as_dict(),
-            "classes": None if self.classes is None else self.classes.tolist(),
-            "target": None if self.target is None else self.target.as_dict(),
+            **self.as_dict(),
             "about": dict(self.about),
         }
         text = np.array(json.dumps(about))
@@ -151,14 +220,7 @@ class Model:
                 weights, saved = held["weights"], json.loads(str(held["about"]))
             if saved["format"] != _FORMAT:
                 fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
-            target = saved["target"]
-            return cls(
-                columns=Columns.from_dict(saved["columns"]),
-                weights=weights,
-                classes=None if saved["classes"] is None else np.array(saved["classes"]),
-                target=target and Number(low=target["range"][0], high=target["range"][1]),
-                about=saved["about"],
-            )
+            return Outline.from_dict(saved).model(weights, saved["about"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             wanted = "holds no model of dpmesh, or is damaged"
             raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Category", "Columns", "Encoded", "Number", "Ranges", "read_ranges"]
+__all__ = ["Category", "Columns", "Encoded", "Features", "Number", "Ranges", "read_ranges"]
 
 Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] | None
 """What `Columns.of` takes."""
@@ -258,6 +258,49 @@ class Columns:
         names = tuple(saved["names"])
         kinds = tuple(map(_kind, names, saved["kinds"]))
         return cls(names=names, kinds=kinds, intercept=saved["intercept"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Records that are numbers already, which a model takes as they are.
+
+    Parameters
+    ----------
+    dim
+        Number of features of a record.
+    """
+
+    dim: int
+    kinds: ClassVar[tuple[Number | Category, ...]] = ()
+    intercept: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names for the features, which have none of their own."""
+        return tuple(f"x{i}" for i in range(self.dim))
+
+    def encode(self, records: Any) -> Any:
+        """Return the features, shape (records, dim): an array, or a sparse matrix as it is.
+
+        Raises
+        ------
+        ValueError
+            If the shape differs, or they are no finite numbers.
+        """
+        sparse = hasattr(records, "tocsr")
+        try:
+            features = records if sparse else np.asarray(records, np.float64)
+        except (TypeError, ValueError):
+            fail("X", f"numbers, shape (records, {self.dim})", "something else")
+        if len(features.shape) != 2 or features.shape[1] != self.dim:
+            fail("X", f"shape (records, {self.dim}), features as in training", features.shape)
+        if not np.isfinite(features.data if sparse else features).all():
+            fail("X", "finite numbers", "NaN or infinity")
+        return features
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types that JSON can hold."""
+        return {"features": self.dim}
 
 
 def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.experiments import Experiment, read, run_sweep
+from dpmesh.experiments import Experiment, Result, read, run_sweep
 from dpmesh.experiments.results import finished
 from dpmesh.experiments.summary import compared, grouped, sentence
 
@@ -96,6 +96,20 @@ def test_a_column_names_the_site_and_some_sites_are_only_tested(folder: Path, ki
     assert problem.test.records == 20
     labels = (people(3)["ill"] == "yes").to_numpy().astype(int)
     np.testing.assert_array_equal(problem.test.labels, labels)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic"])
+def test_a_run_of_files_predicts_a_file(folder: Path, loss: str) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    Path("own.toml").write_text(TEXT + f'\n[problem]\nloss = "{loss}"\n')
+    assert not run_sweep(read("own.toml"), "results", processes=1)
+    model = Result.load("results/run").model()
+    assert model.predict(people(9)).tolist() == model.to_sklearn().predict(people(9)).tolist()
+    found = testing.CliRunner().invoke(app, ["predict", "results/run", "site0.csv"])
+    assert found.output.split()[1:] == model.predict(people(0)).tolist()
+    assert {*found.output.split()[1:]} <= {"no", "yes"}
 
 
 def test_numbers_libsvm_and_margins(folder: Path) -> None:

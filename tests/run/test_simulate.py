@@ -204,6 +204,38 @@ def test_a_saved_run_is_read_again(tmp_path) -> None:
         dm.experiments.Result.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("loss", "classes"), [("softmax", 3), ("hinge", 3), ("logistic", None), ("squared", None)]
+)
+def test_a_released_model_predicts_what_was_tested(loss, classes, tmp_path) -> None:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(classes, size=60) if classes else draw.choice([-1, 1], 60)
+    train = dm.Dataset(draw.normal(size=(60, 4)), labels)
+    parts, algorithm = (
+        np.arange(60).reshape(3, 20),
+        dm.GradientDescent(records=20, noise_multiplier=1.0),
+    )
+    problem = dm.LinearProblem(train, parts, loss, test=train, classes=classes)
+    whole = dm.simulate(algorithm, problem, topology.ring(3), rounds=5, delta=1e-5)
+    whole.save(tmp_path)
+    saved = dm.experiments.Result.load(tmp_path)
+    for node, expected in enumerate(problem.accuracy(whole.released)):
+        found = whole.model(node).predict(train.features)
+        if loss == "squared":
+            scores = train.features @ whole.released[node]
+            np.testing.assert_allclose(found, scores)
+        else:
+            assert (found == train.labels).mean() == expected
+        np.testing.assert_array_equal(saved.model(node).predict(train.features), found)
+        assert saved.model(node).about["privacy"]["epsilon"] == whole.privacy.epsilon
+    mean = whole.model().weights
+    np.testing.assert_allclose(mean, sum(whole.model(i).weights for i in range(3)) / 3)
+    with pytest.raises(ValueError, match="node: wanted one of 3 released models"):
+        whole.model(3)
+    with pytest.raises(ValueError, match="X: wanted shape"):
+        whole.model().predict(np.ones((2, 3)))
+
+
 def test_plots_a_metric() -> None:
     pytest.importorskip("matplotlib").use("Agg")
     result = run(make_problem())

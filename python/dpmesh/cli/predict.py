@@ -1,4 +1,4 @@
-"""``dpmesh predict``: predictions of a model that ``dpmesh fit`` or `Model.save` wrote."""
+"""``dpmesh predict``: predictions of a released model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file of dpmesh fit.")],
+    model: Annotated[Path, typer.Argument(help="Model file of dpmesh fit, or folder of a run.")],
     table: Annotated[Path, typer.Argument(help="Table of new records: CSV, Parquet, Arrow.")],
     output: Annotated[
         Path | None, typer.Option(help="CSV file to write; by default the standard output.")
@@ -18,7 +18,7 @@ def predict(
         bool, typer.Option("--probabilities", help="Add the probability of each class.")
     ] = False,
 ) -> None:
-    """Predict the records of a table with a model of dpmesh fit, as CSV, one line for each."""
+    """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
     import csv
     import io
 
@@ -26,7 +26,12 @@ def predict(
     from dpmesh.models import Model
     from dpmesh.tables import read_table
 
-    loaded = Model.load(model)
+    if model.is_dir():
+        from dpmesh.experiments.experiment import Result
+
+        loaded = Result.load(model).model()
+    else:
+        loaded = Model.load(model)
     records = read_table(table)
     names, columns = ["prediction"], [loaded.predict(records).tolist()]
     if probabilities:

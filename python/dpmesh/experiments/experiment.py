@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import integer, probability
@@ -21,13 +23,15 @@ from dpmesh.experiments.records import Records
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sources import source_of
 from dpmesh.keys import Key
+from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
+from dpmesh.privacy.types import Released
 from dpmesh.run import History, Network, Run, simulate
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
-from dpmesh.run.run import Traffic, in_words
+from dpmesh.run.run import Traffic, in_words, released_model
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"
@@ -204,7 +208,7 @@ class Experiment:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """What a run's folder holds, apart from ``released.npy``, the models to publish.
+    """What a run's folder holds.
 
     Parameters
     ----------
@@ -214,11 +218,14 @@ class Result:
         As `Run.as_dict`.
     graph
         As `Experiment.graph`; None without a file of settings.
+    folder
+        Where it is.
     """
 
     changes: dict[str, Any]
     run: dict[str, Any]
     graph: dict[str, Any] | None
+    folder: Path
 
     def __repr__(self) -> str:
         changes = [f"{key:<11} {value}" for key, value in self.changes.items()]
@@ -264,6 +271,25 @@ class Result:
         saved = self.run.get("baselines")
         return None if saved is None else Baselines.from_dict(saved)
 
+    @property
+    def released(self) -> Released:
+        """The models to publish, as `Run.released`."""
+        return Released(np.load(self.folder / "released.npy"))
+
+    def model(self, node: int | None = None) -> Model:
+        """Return a released model that predicts, as `Run.model`.
+
+        Raises
+        ------
+        ValueError
+            If there is no such node, or the run is not of linear models.
+        OSError
+            If `released` cannot be read.
+        """
+        saved = self.run.get("outline")
+        outline = None if saved is None else Outline.from_dict(saved)
+        return released_model(outline, self.released, self.privacy, node)
+
     @classmethod
     def load(cls, folder: str | Path) -> Result:
         """Read the folder of a run of ``dpmesh run``, or one that `Run.save` wrote.
@@ -276,9 +302,10 @@ class Result:
         folder = Path(folder)
         run = json.loads((folder / "run.json").read_text())
         if not is_finished(folder):
-            return cls(changes={}, run=run, graph=None)
+            return cls(changes={}, run=run, graph=None, folder=folder)
         content = json.loads((folder / "result.json").read_text())
-        return cls(changes=content["changes"], run=run, graph=content["graph"])
+        changes, graph = content["changes"], content["graph"]
+        return cls(changes=changes, run=run, graph=graph, folder=folder)
 
 
 def is_finished(folder: Path) -> bool:

@@ -16,7 +16,8 @@ import dpmesh.data as data
 from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
-from dpmesh.ranges import Columns, Number, as_range, read_ranges
+from dpmesh.models import Outline
+from dpmesh.ranges import Columns, Features, Number, as_range, read_ranges
 from dpmesh.tables import Table, as_table, read_table
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
@@ -26,12 +27,12 @@ _CLASSES = 100
 
 
 class OwnRecords(NamedTuple):
-    """Records to train on and to test on, those of each site, and the number of classes."""
+    """Records to train on and to test on, those of each site, and what they stand for."""
 
     train: Dataset
     test: Dataset
     sites: Partition
-    classes: int | None
+    outline: Outline
 
 
 def load_files(
@@ -89,7 +90,7 @@ def load_files(
     probability("test_fraction", test_fraction, zero=False, one=False)
     ends = found if not isinstance(ranges, str) else [*found, ranges]
     dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)
-    features, labels, owners, classes = _read(
+    features, labels, owners, outline = _read(
         dated, len(found), label, site, columns, ranges, intercept, dim
     )
     names, codes = np.unique(owners, return_inverse=True)
@@ -108,7 +109,7 @@ def load_files(
     everything, left = Dataset(features, labels, title), codes[~tested]
     parts = tuple(np.flatnonzero(left == code) for code in np.unique(left))
     train = everything.take(np.flatnonzero(~tested))
-    return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, classes)
+    return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, outline)
 
 
 def _existing(patterns: Sequence[str]) -> list[str]:
@@ -131,8 +132,8 @@ def _read(
     ranges: Any,
     intercept: bool,
     dim: int | None,
-) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], int | None]:
-    """Return features, labels, the name of each record's site, and the number of classes."""
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
+    """Return features, labels, the name of each record's site, and what they stand for."""
     paths = [path for path, _ in files[:count]]  # then that of the ranges
     kinds = {Path(path).suffix.lower() in _LIBSVM for path in paths}
     if len(kinds) > 1:
@@ -164,7 +165,8 @@ def _read(
     if by_name:
         public = {name: public[name] for name in (*used, label) if name in public}
     target = as_range(label, public.pop(label)) if by_name and label in public else None
-    encoded = Columns.of(public, used, intercept=intercept).encode(together.select(used).columns)
+    described = Columns.of(public, used, intercept=intercept)
+    encoded = described.encode(together.select(used).columns)
     if encoded.outside:
         worst = max(encoded.outside, key=lambda name: encoded.outside[name])
         wanted = "the public range of each column, since [-1, 1] is not"
@@ -174,7 +176,13 @@ def _read(
             got = f"{encoded.outside[worst]} of {together.records} values outside in {worst}"
             fail("ranges", wanted, got)
     labels, classes = _labels(label, together.select([label]).columns[0], target)
-    return encoded.features, labels, owners, classes
+    number = target if isinstance(target, Number) else None
+    return (
+        encoded.features,
+        labels,
+        owners,
+        Outline(columns=described, classes=classes, target=number),
+    )
 
 
 def _table(path: str) -> Table:
@@ -197,29 +205,30 @@ def _table(path: str) -> Table:
 
 def _labels(
     name: str, values: npt.NDArray[Any], target: Any
-) -> tuple[npt.NDArray[Any], int | None]:
-    """Return classes as 0, 1, .., or a target in [-1, 1]."""
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Return classes as 0, 1, .., and what they are; or a target in [-1, 1]."""
     if isinstance(target, Number):
         return target.encode(name, values)[0][:, 0], None
-    known = np.unique(values.astype(str)) if target is None else target.categories
+    texts = values.astype(str) if values.dtype == object else values
+    known = np.unique(texts) if target is None else np.array(target.categories)
     if len(known) > _CLASSES:
         fail("ranges", f"the range of {name}, which has {len(known)} values", "none")
     places = {str(one): place for place, one in enumerate(known)}
     if strange := {str(value) for value in values.tolist()} - {*places}:
         fail("ranges", f"all classes of {name} ({', '.join(places)})", min(strange))
-    return np.array([places[str(value)] for value in values.tolist()]), len(known)
+    return np.array([places[str(value)] for value in values.tolist()]), known
 
 
 def _of_libsvm(
     paths: Sequence[str], named: Sequence[str], dim: int | None
-) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], int | None]:
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
     sets = [data.unit_norm(data.read_libsvm(path, dim=dim)) for path in paths]
     if len({one.dim for one in sets}) > 1:
         fail("dim", "the number of features, which differs from file to file", dim)
     labels = np.concatenate([one.labels for one in sets])
-    classes = None
+    known = None
     if labels.dtype.kind == "i":
         known, labels = np.unique(labels, return_inverse=True)
-        classes = len(known)
     owners = np.repeat(named, [one.records for one in sets])
-    return sparse.vstack([one.features for one in sets], "csr"), labels, owners, classes
+    outline = Outline(columns=Features(dim=sets[0].dim), classes=known)
+    return sparse.vstack([one.features for one in sets], "csr"), labels, owners, outline

@@ -95,7 +95,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
 GIVEN = frozenset(
     {
         *("self", "dataset", "generator", "key", "train", "test", "partition", "public_data"),
-        "topology",
+        *("topology", "outline"),
     }
 )
 """Parameters that other parts of the file determine."""

@@ -51,13 +51,16 @@ class Records:
     def load(self) -> Loaded:
         """Load the data, set some aside for testing, and partition the rest."""
         at, public = self.settings, None
+        made: dict[str, Any] = {}
         generator = keys.generator(self.key, Purpose.SPLIT)
         found = self._source(generator)
         table = dict(at.table("problem"))
         if isinstance(found, OwnRecords):
-            train, test, parts, classes = found
+            train, test, parts, outline = found
+            classes = None if outline.classes is None else len(outline.classes)
             if table.get("kind", "linear") == "linear":
                 table.setdefault("feature_norm", 1.0)  # as all that are encoded
+                made["outline"] = outline
                 table.setdefault("loss", "squared" if classes is None else "softmax")
                 if table["loss"] in _MARGINS and classes == 2 and "classes" not in table:
                     train, test = (one.relabelled(lambda y: 2 * y - 1) for one in (train, test))
@@ -69,7 +72,7 @@ class Records:
             given, kinds = at.table("partition"), SECTIONS["partition"]
             parts = at.make("partition", given, kinds, dataset=train, generator=generator)
         given = {"train": train, "partition": parts, "test": test}
-        return Loaded(at.make("problem", table, SECTIONS["problem"], **given), public)
+        return Loaded(at.make("problem", table, SECTIONS["problem"], **given, **made), public)
 
     def _source(self, generator: np.random.Generator) -> Any:
         at, table = self.settings, self.settings.table("data")

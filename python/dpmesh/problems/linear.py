@@ -28,8 +28,10 @@ from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
+from dpmesh.models import Model, Outline
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
+from dpmesh.ranges import Features
 
 SLACK = 1e-6
 """Relative excess of a norm that is attributed to rounding."""
@@ -66,6 +68,9 @@ class LinearProblem(PartitionedProblem):
         attributed to rounding, and a sensitivity that rests on it may be too small by that much.
     label_bound
         A public bound on the absolute value of a real target (squared loss, one model).
+    outline
+        What features and labels stand for, for models to publish; by default features and labels
+        as they are.
 
     Raises
     ------
@@ -83,6 +88,7 @@ class LinearProblem(PartitionedProblem):
     regularization: float = 0.0
     feature_norm: float | None = None
     label_bound: float = 1.0
+    outline: Outline | None = field(default=None, repr=False)
     _records: Ragged = field(init=False, repr=False)
     _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
 
@@ -102,6 +108,7 @@ class LinearProblem(PartitionedProblem):
         kernels_want = np.float64 if self.classes is None else np.int64
         object.__setattr__(self, "_labels", self.train.labels.astype(kernels_want, copy=False))
         self._check_feature_norm()
+        self._set_outline()
         if self.test is not None:
             self._check_test(self.test)
 
@@ -245,6 +252,17 @@ class LinearProblem(PartitionedProblem):
         x, y = self.test.features, self.test.labels
         return kernels.linear_accuracy(params, x, y, classes=self.classes)
 
+    def model(self, params: npt.ArrayLike) -> Model:
+        """Return these parameters as a model that predicts: shape (dim,), as ``run.released[0]``.
+
+        Raises
+        ------
+        ValueError
+            If their number is not that of the model's parameters.
+        """
+        assert self.outline is not None
+        return self.outline.model(params)
+
     def constants(self, radius: float | None = None) -> Constants:
         """Lipschitz, smoothness and strong convexity constants, see `linear_constants`.
 
@@ -303,6 +321,19 @@ class LinearProblem(PartitionedProblem):
             fits = np.abs(labels) == 1
         if not fits.all():
             fail(argument, wanted, labels[~fits][0])
+
+    def _set_outline(self) -> None:
+        outline = self.outline
+        if outline is None:
+            labels = [-1, 1] if self.classes is None else range(self.classes)
+            regression = self.loss == "squared" and self.classes is None
+            classes = None if regression else np.array(labels)
+            outline = Outline(columns=Features(dim=self.train.dim), classes=classes)
+        instance("outline", outline, "a dpmesh.models.Outline, or None", Outline)
+        if (outline.columns.dim, max(outline.outputs, 2)) != (self.train.dim, self.classes or 2):
+            wanted = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
+            fail("outline", wanted, f"{outline.columns.dim} and {outline.outputs}")
+        object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:
         if self.feature_norm is None:

@@ -237,6 +237,7 @@ def simulate(
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
         problem=problem if engine is None else None,
+        outline=getattr(problem, "outline", None),
     )
 
 

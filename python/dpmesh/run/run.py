@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh._core import __version__
 from dpmesh._files import replacing
+from dpmesh._validate import fail, integer
+from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
+from dpmesh.ranges import Columns
 from dpmesh.run.history import History
 
 if TYPE_CHECKING:
@@ -82,6 +86,25 @@ def cost_in_words(privacy: Report) -> float | None:
     return float(rounded_up(privacy.epsilon)) if privacy.is_private else None
 
 
+def released_model(
+    outline: Outline | None, released: Released, privacy: Report, node: int | None
+) -> Model:
+    """Return a node's released linear model, or the mean of all, with its privacy report."""
+    if outline is None:
+        wanted = "one of a LinearProblem; of others, problem.model(run.released[node]) makes models"
+        fail("run", wanted, "another")
+    named = isinstance(outline.columns, Columns)
+    return outline.model(_of_node(released, node), {"privacy": privacy.as_dict(), "named": named})
+
+
+def _of_node(released: Released, node: int | None) -> npt.NDArray[Any]:
+    if node is None:
+        return np.asarray(np.mean(released, axis=0, dtype=np.float64), released.dtype)
+    if integer("node", node) not in range(len(released)):
+        fail("node", f"one of {len(released)} released models, from 0 on", node)
+    return np.asarray(released[node])
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """A finished simulation.
@@ -107,6 +130,8 @@ class Run:
     problem
         The data, if all are in this process: what `baselines` are computed from. Neither a file nor
         a pickle of the run holds it.
+    outline
+        What the released numbers stand for, if they are linear models: what `model` needs.
     """
 
     settings: dict[str, str | int]
@@ -117,6 +142,7 @@ class Run:
     parameters: Floats
     released: Released
     problem: Any = field(default=None, compare=False)
+    outline: Outline | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         beside = self.score, self.baselines
@@ -150,6 +176,28 @@ class Run:
         found = float(scores(self.problem, self.released).mean())
         return found if isfinite(found) else None
 
+    def model(self, node: int | None = None) -> Any:
+        """Return a released model that predicts, and can be saved and exported.
+
+        Parameters
+        ----------
+        node
+            By default the mean of all released models, which costs no more than they do.
+
+        Returns
+        -------
+        A `dpmesh.Model`; of a problem in JAX or PyTorch, what its `model` returns.
+
+        Raises
+        ------
+        ValueError
+            If there is no such node, or nothing says what the released numbers stand for.
+        """
+        own = getattr(self.problem, "model", None)
+        if self.outline is None and own is not None:
+            return own(_of_node(self.released, node))
+        return released_model(self.outline, self.released, self.privacy, node)
+
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
         """Draw one metric over the rounds; needs the extra ``plots``."""
         import dpmesh.plots as plots
@@ -174,6 +222,7 @@ class Run:
             "ledger": self.ledger.as_dict(),
             "traffic": self.traffic._asdict(),
             "history": self.history.as_dicts(),
+            "outline": None if self.outline is None else self.outline.as_dict(),
             "score": self.score,
             "baselines": None if self.baselines is None else self.baselines.as_dict(),
         }
@@ -183,7 +232,7 @@ class Run:
 
         The un-noised parameters are not written. But the history's measurements, `score` and
         `baselines` are, which no epsilon covers: publish ``released.npy`` and the
-        report alone. `dpmesh.experiments.Result.load` reads ``run.json``.
+        report alone, or what `model` returns. `dpmesh.experiments.Result.load` reads the folder.
 
         Raises
         ------

@@ -18,7 +18,7 @@ import dpmesh as dm
 from dpmesh._validate import fail, positive
 from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
 from dpmesh.keys import Key
-from dpmesh.models import Model
+from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.ranges import Columns, Number, Ranges
@@ -248,18 +248,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
         weights = np.asarray(run.released, np.float64).mean(axis=0)
-        self.model_ = Model(
-            columns=given.columns,
-            weights=weights.reshape(-1, given.columns.dim),
-            about={
-                "privacy": report["privacy"],
-                "fit": report,
-                "named": given.named,
-                "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
-                "delta": float(self.delta),
-            },
-            **given.described,
-        )
+        about = {
+            "privacy": report["privacy"],
+            "fit": report,
+            "named": given.named,
+            "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
+            "delta": float(self.delta),
+        }
+        self.model_ = Outline(columns=given.columns, **given.described).model(weights, about)
         return self
 
     def charge(self, epsilon: float, why: str) -> None:

@@ -24,7 +24,7 @@ from dpmesh.engines.signing import digest
 from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.keys import Key
-from dpmesh.models import Model
+from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
@@ -197,16 +197,14 @@ class Contract:
         """
         if self.columns is None:
             fail("ranges", "a contract with [ranges] for a model of tables", "none")
-        rows = np.asarray(weights, np.float64).reshape(-1, self.columns.dim)
         delta = max(party.delta for party in self.parties)
         privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes).as_dict()
         about = {"privacy": privacy}
         if isinstance(self._label, Number):
-            return Model(columns=self.columns, weights=rows, target=self._label, about=about)
-        if len(rows) == 1:
-            rows = np.concatenate([-rows, rows]) / 2
-        classes = np.array(self._label.categories)
-        return Model(columns=self.columns, weights=rows, classes=classes, about=about)
+            outline = Outline(columns=self.columns, target=self._label)
+        else:
+            outline = Outline(columns=self.columns, classes=np.array(self._label.categories))
+        return outline.model(weights, about)
 
     def problem(self, records: Dataset, party: int) -> LinearProblem:
         """Return what a party learns from its own records, which are checked.
