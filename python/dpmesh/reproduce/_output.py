@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import platform
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from dpmesh._core import __version__
 from dpmesh._files import replace_text, replacing
 
 if TYPE_CHECKING:
@@ -17,6 +22,19 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[str], None]
 """Shows a line of text for each finished step."""
+
+
+def made(**settings: Any) -> dict[str, Any]:
+    """Return what made the results: the settings, the versions, the commit and the machine."""
+    here = Path(__file__).parent
+    asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        found = "unknown: not run in a clone"
+    by = {"dpmesh": __version__, "commit": found, "Python": platform.python_version()}
+    by |= {"numpy": np.__version__, "machine": platform.machine(), "system": platform.system()}
+    return settings | by
 
 
 class Output:

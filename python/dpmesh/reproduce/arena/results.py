@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpmesh._core import __version__
 from dpmesh._files import replace_text, replacing
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.reproduce._output import made
 from dpmesh.reproduce.arena.cells import ALONE, CHANCE, DELTA, POOLED, Cell, shown
 from dpmesh.reproduce.arena.methods import RULE
 from dpmesh.reproduce.arena.tasks import TASKS
@@ -154,7 +153,7 @@ def as_markdown(cells: Sequence[Cell]) -> str:
     return "\n\n".join([*parts, verdict(cells)])
 
 
-def as_page(cells: Sequence[Cell], made: dict[str, Any]) -> str:
+def as_page(cells: Sequence[Cell], by: dict[str, Any]) -> str:
     """Return one self-contained HTML page."""
     body = [f"<h1>{HEADLINE}</h1>", f"<p>{escape(verdict(cells))}</p>"]
     body += [f'<p class="note">{escape(note)}</p>' for note in NOTES]
@@ -164,7 +163,7 @@ def as_page(cells: Sequence[Cell], made: dict[str, Any]) -> str:
         body.append(f"<h2>{escape(task)}: {escape(title)}</h2>")
         body.append(f'<div class="wide">{table(heads, rows)}</div>')
         body += [f'<p class="note">{escape(note)}</p>' for note in notes]
-    body.append(table(["", ""], [[name, value] for name, value in made.items()]))
+    body.append(table(["", ""], [[name, value] for name, value in by.items()]))
     return document("dpmesh arena", body)
 
 
@@ -186,7 +185,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     return figure
 
 
-def write(cells: Sequence[Cell], folder: Path, **made: Any) -> list[Path]:
+def write(cells: Sequence[Cell], folder: Path, **settings: Any) -> list[Path]:
     """Write ``arena.txt``, ``.md``, ``.json``, ``.png`` and ``.html``; return their paths.
 
     Raises
@@ -194,15 +193,14 @@ def write(cells: Sequence[Cell], folder: Path, **made: Any) -> list[Path]:
     OSError
         If the folder cannot be written to.
     """
-    made |= {"dpmesh": __version__, "Python": platform.python_version(), "numpy": np.__version__}
-    made |= {"machine": platform.machine(), "system": platform.system()}
-    saved: dict[str, Any] = {"made": made, "rule": RULE, "verdict": verdict(cells)}
+    by = made(**settings)
+    saved: dict[str, Any] = {"made": by, "rule": RULE, "verdict": verdict(cells)}
     saved["cells"] = [cell.as_dict() for cell in cells]
     texts = {
         "txt": as_text(cells) + "\n",
         "md": as_markdown(cells) + "\n",
         "json": json.dumps(saved, indent=1),
-        "html": as_page(cells, made),
+        "html": as_page(cells, by),
     }
     for kind, text in texts.items():
         replace_text(folder / f"arena.{kind}", text)
