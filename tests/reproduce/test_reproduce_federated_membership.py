@@ -14,12 +14,11 @@ def test_noise_hides_members(tmp_path, monkeypatch) -> None:
     """1,600 digits, half of them at 200 clients, learned by heart without noise."""
     images, test = train_test_split(digits(), 0.1, np.random.default_rng(0))
     monkeypatch.setattr(figure6, "CLIENTS", 200)
-    monkeypatch.setattr(figure6, "ROUNDS", 20)
     monkeypatch.setattr(figure6, "SHADOWS", 4)
     monkeypatch.setattr(figure6, "mnist", lambda part: {"train": images, "test": test}[part])
     monkeypatch.setattr(figure6, "standardized", lambda images: images)
     reported: list[str] = []
-    table, text, figure = figure6.figure6(tmp_path, progress=reported.append)
+    table, text, figure = figure6.figure6(tmp_path, rounds=20, progress=reported.append)
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert len(reported) == 12

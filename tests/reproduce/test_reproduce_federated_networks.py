@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
 from dpmesh.reproduce import federated_networks as tables
 from dpmesh.reproduce import federated_stability
+from dpmesh.reproduce.catalog import REPRODUCTIONS
 
 
 def tiny(key) -> JaxProblem:
@@ -28,9 +28,6 @@ def tiny(key) -> JaxProblem:
     ("name", "cells"), [("table3", 32), ("table4", 32), ("table5", 26), ("table6", 16)]
 )
 def test_files(name, cells, tmp_path, monkeypatch) -> None:
-    short = replace(tables.IMAGES, rounds=1)
-    monkeypatch.setattr(tables, "IMAGES", short)
-    monkeypatch.setattr(tables, "TEXTS_IN_SMALL", replace(tables.TEXTS_IN_SMALL, rounds=1))
     monkeypatch.setattr(tables, "_proved", lambda training, sampling, z: z)
     one = tiny(None)  # compiled once for all cells
     monkeypatch.setattr(tables, "small_images", lambda key: one)
@@ -38,7 +35,10 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
     if name != "table4":  # one table is trained in earnest
         monkeypatch.setattr(tables, "final_accuracy", lambda algorithm, problem, rounds, key: 0.5)
     reported: list[str] = []
-    table, text, figure = getattr(tables, name)(tmp_path, progress=reported.append)
+    shown = REPRODUCTIONS[f"federated-{name}"]
+    assert shown.quick == {"rounds": 1}
+    settings = {**shown.settings, **shown.quick}
+    table, text, figure = shown.function(tmp_path, **settings, progress=reported.append)
     first, *lines = reported
     assert "rounds for each cell" in first  # reported before the network is compiled
     with table.open() as file:
@@ -51,11 +51,10 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
 
 def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated_stability, "small_images", tiny)
-    monkeypatch.setattr(federated_stability, "ROUNDS", 2)
     monkeypatch.setattr(federated_stability, "EVERY", 1)
     monkeypatch.setattr(federated_stability, "NOISE_MULTIPLIERS", (2.0, 3.0))
     reported: list[str] = []
-    table, text, figure = federated_stability.figure4(tmp_path, progress=reported.append)
+    table, text, figure = federated_stability.figure4(tmp_path, rounds=2, progress=reported.append)
     with table.open() as file:
         points = list(csv.DictReader(file))
     assert len(points) == 2 * 2 * 2 * 2

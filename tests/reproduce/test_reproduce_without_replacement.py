@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from dpmesh.data import digits, train_test_split
 from dpmesh.keys import Key
 from dpmesh.reproduce import without_replacement, without_replacement_setting
+from dpmesh.reproduce.catalog import REPRODUCTIONS
 from dpmesh.reproduce.without_replacement_cells import Situation, measured
 from dpmesh.reproduce.without_replacement_setting import (
     Accuracy,
@@ -26,9 +27,9 @@ def small(monkeypatch) -> Setting:
     """The digits that ship with scikit-learn, in place of MNIST and Covertype."""
     monkeypatch.setattr(without_replacement_setting, "PUBLIC_RECORDS", 50)
     parts = train_test_split(digits(), 0.3, np.random.default_rng(0))
-    setting = without_replacement_setting._setting(*parts, classes=10)
-    monkeypatch.setattr(without_replacement, "mnist_setting", lambda: setting)
-    monkeypatch.setattr(without_replacement, "covertype_setting", lambda: setting)
+    setting = without_replacement_setting._setting(*parts, classes=10, records=None)
+    settings = dict.fromkeys(without_replacement.SETTINGS, lambda _: setting)
+    monkeypatch.setattr(without_replacement, "SETTINGS", settings)
     return setting
 
 
@@ -41,8 +42,10 @@ def written(path) -> list[dict[str, str]]:
 def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(without_replacement, "NODES", (1, 3))
     reported: list[str] = []
-    run = getattr(without_replacement, table)
-    numbers, text, figure = run(tmp_path / "new", seeds=2, progress=reported.append)
+    shown = REPRODUCTIONS[f"without-replacement-{table}"]
+    numbers, text, figure = shown.function(
+        tmp_path / "new", **shown.settings, seeds=2, progress=reported.append
+    )
     cells = written(numbers)
     assert len(cells) == len(reported) == 2 * 2 * 14
     assert sum(cell["paper"] != "" for cell in cells) == 2 * (1 + 2) + 2 * (1 + 1)
@@ -71,7 +74,8 @@ def test_a_table_has_every_method_at_both_noises(table: str, small, tmp_path, mo
 def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(without_replacement, "EPSILONS", (0.5, 4.0))
     monkeypatch.setattr(without_replacement, "NODES_OF_FIGURES", 3)
-    numbers, text, figure = getattr(without_replacement, name)(tmp_path, seeds=1, progress=str)
+    shown = REPRODUCTIONS[f"without-replacement-{name}"]
+    numbers, text, figure = shown.function(tmp_path, **shown.settings, seeds=1, progress=str)
     cells = written(numbers)
     assert len(cells) == 2 + 2 * (2 * 6 + 1)
     for cell in cells:

@@ -97,7 +97,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     assert "federated-table2             mnist        logistic regression" in reproduce()[1]
     code, output = reproduce("federated-figureS15", "--folder", str(tmp_path))
     assert code == 0, output
-    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt", ".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt", ".png", ".json"}
     code, output = reproduce("federated-figureS15", "--seeds", "2")
     assert (code, "seeds: wanted none" in output) == (2, True)
     code, output = reproduce("nonsense")

@@ -25,8 +25,26 @@ def reproduce(
         int | None,
         typer.Option(min=1, help="Number of repetitions; by default the experiment's own."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Run all of them; say which lack their data.")
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Run in small: one repetition, few rounds. It takes minutes."),
+    ] = False,
 ) -> None:
     """List the papers' tables and figures, or run one: its numbers stand beside the paper's."""
+    if everything:
+        if name is not None:
+            fail("--all", "it, or the name of one", name)
+        if data is not None:
+            os.environ["DPMESH_DATA"] = str(data)
+        outcomes = catalog.reproduce_all(folder, seeds=seeds, quick=quick, progress=typer.echo)
+        for outcome in outcomes:
+            typer.echo(outcome)
+        if any(outcome.failed for outcome in outcomes):
+            raise typer.Exit(1)
+        return
     if name is None:
         for known, shown in catalog.REPRODUCTIONS.items():
             typer.echo(f"{known:<29}{shown.data:<13}{shown.shows}")
@@ -39,5 +57,5 @@ def reproduce(
 
         files = SOURCES[wanted.data]
         fail("--data", f"a folder whose subfolder {wanted.data} holds {files}", "none")
-    for path in catalog.reproduce(name, folder, seeds=seeds, progress=typer.echo):
+    for path in catalog.reproduce(name, folder, seeds=seeds, quick=quick, progress=typer.echo):
         typer.echo(f"wrote {path}")

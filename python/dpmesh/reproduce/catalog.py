@@ -1,23 +1,29 @@
-"""All experiments of the papers by name, for ``dpmesh reproduce NAME``."""
+"""All experiments of the papers by name, for ``dpmesh reproduce``."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from dpmesh._files import writable_folder
+from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
     from dpmesh.reproduce._output import Progress
 
 
-class Reproduction(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
     """One table or figure.
 
-    Attributes
+    Parameters
     ----------
     run
         The function that runs it, as `dpmesh.reproduce` describes: ``"module:function"``.
@@ -26,91 +32,252 @@ class Reproduction(NamedTuple):
     data
         The data set that it needs: its subfolder of the folder that the environment variable
         ``DPMESH_DATA`` names.
+    settings
+        Arguments of the function.
+    quick
+        More of them, for a run in small that shows that it works and reaches no conclusion.
     """
 
     run: str
     shows: str
     data: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def function(self) -> Callable[..., list[Path]]:
+        """The function itself."""
+        module, name = self.run.split(":")
+        return getattr(import_module(f"dpmesh.reproduce.{module}"), name)  # type: ignore[no-any-return]
 
 
 REPRODUCTIONS = {
     "federated-figure1": Reproduction(
-        "federated_signals:figure1", "spectrum of the federated average", "mnist"
+        run="federated_signals:figure1", shows="spectrum of the federated average", data="mnist"
     ),
     "federated-figure2": Reproduction(
-        "federated_curves:figure2", "training with and without smoothing, by round", "mnist"
+        run="federated_curves:figure2",
+        shows="training with and without smoothing, by round",
+        data="mnist",
     ),
     "federated-figure4": Reproduction(
-        "federated_stability:figure4", "a network under much noise", "mnist"
+        run="federated_stability:figure4",
+        shows="a network under much noise",
+        data="mnist",
+        quick={"rounds": 4},
     ),
     "federated-figure6": Reproduction(
-        "federated_membership:figure6", "membership inference over training", "mnist"
+        run="federated_membership:figure6",
+        shows="membership inference over training",
+        data="mnist",
+        quick={"rounds": 10},
     ),
     "federated-figureS9": Reproduction(
-        "federated_accountants:figure_s9", "noise by the theorems and by accountants"
+        run="federated_accountants:figure_s9", shows="noise by the theorems and by accountants"
     ),
     "federated-figureS15": Reproduction(
-        "federated_signals:figure_s15", "error that smoothing a noisy sine takes away"
+        run="federated_signals:figure_s15", shows="error that smoothing a noisy sine takes away"
     ),
     "federated-table2": Reproduction(
-        "federated:table2", "logistic regression, with and without smoothing", "mnist"
+        run="federated:table2",
+        shows="logistic regression, with and without smoothing",
+        data="mnist",
     ),
     "federated-table3": Reproduction(
-        "federated_networks:table3", "a network with and without smoothing", "mnist"
+        run="federated_networks:images",
+        shows="a network with and without smoothing",
+        data="mnist",
+        settings={"table": "table3"},
+        quick={"rounds": 1},
     ),
     "federated-table4": Reproduction(
-        "federated_networks:table4", "smoothing or shrinking", "mnist"
+        run="federated_networks:images",
+        shows="smoothing or shrinking",
+        data="mnist",
+        settings={"table": "table4"},
+        quick={"rounds": 1},
     ),
     "federated-table5": Reproduction(
-        "federated_networks:table5", "convolution kernels smoothed in four orders", "mnist"
+        run="federated_networks:table5",
+        shows="convolution kernels smoothed in four orders",
+        data="mnist",
+        quick={"rounds": 1},
     ),
     "federated-table6": Reproduction(
-        "federated_networks:table6", "the next character", "shakespeare"
+        run="federated_networks:table6",
+        shows="the next character",
+        data="shakespeare",
+        quick={"rounds": 1},
     ),
-    "online-delay": Reproduction("online_delay:delay", "regret over delay and absence"),
-    "online-figure1": Reproduction("online:figure1", "regret over epsilon and over nodes", "rcv1"),
-    "online-figure2": Reproduction("online:figure2", "regret with mini-batches", "rcv1"),
+    "online-delay": Reproduction(
+        run="online_delay:delay", shows="regret over delay and absence", quick={"checkpoints": 2}
+    ),
+    "online-figure1": Reproduction(
+        run="online:figure1",
+        shows="regret over epsilon and over nodes",
+        data="rcv1",
+        quick={"checkpoints": 2},
+    ),
+    "online-figure2": Reproduction(
+        run="online:figure2",
+        shows="regret with mini-batches",
+        data="rcv1",
+        quick={"checkpoints": 2},
+    ),
     "online-mechanisms": Reproduction(
-        "online_mechanisms:mechanisms", "the paper's noise and better ones", "rcv1"
+        run="online_mechanisms:mechanisms",
+        shows="the paper's noise and better ones",
+        data="rcv1",
+        quick={"checkpoints": 2},
     ),
-    "online-table1": Reproduction("online_table:table1", "accuracy of a private SVM", "rcv1"),
+    "online-table1": Reproduction(
+        run="online_table:table1",
+        shows="accuracy of a private SVM",
+        data="rcv1",
+        quick={"checkpoints": 2},
+    ),
     "quantized-figure2": Reproduction(
-        "quantized:figure2", "a network by quantizer steps and noise exponents", "mnist"
+        run="quantized:figure2",
+        shows="a network by quantizer steps and noise exponents",
+        data="mnist",
+        quick={"rounds": 15},
     ),
     "quantized-figure4": Reproduction(
-        "quantized_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist"
+        run="quantized_comparison:figure4",
+        shows="accuracy over epsilon, bits and samples",
+        data="mnist",
+        quick={"rounds": 20},
     ),
     "quantized-figure4c": Reproduction(
-        "quantized_horizon:figure4c", "the budget over the length of a run"
+        run="quantized_horizon:figure4c", shows="the budget over the length of a run"
     ),
-    "quantized-figure5": Reproduction("quantized:figure5", "the budget over the exponents"),
-    "quantized-grid": Reproduction("quantized_grid:grid", "noise on a grid, and its price"),
+    "quantized-figure5": Reproduction(
+        run="quantized:figure5", shows="the budget over the exponents"
+    ),
+    "quantized-grid": Reproduction(
+        run="quantized_grid:grid", shows="noise on a grid, and its price"
+    ),
     "without-replacement-figure1": Reproduction(
-        "without_replacement:figure1", "accuracy over epsilon, convex", "covtype"
+        run="without_replacement:figure",
+        shows="accuracy over epsilon, convex",
+        data="covtype",
+        settings={"number": 1, "data": "Covertype", "case": "convex"},
+        quick={"records": 2000},
     ),
     "without-replacement-figure2": Reproduction(
-        "without_replacement:figure2", "accuracy over epsilon, strongly convex", "covtype"
+        run="without_replacement:figure",
+        shows="accuracy over epsilon, strongly convex",
+        data="covtype",
+        settings={"number": 2, "data": "Covertype", "case": "strongly convex"},
+        quick={"records": 2000},
     ),
     "without-replacement-figure3": Reproduction(
-        "without_replacement:figure3", "accuracy over epsilon, convex", "mnist"
+        run="without_replacement:figure",
+        shows="accuracy over epsilon, convex",
+        data="mnist",
+        settings={"number": 3, "data": "MNIST", "case": "convex"},
+        quick={"records": 2000},
     ),
     "without-replacement-figure4": Reproduction(
-        "without_replacement:figure4", "accuracy over epsilon, strongly convex", "mnist"
+        run="without_replacement:figure",
+        shows="accuracy over epsilon, strongly convex",
+        data="mnist",
+        settings={"number": 4, "data": "MNIST", "case": "strongly convex"},
+        quick={"records": 2000},
     ),
     "without-replacement-table1": Reproduction(
-        "without_replacement:table1", "controllers by number of nodes", "covtype"
+        run="without_replacement:table",
+        shows="controllers by number of nodes",
+        data="covtype",
+        settings={"data": "Covertype"},
+        quick={"records": 2000},
     ),
     "without-replacement-table2": Reproduction(
-        "without_replacement:table2", "controllers by number of nodes", "mnist"
+        run="without_replacement:table",
+        shows="controllers by number of nodes",
+        data="mnist",
+        settings={"data": "MNIST"},
+        quick={"records": 2000},
     ),
 }
 """All of them, by their names on the command line."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an experiment of `reproduce_all` ended.
+
+    Parameters
+    ----------
+    name
+        Which.
+    seconds
+        That it took.
+    why
+        What it lacks, such as a data set, or why it failed; empty if it ran.
+    failed
+        Whether it broke off.
+    """
+
+    name: str
+    seconds: float
+    why: str = ""
+    failed: bool = False
+
+    def __str__(self) -> str:
+        """Return it as a line."""
+        ended = "failed: " if self.failed else "not run: " if self.why else "done"
+        return f"{self.name:<29}{self.seconds:>7.0f} s  {ended}{self.why}"
+
+
+def reproduce_all(
+    folder: Path, *, seeds: int | None = None, quick: bool = False, progress: Progress = print
+) -> list[Outcome]:
+    """Run all experiments; one that lacks its data or an extra says so, and the others go on.
+
+    Parameters
+    ----------
+    folder, quick, progress
+        As in `reproduce`.
+    seeds
+        Number of repetitions of those that have any.
+
+    Raises
+    ------
+    OSError
+        Before it begins, if nothing can be written into the folder.
+    """
+    from dpmesh.data.loaders import FOLDER_VARIABLE
+
+    writable_folder(folder)
+    outcomes = []
+    for name, shown in REPRODUCTIONS.items():
+        progress(f"{name}: {shown.shows}")
+        begin, why, failed = perf_counter(), "", False
+        repeats = seeds if "seeds" in signature(shown.function).parameters else None
+        try:
+            if shown.data and not os.environ.get(FOLDER_VARIABLE):
+                raise FileNotFoundError(f"{FOLDER_VARIABLE} is not set: wanted {shown.data}")
+            reproduce(name, folder, seeds=repeats, quick=quick, progress=progress)
+        except (FileNotFoundError, ImportError) as error:
+            why = str(error)
+        except Exception as error:  # the others go on
+            why, failed = f"{type(error).__name__}: {error}", True
+        seconds = perf_counter() - begin
+        outcomes.append(Outcome(name=name, seconds=seconds, why=why, failed=failed))
+        progress(f"{outcomes[-1]}\n")
+    return outcomes
+
+
 def reproduce(
-    name: str, folder: Path, *, seeds: int | None = None, progress: Progress = print
+    name: str,
+    folder: Path,
+    *,
+    seeds: int | None = None,
+    quick: bool = False,
+    progress: Progress = print,
 ) -> list[Path]:
-    """Run an experiment and return the files written.
+    """Run an experiment and return the files written, the last with what made them.
 
     Parameters
     ----------
@@ -120,6 +287,8 @@ def reproduce(
         Folder for the files; created if missing.
     seeds
         Number of repetitions; None for the experiment's own.
+    quick
+        Run it in small, and one repetition unless `seeds` are given.
     progress
         Called with a line for each finished step.
 
@@ -133,16 +302,23 @@ def reproduce(
         Before it begins, if nothing can be written into the folder.
     """
     from dpmesh.plots import COLOURS  # loads what the list of experiments does without
+    from dpmesh.reproduce._output import made
 
-    module, function = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))].run.split(":")
-    run = getattr(import_module(f"dpmesh.reproduce.{module}"), function)
-    known = signature(run).parameters
-    options: dict[str, Any] = {"progress": progress} if "progress" in known else {}
-    if seeds is not None:
-        if "seeds" not in known:
-            fail("seeds", f"none, since {name} has no repetitions", seeds)
-        options["seeds"] = seeds
+    shown = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
+    known = signature(shown.function).parameters
+    if seeds is None and quick and "seeds" in known:
+        seeds = 1
+    if seeds is not None and "seeds" not in known:
+        fail("seeds", f"none, since {name} has no repetitions", seeds)
+    settings = {**shown.settings, **(shown.quick if quick else {})}
+    if "seeds" in known:
+        settings["seeds"] = known["seeds"].default if seeds is None else seeds
+    shows = {"progress": progress} if "progress" in known else {}
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
+    begin = perf_counter()
     with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
-        files: list[Path] = run(writable_folder(folder), **options)
-    return files
+        files = shown.function(writable_folder(folder), **settings, **shows)
+    by = made(experiment=name, quick=quick, **settings, seconds=round(perf_counter() - begin, 1))
+    by["keys"] = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
+    replace_text(folder / f"{name}.json", json.dumps(by, indent=1) + "\n")
+    return [*files, folder / f"{name}.json"]

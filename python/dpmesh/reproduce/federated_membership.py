@@ -88,10 +88,10 @@ def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.n
 
 
 def training(
-    algorithm: FederatedLearning, problem: LinearProblem, key: Key
+    algorithm: FederatedLearning, problem: LinearProblem, key: Key, rounds: int
 ) -> Iterator[tuple[int, Floats]]:
     """Yield the model every few rounds."""
-    for t, state in enumerate(states(algorithm, problem, ROUNDS, key), 1):
+    for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
         if t % EVERY == 0:
             yield t, algorithm.parameters(state)
 
@@ -103,7 +103,7 @@ def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> np.ndar
 
 
 def curve(
-    algorithm: FederatedLearning, images: Dataset, test: Dataset, key: Key
+    algorithm: FederatedLearning, images: Dataset, test: Dataset, key: Key, rounds: int
 ) -> Iterator[tuple[int, float, float, float]]:
     """Yield the round, the areas under both attacks' curves, and the accuracy.
 
@@ -111,18 +111,18 @@ def curve(
     """
     problem, members = split(images, test, key)
     is_member = np.isin(np.arange(images.records), members)
-    for t, model in training(algorithm, problem, key):
+    for t, model in training(algorithm, problem, key, rounds):
         losses = losses_on(images, model, problem)
         auc = threshold_attack(losses[is_member], losses[~is_member]).auc
         stronger = np.nan
-        if t == ROUNDS:
-            shadow_losses, shadow_members = shadows(algorithm, images, test)
+        if t == rounds:
+            shadow_losses, shadow_members = shadows(algorithm, images, test, rounds)
             stronger = likelihood_ratio_attack(losses, is_member, shadow_losses, shadow_members).auc
         yield t, auc, stronger, 100 * float(problem.accuracy(model)[0])
 
 
 def shadows(
-    algorithm: FederatedLearning, images: Dataset, test: Dataset
+    algorithm: FederatedLearning, images: Dataset, test: Dataset, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the losses of shadow models on all images, and which of them each was trained on."""
     losses, memberships = [], []
@@ -133,13 +133,13 @@ def shadows(
         for half in (had, ~had):  # so that every record is in half of the models
             train = images.take(np.flatnonzero(half))
             shadow = replace(problem, train=train)
-            *_, (_, model) = training(algorithm, shadow, own)
+            *_, (_, model) = training(algorithm, shadow, own, rounds)
             losses.append(losses_on(images, model, shadow))
             memberships.append(half)
     return np.array(losses), np.array(memberships)
 
 
-def figure6(folder: Path, *, progress: Progress = print) -> list[Path]:
+def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -> list[Path]:
     """Draw the area under the threshold attack's curve over training, with and without noise.
 
     The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST, 4
@@ -164,7 +164,7 @@ def figure6(folder: Path, *, progress: Progress = print) -> list[Path]:
             algorithm = algorithm_of(sampling, noise, smoothing)
             own = [
                 Point(sampling, z, name, *values)
-                for values in curve(algorithm, candidates, test, key)
+                for values in curve(algorithm, candidates, test, key, rounds)
             ]
             progress(in_words(own[-1]))
             ax.plot([p.round for p in own], [p.threshold_auc for p in own], label=name)
@@ -191,11 +191,12 @@ def in_words(point: Point) -> str:
 
 def as_text(points: list[Point]) -> str:
     """Return the ends of all curves."""
+    rounds = points[-1].round
     lines = [
-        f"Figure 6: AUC of membership inference after {ROUNDS} rounds; 0.5 is a guess.",
+        f"Figure 6: AUC of membership inference after {rounds} rounds; 0.5 is a guess.",
         "The paper prints curves and no numbers: its Non-DP model leaks most, DP-Fed and DP-Fed-LS",
         "stay near 0.5. Ours: logistic regression on 2,000 images of MNIST, not a network on SVHN.",
         "",
-        *(in_words(point) for point in points if point.round == ROUNDS),
+        *(in_words(point) for point in points if point.round == rounds),
     ]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ has a GPU, and scaled down on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -129,6 +129,7 @@ TABLE4 = {
     "James-Stein": (52.12, 52.41, 59.73, 61.77, 56.23, 55.60, 60.43, 60.64),
     "soft-threshold": (20.05, 18.52, 21.72, 25.15, 22.12, 16.96, 23.24, 26.89),
 }
+IMAGE_TABLES = {"table3": TABLE3, "table4": TABLE4}
 """Percent; columns as in `TABLE3_EPSILONS`. Two rows of Table 3 stand beside those of Table 4."""
 
 ORDERS = {
@@ -158,43 +159,34 @@ TABLE6 = {
 }
 
 
-def table3(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
-    """Train a network with and without smoothing (Table 3)."""
-    methods = {f"smoothing {smoothing:g}": _smoothing(smoothing) for smoothing in (0, 0.5, 1, 1.5)}
-    return _image_table(folder, "federated-table3", methods, TABLE3, seeds, progress)
-
-
-def table4(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
-    """Compare smoothing with the James-Stein and the soft-thresholding estimator (Table 4)."""
-    methods: dict[str, MakeEstimator] = {
-        "smoothing 0": _smoothing(0.0),
-        "smoothing 0.5": _smoothing(0.5),
-        "James-Stein": lambda _: JamesStein(),
-        "soft-threshold": lambda _: SoftThreshold(),
-    }
-    return _image_table(folder, "federated-table4", methods, TABLE4, seeds, progress)
-
-
-def _image_table(
+def images(
     folder: Path,
-    name: str,
-    methods: dict[str, MakeEstimator],
-    paper: Mapping[str, tuple[float, ...]],
-    seeds: int,
-    progress: Progress,
+    *,
+    table: str,
+    seeds: int = 1,
+    rounds: int = IMAGES.rounds,
+    progress: Progress = print,
 ) -> list[Path]:
-    """Run every method at all noise multipliers of the images."""
+    """Train a network with and without smoothing (Table 3), or other estimators (Table 4)."""
+    training = replace(IMAGES, rounds=rounds)
     columns = list(product(SAMPLINGS, enumerate(IMAGE_MULTIPLIERS)))
     cells = [
-        _cell(IMAGES, sampling, z, method, TABLE3_EPSILONS[sampling][i], paper[method][place])
-        for method in methods
+        _cell(training, sampling, z, method, TABLE3_EPSILONS[sampling][i], paper[place])
+        for method, paper in IMAGE_TABLES[table].items()
         for place, (sampling, (i, z)) in enumerate(columns)
     ]
-    cells = run(IMAGES, cells, methods, small_images, seeds, progress)
-    return _written(folder, name, cells, "images", "noise multiplier")
+    methods: dict[str, MakeEstimator] = {
+        "James-Stein": lambda _: JamesStein(),
+        "soft-threshold": lambda _: SoftThreshold(),
+        **{f"smoothing {smoothing:g}": _smoothing(smoothing) for smoothing in (0, 0.5, 1, 1.5)},
+    }
+    cells = run(training, cells, methods, small_images, seeds, progress)
+    return _written(folder, f"federated-{table}", cells, "images", "noise multiplier")
 
 
-def table5(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
+def table5(
+    folder: Path, *, seeds: int = 1, rounds: int = IMAGES.rounds, progress: Progress = print
+) -> list[Path]:
     """Smooth convolution kernels that are laid out in four orders (Table 5)."""
     methods: dict[str, MakeEstimator] = {"smoothing 0": _smoothing(0.0)}
     cells = [
@@ -207,14 +199,18 @@ def table5(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[
             methods[method] = _smoothing(smoothing, axes)
             epsilon = TABLE3_EPSILONS[sampling][2]
             cells.append(_cell(IMAGES, sampling, 1.1, method, epsilon, papers[place]))
-    cells = run(IMAGES, cells, methods, small_images, seeds, progress)
+    training = replace(IMAGES, rounds=rounds)
+    cells = run(training, cells, methods, small_images, seeds, progress)
     return _written(folder, "federated-table5", cells, "images", "method")
 
 
-def table6(folder: Path, *, seeds: int = 1, progress: Progress = print) -> list[Path]:
+def table6(
+    folder: Path, *, seeds: int = 1, rounds: int | None = None, progress: Progress = print
+) -> list[Path]:
     """Predict Shakespeare's next character with and without smoothing (Table 6)."""
     in_full = jax.default_backend() == "gpu"
     training = TEXTS_IN_FULL if in_full else TEXTS_IN_SMALL
+    training = replace(training, rounds=rounds or training.rounds)
     methods = {f"smoothing {smoothing:g}": _smoothing(smoothing) for smoothing in TABLE6}
     columns = list(product(SAMPLINGS, enumerate(TEXT_MULTIPLIERS)))
     cells = [

@@ -40,11 +40,13 @@ WHY = (
 )
 
 
-def figure1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
+def figure1(
+    folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
+) -> list[Path]:
     """Regret against epsilon with 64 nodes, and against nodes with epsilon = 0.1."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
-    for source in read(SOURCES):
+    for source in read(SOURCES, checkpoints):
         copies = Copies.of(source, seeds, NODES)
         settings = [(epsilon, MOST_NODES) for epsilon in EPSILONS]
         settings += [(0.1, nodes) for nodes in NODES if nodes != MOST_NODES]
@@ -70,12 +72,14 @@ def figure1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list
     return write(folder, "online-figure1", points, text, panels, "interval")
 
 
-def figure2(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
+def figure2(
+    folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
+) -> list[Path]:
     """Mean and spread of the regret with batches of 1 and of 5, with and without privacy."""
     points: list[Point] = []
     panels: list[tuple[str, list[list[Point]]]] = []
     lines = []
-    for source in read(SOURCES):
+    for source in read(SOURCES, checkpoints):
         copies = Copies.of(source, seeds)
         for batch_size in (1, 5):
             curves = [

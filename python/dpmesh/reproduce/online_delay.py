@@ -19,6 +19,7 @@ from dpmesh.reproduce.online_runs import (
     label_axes,
     name_of,
     paragraph,
+    read,
 )
 from dpmesh.run import Network
 from dpmesh.schedules import InverseTime
@@ -85,9 +86,12 @@ class Outcome:
     runs: int
 
 
-def delay(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
+def delay(
+    folder: Path, *, seeds: int = 3, checkpoints: int | None = None, progress: Progress = print
+) -> list[Path]:
     """Regret against delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise."""
-    copies = Copies.of(SOURCES[0], seeds)
+    (source,) = read(SOURCES[:1], checkpoints)
+    copies = Copies.of(source, seeds)
     outcomes = []
     for failure in FAILURES:
         for epsilon in EPSILONS:

@@ -41,7 +41,9 @@ class Contest:
 MECHANISMS = ("paper", "mixture", "l1", "gaussian")
 
 
-def mechanisms(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
+def mechanisms(
+    folder: Path, *, seeds: int = 3, checkpoints: int | None = None, progress: Progress = print
+) -> list[Path]:
     """Compare the paper's mechanism with better ones at the same epsilon, with 64 nodes.
 
     ``paper``: Laplace noise for clipped L2 norms. ``mixture``: the same, the projection moved to
@@ -53,7 +55,7 @@ def mechanisms(folder: Path, *, seeds: int = 3, progress: Progress = print) -> l
     points: list[Point] = []
     lines: list[str] = []
     output = Output(folder, "online-mechanisms")
-    contests = planned(*read(SOURCES))
+    contests = planned(*read(SOURCES, checkpoints))
     figure = Figure(figsize=(13, 3.8), layout="constrained")
     for contest, ax in zip(contests, figure.subplots(1, len(contests)), strict=True):
         copies = Copies.of(contest.source, seeds)

@@ -88,12 +88,15 @@ def reuters() -> tuple[Dataset, Dataset]:
     return _single_precision(train), _single_precision(test)
 
 
-def read(sources: Iterable[Source]) -> tuple[Source, ...]:
-    """Return the sources with their data in memory: what is missing is reported before any run."""
+def read(sources: Iterable[Source], checkpoints: int | None) -> tuple[Source, ...]:
+    """Return the sources with their data in memory: what is missing is reported before any run.
+
+    With `checkpoints` their runs end at that one.
+    """
 
     def kept(source: Source) -> Source:
         records = source.load()
-        return replace(source, load=lambda: records)
+        return replace(source, load=lambda: records, at=source.at[:checkpoints])
 
     return tuple(map(kept, sources))
 

@@ -16,6 +16,7 @@ from dpmesh.reproduce.online_runs import (
     accuracies,
     name_of,
     paragraph,
+    read,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +68,12 @@ class Cell:
     runs: int
 
 
-def table1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
+def table1(
+    folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
+) -> list[Path]:
     """Accuracy of a private support vector machine on RCV1, for epsilons and numbers of nodes."""
-    copies = Copies.of(SOURCES[-1], seeds, NODES)
+    (source,) = read(SOURCES[-1:], checkpoints)
+    copies = Copies.of(source, seeds, NODES)
     cells = []
     for epsilon, papers in PAPER_ACCURACY.items():
         for nodes, paper in zip(NODES, papers, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -46,84 +46,48 @@ NODES = (1, 3, 5, 10, 20)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 NODES_OF_FIGURES = 10
 
+Data = Literal["Covertype", "MNIST"]
 Paper = dict[tuple[Case, str, Noise], tuple[float | None, ...]]
 
-PAPER_TABLE1: Paper = {
-    ("convex", NOISELESS, "none"): (56.24, 61.64, 61.90, 62.83, 64.10),
-    ("convex", COLLABORATIVE, "paper"): (54.21, 58.22, 58.63, 59.82, 60.22),
-    ("convex", LEARNED, "paper"): (None, 59.05, 59.22, 60.65, 61.23),
-    ("strongly convex", NOISELESS, "none"): (62.79, 64.44, 65.31, 65.96, 66.04),
-    ("strongly convex", COLLABORATIVE, "paper"): (50.60, 51.68, 52.60, 55.24, 57.73),
-    ("strongly convex", LEARNED, "paper"): (None, 55.25, 59.27, 61.34, 62.37),
-}
-PAPER_TABLE2: Paper = {
-    ("convex", NOISELESS, "none"): (77.74, 84.07, 85.49, 86.83, 87.69),
-    ("convex", COLLABORATIVE, "paper"): (63.86, 71.48, 74.04, 76.80, 78.17),
-    ("convex", LEARNED, "paper"): (None, 77.17, 79.87, 80.52, 81.93),
-    ("strongly convex", NOISELESS, "none"): (84.80, 88.13, 88.51, 88.76, 88.96),
-    ("strongly convex", COLLABORATIVE, "paper"): (55.04, 63.46, 65.63, 68.00, 73.90),
-    ("strongly convex", LEARNED, "paper"): (None, 71.03, 75.39, 80.93, 82.97),
+PAPER: dict[Data, Paper] = {
+    "Covertype": {
+        ("convex", NOISELESS, "none"): (56.24, 61.64, 61.90, 62.83, 64.10),
+        ("convex", COLLABORATIVE, "paper"): (54.21, 58.22, 58.63, 59.82, 60.22),
+        ("convex", LEARNED, "paper"): (None, 59.05, 59.22, 60.65, 61.23),
+        ("strongly convex", NOISELESS, "none"): (62.79, 64.44, 65.31, 65.96, 66.04),
+        ("strongly convex", COLLABORATIVE, "paper"): (50.60, 51.68, 52.60, 55.24, 57.73),
+        ("strongly convex", LEARNED, "paper"): (None, 55.25, 59.27, 61.34, 62.37),
+    },
+    "MNIST": {
+        ("convex", NOISELESS, "none"): (77.74, 84.07, 85.49, 86.83, 87.69),
+        ("convex", COLLABORATIVE, "paper"): (63.86, 71.48, 74.04, 76.80, 78.17),
+        ("convex", LEARNED, "paper"): (None, 77.17, 79.87, 80.52, 81.93),
+        ("strongly convex", NOISELESS, "none"): (84.80, 88.13, 88.51, 88.76, 88.96),
+        ("strongly convex", COLLABORATIVE, "paper"): (55.04, 63.46, 65.63, 68.00, 73.90),
+        ("strongly convex", LEARNED, "paper"): (None, 71.03, 75.39, 80.93, 82.97),
+    },
 }
 """Percent, for 1, 3, 5, 10 and 20 nodes."""
 
-
-def table1(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
-    """Run Table I: Covertype, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
-
-    The seven classes come from the sample of 50,000 records; each node holds the 40,000 left for
-    training, where the paper draws 60,000 of 464,809. Otherwise it is as `table2`.
-    """
-    output = Output(folder, "without-replacement-table1")
-    return _table(output, "Table I, Covertype", covertype_setting(), PAPER_TABLE1, seeds, progress)
+SETTINGS = {"Covertype": covertype_setting, "MNIST": mnist_setting}
 
 
-def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
-    """Run Table II: MNIST, one-vs-all logistic regression, 1 to 20 nodes at epsilon 1.
-
-    Every node holds all 60,000 images. Every method is run at the paper's noise, and at the noise
-    that keeps a record's budget in all models and nodes that it enters. Runs are seeded: all cells
-    of a seed have the same order of the data.
-    """
-    output = Output(folder, "without-replacement-table2")
-    return _table(output, "Table II, MNIST", mnist_setting(), PAPER_TABLE2, seeds, progress)
-
-
-def figure1(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
-    """Run Figure 1: Covertype, convex, accuracy over epsilon for 10 nodes that share the data.
-
-    They share the 40,000 training records of `table1`, where the paper's share 60,000: so few that
-    steps of 0.1 without noise find little more than the largest class, 48.8% of the test records.
-    """
-    output = Output(folder, "without-replacement-figure1")
-    return _figure(output, "Covertype", covertype_setting(), "convex", seeds, progress)
-
-
-def figure2(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
-    """Run Figure 2: as Figure 1, strongly convex."""
-    output = Output(folder, "without-replacement-figure2")
-    return _figure(output, "Covertype", covertype_setting(), "strongly convex", seeds, progress)
-
-
-def figure3(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
-    """Run Figure 3: MNIST, convex, accuracy over epsilon for 10 nodes that share the data."""
-    output = Output(folder, "without-replacement-figure3")
-    return _figure(output, "MNIST", mnist_setting(), "convex", seeds, progress)
-
-
-def figure4(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
-    """Run Figure 4: as Figure 3, strongly convex."""
-    output = Output(folder, "without-replacement-figure4")
-    return _figure(output, "MNIST", mnist_setting(), "strongly convex", seeds, progress)
-
-
-def _table(
-    output: Output,
-    source: str,
-    setting: Setting,
-    paper: Paper,
-    seeds: int,
-    progress: Progress,
+def table(
+    folder: Path,
+    *,
+    data: Data,
+    seeds: int = 3,
+    records: int | None = None,
+    progress: Progress = print,
 ) -> list[Path]:
+    """Run Table I (Covertype) or II (MNIST): one-vs-all logistic regression at epsilon 1.
+
+    1, 3, 5, 10 and 20 nodes hold all training records each. Every method is run at the paper's
+    noise, and at the noise that keeps a record's budget in all models and nodes that it enters.
+    Runs are seeded: all cells of a seed have the same order of the data. Covertype is the sample of
+    50,000 records, 40,000 of them for training, where the paper draws 60,000 of 464,809.
+    """
+    setting, paper = SETTINGS[data](records), PAPER[data]
     cells = []
     for nodes in NODES:
         for case in CASES:
@@ -133,8 +97,10 @@ def _table(
                 known = paper.get((case, cell.method, cell.noise), (None,) * len(NODES))
                 cells.append(replace(cell, paper=known[NODES.index(nodes)]))
                 progress(in_words(cells[-1]))
+    name, title = ("table1", "Table I") if data == "Covertype" else ("table2", "Table II")
+    output = Output(folder, f"without-replacement-{name}")
     output.records(cells)
-    output.text(table_as_text(cells, source))
+    output.text(table_as_text(cells, f"{title}, {data}"))
     output.figure(draw_table(cells))
     return output.files
 
@@ -159,9 +125,24 @@ def _cells(situation: Situation) -> Iterator[Cell]:
             yield measured(situation, method, controller, noise, 1.0)
 
 
-def _figure(
-    output: Output, data: str, setting: Setting, case: Case, seeds: int, progress: Progress
+def figure(
+    folder: Path,
+    *,
+    number: int,
+    data: Data,
+    case: Case,
+    seeds: int = 5,
+    records: int | None = None,
+    progress: Progress = print,
 ) -> list[Path]:
+    """Run Figure 1, 2, 3 or 4: accuracy over epsilon for 10 nodes that share the data.
+
+    Of Covertype they share the 40,000 training records of `table`, where the paper's share 60,000:
+    so few that steps of 0.1 without noise find little more than the largest class, 48.8% of the
+    test records.
+    """
+    setting = SETTINGS[data](records)
+    output = Output(folder, f"without-replacement-figure{number}")
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
     situation = Situation(setting, case, NODES_OF_FIGURES, 1, problems, keys)

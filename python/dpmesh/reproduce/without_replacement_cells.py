@@ -23,6 +23,7 @@ from dpmesh.reproduce.without_replacement_setting import (
     Case,
     Noise,
     Setting,
+    in_double_precision,
     run,
     with_replacement,
     without_replacement,
@@ -144,10 +145,12 @@ def measured(
     """Run one method with every key; without a controller, the method with replacement."""
     setting, case, copies = situation.setting, situation.case, situation.copies
     runs = []
-    for problem, key in zip(situation.problems, situation.keys, strict=True):
+    for given, key in zip(situation.problems, situation.keys, strict=True):
+        problem = given
         algorithm: AnyAlgorithm
         if controller is None:
             algorithm = with_replacement(setting, problem, noise, epsilon)
+            problem = in_double_precision(problem)  # much noise takes its models far out
         else:
             algorithm = without_replacement(
                 setting, problem, case, controller, noise, epsilon, copies=copies

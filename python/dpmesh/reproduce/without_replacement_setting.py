@@ -57,12 +57,15 @@ class Setting:
     classes: int
 
 
-def mnist_setting() -> Setting:
-    """Return MNIST by its 50 principal components; these are fitted to the training images."""
+def mnist_setting(records: int | None = None) -> Setting:
+    """Return MNIST by its 50 principal components, fitted to all of the training images.
+
+    Nodes hold the first `records` of them, by default all.
+    """
     parts = train, test = mnist("train"), mnist("test")
     components = principal_components(train.features, test.features, count=50)
     reduced = (replace(part, features=x) for part, x in zip(parts, components, strict=True))
-    return _setting(*reduced, classes=10)
+    return _setting(*reduced, classes=10, records=records)
 
 
 def principal_components(
@@ -83,16 +86,16 @@ def principal_components(
     return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in whole)
 
 
-def covertype_setting() -> Setting:
+def covertype_setting(records: int | None = None) -> Setting:
     """Return Covertype with its seven classes, each feature divided by its norm in training."""
-    records = covertype(7)
-    train, test = train_test_split(records, 0.2, generator(Key.seeded(0), Purpose.SPLIT))
+    train, test = train_test_split(covertype(7), 0.2, generator(Key.seeded(0), Purpose.SPLIT))
     norms = np.linalg.norm(train.features, axis=0)
     norms[norms == 0] = 1
-    return _setting(*(scaled(part, norms) for part in (train, test)), classes=7)
+    return _setting(*(scaled(part, norms) for part in (train, test)), classes=7, records=records)
 
 
-def _setting(train: Dataset, test: Dataset, *, classes: int) -> Setting:
+def _setting(train: Dataset, test: Dataset, *, classes: int, records: int | None) -> Setting:
+    train = train.take(np.arange(train.records)[:records])
     train, test = (unit_norm(with_constant(unit_norm(part))) for part in (train, test))
     train, test = (
         replace(part, features=part.features.astype(np.float32)) for part in (train, test)
@@ -127,6 +130,16 @@ def _problem(setting: Setting, parts: tuple[np.ndarray, ...], case: Case) -> Lin
         regularization=REGULARIZATION if case == "strongly convex" else 0.0,
         feature_norm=1.0,
     )
+
+
+def in_double_precision(problem: LinearProblem) -> LinearProblem:
+    """Return the problem with features in double precision."""
+    train, test = (
+        replace(part, features=part.features.astype(np.float64))
+        for part in (problem.train, problem.test)
+        if part is not None
+    )
+    return replace(problem, train=train, test=test)
 
 
 def steps_of(case: Case, problem: LinearProblem) -> float | Schedule:

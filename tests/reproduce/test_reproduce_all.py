@@ -1,0 +1,52 @@
+"""``dpmesh reproduce --all``: what lacks its data says so, and the others go on."""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from dpmesh.reproduce import catalog
+from dpmesh.reproduce.catalog import REPRODUCTIONS
+
+WITHOUT_DATA = "federated-figureS15"
+WITH_DATA = "online-table1"
+
+
+def broken(folder: Path) -> list[Path]:
+    raise ZeroDivisionError(folder.name)
+
+
+def test_all_go_on_without_what_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    chosen = {name: REPRODUCTIONS[name] for name in (WITH_DATA, WITHOUT_DATA)}
+    monkeypatch.setattr(catalog, "REPRODUCTIONS", chosen)
+    asked = ["reproduce", "--all", "--quick", "--folder", str(tmp_path)]
+    monkeypatch.delenv("DPMESH_DATA", raising=False)
+    result = testing.CliRunner().invoke(app, asked)
+    assert (result.exit_code, "not run: DPMESH_DATA is not set" in result.output) == (0, True)
+    monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
+    result = testing.CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    *_, missing, done = result.output.strip().splitlines()
+    assert missing.startswith(WITH_DATA)
+    assert "not run: DPMESH_DATA: wanted rcv1_train.binary.bz2" in missing
+    assert done.startswith(WITHOUT_DATA)
+    assert done.endswith("done")
+    by = json.loads((tmp_path / f"{WITHOUT_DATA}.json").read_text())
+    assert (by["experiment"], by["quick"]) == (WITHOUT_DATA, True)
+    assert {"commit", "dpmesh", "machine", "seconds"} <= {*by}
+    monkeypatch.setattr(catalog.Reproduction, "function", property(lambda _: broken))
+    result = testing.CliRunner().invoke(app, asked)
+    assert (result.exit_code, "failed: ZeroDivisionError" in result.output) == (1, True)
+
+
+def test_settings_are_arguments_of_the_functions() -> None:
+    pytest.importorskip("jax")
+    for shown in REPRODUCTIONS.values():
+        assert {*shown.settings, *shown.quick} <= {*signature(shown.function).parameters}
