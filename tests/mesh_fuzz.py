@@ -34,7 +34,7 @@ class Schedule:
         self.rng = np.random.default_rng(number)
         self.may_lose, self.may_kill = self.rng.random(2) < 0.5
         name = NAMES[number % len(NAMES)]
-        size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 1 + number // 4 % 2}
+        size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 2 + number // 4 % 2}
         self.parties = Parties(folder, name, rehearsal=bool(number % 3), **size)
         self.router = Router(self.parties.contract)
         self.rows: dict[tuple[Any, int], bytes] = {}

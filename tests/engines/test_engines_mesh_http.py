@@ -200,6 +200,30 @@ def _table(name: str) -> Any:
     return read_table(EXAMPLE / f"{name}.csv")
 
 
+def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpmesh.engines.mesh import Contract
+    from dpmesh.engines.mesh.records import read_records
+
+    monkeypatch.setattr(Node, "released", np.ones((1, 14)))
+    costs = []
+    for seeded in (False, True):
+        folder = Folder.create(tmp_path / str(seeded), epsilon=9.0, delta=1e-5)
+        content = dict(read_contract(EXAMPLE / "contract.toml").settings.content)
+        own = content["party"][0] | {"signing_key": folder.signing.public.hex()}
+        contract = Contract.of(content | {"party": [own, *content["party"][1:]]})
+        node = Node(
+            contract, folder, read_records(contract, EXAMPLE / "north.csv"), rehearsal=seeded
+        )
+        privacy = node.model().about["privacy"]
+        assert seeded == any("seeded" in text for text in privacy["assumptions"])
+        folder.restored()
+        costs += [privacy["epsilon"], node.model().about["privacy"]["epsilon"]]
+    plan = contract.plan
+    assert costs == 2 * [dm.privacy.total_cost(n * [plan], 1e-5).epsilon for n in (1, 2)]
+
+
 def test_a_check_says_what_joining_costs_against_whom() -> None:
     shown = command("contract", "check", EXAMPLE / "contract.toml")
     page = (EXAMPLE.parents[1] / "docs" / "three_hospitals.md").read_text()

@@ -113,6 +113,7 @@ def node(
     from dpmesh.engines.mesh import Folder, Node, read_contract
     from dpmesh.engines.mesh.http import run_node
     from dpmesh.engines.mesh.records import read_records
+    from dpmesh.privacy.shown import rounded_up
 
     _log_here()
     read = read_contract(file, module)
@@ -128,9 +129,9 @@ def node(
         typer.echo("interrupted; the same command goes on")
         raise typer.Exit(130) from None
     finally:
-        spent = own.ledger(read)
-        own_cost = spent.cost(own.budget.delta).epsilon if spent.releases else 0.0
-        typer.echo(f"charged so far: epsilon = {own_cost:.4g} at delta = {own.budget.delta:g}")
+        spent = own.spent(read)
+        epsilon = 0 if spent is None else rounded_up(spent.epsilon)
+        typer.echo(f"charged so far: epsilon = {epsilon} at delta = {own.budget.delta:g}")
     _write(party, read, output)
 
 
@@ -205,7 +206,7 @@ def _write(party: Node, read: Contract, output: Path | None) -> None:
     if party.released is None:
         fail("output", "a run with at least one released model", "none")
     if read.columns is not None:
-        read.model(party.released).save(output)
+        party.model().save(output)
     else:
         import numpy as np
 

@@ -25,7 +25,7 @@ from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import SHARE
@@ -187,19 +187,33 @@ class Contract:
                 labels = 2 * labels - 1
         return Dataset(features.astype(self.terms.numbers), labels, "own records")
 
-    def model(self, weights: Any, *, seeded: bool = False) -> Model:
+    def model(self, weights: Any, seeded: bool, charged: int = 1) -> Model:
         """Return released weights, shape (1, dim), as a model that predicts from tables.
+
+        Parameters
+        ----------
+        weights
+            What was released.
+        seeded
+            Whether the noise was that of a rehearsal.
+        charged
+            How often the contract is charged in whole: more than once for a restored folder.
 
         Raises
         ------
         ValueError
-            If the contract has no ranges.
+            If nothing was released, or the contract has no ranges.
         """
+        if weights is None:
+            fail("weights", "a run with at least one released model", "none")
         if self.columns is None:
             fail("ranges", "a contract with [ranges] for a model of tables", "none")
         delta = max(party.delta for party in self.parties)
-        privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes).as_dict()
-        about = {"privacy": privacy}
+        privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes)
+        if charged > 1:
+            epsilon = total_cost(charged * [self.plan], delta).epsilon
+            privacy = replace(privacy, epsilon=epsilon, releases=charged * privacy.releases)
+        about = {"privacy": privacy.as_dict()}
         if isinstance(self._label, Number):
             outline = Outline(columns=self.columns, target=self._label)
         else:

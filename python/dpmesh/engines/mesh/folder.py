@@ -12,20 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_bytes
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from dpmesh._files import replace_text, writable_folder
+from dpmesh._files import writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.engines import private_file
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Position, Row
+from dpmesh.engines.mesh.marks import Joined, Marks
+from dpmesh.engines.mesh.messages import BEFORE, Position, Row, Sent
 from dpmesh.engines.signing import SigningKey, pack, unpack
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
-from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.cost import Cost
+from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.run.codec import Arrays, classes_in, decode, encode
@@ -33,17 +35,23 @@ from dpmesh.run.codec import Arrays, classes_in, decode, encode
 _TABLES = """
 create table party (epsilon real, delta real, over integer);
 create table contracts (
-    hash blob primary key, plan text, records text, seeded integer, times integer, stopped integer
+    hash blob primary key, plan text, records text, seeded integer, incarnation integer,
+    stopped integer
 );
 create table steps (
     contract blob, round integer, exchange integer, rows blob, charged text, state blob, row blob,
     released blob,
     primary key (contract, round, exchange)
 );
-create table fresh (contract blob primary key, number blob);
 create table heard (
-    contract blob, party integer, round integer, exchange integer, primary key (contract, party)
+    contract blob, party integer, incarnation integer, round integer, exchange integer,
+    primary key (contract, party)
 );
+"""
+_HEARD = """
+insert into heard values (?, ?, ?, ?, ?) on conflict (contract, party) do update
+set (incarnation, round, exchange) = (excluded.incarnation, excluded.round, excluded.exchange)
+where (excluded.incarnation, excluded.round, excluded.exchange) > (incarnation, round, exchange)
 """
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
@@ -77,11 +85,16 @@ class Folder:
     """
 
     def __init__(self, path: Path, marks: Path | None = None) -> None:
-        self._file = private_file.connect(path / DATABASE)
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
-        epsilon, delta = self._file.execute("select epsilon, delta from party").fetchone()
+        self._lock = RLock()
+        self._marks = Marks(None if marks is None else marks / f"{self.signing.public.hex()}.db")
+        try:
+            self._file = private_file.connect(path / DATABASE)
+        except ValueError:
+            self._marks.close()
+            raise
+        ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
-        self._mark = None if marks is None else marks / f"{self.signing.public.hex()}.json"
 
     @classmethod
     def create(
@@ -123,15 +136,16 @@ class Folder:
         path
             Its path.
         marks
-            A folder outside of it, for a mark of the last answer: it shows when this folder was
-            restored from an older copy on the same machine. None for no mark.
+            A folder outside of it, for marks of what it joined and answered last: they show when
+            this folder was restored from an older copy on the same machine. With None they end
+            with this process.
 
         Raises
         ------
         FileNotFoundError
             If there is none.
         ValueError
-            If another process holds it.
+            If another process holds it, or a copy of it with the same marks.
         """
         if not (Path(path) / DATABASE).exists():
             raise FileNotFoundError(f"{path}: there is no party's folder; make one first")
@@ -140,13 +154,18 @@ class Folder:
     def close(self) -> None:
         """Let another process open it."""
         self._file.close()
+        self._marks.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all changes of the block, on disk before it ends, or none of them."""
-        with self._file:
+        with self._lock, self._file:
             self._file.execute("begin immediate")
             yield
+
+    def _read(self, query: str, *values: Any) -> list[Any]:
+        with self._lock:
+            return self._file.execute(query, values).fetchall()
 
     def join(self, contract: Contract, records: str, *, seeded: bool) -> None:
         """Reserve the whole cost of a contract, unless that is done.
@@ -165,79 +184,108 @@ class Folder:
         OverBudget
             If the budget has no room for it beside the contracts joined before.
         ValueError
-            If the party joined this contract with other records, or other keys.
+            If the party joined this contract with other records, or other keys, or if this folder
+            is older than its marks: it was restored.
         """
-        query = "select records, seeded from contracts where hash = ?"
-        known = self._file.execute(query, (contract.hash,)).fetchone()
-        if known is not None:
-            if known[0] != records:
-                fail(
-                    "records", "those with which the contract was joined, in their order", "others"
-                )
-            if bool(known[1]) != seeded:
+        self._check_marks()
+        joined = Joined(json.dumps(contract.plan.as_dict()), records, seeded)
+        with self.transaction():
+            known = self._joined().get(contract.hash)
+            if known is None:
+                self._require(contract.plan)
+                row = contract.hash, *joined, 0, 0
+                self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
+            elif known.records != records:
+                wanted = "those with which the contract was joined, in their order"
+                fail("records", wanted, "others")
+            elif known.seeded != seeded:
                 fail("rehearsal", "the same as when the contract was joined", seeded)
-            return
-        cost = self.cost(contract.plan)
+        self._marks.put(contract.hash, joined, self.last_sent(contract.hash))
+
+    def _joined(self) -> dict[bytes, Joined]:
+        found = self._read("select hash, plan, records, seeded from contracts")
+        return {
+            contract: Joined(plan, records, bool(seeded))
+            for contract, plan, records, seeded in found
+        }
+
+    def _require(self, plan: Plan) -> None:
+        cost = self.cost(plan)
         if cost > self.budget.epsilon * (1 + ROUNDING):
             wanted = f"joining costs epsilon {rounded_up(cost)} with the contracts before it"
             raise OverBudget(f"{wanted}, more than the budget of {self.budget}")
-        with self.transaction():
-            row = contract.hash, json.dumps(contract.plan.as_dict()), records, seeded, 1, 0
-            self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
 
     def cost(self, more: Plan | None = None) -> float:
         """Return the epsilon of all contracts joined so far, and of one more plan beside."""
-        found = self._file.execute("select plan, times from contracts").fetchall()
-        plans = [Plan.from_dict(json.loads(plan)) for plan, times in found for _ in range(times)]
+        found = self._read("select plan, incarnation from contracts")
+        plans = [
+            Plan.from_dict(json.loads(plan)) for plan, again in found for _ in range(1 + again)
+        ]
         plans += [] if more is None else [more]
         if not plans:
             return 0.0
         *earlier, last = plans
         return replace(self.budget, spent=tuple(earlier)).cost(last).epsilon
 
-    def mark(self, contract: Contract, at: Position) -> None:
-        """Mark the last answer outside of the folder."""
-        if self._mark is not None:
-            kept = self._marks() | {contract.hash.hex(): [*at]}
-            replace_text(self._mark, json.dumps(kept))
+    def spent(self, contract: Contract) -> Cost | None:
+        """Return what one contract cost so far, at the budget's delta; None if nothing.
 
-    def check_mark(self, contract: Contract) -> None:
-        """Fail if this folder has forgotten an answer that the mark knows of.
-
-        Raises
-        ------
-        ValueError
-            If it was restored.
+        Each time the folder was restored, the contract is charged in whole once more.
         """
-        last, marked = self.last(contract), self._marks().get(contract.hash.hex())
-        if marked is not None and (last is None or last.at < Position(*marked)):
-            got = "an older copy. Say --restored, which charges all contracts once more"
-            fail("folder", "the one that answered last on this machine", got)
+        ledger, again = self.ledger(contract), self.incarnation(contract.hash)
+        plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
+        return total_cost(plans, self.budget.delta) if plans else None
 
-    def _marks(self) -> dict[str, list[int]]:
-        if self._mark is None or not self._mark.exists():
-            return {}
-        found: dict[str, list[int]] = json.loads(self._mark.read_text())
-        return found
+    def incarnation(self, contract: bytes) -> int:
+        """How often this folder was restored since it joined a contract."""
+        ((again,),) = self._read("select incarnation from contracts where hash = ?", contract)
+        return int(again)
+
+    def is_seeded(self, contract: Contract) -> bool:
+        """Whether the noise of a contract is that of a rehearsal."""
+        return self._joined()[contract.hash].seeded
+
+    def last_sent(self, contract: bytes) -> Sent:
+        """Return what this folder knows to have released last."""
+        query = "select round, exchange from steps where contract = ? and row is not null"
+        found = self._read(f"{query} order by round desc, exchange desc limit 1", contract)
+        return Sent(self.incarnation(contract), Position(*found[0]) if found else BEFORE)
+
+    def mark(self, contract: Contract) -> None:
+        """Mark the last answer outside of the folder."""
+        self._marks.move(contract.hash, self.last_sent(contract.hash))
+
+    def _check_marks(self) -> None:
+        """Fail if this folder has forgotten a contract or an answer that a mark knows of."""
+        known = self._joined()
+        for contract, (_, marked) in self._marks.all().items():
+            if contract not in known or self.last_sent(contract) < marked:
+                got = "an older copy. Say --restored, which charges all contracts once more"
+                fail("folder", "the one that answered last on this machine", got)
 
     def restored(self) -> None:
-        """Charge every contract in whole once more: this folder is a copy of an older one."""
-        if self._mark is not None:
-            self._mark.unlink(missing_ok=True)
+        """Charge every contract in whole once more: this folder is a copy of an older one.
+
+        Contracts that it has forgotten and its marks know of are charged, too.
+        """
+        marked = self._marks.all()
         with self.transaction():
-            self._file.execute("update contracts set times = times + 1")
+            insert = "insert or ignore into contracts values (?, ?, ?, ?, ?, 0)"
+            later = "update contracts set incarnation = max(incarnation, ?) where hash = ?"
+            for contract, (joined, last) in marked.items():
+                self._file.execute(insert, (contract, *joined, last.incarnation))
+                self._file.execute(later, (last.incarnation, contract))
+            self._file.execute("update contracts set incarnation = incarnation + 1")
             over = self.cost() > self.budget.epsilon * (1 + ROUNDING)
             self._file.execute("update party set over = ?", (over,))
-
-    def was_restored(self, contract: Contract) -> bool:
-        """Whether the contract is charged more than once: its rounds may be repeated."""
-        query = "select times from contracts where hash = ?"
-        return bool(self._file.execute(query, (contract.hash,)).fetchone()[0] > 1)
+        for contract, joined in self._joined().items():
+            self._marks.put(contract, joined, self.last_sent(contract))
 
     @property
     def is_over_budget(self) -> bool:
         """Whether the contracts cost more than the budget, as they may once it was restored."""
-        return bool(self._file.execute("select over from party").fetchone()[0])
+        ((over,),) = self._read("select over from party")
+        return bool(over)
 
     def stop(self, contract: Contract) -> None:
         """Never compute a step of this contract again."""
@@ -247,8 +295,8 @@ class Folder:
 
     def has_stopped(self, contract: Contract) -> bool:
         """Whether a step failed after it was charged."""
-        query = "select stopped from contracts where hash = ?"
-        return bool(self._file.execute(query, (contract.hash,)).fetchone()[0])
+        ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
+        return bool(stopped)
 
     def steps(self, contract: Contract) -> list[Stored]:
         """Return the steps from the round on whose state is kept, in their order."""
@@ -268,7 +316,7 @@ class Folder:
 
     def _steps(self, where: str, *values: Any) -> list[Stored]:
         query = f"select round, exchange, rows, state, row from steps {where}"
-        found = self._file.execute(query, values).fetchall()
+        found = self._read(query, *values)
         return [Stored(Position(r, e), unpack(rows), *kept) for r, e, rows, *kept in found]
 
     def begin(
@@ -280,9 +328,7 @@ class Folder:
     ) -> None:
         """Store what arrived before a step, last heard of each party, and charge it."""
         for message in rows:
-            row = Row.read(message, contract, stored=True)
-            latest = contract.hash, row.party, *row.at
-            self._file.execute("insert or replace into heard values (?, ?, ?, ?)", latest)
+            self.hear(contract, Row.read(message, contract, stored=True))
         charges = json.dumps([release.as_dict() for release in charged])
         values = contract.hash, *at, pack(*rows), charges
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
@@ -304,33 +350,35 @@ class Folder:
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
 
-    def fresh(self, contract: Contract, *, answered: bool = False) -> bytes:
-        """Return the number with which the node asks others since its start; erase it once used."""
-        with self.transaction():
-            if answered:
-                self._file.execute("delete from fresh where contract = ?", (contract.hash,))
-                return b""
-            new = contract.hash, token_bytes(16)
-            self._file.execute("insert or ignore into fresh values (?, ?)", new)
-            query = "select number from fresh where contract = ?"
-            return bytes(self._file.execute(query, (contract.hash,)).fetchone()[0])
+    def fresh(self, contract: Contract) -> bytes:
+        """Return the number with which the node asks others since its start."""
+        return self._marks.fresh(contract.hash)
 
-    def heard(self, contract: Contract, party: int) -> Position | None:
-        """Return the last position of which there is a row of a party; None if there is none."""
-        query = "select round, exchange from heard where contract = ? and party = ?"
-        found = self._file.execute(query, (contract.hash, party)).fetchone()
-        return None if found is None else Position(*found)
+    def confirmed(self, contract: Contract) -> None:
+        """Never ask with that number again."""
+        self._marks.confirmed(contract.hash)
+
+    def hear(self, contract: Contract, row: Row) -> None:
+        """Store that there is this row of a party."""
+        latest = contract.hash, row.party, row.incarnation, *row.at
+        self._file.execute(_HEARD, latest)
+
+    def heard(self, contract: Contract, party: int) -> Sent | None:
+        """Return the latest of the rows that there are of a party; None if there is none."""
+        query = "select incarnation, round, exchange from heard where contract = ? and party = ?"
+        found = self._read(query, contract.hash, party)
+        return Sent.of(*found[0]) if found else None
 
     def released(self, contract: Contract) -> bytes:
         """Return the model that follows from what was released; empty before the first step."""
         query = "select released from steps where contract = ? and released is not null"
-        found = self._file.execute(query, (contract.hash,)).fetchone()
-        return b"" if found is None else bytes(found[0])
+        found = self._read(query, contract.hash)
+        return bytes(found[0][0]) if found else b""
 
     def ledger(self, contract: Contract) -> Plan:
         """Return what a contract was charged so far."""
         query = "select charged from steps where contract = ? order by round, exchange"
-        found = self._file.execute(query, (contract.hash,)).fetchall()
+        found = self._read(query, contract.hash)
         releases = [Release.from_dict(one) for (text,) in found for one in json.loads(text)]
         return contract.plan.with_releases(releases)
 

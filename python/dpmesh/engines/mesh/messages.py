@@ -32,6 +32,30 @@ class Position(NamedTuple):
     exchange: int = 0
 
 
+BEFORE = Position(-1)
+"""Before the first message."""
+
+
+class Sent(NamedTuple):
+    """How far a party got; a later one is larger.
+
+    Attributes
+    ----------
+    incarnation
+        How often its folder was restored.
+    at
+        The position of what it released last since then.
+    """
+
+    incarnation: int
+    at: Position
+
+    @classmethod
+    def of(cls, incarnation: int, *at: int) -> Sent:
+        """Return it, of a round and an exchange."""
+        return cls(incarnation, Position(*at))
+
+
 class RefusedError(ValueError):
     """A node does not answer. The reason depends on public numbers alone.
 
@@ -53,6 +77,8 @@ class Row:
         Where in the run.
     party
         Its number.
+    incarnation
+        How often its folder was restored, by its own word.
     dtype, shape
         Of the row; no rows if the party released nothing.
     codes
@@ -66,6 +92,7 @@ class Row:
     contract: bytes
     at: Position
     party: int
+    incarnation: int
     dtype: str
     shape: tuple[int, int]
     codes: bytes
@@ -78,7 +105,7 @@ class Row:
 
     @property
     def _fields(self) -> tuple[bytes, ...]:
-        numbers = (*self.at, self.party, *self.shape)
+        numbers = (*self.at, self.party, self.incarnation, *self.shape)
         return ROW, self.contract, *_numbers(*numbers), self.dtype.encode(), self.codes, self.mixed
 
     @classmethod
@@ -91,13 +118,13 @@ class Row:
             If it is no row of this contract that its party signed.
         """
         kind, of, *numbers, dtype, codes, mixed, signature = unpack(message)
-        if kind != ROW or of != contract.hash or len(numbers) != 5:
+        if kind != ROW or of != contract.hash or len(numbers) != 6:
             fail("row", "a row of this contract", "another message")
-        round_, exchange, party, rows, dim = _read(*numbers)
+        round_, exchange, party, incarnation, rows, dim = _read(*numbers)
         if party >= contract.nodes:
             fail("row", "a party of the contract", party)
-        at, shape = Position(round_, exchange), (rows, dim)
-        row = cls(of, at, party, dtype.decode("ascii"), shape, codes, mixed, signature)
+        at, kept, shape = Position(round_, exchange), dtype.decode("ascii"), (rows, dim)
+        row = cls(of, at, party, incarnation, kept, shape, codes, mixed, signature)
         key = contract.parties[party].public_key
         same = row._fields == (kind, of, *numbers, dtype, codes, mixed)
         if not same or not (stored or is_signed(key, signature, *row._fields)):
@@ -216,16 +243,17 @@ class Heard(NamedTuple):
     asked
         The question.
     last
-        The last position of which it has a row of the party; None if it has none.
+        The latest of the party's rows that it has; None if it has none.
     """
 
     by: int
     asked: Fresh
-    last: Position | None
+    last: Sent | None
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return it as bytes, with a signature."""
-        numbers = (1, *self.last) if self.last is not None else (0, 0, 0)
+        last = self.last
+        numbers = (0,) * 4 if last is None else (1, last.incarnation, *last.at)
         asked = self.asked.as_bytes(contract)
         fields = HEARD, contract.hash, *_numbers(self.by, *numbers), asked
         return pack(*fields, key.sign(*fields))
@@ -240,13 +268,12 @@ class Heard(NamedTuple):
             If it is none that a party of this contract signed.
         """
         kind, of, *numbers, asked, signature = fields = unpack(message)
-        by, any_, round_, exchange = _read(*numbers)
+        by, any_, *sent = _read(*numbers)
         if kind != HEARD or of != contract.hash or by >= contract.nodes:
             fail("message", "an answer under this contract", "another message")
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[by].name}", "another")
-        last = Position(round_, exchange) if any_ else None
-        return cls(by, Fresh.read(asked, contract), last)
+        return cls(by, Fresh.read(asked, contract), Sent.of(*sent) if any_ else None)
 
 
 class Ask(NamedTuple):

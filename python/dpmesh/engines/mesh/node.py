@@ -27,6 +27,7 @@ from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.exchange import Arrived, NodeChannel, Suspended
 from dpmesh.engines.mesh.folder import Folder, Stored, state_as_bytes, state_from_bytes
 from dpmesh.engines.mesh.messages import (
+    BEFORE,
     HEARD,
     Ask,
     Fresh,
@@ -34,6 +35,7 @@ from dpmesh.engines.mesh.messages import (
     Position,
     RefusedError,
     Row,
+    Sent,
     Signature,
     check_length,
     compressor_at,
@@ -43,6 +45,7 @@ from dpmesh.engines.mesh.messages import (
 from dpmesh.engines.mesh.schedule import Schedule
 from dpmesh.engines.signing import digest, pack
 from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.models import Model
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Packet
@@ -107,7 +110,6 @@ class Node:
         self._schedule, self._lock = Schedule(contract), Lock()
         self._start = contract.algorithm.init(self._problem, self._seat(contract.public_key))
         folder.join(contract, self._records, seeded=rehearsal)
-        folder.check_mark(contract)
         self._confirmed = rehearsal
         self.equivocating: set[str] = set()
         """Names of parties of which two different rows of one position were seen, both signed."""
@@ -120,8 +122,8 @@ class Node:
     @property
     def at(self) -> Position | None:
         """The position that it answered last; None before the first."""
-        last = self.folder.last(self.contract)
-        return None if last is None or (last.row is None) else last.at
+        at = self.folder.last_sent(self.contract.hash).at
+        return None if at == BEFORE else at
 
     @property
     def released(self) -> Any:
@@ -132,6 +134,18 @@ class Node:
         kept = self.folder.released(self.contract)
         kind = self.contract.terms.numbers
         return np.frombuffer(kept, kind).reshape(1, -1) if kept else None
+
+    def model(self) -> Model:
+        """Return the released model, which predicts from tables, with what it cost.
+
+        Raises
+        ------
+        ValueError
+            If nothing was released, or the contract has no ranges.
+        """
+        contract, folder = self.contract, self.folder
+        charged = 1 + folder.incarnation(contract.hash)
+        return contract.model(self.released, folder.is_seeded(contract), charged)
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim), without noise: it must not leave it."""
@@ -187,7 +201,7 @@ class Node:
             state, row, released = self._computed(at)
             with self.folder.transaction():
                 self.folder.finish(self.contract, at, state, row, released)
-            self.folder.mark(self.contract, at)
+            self.folder.mark(self.contract)
         except Exception:
             _log.exception("node %s stops", self.name)
             with suppress(Exception):
@@ -198,24 +212,25 @@ class Node:
     def _confirm(self, ask: Ask) -> bool:
         """Whether enough others say that they heard of no row that this folder does not have.
 
-        With this node they must be a quorum. A router that hides their answers stops this node.
+        They are those that the next row goes to. A router that hides their answers stops this node.
         """
-        heard, last = {}, self.folder.last(self.contract)
-        fresh = Fresh(self.number, self.folder.fresh(self.contract))
+        contract, folder = self.contract, self.folder
+        fresh, heard = Fresh(self.number, folder.fresh(contract)), dict[int, Sent | None]()
         for message in ask.attached:
             with suppress(ValueError):
-                answer = Heard.read(message, self.contract)
-                if answer.asked == fresh and answer.by != self.number:
+                answer = Heard.read(message, contract)
+                if answer.asked == fresh:
                     heard[answer.by] = answer.last
-        unanswered = None if last is None or last.row is not None else last.at
-        for by, other in heard.items() if not self.folder.was_restored(self.contract) else ():
-            if other is not None and (last is None or last.at < other or other == unanswered):
-                name = self.contract.parties[by].name
+        sent = folder.last_sent(contract.hash)
+        for by, last in heard.items():
+            if last is not None and last > sent:
+                name = contract.parties[by].name
                 _log.error("%s has a later row of this node: its folder was restored", name)
                 raise RefusedError("restored")
-        self._confirmed = len(heard) >= self.contract.terms.quorum - 1
+        others, needed = self._schedule.confirming(self._schedule.after(sent.at), self.number)
+        self._confirmed = len(heard.keys() & others) >= needed
         if self._confirmed:
-            self.folder.fresh(self.contract, answered=True)
+            folder.confirmed(contract)
         return self._confirmed
 
     def _check_order(self, last: Stored | None, at: Position) -> None:
@@ -294,10 +309,11 @@ class Node:
             for message in (*step.rows, *([] if step.row is None else [step.row])):
                 row = Row.read(message, contract, stored=True)
                 rows.setdefault(row.at, {})[row.party] = row.values(contract)
-        mixed = digest(*next(step.rows for step in steps if step.at == at))
+        arrived = next(step.rows for step in steps if step.at == at)
+        begun = {step.at.round: step.rows for step in reversed(steps)}  # by the first step of each
         released = self.folder.released(contract)
         while t < at.round:
-            channel, ended = self._run(state, t, rows, at)
+            channel, ended = self._run(state, t, rows, at, begun.get(t, arrived))
             state = ended.state
             published = contract.algorithm.published(state, channel.received)
             released = b"" if published is None else published.tobytes()
@@ -306,21 +322,27 @@ class Node:
         before = state_as_bytes(state)
         if at != self._schedule.end:
             try:
-                self._run(state, t, rows, at)
+                self._run(state, t, rows, at, begun[t])
             except Suspended as suspended:
                 packet = suspended.packet
             else:
                 raise RuntimeError(f"round {t} ends before its exchange {at.exchange}")
-        return before, self._packed(packet, at, mixed).signed(self.folder.signing), released
+        row = self._packed(packet, at, digest(*arrived))
+        return before, row.signed(self.folder.signing), released
 
     def _run(
-        self, state: Any, t: int, rows: Mapping[Any, Any], until: Position
+        self,
+        state: Any,
+        t: int,
+        rows: Mapping[Any, Any],
+        until: Position,
+        arrived: tuple[bytes, ...] = (),
     ) -> tuple[NodeChannel, Step]:
-        """Run round t as far as rows have arrived."""
+        """Run round t, begun when these rows had arrived, as far as it gets."""
         contract, public = self.contract, self.contract.public_key
         own = self._own
         if not self.rehearsal:
-            own = own.derive(self._context(t, state_as_bytes(state)))
+            own = own.derive(self._context(t, state_as_bytes(state), arrived))
 
         def noise_key(values: Sensitive) -> Key:
             key = own
@@ -338,11 +360,11 @@ class Node:
         seat = cast("Key", self._seat(coins))
         return channel, channel.run_from(state, t, self._problem, seat)
 
-    def _context(self, t: int, state: bytes) -> bytes:
+    def _context(self, t: int, state: bytes, arrived: tuple[bytes, ...]) -> bytes:
         """Return what a round's streams depend on beside the key: other inputs, other noise."""
         versions = f"{__version__} {np.__version__}".encode()
         fields = self.contract.hash, str(t).encode(), digest(state), self._records.encode()
-        return digest(b"dpmesh mesh round", *fields, versions)
+        return digest(b"dpmesh mesh round", *fields, versions, digest(*arrived))
 
     def _seat(self, key: Any) -> Any:
         """Return the key of this node's rows; where a token travels, rows name their nodes."""
@@ -353,9 +375,10 @@ class Node:
     def _packed(self, packet: Packet, at: Position, mixed: bytes) -> Row:
         """Return a released packet as a row; fail if it is longer than the contract allows."""
         contract, values = self.contract, packet.values
+        public = contract.hash, at, self.number, self.folder.incarnation(contract.hash)
         kind = contract.terms.numbers
         if values is None:
-            return Row(contract.hash, at, self.number, kind, (0, 0), b"", mixed)
+            return Row(*public, kind, (0, 0), b"", mixed)
         own = values if self._schedule.gossips else values[~np.isnan(values[:, 0])]
         check_length(own, contract)
         compressor = compressor_at(contract, at)
@@ -366,10 +389,10 @@ class Node:
         else:
             codes = values.astype(values.dtype.newbyteorder("<")).tobytes()
         shape = values.shape[0], values.shape[1]
-        return Row(contract.hash, at, self.number, str(values.dtype), shape, codes, mixed)
+        return Row(*public, str(values.dtype), shape, codes, mixed)
 
     def _compare(self, ask: Ask, step: Stored) -> None:
-        """Note who signed two different rows of one position."""
+        """Note rows that came too late, and who signed two different ones of one position."""
         kept: dict[tuple[Position, int], Row] = {}
         others = [message for message in ask.attached if message not in step.rows]
         for message in step.rows if others else ():
@@ -378,6 +401,8 @@ class Node:
         for message in others:
             with suppress(ValueError):
                 row = Row.read(message, self.contract)
+                with self.folder.transaction():
+                    self.folder.hear(self.contract, row)
                 same = kept.get((row.at, row.party))
                 if same is not None and (same.codes, same.mixed) != (row.codes, row.mixed):
                     self._equivocates(row.party)

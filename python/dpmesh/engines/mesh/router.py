@@ -101,15 +101,15 @@ class Router:
             message = self._fresh[asking[0]][0]
         elif self._at is None:
             message = None if party in self._signatures else who(self.contract)
-        elif (at := self._next(party)) is not None:
+        elif (at := self._next(party)) is not None and self._confirmed(party, at):
             message = Ask(at, self._attached(party)).as_bytes(self.contract)
-        elif party in self._late:
+        elif party in self._late and party not in self._fresh:
             message = who(self.contract)  # is it back?
         self.bytes += 0 if message is None else len(message)
         return message
 
     def take(self, party: int, answer: bytes) -> None:
-        """Take an answer. Who signed it counts; `party` only says who refuses."""
+        """Take an answer. Who signed it counts; `party` only says who refuses, or starts."""
         self.bytes += len(answer)
         if (reason := refused(answer)) is not None:
             self._take_refusal(party, reason)
@@ -119,7 +119,7 @@ class Router:
             return
         with suppress(ValueError):
             asked = Fresh.read(answer, self.contract)
-            if self._fresh.get(asked.party, (b"",))[0] != answer:
+            if asked.party == party and self._fresh.get(party, (b"",))[0] != answer:
                 self._fresh[asked.party] = answer, {}
             return
         with suppress(ValueError):
@@ -193,6 +193,13 @@ class Router:
             return after if after <= self._at else None
         holds = party in self.schedule.senders(self._at) or self._at == end
         return self._at if holds and before != self._at else None
+
+    def _confirmed(self, party: int, at: Position) -> bool:
+        """Whether enough of the others have said what they heard of a party since its start."""
+        if party not in self._fresh:
+            return True
+        others, needed = self.schedule.confirming(at, party)
+        return len(others & self._fresh[party][1].keys()) >= needed
 
     def _attached(self, party: int) -> tuple[bytes, ...]:
         before = self._answered[party]

@@ -80,3 +80,13 @@ class Schedule:
         if self.gossips:
             return set(self.matrix(at.round).neighbours(node).tolist())
         return set(self.senders(at)) - {node}
+
+    def confirming(self, at: Position, node: int) -> tuple[set[int], int]:
+        """Return who knows whether a node released its row of a position, and how many must say so.
+
+        As many of them may be silent as the quorum allows to be missing, but not all.
+        """
+        everybody = self.contract.nodes
+        hear = self.heard(at, node) if self.gossips else set[int]()
+        others = hear or {*range(everybody)} - {node}
+        return others, max(1, len(others) - (everybody - self.contract.terms.quorum))

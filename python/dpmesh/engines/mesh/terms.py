@@ -65,7 +65,8 @@ class Terms:
     deadline
         Seconds after which a message counts as missing.
     quorum
-        The fewest parties with which a round goes on.
+        The fewest parties with which a round goes on, at least 2; also how many, with a node
+        itself, confirm its start.
     features
         Number of features of a record; none if the contract has public ranges of columns.
     label
@@ -89,7 +90,7 @@ class Terms:
         if positive("largest_row", self.largest_row) > LONGEST_ROW[self.numbers]:
             fail("largest_row", f"at most {LONGEST_ROW[self.numbers]:g}", self.largest_row)
         positive("deadline", self.deadline)
-        integer("quorum", self.quorum, at_least=1)
+        integer("quorum", self.quorum, at_least=2)
 
 
 def _hexadecimal(name: str, value: str) -> None:

@@ -17,7 +17,7 @@ def bytes_of_row(contract: Contract) -> int:
     """Return the length of a signed row, without compression."""
     values = np.zeros((contract.models, contract.dim // contract.models), contract.terms.numbers)
     kind, shape = contract.terms.numbers, values.shape
-    row = Row(contract.hash, Position(0), 0, kind, shape, values.tobytes(), bytes(32))
+    row = Row(contract.hash, Position(0), 0, 0, kind, shape, values.tobytes(), bytes(32))
     return len(row.signed(SigningKey.generate()))
 
 
