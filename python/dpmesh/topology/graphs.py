@@ -1,4 +1,4 @@
-"""Common graphs as static topologies; networkx draws the graphs."""
+"""Common graphs as static topologies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.keys import Key
+from dpmesh.topology._links import regular_links, torus_links
 from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.topology import Static
 from dpmesh.topology.weights import Weights, weigh
@@ -73,8 +74,8 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
     ValueError
         If `nodes` is not an integer of at least 1, or `weights` are unknown.
     """
-    graph = nx.cycle_graph(integer("nodes", nodes, at_least=1))
-    return from_networkx(graph, weights=weights, description="ring")
+    links = torus_links(1, integer("nodes", nodes, at_least=1))
+    return Static(weigh(links, weights), "ring")
 
 
 def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
@@ -112,8 +113,8 @@ def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static
         If a length is not an integer of at least 1, or `weights` are unknown.
     """
     rows, columns = integer("rows", rows, at_least=1), integer("columns", columns, at_least=1)
-    graph = nx.grid_2d_graph(rows, columns, periodic=True)
-    return from_networkx(graph, weights=weights, description=f"torus of {rows} x {columns}")
+    links = torus_links(rows, columns)
+    return Static(weigh(links, weights), f"torus of {rows} x {columns}")
 
 
 def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "metropolis") -> Static:
@@ -130,7 +131,7 @@ def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "met
     if nodes * degree % 2:
         fail("degree", f"an even number for {nodes} nodes", degree)
     links = _connected(
-        lambda seed: nx.random_regular_graph(degree, nodes, seed=seed),
+        lambda seed: regular_links(nodes, degree, np.random.default_rng(seed)),
         public_generator(key, Use.RANDOM_REGULAR),
         argument="degree",
         got=degree,
@@ -153,7 +154,7 @@ def erdos_renyi(
     edge_probability = probability("edge_probability", edge_probability)
     drawn = edge_probability if 1 - edge_probability < 1 else 0.0  # networkx divides by log(1 - p)
     links = _connected(
-        lambda seed: nx.fast_gnp_random_graph(nodes, drawn, seed=seed),
+        lambda seed: _links(nx.fast_gnp_random_graph(nodes, drawn, seed=seed)),
         public_generator(key, Use.ERDOS_RENYI),
         argument="edge_probability",
         got=edge_probability,
@@ -164,7 +165,7 @@ def erdos_renyi(
 
 
 def _connected(
-    draw: Callable[[int], nx.Graph],
+    draw: Callable[[int], sparse.csr_array],
     generator: np.random.Generator,
     *,
     argument: str,
@@ -172,8 +173,7 @@ def _connected(
 ) -> sparse.csr_array:
     """Draw graphs until one is connected, and return its links."""
     seeds = generator.integers(2**63, size=ATTEMPTS).tolist()
-    graphs = (_links(draw(seed)) for seed in seeds)
-    links = next((graph for graph in graphs if _is_connected(graph)), None)
+    links = next(filter(_is_connected, map(draw, seeds)), None)
     if links is None:
         fail(argument, f"one that gives a connected graph within {ATTEMPTS} draws", got)
     return links
