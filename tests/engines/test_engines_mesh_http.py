@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
+from http.client import HTTPConnection
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from mesh_parties import Parties
 import dpmesh as dm
 from dpmesh.engines.mesh import Folder, Node, Router, read_contract
 from dpmesh.engines.mesh.http import RouterServer, run_node
+from dpmesh.engines.mesh.messages import refusal
 from dpmesh.engines.mesh.traffic import bytes_of_round
+from dpmesh.engines.signing import SigningKey
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
 HERE = "127.0.0.1"
@@ -96,6 +99,37 @@ def test_nodes_that_dial_out_over_tls_have_the_simulators_bits(
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
     if algorithm in ("online", "gradient descent"):
         assert server.router.bytes == pytest.approx(4 * bytes_of_round(parties.contract), rel=0.6)
+
+
+def test_who_does_not_sign_learns_nothing_and_speaks_for_nobody(tmp_path: Path) -> None:
+    """Not a stranger, not another party, and not who repeats a post that he saw."""
+    parties = Parties(tmp_path)
+    contract, stopped = parties.contract, refusal(parties.contract, "stopped")
+    server = RouterServer(Router(contract), HERE, 0)
+    threading.Thread(target=server._server.serve_forever, daemon=True).start()
+
+    def post(number: bytes, key: SigningKey | None, answer: bytes) -> tuple[int, bytes, str]:
+        fields = b"dpmesh post 1", contract.hash, b"0", number, answer
+        signed = "00" if key is None else key.sign(*fields).hex()
+        with closing(HTTPConnection(HERE, server.port, timeout=30)) as connection:
+            connection.request("POST", "/0", answer, {"Dpmesh-Signature": signed})
+            response = connection.getresponse()
+            return response.status, response.read(), str(response.headers["Dpmesh-Number"])
+
+    own, other = (folder.signing for folder in parties.folders[:2])
+    number = bytes.fromhex(post(b"", None, stopped)[2])
+    for key in (None, other):
+        assert post(number, key, stopped)[:2] == (401, b"")
+    assert server.router.gone == {}
+    assert post(number, own, b"")[:2] == (200, server.router.request(0))
+    assert post(number, own, b"")[:2] == (401, b"")
+    for path, length in (("/9", "0"), ("/0", "9" * 12), ("/0", "x")):
+        with closing(HTTPConnection(HERE, server.port, timeout=30)) as connection:
+            connection.request("POST", path, headers={"Content-Length": length})
+            with connection.getresponse() as response:
+                assert response.status == 400
+    server._server.shutdown()
+    server._server.server_close()
 
 
 def test_a_run_goes_on_without_a_node_that_never_comes_back(tmp_path: Path) -> None:

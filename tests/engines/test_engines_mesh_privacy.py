@@ -41,7 +41,9 @@ def hostile(rng: np.random.Generator, dim: int) -> Any:
     return row / np.linalg.norm(row) * rng.choice([0.0, 1e-3, 1.0, 30.0, longest])
 
 
-@pytest.mark.parametrize("algorithm", ["online", "quantized", "public point", "gradient descent"])
+@pytest.mark.parametrize(
+    "algorithm", ["online", "quantized", "public point", "gradient descent", "muffliato"]
+)
 def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
     algorithm: str, tmp_path: Path
 ) -> None:
@@ -50,9 +52,11 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
     for _ in range(150):
         states = [one._start, other._start]
         for t in range(contract.terms.rounds - 1):
-            sent = {party: hostile(rng, contract.dim) for party in rng.permutation(4)[:3]}
-            sent[0] = hostile(rng, contract.dim)  # given what it sent itself
-            rows, until = {Position(t): sent}, Position(t + 1)
+            rows, until = {}, Position(t + 1)
+            for exchange in range(contract.algorithm.exchanges):
+                sent = {party: hostile(rng, contract.dim) for party in rng.permutation(4)[:3]}
+                sent[0] = hostile(rng, contract.dim)  # given what it sent itself
+                rows[Position(t, exchange)] = sent
             states = [
                 node._run(state, t, rows, until)[1].state
                 for node, state in zip((one, other), states, strict=True)

@@ -1,7 +1,9 @@
 """The mesh over HTTP: nodes dial out to the router, and need no open port of their own.
 
-A node posts its last answer, and the response is the router's next question. Rows are signed and
-public to everybody, so nothing here is trusted with more than liveness; TLS keeps strangers out.
+A node posts its last answer, and the response is the router's next question. Each post is signed
+with the party's key, over a number that the router gave last and takes once: nobody else reads the
+questions, answers in a party's name, or repeats what it said. Rows are signed by themselves; what
+posts are trusted with is liveness alone. TLS hides them from whoever listens in.
 """
 
 from __future__ import annotations
@@ -11,24 +13,32 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from secrets import token_bytes
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from dpmesh._validate import fail
+from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.node import Node
 from dpmesh.engines.mesh.router import Router
+from dpmesh.engines.mesh.traffic import bytes_of_row
+from dpmesh.engines.signing import is_signed
 
 _log = logging.getLogger("dpmesh")
 
 PATIENCE = 2.0
 """Seconds for which the router holds a post that it has no question for."""
 PAUSE = 0.02
+"""Seconds between two looks whether there is one."""
 FAREWELL = 5.0
 """Seconds for which a router that is done still answers."""
-MOST_BYTES = 2**31
-OVER = 410
+SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
+"""Headers of a post and of its response."""
+NOT_SIGNED, OVER = 401, 410
 
 
 class RouterServer:
@@ -48,6 +58,9 @@ class RouterServer:
         self, router: Router, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> None:
         self.router, self._lock, self._told = router, threading.Lock(), set[int]()
+        self._parties = {str(number): number for number in range(router.contract.nodes)}
+        self._numbers = [token_bytes(16) for _ in self._parties]
+        self._longest = 4 * bytes_of_row(router.contract) + 2**16
         self._server = ThreadingHTTPServer((host, port), self._handler())
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -72,6 +85,17 @@ class RouterServer:
         finally:
             self._server.shutdown()
             self._server.server_close()
+
+    def _is_signed(self, party: int, signature: str, answer: bytes) -> bool:
+        """Whether a party posts this, and for the first time."""
+        contract = self.router.contract
+        with self._lock, suppress(ValueError):
+            fields = _fields(contract, party, self._numbers[party], answer)
+            key = contract.parties[party].public_key
+            if is_signed(key, bytes.fromhex(signature), *fields):
+                self._numbers[party] = token_bytes(16)
+                return True
+        return False
 
     def _exchange(self, party: int, answer: bytes) -> tuple[int, bytes]:
         """Take an answer; return a status and the next question, waiting for one a little."""
@@ -98,13 +122,17 @@ class RouterServer:
             timeout = 60
 
             def do_POST(self) -> None:
-                name, length = self.path.strip("/"), self.headers.get("Content-Length", "0")
-                known = name.isdigit() and int(name) < server.router.contract.nodes
-                if not known or not length.isdigit() or int(length) > MOST_BYTES:
+                party = server._parties.get(self.path.strip("/"))
+                length = self.headers.get("Content-Length", "")
+                fits = length.isdecimal() and len(length) < 16 and int(length) <= server._longest
+                if party is None or not fits:
                     self.send_error(400)
                     return
-                status, message = server._exchange(int(name), self.rfile.read(int(length)))
+                answer, status, message = self.rfile.read(int(length)), NOT_SIGNED, b""
+                if server._is_signed(party, self.headers.get(SIGNATURE, ""), answer):
+                    status, message = server._exchange(party, answer)
                 self.send_response(status)
+                self.send_header(NUMBER, server._numbers[party].hex())
                 self.send_header("Content-Length", str(len(message)))
                 self.end_headers()
                 self.wfile.write(message)
@@ -141,24 +169,43 @@ def run_node(
     """
     if not url.startswith(("http://", "https://")):
         fail("router", "a url that begins with http:// or https://", url)
-    answer, reached = b"", True
+    answer, number, problem, unsigned = b"", b"", "", 0
     while True:
+        fields = _fields(node.contract, node.number, number, answer)
+        signed = {SIGNATURE: node.folder.signing.sign(*fields).hex()}
+        post = Request(f"{url.rstrip('/')}/{node.number}", answer, signed, method="POST")
+        found = ""
         try:
-            post = Request(f"{url.rstrip('/')}/{node.number}", answer, method="POST")
             with urlopen(post, timeout=60, context=tls) as response:
-                message = response.read()
-        except URLError as error:
-            if getattr(error, "code", None) == OVER:
+                message, number = response.read(), _number_in(response)
+        except HTTPError as error:
+            if error.code == OVER:
                 return
-            if reached:
-                _log.warning("the router at %s cannot be reached: %s", url, error.reason)
-            reached = False
+            number, unsigned = _number_in(error), unsigned + (error.code == NOT_SIGNED)
+            if unsigned == 1:
+                continue  # the router was started, or its last response got lost
+            found = f"the router at {url} refuses: {error.reason}; has it the same contract?"
+        except (OSError, HTTPException) as error:
+            found = f"the router at {url} cannot be reached: {getattr(error, 'reason', error)}"
+        if found:
+            if found != problem:
+                _log.warning(found)
+            problem = found
             time.sleep(1.0)
             continue
-        except OSError:
-            time.sleep(1.0)
-            continue
-        reached, answer = True, b""
+        answer, problem, unsigned = b"", "", 0
         if message:
             answer = node.answer(message)
             progress(node)
+
+
+def _fields(contract: Contract, party: int, number: bytes, answer: bytes) -> tuple[bytes, ...]:
+    """Return what a party signs when it posts an answer."""
+    return b"dpmesh post 1", contract.hash, str(party).encode(), number, answer
+
+
+def _number_in(response: Any) -> bytes:
+    """Return the number that a router gave; none if it gave none."""
+    with suppress(ValueError):
+        return bytes.fromhex(response.headers.get(NUMBER, ""))
+    return b""
