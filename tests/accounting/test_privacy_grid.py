@@ -125,7 +125,7 @@ def test_integers_have_noise_in_steps_of_the_grid_too() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_grid_of_whole_numbers_is_that_of_floats(mechanism) -> None:
-    values, far = np.array([[3e19, -1e25, 0.0]]), Sensitivity(2.0**50, mechanism.norm, "a test")
+    values, far = np.array([[3e19, -1e25, 0.0]]), Sensitivity(2.0**62, mechanism.norm, "a test")
     one, other = (
         mechanism(2.0, grid=grid).release(values, far, stream()) for grid in (2.0**40, 2**40)
     )

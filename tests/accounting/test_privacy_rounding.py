@@ -13,9 +13,10 @@ import dpmesh as dm
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Laplace, NoNoise, Sensitivity
+from dpmesh.privacy.mechanisms import Source
 
 ONE = Sensitivity(1.0, "l2", "a record")
-TYPES = [(np.float32, 2.0**23 / 100), (np.float64, 2.0**52 / 100)]
+TYPES = [(np.float32, 2.0**23 / 100), (np.float64, 2.0**32)]
 MECHANISMS = {
     "gaussian": Gaussian(1.0),
     "clipping to more": Gaussian(1.0, clipping_norm=1e300),
@@ -55,9 +56,24 @@ def test_a_model_of_many_records_in_single_precision_is_refused() -> None:
     """The gradient of 600,000 records moved by 1.9 times its sensitivity for its rounding."""
     row, small = np.ones((1, 1), np.float32), Sensitivity(2 / 600_000, "l2", "a record")
     stream = Key.seeded(3).stream(Purpose.NOISE, 0)
-    with pytest.raises(ValueError, match="float32 rounds longer ones by more than 1% of the"):
+    with pytest.raises(ValueError, match=r"float32 rounds longer ones by more than 0\.01 of the"):
         Gaussian(1.0).release(row, small, stream)
     assert Gaussian(1.0).release(row.astype(np.float64), small, stream) != 1
+
+
+@pytest.mark.parametrize(("kind", "factor"), [(np.float32, 1.01), (np.float64, 1.0)])
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+def test_the_noise_covers_the_rounding_of_rows(mechanism: Any, kind: Any, factor: float) -> None:
+    values = np.zeros((1, 100_000), kind)
+    scale = mechanism.noise_scale(ONE, values.shape[1]) * factor
+    assert mechanism.drawn_scale(values, ONE) == pytest.approx(scale, rel=1e-15)
+    if not isinstance(mechanism, SilentGaussian) and mechanism.grid is None:
+        drawn = mechanism._add_noise(values, scale, _source())
+        np.testing.assert_array_equal(released(mechanism, values), drawn)
+
+
+def _source() -> Any:
+    return Source(Key.seeded(3).stream(Purpose.NOISE, 0), 1e30)
 
 
 @pytest.mark.parametrize(("kind", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)])

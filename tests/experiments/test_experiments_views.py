@@ -61,9 +61,23 @@ def test_a_file_has_a_budget_against_a_view(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('kind = "Coalition"\nnodes = [1, 4]', "against nodes 1, 4 together"),
+        ('kind = "Links"\nlinks = [[0, 1], [2, 3]]', "against a listener on 2 links"),
+        ('kind = "Node"\nnode = 2\nalso = [{kind = "PublishedMean"}]', "and the published mean of"),
+    ],
+)
+def test_a_file_names_who_looks_on(table: str, words: str, tmp_path: Path) -> None:
+    experiment = load(tmp_path, TEXT.replace('kind = "OneNode"', table))
+    assert words in str(experiment.budget)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("[budget]\nepsilon = 6.0\ndelta = 1e-5\n", "", r"view: wanted tables \[budget\]"),
+        ('kind = "OneNode"', 'kind = "Coalition"', r"view\.nodes: wanted a value: The members"),
         ('kind = "OneNode"', 'kind = "Node"', r"view\.node: wanted a value"),
         ('kind = "OneNode"', 'kind = "Node"\nnode = 6', r"view\.node: wanted an integer .* below"),
         ('kind = "OneNode"', 'kind = "Two"', r"view\.kind: wanted one of OneNode, Node"),

@@ -24,7 +24,16 @@ from dpmesh.experiments.models import jax_model, torch_model
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.correlated import CorrelatedStrategy
-from dpmesh.privacy.views import AnyCoalition, LastOnly, Node, OneNode
+from dpmesh.privacy.views import (
+    AnyCoalition,
+    Coalition,
+    LastOnly,
+    Links,
+    Node,
+    OneNode,
+    PublishedMean,
+    PublishedMessages,
+)
 from dpmesh.problems import LinearProblem
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 
@@ -64,6 +73,8 @@ VALUES: dict[str, type] = {
         *(cls for classes in PROTOCOLS.values() for cls in classes),
         schedules.SampleSize,
         controllers.NoisyLoss,
+        PublishedMessages,
+        PublishedMean,
         Exponential,
         LogNormal,
         Uniform,
@@ -88,7 +99,9 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
     "algorithm": {entry.kind.__name__: entry.kind for entry in REGISTRY},
     "network": {"network": Network},
     "budget": {"budget": Budget},
-    "view": {cls.__name__: cls for cls in (OneNode, Node, AnyCoalition, LastOnly)},
+    "view": {
+        cls.__name__: cls for cls in (OneNode, Node, Coalition, AnyCoalition, Links, LastOnly)
+    },
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
 
@@ -102,6 +115,9 @@ GIVEN = frozenset(
 
 NUMBERS = ("nodes", "clients")
 """Parameters that are the number of nodes, if they are left out."""
+
+MEMBERS = tuple[int, ...]
+"""Of a parameter that names nodes instead."""
 
 SHORT = 12
 """A shorter description is not used by itself."""
@@ -157,7 +173,8 @@ def entries(make: Maker) -> dict[str, Entry]:
     for name, parameter in inspect.signature(make).parameters.items():
         if name in GIVEN or schema_of(hints.get(name)) is None:
             continue
-        required = parameter.default is parameter.empty and name not in NUMBERS
+        filled = name in NUMBERS and hints[name] != MEMBERS
+        required = parameter.default is parameter.empty and not filled
         default = None if parameter.default is parameter.empty else parameter.default
         text = texts.get(name, "")
         if len(text) < SHORT:

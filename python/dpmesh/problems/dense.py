@@ -29,6 +29,9 @@ from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.problems.partition import PartitionedProblem, flat_partition
 
+_ROUNDING = 2.0**-16
+"""Bounds what float32 adds to the norm of a clipped gradient, relative."""
+
 
 class DenseProblem(PartitionedProblem, ABC):
     """Common base of problems of any model: dense records of one shape, divided among nodes.
@@ -90,7 +93,7 @@ class DenseProblem(PartitionedProblem, ABC):
         """Sum of the gradients of each row's records at its own parameters, each clipped.
 
         A record whose gradient is NaN or infinite counts as 0. A record's part of the sum depends
-        on no other record, up to the last bits of float32, and is no longer than `clipping_norm`.
+        on no other record, up to the last bits of float64, and is no longer than `clipping_norm`.
 
         Parameters
         ----------
@@ -105,7 +108,7 @@ class DenseProblem(PartitionedProblem, ABC):
 
         Returns
         -------
-        Shape (rows, dim), float64: microbatches are added up in it.
+        Shape (rows, dim), float64: a record moves it by no more than its own part, to about 1e-12.
 
         Raises
         ------
@@ -118,17 +121,20 @@ class DenseProblem(PartitionedProblem, ABC):
         for micro in microbatches(
             as_ragged(batches), size=self.records_at_once, at_once=self.nodes_at_once
         ):
-            shrunk = bound * (1 - _rounding(micro.indices.shape[1]))
+            shrunk = bound * (1 - _ROUNDING)
             parts = self._clipped_sums(np.asarray(params, np.float32), micro, shrunk, norm)
             firsts = np.flatnonzero(np.diff(micro.owners, prepend=-1))
-            sums[micro.owners[firsts]] += np.add.reduceat(parts, firsts, axis=0, dtype=np.float64)
+            sums[micro.owners[firsts]] += np.add.reduceat(parts, firsts, axis=0)
         return sums
 
     @abstractmethod
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> FloatArray:
-        """Return the sum of each microbatch's clipped gradients, shape (microbatches, dim)."""
+    ) -> npt.NDArray[np.float64]:
+        """Return the sum of each microbatch's clipped gradients, shape (microbatches, dim).
+
+        Each gradient is one of float32, and they are added up as if in float64.
+        """
 
     def gradient(
         self,
@@ -221,8 +227,3 @@ def as_ragged(batches: Batches) -> Ragged:
     if isinstance(batches, tuple):
         return batches
     return np.arange(len(batches) + 1) * batches.shape[1], batches.reshape(-1)
-
-
-def _rounding(size: int) -> float:
-    """Bound what float32 adds to a norm and to a sum of so many clipped gradients, relative."""
-    return 2.0**-16 + size**2 * 2.0**-24

@@ -256,14 +256,15 @@ class JaxProblem(DenseProblem):
 
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> FloatArray:
+    ) -> npt.NDArray[np.float64]:
         count, room = len(micro.owners), (0, self.nodes_at_once - len(micro.owners))
         owners = np.pad(micro.owners, room)
         indices, used = np.pad(micro.indices, (room, (0, 0))), np.pad(micro.used, (room, (0, 0)))
-        sums = self._compiled_sums[norm](
+        sums, rest = self._compiled_sums[norm](
             params, count, owners, indices, used, np.float32(bound), *self._on_device
         )
-        return np.asarray(sums)[:count]
+        exact: npt.NDArray[np.float64] = np.add(sums[:count], rest[:count], dtype=np.float64)
+        return exact
 
     @cached_property
     def _compiled_sums(self) -> Mapping[Norm, Callable[..., Any]]:
@@ -284,12 +285,13 @@ class JaxProblem(DenseProblem):
                 norms = _norms(gradients, norm)
                 finite = jnp.isfinite(norms)
                 factors = used[i] * finite * jnp.where(norms > bound, bound / norms, 1)
-                gradients = jnp.where(finite[:, jnp.newaxis], gradients, 0)
-                # A GPU would round both to about 3 digits, and norms could exceed their bound.
-                return done.at[i].set(jnp.matmul(factors, gradients, precision="highest"))
+                clipped = jnp.where(finite[:, jnp.newaxis], gradients, 0) * factors[:, jnp.newaxis]
+                total, rest = done
+                own, lost = _exact_sum(clipped)
+                return total.at[i].set(own), rest.at[i].set(lost)
 
             nothing = jnp.zeros((self.nodes_at_once, params.shape[1]), params.dtype)
-            return jax.lax.fori_loop(0, count, one, nothing)
+            return jax.lax.fori_loop(0, count, one, (nothing, nothing))
 
         return {"l1": jax.jit(partial(sums, "l1")), "l2": jax.jit(partial(sums, "l2"))}
 
@@ -359,6 +361,20 @@ def _norms(gradients: Any, norm: Norm) -> Any:
         terms = short.reshape(len(terms), -1, 64).sum(axis=2)
         terms = terms[:, 0] if terms.shape[1] == 1 else terms
     return terms if norm == "l1" else jnp.sqrt(terms)
+
+
+def _exact_sum(rows: Any) -> tuple[Any, Any]:
+    """Return the sum of rows and what rounding takes from it (Knuth's two-sum): as in float64."""
+
+    def add(done: Any, row: Any) -> tuple[Any, None]:
+        total, lost = done
+        new = total + row
+        of_row = new - total
+        return (new, lost + ((total - (new - of_row)) + (row - of_row))), None
+
+    nothing = jnp.zeros_like(rows[0])
+    done: tuple[Any, Any] = jax.lax.scan(add, (nothing, nothing), rows)[0]
+    return done
 
 
 def _gives(name: str, wanted: str, axes: int, function: Callable[..., Any], *of: Any) -> None:

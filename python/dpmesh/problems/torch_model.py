@@ -248,7 +248,7 @@ class TorchProblem(DenseProblem):
 
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> FloatArray:
+    ) -> npt.NDArray[np.float64]:
         stack = torch.as_tensor(params[micro.owners], device=self.device)
         indices = torch.as_tensor(micro.indices, device=self.device)
         gradients = self._record_gradients(stack, indices)
@@ -259,7 +259,8 @@ class TorchProblem(DenseProblem):
         factors = factors * torch.as_tensor(micro.used, device=self.device)
         gradients = gradients.where(finite[:, :, None], 0.0)
         # No matrix product, whose precision users can lower for all of PyTorch.
-        sums: FloatArray = gradients.mul_(factors[:, :, None]).sum(dim=1).cpu().numpy()
+        clipped = gradients.mul_(factors[:, :, None])
+        sums: npt.NDArray[np.float64] = clipped.sum(dim=1, dtype=torch.float64).cpu().numpy()
         return sums
 
     @cached_property

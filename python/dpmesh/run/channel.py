@@ -288,7 +288,7 @@ class Channel:
         whole: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
         for release, some in parts or whole:
             mechanism, sensitivity = release.mechanism, release.sensitivity
-            scale = mechanism.noise_scale(sensitivity, values.shape[1])
+            scale = mechanism.drawn_scale(inside, sensitivity)
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
             length = None if compressed is None else compressed.bits[some]
             after = Released(noisy[some]), Released(values[some]), length

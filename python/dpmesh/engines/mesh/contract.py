@@ -28,7 +28,7 @@ from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
-from dpmesh.privacy.rounding import SHARE
+from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.problems import LinearProblem
 from dpmesh.ranges import Category, Columns, Number, as_range
 from dpmesh.tables import as_table
@@ -36,7 +36,7 @@ from dpmesh.topology import Topology, edge_dropping
 
 PROTOCOL = 1
 MOST_PARTIES = 2**16
-DIGITS = {"float64": 52, "float32": 23}
+PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
 
 
 @dataclass(frozen=True)
@@ -273,8 +273,9 @@ class Contract:
         at most ``4 2**-digits largest_row``, sqrt(dim) times that in L1 norm.
         """
         terms, largest = self.terms, 0.0
+        precision = PRECISION[terms.numbers]
         longest = terms.largest_row * np.sqrt(self.models)  # a message has a row of each model
-        apart = 4 * 2.0 ** -DIGITS[terms.numbers] * longest * terms.rounds
+        apart = 4 * 2.0**-precision.digits * longest * terms.rounds
         for release in self.algorithm.plan(terms.rounds).touching:
             mechanism, unit = (
                 release.mechanism,
@@ -283,8 +284,8 @@ class Contract:
             noise = mechanism.noise_scale(release.sensitivity, self.dim) * unit
             l1 = np.sqrt(self.dim) if mechanism.norm == "l1" else 1.0
             largest = max(largest, float(l1 * apart * mechanism.noise_multiplier / noise))
-        if largest > SHARE:
-            most = f"wanted at most {terms.largest_row * SHARE / largest:.3g}"
+        if largest > precision.share:
+            most = f"wanted at most {terms.largest_row * precision.share / largest:.3g}"
             reason = f"{most}: {terms.numbers} rounds longer rows by too much beside the noise"
             self.settings.fail("contract.largest_row", f"{reason}, got {terms.largest_row:g}")
         return largest

@@ -37,7 +37,8 @@ CHANCE = 1e-9
 class Movement(NamedTuple):
     """How far a release moved between the datasets before its noise, and how far its noise covers.
 
-    `distance` is the part beyond the rounding of the values, in the norm of the mechanism.
+    `distance` is in the norm of the mechanism, and includes the rounding of the values, for which
+    the noise is larger.
     """
 
     release: Release
@@ -144,10 +145,7 @@ def _movement(passage: Passage, other: Passage) -> Movement:
     def norm(x: Floats) -> float:
         return float(np.linalg.norm(x.ravel(), ord=1 if order == "l1" else 2))
 
-    distance = norm(values - other.inside)
-    if allowed > 0:  # what rounding alone may add
-        unit = float(np.finfo(np.result_type(values, np.float32)).eps)
-        distance = max(distance - 8 * unit * norm(values), 0.0)
+    distance = norm(np.subtract(values, other.inside, dtype=np.float64))
     return Movement(release, distance, allowed, scale)
 
 

@@ -274,6 +274,17 @@ def in_words(view: View) -> str:
             words = f"a listener on {len(view.links)} links"
         case LastOnly():
             words = "readers of the last messages alone"
+    return words + _published_in_words(getattr(view, "also", ()))
+
+
+def _published_in_words(also: Sequence[Published]) -> str:
+    words = ""
+    for published in also:
+        if isinstance(published, PublishedMean):
+            words += ", and the published mean of the last messages"
+        else:
+            rounds = ", ".join("the last" if t == -1 else str(t) for t in published.rounds)
+            words += f", and all messages of round {rounds}"
     return words
 
 
