@@ -55,7 +55,12 @@ def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
         clipping_norm=CLIP,
     )
     return lambda: dm.simulate(
-        algorithm, problem, network, rounds=ROUNDS, metrics=(), every=ROUNDS, progress=False
+        algorithm,
+        problem,
+        network,
+        rounds=ROUNDS,
+        metrics=dm.Metrics((), every=ROUNDS),
+        progress=False,
     )
 
 

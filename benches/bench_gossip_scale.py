@@ -32,7 +32,12 @@ def records(nodes: int, dim: int) -> dm.LinearProblem:
 def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
     algorithm = dm.OnlineLearning(epsilon=EPSILON)
     return lambda: dm.simulate(
-        algorithm, problem, network, rounds=ROUNDS, metrics=(), every=ROUNDS, progress=False
+        algorithm,
+        problem,
+        network,
+        rounds=ROUNDS,
+        metrics=dm.Metrics((), every=ROUNDS),
+        progress=False,
     )
 
 

@@ -51,7 +51,12 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
 
     def run() -> dm.Run:
         return dm.simulate(
-            algorithm, problem, network, rounds=rounds, metrics=(), every=rounds, progress=False
+            algorithm,
+            problem,
+            network,
+            rounds=rounds,
+            metrics=dm.Metrics((), every=rounds),
+            progress=False,
         )
 
     return Case(

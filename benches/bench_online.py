@@ -141,7 +141,12 @@ def one_run(
     return Case(
         name,
         lambda: dm.simulate(
-            algorithm, learned, network, rounds=rounds, metrics=(), every=rounds, progress=False
+            algorithm,
+            learned,
+            network,
+            rounds=rounds,
+            metrics=dm.Metrics((), every=rounds),
+            progress=False,
         ),
         peers={"numpy": numpy_way},
         goals={"numpy": goal} if goal else {},

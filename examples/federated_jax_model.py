@@ -56,7 +56,7 @@ for name, algorithm in {
     "no smoothing": plain,
     "smoothing 0.5": replace(plain, estimator=smoothing),
 }.items():
-    run = dm.simulate(algorithm, problem, rounds=ROUNDS, delta=DELTA, every=3)
+    run = dm.simulate(algorithm, problem, rounds=ROUNDS, delta=DELTA, metrics=dm.Metrics(every=3))
     histories[name] = run.history
     print(f"{name:<14} accuracy {run.history.last('accuracy'):.3f}")
 

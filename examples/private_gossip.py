@@ -30,7 +30,7 @@ topologies = {
 }
 histories = {}
 for name, topology in topologies.items():
-    run = dm.simulate(algorithm, problem, topology, rounds=16, every=1)
+    run = dm.simulate(algorithm, problem, topology, rounds=16, metrics=dm.Metrics(every=1))
     histories[f"{name}, gap {topology.matrix(0).spectral_gap:.2f}"] = run.history
     print(f"{name:<10} accuracy {run.history.last('accuracy'):.3f}  {run.traffic.megabytes:.2f} MB")
 print(run.privacy)

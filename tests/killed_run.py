@@ -28,8 +28,8 @@ problem = dm.LinearProblem(train, tuple(np.arange(nodes * rounds).reshape(nodes,
 print("ready", flush=True)
 run = dm.simulate(
     dm.OnlineLearning(epsilon=2.0), problem, dm.topology.ring(nodes), rounds=rounds,
-    key=dm.Key.seeded(7), metrics=["loss", "regret"], every=50,
-    checkpoint=path, checkpoint_every=1,
+    key=dm.Key.seeded(7), metrics=dm.Metrics(["loss", "regret"], every=50),
+    checkpoint=dm.Checkpoint(path, every=1),
 )
 np.savez(path + ".result", run.parameters, run.released, run.history["regret"])
 print(run.ledger == dm.OnlineLearning(epsilon=2.0).plan(rounds), run.traffic.bits, flush=True)

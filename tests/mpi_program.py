@@ -222,7 +222,8 @@ ALGORITHMS = {
 def run(name: str, network: str, **options) -> Run:
     problem, graph = make(network)
     algorithm = ALGORITHMS[name]
-    options = {"key": dm.Key.seeded(1), "every": 3, "delta": 1e-5, **options}
+    measured = dm.Metrics(every=3, callback=options.pop("callback", None))
+    options = {"key": dm.Key.seeded(1), "metrics": measured, "delta": 1e-5, **options}
     if name == "overspending":
         options["budget"] = dm.privacy.Budget(ROUNDS)
     if name == "with replacement":  # all nodes have as many records
@@ -278,7 +279,7 @@ def main(network: str, folder: str, *names: str) -> None:
         elif name == "more rounds":
             options = {"rounds": ROUNDS - engine.communicator.rank}
         else:
-            options = {"checkpoint": own / "checkpoint", "checkpoint_every": 2}
+            options = {"checkpoint": dm.Checkpoint(own / "checkpoint", every=2)}
             options["callback"] = {"ended": end, "tracker down": fail}.get(name)
         result = run(name, network, engine=engine, **options)
         if name != "with replacement":

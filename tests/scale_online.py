@@ -46,9 +46,9 @@ def main(rounds: int) -> None:
         dm.topology.random_regular(NODES, 4, key=dm.Key.seeded(0)),
         rounds=rounds,
         key=dm.Key.seeded(0),
-        metrics=["loss"],
-        every=max(1, rounds // 3),
-        callback=lambda *_: peaks.append(peak()),
+        metrics=dm.Metrics(
+            ["loss"], every=max(1, rounds // 3), callback=lambda *_: peaks.append(peak())
+        ),
     )
     print(peaks[0], peaks[-1])
 

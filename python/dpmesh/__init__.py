@@ -55,15 +55,17 @@ if TYPE_CHECKING:
     from dpmesh.keys import Key
     from dpmesh.models import Model
     from dpmesh.problems import LinearProblem
-    from dpmesh.run import Network, Run, StopRun, baselines, simulate
+    from dpmesh.run import Checkpoint, Metrics, Network, Run, StopRun, baselines, simulate
 
 __all__ = [
+    "Checkpoint",
     "CrossSiloSGD",
     "Dataset",
     "FederatedLearning",
     "GradientDescent",
     "Key",
     "LinearProblem",
+    "Metrics",
     "Model",
     "Muffliato",
     "Network",
@@ -101,12 +103,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Checkpoint": "dpmesh.run",
     "CrossSiloSGD": "dpmesh.algorithms",
     "Dataset": "dpmesh.data",
     "FederatedLearning": "dpmesh.algorithms",
     "GradientDescent": "dpmesh.algorithms",
     "Key": "dpmesh.keys",
     "LinearProblem": "dpmesh.problems",
+    "Metrics": "dpmesh.run",
     "Model": "dpmesh.models",
     "Muffliato": "dpmesh.algorithms",
     "Network": "dpmesh.run",

@@ -74,7 +74,12 @@ def test_it_trains_a_network_by_its_plan_to_the_same_bits(
     assert result.parameters.dtype == np.float32
     assert result.parameters.shape[1] == problem.dim
     assert np.isfinite(result.parameters).all()
-    run(algorithm, parts, checkpoint=tmp_path / "run", callback=stop_after_three)
+    run(
+        algorithm,
+        parts,
+        checkpoint=tmp_path / "run",
+        metrics=dm.Metrics([], callback=stop_after_three),
+    )
     again = run(algorithm, parts, checkpoint=tmp_path / "run")
     np.testing.assert_array_equal(again.parameters, result.parameters)
     np.testing.assert_array_equal(again.released, result.released)

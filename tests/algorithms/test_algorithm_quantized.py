@@ -155,13 +155,12 @@ def test_traffic_is_the_length_of_the_messages() -> None:
             assert done.sent.bits[node] == 8 * min(lengths)
             total += 8 * min(lengths) * len(star.matrix(k).neighbours(node))
     assert run.traffic == dm.run.Traffic(6 * 6, total)
-    measured = dm.simulate(algorithm, problem, star, rounds=6, key=key, every=6).history
+    options = {"rounds": 6, "key": key, "metrics": dm.Metrics(every=6)}
+    measured = dm.simulate(algorithm, problem, star, **options).history
     mean = float(done.sent.bits.mean())
     assert measured.last("bits_per_node") == mean
     assert measured.last("compression") == 32 * 40 / mean
-    floats = dm.simulate(
-        replace(algorithm, compressor=None), problem, star, rounds=6, key=key, every=6
-    )
+    floats = dm.simulate(replace(algorithm, compressor=None), problem, star, **options)
     assert floats.traffic.bits == 36 * 40 * 64
     assert "compression" not in floats.history.metrics
 

@@ -280,11 +280,11 @@ def test_a_learning_run_resumes_to_the_same_bits(tmp_path) -> None:
         if round == 6:
             raise StopError
 
-    options = {"rounds": 10, "key": key, "every": 1, "checkpoint": file, "checkpoint_every": 2}
+    options = {"rounds": 10, "key": key, "checkpoint": dm.Checkpoint(file, every=2)}
     with pytest.raises(StopError):
-        dm.simulate(algorithm, problem, **options, callback=stop)
-    resumed = dm.simulate(algorithm, problem, **options)
-    whole = dm.simulate(algorithm, problem, rounds=10, key=key, every=1)
+        dm.simulate(algorithm, problem, **options, metrics=dm.Metrics(every=1, callback=stop))
+    resumed = dm.simulate(algorithm, problem, **options, metrics=dm.Metrics(every=1))
+    whole = dm.simulate(algorithm, problem, rounds=10, key=key, metrics=dm.Metrics(every=1))
     np.testing.assert_array_equal(resumed.parameters, whole.parameters)
     np.testing.assert_array_equal(resumed.released, whole.released)
     assert resumed.ledger == whole.ledger

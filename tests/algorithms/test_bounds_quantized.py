@@ -189,8 +189,7 @@ def test_a_nonconvex_sum_arrives_at_its_global_minimum() -> None:
         rounds=rounds,
         key=dm.Key.seeded(1),
         delta=1e-5,
-        metrics=["loss"],
-        every=100,
+        metrics=dm.Metrics(["loss"], every=100),
     )
     losses = run.history["loss"] / 40
     assert losses[0] > 0.1 > losses[-1]

@@ -219,7 +219,7 @@ def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Pat
 
     path = tmp_path / name / "checkpoint"
     with pytest.raises(KeyboardInterrupt):
-        mpi_program.run(name, "varying", checkpoint=path, checkpoint_every=2, callback=stop)
+        mpi_program.run(name, "varying", checkpoint=dm.Checkpoint(path, every=2), callback=stop)
     succeed(3, "varying", tmp_path, name)
     assert_same(tmp_path / name, mpi_program.run(name, "varying"))
 

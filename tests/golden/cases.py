@@ -252,8 +252,7 @@ def simulate(name: str, **options: Any) -> dm.Run:
         rounds=ROUNDS,
         key=dm.Key.seeded(3, cipher=changes.get("cipher", "aes")),
         delta=DELTA,
-        every=2,
-        metrics=["loss", "accuracy"],
+        metrics=dm.Metrics(["loss", "accuracy"], every=2, callback=options.pop("callback", None)),
         network=changes.get("failing"),
         **options,
     )

@@ -45,9 +45,7 @@ def test_the_types_of_a_program() -> None:
         dm.topology.ring(2),
         rounds=5,
         budget=budget,
-        metrics=["accuracy", largest],
-        callback=until_good,
-        every=1,
+        metrics=dm.Metrics(["accuracy", largest], every=1, callback=until_good),
     )
     assert run.history.metrics == ("accuracy", "released_accuracy", "largest", "megabytes")
     assert len(run.history["largest"]) == 1

@@ -26,7 +26,7 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
-from dpmesh.run.checkpoint import Checkpoint
+from dpmesh.run.checkpoint import SavedRun
 from dpmesh.run.codec import classes_in, decode, encode
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.schedules import Constant, SampleSize
@@ -48,10 +48,12 @@ def online(path: Path | None = None, stop: int | None = None, **options: Any) ->
     settings = {
         "rounds": ROUNDS,
         "key": dm.Key.seeded(0),
-        "every": 1,
-        "checkpoint": path,
-        "checkpoint_every": None if path is None else 1,
-        "callback": stopper,
+        "metrics": dm.Metrics(
+            options.pop("metrics", None),
+            every=options.pop("every", 1),
+            callback=options.pop("callback", stopper),
+        ),
+        "checkpoint": path and dm.Checkpoint(path, every=options.pop("save_every", 1)),
     }
     return dm.simulate(
         options.pop("algorithm", dm.OnlineLearning(epsilon=2.0)),
@@ -184,7 +186,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch) -> N
 
 def test_every_so_many_rounds_are_saved_and_the_last(tmp_path) -> None:
     for every, due in ((3, [3, 6, 9, 10]), (10, [10]), (99, [10]), (None, [10])):
-        saved = Checkpoint(tmp_path / "run", {}, [], every, "")
+        saved = SavedRun(dm.Checkpoint(tmp_path / "run", every=every), {}, [], "")
         assert [rounds for rounds in range(1, 11) if saved.is_due(rounds, last=10)] == due
 
 
@@ -257,8 +259,8 @@ def slow(problem, parameters, received):
 
 interrupt.PATIENCE = float(patience[0]) if patience else interrupt.PATIENCE
 dm.simulate(dm.OnlineLearning(), make_problem(4, 1000), dm.topology.ring(4), rounds=1000,
-            key=dm.Key.seeded(1), metrics=[slow], every=1, checkpoint=path,
-            checkpoint_every=1 if rounds == "2" else None)
+            key=dm.Key.seeded(1), metrics=dm.Metrics([slow], every=1),
+            checkpoint=dm.Checkpoint(path, every=1 if rounds == "2" else None))
 """
 
 

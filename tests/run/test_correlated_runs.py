@@ -192,9 +192,10 @@ def test_a_resumed_run_has_the_same_bits(algorithm: Any, tmp_path: Any) -> None:
             raise StoppedError
 
     path = tmp_path / "run"
+    saved = dm.Checkpoint(path, every=1)
     with pytest.raises(StoppedError):
-        simulate(algorithm, checkpoint=path, checkpoint_every=1, every=1, callback=stop)
-    resumed = simulate(algorithm, checkpoint=path, checkpoint_every=1, every=1)
+        simulate(algorithm, checkpoint=saved, metrics=dm.Metrics(every=1, callback=stop))
+    resumed = simulate(algorithm, checkpoint=saved, metrics=dm.Metrics(every=1))
     assert resumed.released.tobytes() == whole.released.tobytes()
     assert resumed.ledger == whole.ledger
     with pytest.raises(ValueError, match="checkpoint"):

@@ -102,9 +102,11 @@ def test_users_measure_what_they_like() -> None:
     seen = []
     result = run(
         make_problem(),
-        metrics=[largest, "node_accuracy", drift],
-        every=3,
-        callback=lambda t, values: seen.append((t, sorted(values))),
+        metrics=dm.Metrics(
+            [largest, "node_accuracy", drift],
+            every=3,
+            callback=lambda t, values: seen.append((t, sorted(values))),
+        ),
     )
     assert result.history.metrics == ("largest", "megabytes")
     assert result.history.node_metrics == ("node_accuracy", "drift")

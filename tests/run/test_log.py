@@ -21,13 +21,13 @@ def test_runs_tell_where_they_begin_and_end_and_of_their_checkpoints(tmp_path, c
     caplog.set_level(logging.DEBUG, logger="dpmesh")
     path, nodes = tmp_path / "run", "on 4 nodes: OnlineLearning(epsilon=2.0, "
     with pytest.raises(StoppedError):
-        online(path, 2, checkpoint_every=2)
+        online(path, 2, save_every=2)
     first, begun, *others = reported(caplog)
     assert first == ("DEBUG", f"0 rounds are in {path}")
     assert begun[1].startswith(f"a run begins with 0 of {ROUNDS} rounds done, {nodes}")
     assert not others
     with pytest.raises(StoppedError):
-        online(path, 3, checkpoint_every=2)
+        online(path, 3, save_every=2)
     assert reported(caplog)[1:] == [("DEBUG", f"2 rounds are in {path}")]
     online(path)
     begun, *_, last = reported(caplog)

@@ -26,7 +26,8 @@ BITS = 320  # of a message of make_problem: 5 numbers
 
 
 def run(network: Network | None, rounds: int = 6, **options: Any) -> dm.Run:
-    options = {"rounds": rounds, "key": KEY, "every": 1, **options}
+    measured = dm.Metrics(every=1, callback=options.pop("callback", None))
+    options = {"rounds": rounds, "key": KEY, "metrics": measured, **options}
     algorithm = options.pop("algorithm", dm.OnlineLearning(epsilon=2.0))
     ring = options.pop("topology", topology.ring(4))
     problem = replace(make_problem(4, rounds), feature_norm=10.0)
@@ -301,7 +302,7 @@ def test_time_goes_on_where_it_stopped(travels: str, tmp_path) -> None:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run(network, checkpoint=path, checkpoint_every=1, callback=stop, **options)
+        run(network, checkpoint=dm.Checkpoint(path, every=1), callback=stop, **options)
     assert_same(run(network, checkpoint=path, **options), run(network, **options))
 
 
@@ -322,7 +323,7 @@ def test_a_failing_run_resumes_to_the_same_bits(max_delay: int, tmp_path) -> Non
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run(network, 9, checkpoint=path, checkpoint_every=1, callback=stop)
+        run(network, 9, checkpoint=dm.Checkpoint(path, every=1), callback=stop)
     assert_same(run(network, 9, checkpoint=path), run(network, 9))
     with pytest.raises(ValueError, match="network: wanted Network"):
         run(None, 9, checkpoint=path)

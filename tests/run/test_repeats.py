@@ -40,7 +40,11 @@ def test_a_run_is_a_simulation(batch_size: int, failing: dm.Network | None) -> N
     regret = runs.regret(repeats.best(at, radius=2.0))
     for r in range(RUNS):
         rounds = RECORDS // batch_size
-        options = {"rounds": rounds, "every": rounds // 2, "metrics": ["regret"], "key": key}
+        options = {
+            "rounds": rounds,
+            "metrics": dm.Metrics(["regret"], every=rounds // 2),
+            "key": key,
+        }
         options["network"] = failing
         expected = dm.simulate(algorithm, single(repeats, r), network, **options)
         np.testing.assert_allclose(runs.parameters[r], expected.parameters, atol=1e-12)

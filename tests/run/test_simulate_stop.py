@@ -43,10 +43,10 @@ def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
     def run(**options: Any) -> dm.Run:
         problem = make_problem()
         algorithm = dm.GradientDescent(records=len(problem.partition[0]), noise_multiplier=5.0)
-        options = {"rounds": ROUNDS, "every": 1, "delta": 1e-5, "key": dm.Key.seeded(1)} | options
+        options = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)} | options
         return dm.simulate(algorithm, problem, dm.topology.complete(problem.nodes), **options)
 
-    ended, whole = run(callback=at(5)), run()
+    ended, whole = run(metrics=dm.Metrics(every=1, callback=at(5))), run()
     assert ended.privacy.epsilon == whole.privacy.epsilon
     assert ended.privacy.releases == whole.privacy.releases
     assert dm.privacy.report(ended.ledger, 1e-5).epsilon == run(rounds=5).privacy.epsilon
@@ -59,8 +59,10 @@ def test_it_costs_its_plan_where_chance_gave_out_the_rounds() -> None:
     algorithm = dm.WithReplacement(
         nodes=problem.nodes, records=len(problem.partition[0]), noise_multiplier=2.0, batch_size=1
     )
-    options: dict[str, Any] = {"rounds": ROUNDS, "every": 1, "delta": 1e-5}
-    ended = dm.simulate(algorithm, problem, key=dm.Key.seeded(1), callback=at(10), **options)
+    measured = dm.Metrics(every=1, callback=at(10))
+    ended = dm.simulate(
+        algorithm, problem, rounds=ROUNDS, delta=1e-5, key=dm.Key.seeded(1), metrics=measured
+    )
     assert len(ended.ledger.releases) == 10
     assert ended.privacy.epsilon == algorithm.plan(ROUNDS).cost(1e-5).epsilon
 
@@ -78,10 +80,9 @@ def test_what_it_released_in_place_of_its_plan_is_counted() -> None:
     problem = make_problem()
     network = dm.topology.complete(problem.nodes)
     algorithm = Spending(records=len(problem.partition[0]), noise_multiplier=5.0)
-    options: dict[str, Any] = {"rounds": ROUNDS, "every": 1, "delta": 1e-5}
-    ended = dm.simulate(
-        algorithm, problem, network, key=dm.Key.seeded(1), callback=at(5), **options
-    )
+    measured = dm.Metrics(every=1, callback=at(5))
+    options: dict[str, Any] = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)}
+    ended = dm.simulate(algorithm, problem, network, metrics=measured, **options)
     could = ended.ledger.with_releases(
         (*ended.ledger.releases, *algorithm.plan(ROUNDS).releases[5:])
     )
@@ -122,7 +123,7 @@ def test_planned_releases_that_are_missing_are_told_of() -> None:
 def test_it_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path) -> None:
     path, whole = tmp_path / "run", online()
     for last in (5, 9):
-        run = online(path, callback=at(last), checkpoint_every=100)
+        run = online(path, callback=at(last), save_every=100)
         assert len(run.ledger.releases) == last
     assert_same(online(path), whole)
 

@@ -15,7 +15,8 @@ from dpmesh.run import trackers
 
 def learn(callback: Any) -> dm.Run:
     algorithm, ring = dm.OnlineLearning(epsilon=4.0), dm.topology.ring(4)
-    return dm.simulate(algorithm, stream_problem(4, 6), ring, rounds=6, every=2, callback=callback)
+    measured = dm.Metrics(every=2, callback=callback)
+    return dm.simulate(algorithm, stream_problem(4, 6), ring, rounds=6, metrics=measured)
 
 
 def test_only_numbers_and_only_what_is_covered() -> None:

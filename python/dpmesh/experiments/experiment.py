@@ -28,7 +28,7 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Released
-from dpmesh.run import History, Network, Run, simulate
+from dpmesh.run import History, Metrics, Network, Run, simulate
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
 from dpmesh.run.run import Traffic, in_words, released_model
@@ -168,6 +168,8 @@ class Experiment:
         algorithm = self.algorithm
         if loaded.public is not None and isinstance(algorithm, WithoutReplacement):
             algorithm = replace(algorithm, public_data=loaded.public)
+        wanted = {"metrics": self.run.metrics, "every": self.run.every, "callback": callback}
+        measured = self.settings.call("run", Metrics, **wanted)
         run: Run = self.settings.call(
             "run",
             simulate,
@@ -178,11 +180,9 @@ class Experiment:
             key=self.key,
             delta=self.run.delta,
             budget=self.budget,
-            metrics=self.run.metrics,
-            every=self.run.every,
+            metrics=measured,
             network=self.network,
             checkpoint=checkpoint if self.key.is_seeded else None,
-            callback=callback,
             progress=progress,
             engine=engine,
         )

@@ -21,7 +21,7 @@ from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.run import Run, simulate
+from dpmesh.run import Metrics, Run, simulate
 from dpmesh.run.metrics import Testable
 from dpmesh.schedules import PowerLaw
 
@@ -144,8 +144,7 @@ def seeded_runs(
             rounds=rounds,
             key=Key.seeded(seed),
             delta=DELTA,
-            metrics=metrics,
-            every=max(1, rounds // times),
+            metrics=Metrics(metrics, every=max(1, rounds // times)),
         )
         for seed in range(seeds)
     ]

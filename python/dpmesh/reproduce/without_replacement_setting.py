@@ -19,7 +19,7 @@ from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._statistics import interval
-from dpmesh.run import Run, simulate
+from dpmesh.run import Metrics, Run, simulate
 from dpmesh.schedules import Schedule
 
 Case = Literal["convex", "strongly convex"]
@@ -213,8 +213,7 @@ def run(algorithm: AnyAlgorithm, problem: LinearProblem, key: Key) -> Run:
         rounds=rounds,
         key=key,
         delta=DELTA,
-        metrics=["accuracy"],
-        every=rounds,
+        metrics=Metrics(["accuracy"], every=rounds),
         progress=False,
     )
 

@@ -3,9 +3,11 @@
 from dpmesh.run import baselines, trackers
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip
 from dpmesh.run.channel import Channel, run_rounds
+from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.engine import Engine, OneProcess, Share
 from dpmesh.run.history import History, Record
 from dpmesh.run.loop import simulate
+from dpmesh.run.metrics import Metrics
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.repeats import RepeatedRuns, Repeats
@@ -16,11 +18,13 @@ __all__ = [
     "Broadcast",
     "Carrier",
     "Channel",
+    "Checkpoint",
     "Engine",
     "Exponential",
     "Gossip",
     "History",
     "LogNormal",
+    "Metrics",
     "Network",
     "OneProcess",
     "RealizedNetwork",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from os import PathLike
-from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,6 +15,7 @@ from dpmesh.kernels import row_norms
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.problems import LinearProblem
+from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.engine import Engine
 from dpmesh.run.metrics import Testable
 from dpmesh.run.network import Network
@@ -36,7 +35,6 @@ def check_kinds(
     key: object,
     budget: object,
     engine: object,
-    callback: object,
 ) -> None:
     """Fail unless the arguments have the right types."""
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
@@ -62,21 +60,15 @@ def check_kinds(
         require_methods(
             "engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share"
         )
-    if callback is not None and not callable(callback):
-        fail("callback", "a function of the round and its measurements, or None", repr(callback))
 
 
 def check_pairs(
     key: Key | None,
     network: Network | None,
     engine: Engine | None,
-    checkpoint: str | Path | None,
-    checkpoint_every: int | None,
+    checkpoint: Checkpoint | None,
 ) -> None:
     """Fail if an argument that another needs is missing, or two are given that clash."""
-    if checkpoint is None and checkpoint_every is not None:
-        fail("checkpoint_every", "None without a checkpoint", checkpoint_every)
-    instance("checkpoint", checkpoint, "the path of a file, or None", str, PathLike, NoneType)
     if checkpoint is not None and key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     if engine is not None and network is not None:

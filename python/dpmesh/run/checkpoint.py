@@ -15,6 +15,8 @@ import logging
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +25,7 @@ from numpy.lib.npyio import NpzFile
 
 from dpmesh._core import __version__
 from dpmesh._files import replacing
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail, instance, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.run.identity import differing
@@ -50,36 +52,57 @@ class Resumable(Protocol):
 R = TypeVar("R", bound=Resumable)
 
 
+@dataclass(frozen=True)
 class Checkpoint:
-    """The file in which a run keeps its progress.
+    """Where a run keeps its progress, and how often it writes it.
 
     Parameters
     ----------
     path
-        Its path.
+        The file.
+    every
+        Save every `every` rounds; by default about every 10 seconds.
+
+    Raises
+    ------
+    ValueError
+        If `path` is no path, or `every` not an integer of at least 1.
+    """
+
+    path: str | PathLike[str]
+    _: KW_ONLY
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        instance("checkpoint", self.path, "the path of a file, or None", str, PathLike)
+        if self.every is not None:
+            integer("every", self.every, at_least=1)
+
+
+class SavedRun:
+    """The file in which a run keeps its progress.
+
+    Parameters
+    ----------
+    checkpoint
+        Its path, and how many rounds lie between two writes.
     run
         What identifies this run, see `identity`; a file of another run is refused.
     keys
         Fingerprints of the processes' keys, in their order; they do not reveal the keys.
-    every
-        How many rounds lie between two checkpoints; None for about 10 seconds.
     salt
         What the run mixes into its key: a resumed run has the same noise, any other has not.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        checkpoint: Checkpoint,
         run: Mapping[str, Any],
         keys: Iterable[str],
-        every: int | None,
         salt: str,
     ) -> None:
-        self.path, self._salt = Path(path), salt
+        self.path, self._every, self._salt = Path(checkpoint.path), checkpoint.every, salt
         self._run = {"dpmesh": __version__, "key": ", ".join(dict.fromkeys(keys)), **run}
-        if every is not None:
-            integer("checkpoint_every", every, at_least=1)
-        self._every = every
         self._saved_at = time.monotonic()
 
     def resume(self, start: R, plan: Plan) -> R:
@@ -147,7 +170,7 @@ class Checkpoint:
             raise _damaged(self.path) from error
 
 
-def salt_in(path: str | Path) -> str | None:
+def salt_in(path: str | PathLike[str]) -> str | None:
     """Return the salt of the run in a checkpoint; None if there is no file.
 
     Raises

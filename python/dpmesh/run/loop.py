@@ -6,8 +6,8 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from dpmesh._validate import fail, instance, integer, probability
@@ -22,17 +22,17 @@ from dpmesh.privacy.views import Everybody, EverybodyButPartners
 from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view, warn_unscaled
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
-from dpmesh.run.checkpoint import Checkpoint, salt_in
+from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
 from dpmesh.run.counted import ended_early, with_gaps
 from dpmesh.run.engine import Engine, OneProcess, Share, Sign
 from dpmesh.run.identity import digest, identity, without_addresses
 from dpmesh.run.interrupt import Interrupt
-from dpmesh.run.metrics import Testable, UserMetric, build_metrics, metric_name
+from dpmesh.run.metrics import Chosen, Metrics, Testable, build_metrics
 from dpmesh.run.network import Network
 from dpmesh.run.progress_bar import shows_bar, with_bar
 from dpmesh.run.ranks import OnRoot, gathered, scattered
 from dpmesh.run.realized import RealizedNetwork
-from dpmesh.run.rounds import Callback, Progress, Rounds
+from dpmesh.run.rounds import Progress, Rounds
 from dpmesh.run.run import Run
 
 if TYPE_CHECKING:
@@ -55,14 +55,11 @@ def simulate(
     key: Key | None = None,
     delta: float | None = None,
     budget: Budget | None = None,
-    metrics: Sequence[str | UserMetric] | Literal["covered"] | None = None,
-    every: int | None = None,
+    metrics: Metrics | Chosen = None,
     progress: bool | None = None,
-    callback: Callback | None = None,
     network: Network | None = None,
     engine: Engine | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
+    checkpoint: Checkpoint | str | PathLike[str] | None = None,
 ) -> Run:
     """Run an algorithm on one machine.
 
@@ -87,24 +84,11 @@ def simulate(
         What must not be exceeded: a plan that costs more is refused before the first round, and a
         run that departs from its plan ends before the first release that would cost more.
     metrics
-        Names out of ``"loss"``, ``"accuracy"`` (with ``"released_accuracy"``), ``"regret"`` (with
-        ``"worst_regret"``), ``"consensus_distance"``, ``"compression"`` (with
-        ``"bits_per_node"``), ``"node_accuracy"``, ``"released_accuracy"`` alone, and functions
-        ``metric(problem, parameters, received)`` of your own that return a number, or one for each
-        node. By default all named
-        ones that the problem and the algorithm allow, without per-node metrics, and regret only up
-        to 256 nodes. ``megabytes``, the traffic so far, is always measured, too. ``"covered"``
-        measures only what the guarantee covers and may be published.
-    every
-        Measure every `every` rounds, and in the last; by default about 25 times in a run.
+        What to measure: names of metrics and functions of your own, or `Metrics`, which also says
+        how often and who receives the measurements; see there for the names and the default. An
+        empty list measures nothing but traffic.
     progress
         Whether to show a progress bar (extra ``progress``); by default in a terminal only.
-    callback
-        Called with the round and its measurements whenever there are any, for example to stream
-        results. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
-        which it can resume. The report then counts all `rounds`, since releases may have decided
-        when to end; the ledger holds the rounds so far. If private data decide, no report covers
-        that.
     network
         Delays and failures of the network; ``seconds`` of virtual time are then measured along with
         the metrics. By default messages take no time and all arrive.
@@ -113,14 +97,12 @@ def simulate(
         all of them make this call. None runs all nodes in this process. The root measures and
         saves; the others' runs hold their own nodes and no history.
     checkpoint
-        A file in which the run keeps its progress. If it exists, the run resumes from it, to the
-        same bits as if it had not been interrupted; if not, it is created. Ctrl-C and SIGTERM save
-        before they stop the run, unless the round takes longer than a second (with an engine, all
-        stop after the round). The file holds the nodes' own parameters and needs the same
-        protection. It holds no key: pass the run's own, seeded or from a file that you keep
-        (`Key.save`).
-    checkpoint_every
-        Save every `checkpoint_every` rounds; by default about every 10 seconds.
+        A file in which the run keeps its progress, about every 10 seconds; `Checkpoint` says after
+        how many rounds instead. If it exists, the run resumes from it, to the same bits as if it
+        had not been interrupted; if not, it is created. Ctrl-C and SIGTERM save before they stop
+        the run, unless the round takes longer than a second (with an engine, all stop after the
+        round). The file holds the nodes' own parameters and needs the same protection. It holds no
+        key: pass the run's own, seeded or from a file that you keep (`Key.save`).
 
     Raises
     ------
@@ -134,14 +116,17 @@ def simulate(
         If a progress bar is asked for and its extra is not installed.
     """
     rounds = integer("rounds", rounds, at_least=1)
-    every = max(1, rounds // 25) if every is None else integer("every", every, at_least=1)
-    check_kinds(algorithm, problem, topology, network, key, budget, engine, callback)
+    measured = metrics if isinstance(metrics, Metrics) else Metrics(metrics)
+    every = measured.every or max(1, rounds // 25)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    check_kinds(algorithm, problem, topology, network, key, budget, engine)
     if delta is None:
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     delta = probability("delta", delta, one=False)
     check_records(algorithm, problem, rounds)
     warn_unscaled(problem)
-    check_pairs(key, network, engine, checkpoint, checkpoint_every)
+    check_pairs(key, network, engine, checkpoint)
     progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
     key = Key.generate() if key is None else key
     seeded, keys = any(ranks.everyone(key.is_seeded)), ranks.everyone(fingerprint(key))
@@ -155,13 +140,12 @@ def simulate(
         budget = _of_this_run(budget, network, key)
         plan = budget.require(algorithm, rounds, problem)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
-    meters = build_metrics(metrics, algorithm, problem)
+    meters = build_metrics(measured.metrics, algorithm, problem)
     this: dict[str, Any] = {}
     if checkpoint is not None or ranks.processes > 1:
         this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
         this |= identity(algorithm, problem, topology, network, rounds)
-        named = metrics is None or metrics == "covered"
-        this["metrics"] = metrics if named else [metric_name(metric) for metric in metrics or ()]
+        this["metrics"] = measured.names
         this["plan"] = crc32(repr(plan.releases).encode())
         _check_same(ranks, this)
 
@@ -176,11 +160,11 @@ def simulate(
     )
     own = ranks.share(whole, topology)
     ledger = Ledger(plan, budget, nodes=problem.nodes)
-    saved = None
+    saved: SavedRun | None = None
     if checkpoint is not None:
         if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
             this["nodes of each rank"] = digest(ranks.everyone(own.nodes))
-        saved = Checkpoint(checkpoint, this, keys, checkpoint_every, salt)
+        saved = SavedRun(checkpoint, this, keys, salt)
     with ranks.guard(lambda: None):
         start = Progress(state=algorithm.init(own.problem, own.key))
         ranks.agree()
@@ -191,7 +175,7 @@ def simulate(
             meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
             every=every,
             last=rounds,
-            callback=callback if ranks.is_root else None,
+            callback=measured.callback if ranks.is_root else None,
             at=start,
         )
         if saved is not None:
@@ -247,7 +231,7 @@ class _Loop:
 
     ranks: Engine
     run: Rounds
-    saved: Checkpoint | None
+    saved: SavedRun | None
     recording: bool = False
     """Whether a round that all have run is being recorded: some may have recorded it already."""
 
@@ -315,9 +299,9 @@ class _Loop:
         return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
 
 
-def _salt(checkpoint: str | Path | None) -> str:
+def _salt(checkpoint: Checkpoint | None) -> str:
     """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
-    kept = None if checkpoint is None else salt_in(checkpoint)
+    kept = None if checkpoint is None else salt_in(checkpoint.path)
     return secrets.token_hex(32) if kept is None else kept
 
 
@@ -339,7 +323,7 @@ def _check_same(ranks: Engine, mine: dict[str, Any]) -> None:
             fail(name, "the same on all ranks", ", ".join(str(each[name]) for each in of_all))
 
 
-def _resumed(saved: Checkpoint, plan: Plan, run: Rounds) -> Progress:
+def _resumed(saved: SavedRun, plan: Plan, run: Rounds) -> Progress:
     """Return this process's part of the progress in the file, which is created if missing."""
     ranks = run.engine
     start = gathered(run.remembered(), ranks, run.own)

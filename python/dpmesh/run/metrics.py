@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import read_only
-from dpmesh._validate import fail, one_of
+from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.data import Dataset
 from dpmesh.privacy.report import COVERED
@@ -46,6 +46,61 @@ UserMetric: TypeAlias = Callable[[Any, Any, Any], Value]
 
 `parameters` are the nodes' own models after the round, `received` the messages that they received
 in it, both of shape (nodes, dim). The name of the function is that of the metric."""
+
+
+Callback: TypeAlias = Callable[[int, dict[str, Any]], None]
+"""``callback(round, values)``: each value a number, or an array of one for each node."""
+
+Chosen: TypeAlias = Sequence[str | UserMetric] | Literal["covered"] | None
+"""Names of metrics and functions of one's own; ``"covered"``; None for all that can be measured."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a run measures, in which rounds, and who receives it.
+
+    Parameters
+    ----------
+    metrics
+        Names out of ``"loss"``, ``"accuracy"`` (with ``"released_accuracy"``), ``"regret"`` (with
+        ``"worst_regret"``), ``"consensus_distance"``, ``"compression"`` (with
+        ``"bits_per_node"``), ``"node_accuracy"``, ``"released_accuracy"`` alone, and functions
+        ``metric(problem, parameters, received)`` of your own that return a number, or one for each
+        node. By default all named ones that the problem and the algorithm allow, without per-node
+        metrics, and regret only up to 256 nodes. ``megabytes``, the traffic so far, is always
+        measured, too. ``"covered"`` measures only what the guarantee covers and may be published.
+    every
+        Measure every `every` rounds, and in the last; by default about 25 times in a run.
+    callback
+        Called with the round and its measurements whenever there are any, for example to stream
+        results. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
+        which it can resume. The report then counts all rounds, since releases may have decided when
+        to end; the ledger holds the rounds so far. If private data decide, no report covers that.
+
+    Raises
+    ------
+    ValueError
+        If `every` is not an integer of at least 1, or `callback` is no function.
+    """
+
+    metrics: Chosen = None
+    _: KW_ONLY
+    every: int | None = None
+    callback: Callback | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            object.__setattr__(self, "every", integer("every", self.every, at_least=1))
+        if self.callback is not None and not callable(self.callback):
+            wanted = "a function of the round and its measurements, or None"
+            fail("callback", wanted, repr(self.callback))
+
+    @property
+    def names(self) -> Any:
+        """What is measured, in words that identify a run."""
+        if self.metrics is None or self.metrics == "covered":
+            return self.metrics
+        return [metric_name(metric) for metric in self.metrics]
 
 
 class Before(NamedTuple):
@@ -295,9 +350,7 @@ REGRET_NODES = 256
 """Up to this many nodes regret is measured by default: a round costs their square."""
 
 
-def build_metrics(
-    chosen: Sequence[str | UserMetric] | None, algorithm: AnyAlgorithm, problem: Testable
-) -> list[Metric]:
+def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Testable) -> list[Metric]:
     """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
     Accuracy needs test data that the problem `classifies`, if it says so; regret a linear problem

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from dpmesh.privacy.releases import Release
 from dpmesh.run.channel import Channel, Step
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import History, Value
-from dpmesh.run.metrics import UNWATCHED, After, Before, Metric
+from dpmesh.run.metrics import UNWATCHED, After, Before, Callback, Metric
 from dpmesh.run.noise import DrawnRows
 from dpmesh.run.run import Traffic
-
-Callback: TypeAlias = Callable[[int, dict[str, Any]], None]
-"""``callback(round, values)``: each value a number, or an array of one for each node."""
 
 
 @dataclass(kw_only=True)

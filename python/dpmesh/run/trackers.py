@@ -3,7 +3,8 @@
 Each is a context that gives a callback for `simulate`:
 
 >>> with dm.run.trackers.tensorboard("logs") as callback:        # doctest: +SKIP
-...     run = dm.simulate(algorithm, problem, topology, rounds=100, callback=callback)
+...     run = dm.simulate(algorithm, problem, topology, rounds=100,
+...                       metrics=dm.Metrics(callback=callback))
 
 Losses, and accuracies of models before noise, are covered by no epsilon. ``released_only`` leaves
 them out.

@@ -8,7 +8,7 @@ from pathlib import Path
 from dpmesh._extras import needed_by
 from dpmesh.algorithms.federated import FederatedState
 from dpmesh.privacy.releases import Release
-from dpmesh.run.checkpoint import Checkpoint
+from dpmesh.run.checkpoint import Checkpoint, SavedRun
 from dpmesh.run.identity import without_addresses
 
 with needed_by("the engine 'flower'"):
@@ -39,9 +39,9 @@ class ServerProgress:
 
 def checkpoint_of(
     path: str | Path, key: str, salt: str, model: ArrayRecord, **settings: object
-) -> Checkpoint:
+) -> SavedRun:
     """Return the file of a run with these settings, which refuses that of another run."""
     parts = zip(model, model.to_numpy_ndarrays(), strict=True)
     run = {name: without_addresses(value) for name, value in settings.items()}
     run["model"] = ", ".join(f"{name} {part.dtype}{part.shape}" for name, part in parts)
-    return Checkpoint(path, run, [key], 1, salt)
+    return SavedRun(Checkpoint(path, every=1), run, [key], salt)

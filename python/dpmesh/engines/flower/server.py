@@ -30,7 +30,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.run.checkpoint import Checkpoint, salt_in
+from dpmesh.run.checkpoint import SavedRun, salt_in
 
 with needed_by("the engine 'flower'"):
     from flwr.app import (
@@ -140,7 +140,7 @@ class DPFedLS(Strategy):
         self._salt = (checkpoint and salt_in(checkpoint)) or secrets.token_hex(32)
         key = Key.generate() if key is None else key
         self.key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
-        self._checkpoint: Checkpoint | None = None
+        self._checkpoint: SavedRun | None = None
         self._ledger: list[Release] = []
         self._cohort = 0
         self._asked: list[tuple[Metadata, int]] = []
