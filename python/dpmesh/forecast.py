@@ -35,6 +35,9 @@ FACTORS = (0.25, 1.0, 4.0)
 MOST = 200_000
 """Most records of all sites together that are simulated."""
 
+MOST_FEATURES = 2_000
+"""Most features of a simulated record."""
+
 Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 
@@ -166,6 +169,8 @@ def forecast(
     """
     for name, value in {"sites": sites, "records": records, "features": features}.items():
         integer(name, value, at_least=1)
+    if features > MOST_FEATURES:
+        fail("features", f"at most {MOST_FEATURES}, so that a simulation ends soon", features)
     if sites * records > MOST:
         wanted = f"at most {MOST} records of all sites together; accuracy hardly changes beyond"
         fail("records", wanted, sites * records)

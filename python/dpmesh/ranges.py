@@ -132,7 +132,7 @@ class Category:
         features = np.zeros((len(known), self.width))
         rows = np.flatnonzero(known >= 0)
         features[rows, known[rows]] = 1
-        absent = sum(_is_missing(value) for value in values.tolist())
+        absent = sum(is_missing(value) for value in values.tolist())
         return features, len(known) - len(rows) - absent
 
     def as_dict(self) -> dict[str, Any]:
@@ -208,6 +208,8 @@ class Columns:
             _match(by_name, given)
         elif _is_range(ranges) and (len(order) != 2 or not _is_range(ranges[0])):
             by_name = dict.fromkeys(order, ranges)
+        elif not isinstance(ranges, Sequence):
+            fail("ranges", "a mapping, a TOML file, or [low, high] for all columns", repr(ranges))
         elif len(ranges) == len(order):
             by_name = dict(zip(order, ranges, strict=True))
         else:
@@ -372,7 +374,7 @@ def _is_range(given: Any) -> bool:
 
 def _numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     if values.dtype.kind == "O":
-        values = np.array([np.nan if _is_missing(value) else value for value in values], object)
+        values = np.array([np.nan if is_missing(value) else value for value in values], object)
     if values.dtype.kind not in "biufO":
         wanted = "numbers; list the categories in its range if they are categories"
         fail(name, wanted, f"{values.dtype}")
@@ -382,7 +384,8 @@ def _numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         fail(name, "numbers; list the categories in its range if they are categories", "texts")
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
+    """Whether a value of a table stands for none."""
     return value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
 
 

@@ -238,6 +238,9 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
         ({"algorithm": "sums"}, "algorithm: wanted one of"),
         ({"delta": 0}, "Gaussian noise has no finite epsilon at delta 0"),
         ({"ranges": {"x": [0, 1]}}, "names of columns of the table, got 'x'"),
+        ({"ranges": 5}, "a mapping, a TOML file, or .* got 5"),
+        ({"classes": "ab"}, "classes: wanted a list of all classes"),
+        ({"algorithm": dm.GradientDescent}, "a function that makes one for a noise"),
     ],
 )
 def test_parameters_that_do_not_fit_are_named(parameters: Any, said: str) -> None:
@@ -250,3 +253,21 @@ def test_groups_of_another_length_are_refused() -> None:
     X, y = load_digits(return_X_y=True)
     with pytest.raises(ValueError, match="groups: wanted the site of each of the 1797 records"):
         PrivateClassifier(ranges=(0, 16)).fit(X, y, groups=[1, 2])
+
+
+def test_what_is_missing_or_only_named_is_refused() -> None:
+    X, y = np.zeros((4, 1)), np.array(["a", "b", "a", "b"], object)
+    model = PrivateClassifier()
+    for groups in ([None, "n", "s", "s"], [1.0, np.nan, 2.0, 2.0]):
+        with pytest.raises(ValueError, match="groups: wanted the site of each record, got missing"):
+            model.fit(X, y, groups=groups)
+        with pytest.raises(ValueError, match="groups: wanted the site of each record, got missing"):
+            evaluate(model, X, y, groups=groups)
+    with pytest.raises(ValueError, match=r"groups: .* such as table\['site'\], got 'site'"):
+        model.fit(X, y, groups="site")
+    with pytest.raises(ValueError, match=r"y: .* such as table\['diagnosis'\], got 'ill'"):
+        model.fit(X, "ill")
+    with pytest.raises(ValueError, match="y: wanted a label for each record, got missing"):
+        model.fit(X, np.array(["a", None, "a", "b"], object))
+    with pytest.raises(ValueError, match=r"target_range: wanted .low, high., .* got 5"):
+        PrivateRegressor(target_range=5).fit(X, np.zeros(4))  # type: ignore[arg-type]

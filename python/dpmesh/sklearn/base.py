@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
-from dpmesh.ranges import Columns, Number, Ranges
+from dpmesh.ranges import Columns, Number, Ranges, is_missing
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
 from dpmesh.topology import Topology
@@ -97,6 +98,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """
         epsilon = self.epsilon if epsilon is None else epsilon
         algorithm = self.algorithm
+        if isinstance(algorithm, (type, dm.algorithms.Algorithm)):
+            wanted = "'secure', 'gossip', or a function that makes one for a noise, such as "
+            wanted += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
+            fail("algorithm", wanted, reprlib.repr(algorithm))
         if not callable(algorithm):
             return self._by_rule(sizes, epsilon, algorithm)
         if self.rounds is None or epsilon is None:
@@ -200,10 +205,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if y is None:
             name = type(self).__name__
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
+        if isinstance(y, str):
+            fail("y", "the label of each record, such as table['diagnosis']", repr(y))
         numeric = "numeric" if self.task == "regression" else None
         targets = check_array(y, ensure_2d=False, dtype=numeric, input_name="y")
         targets = column_or_1d(targets, warn=True)
         check_consistent_length(X, targets)
+        if targets.dtype == object and any(map(is_missing, targets.tolist())):
+            fail("y", "a label for each record", "missing ones (None or NaN)")
         return np.asarray(targets)
 
     def _key(self) -> Key:
@@ -305,11 +314,30 @@ def _sites(groups: Any, records: int) -> tuple[npt.NDArray[Any], tuple[npt.NDArr
     """Return the sites, and the records of each."""
     if groups is None:
         return np.zeros(1, dtype=np.int64), (np.arange(records),)
-    owners = column_or_1d(groups)
-    if len(owners) != records:
-        fail("groups", f"the site of each of the {records} records", f"{len(owners)}")
+    owners = site_of_each(groups, records)
     sites, codes = np.unique(owners, return_inverse=True)
     return sites, tuple(np.flatnonzero(codes == site) for site in range(len(sites)))
+
+
+def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
+    """Return the site of each record, shape (records,); zeros if all are at one.
+
+    Raises
+    ------
+    ValueError
+        If `groups` has another length or shape, or misses sites.
+    """
+    if groups is None:
+        return np.zeros(records, dtype=np.int64)
+    if isinstance(groups, str):
+        fail("groups", "the site of each record, such as table['site']", repr(groups))
+    owners: npt.NDArray[Any] = column_or_1d(groups)
+    if len(owners) != records:
+        fail("groups", f"the site of each of the {records} records", f"{len(owners)}")
+    if owners.dtype.kind in "fO" and any(map(is_missing, owners.tolist())):
+        fail("groups", "the site of each record", "missing ones (None or NaN)")
+    mixed = len({*map(type, owners.tolist())}) > 1
+    return owners.astype(str) if mixed else owners
 
 
 def warn_outside(outside: dict[str, int], records: int, *, guessed: bool) -> None:

@@ -101,9 +101,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         labels = self.targets(X, y)
         check_classification_targets(labels)
         found = np.unique(labels)
+        if isinstance(self.classes, str):
+            fail("classes", f"a list of all classes, such as {found.tolist()[:2]}", self.classes)
         self.classes_ = found if self.classes is None else np.unique([*self.classes])
         if len(self.classes_) < 2:
-            fail("y", "at least 2 classes", f"1 class: {self.classes_[0]!r}")
+            fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
         if not np.isin(found, self.classes_).all():
             fail("y", f"labels among the classes {self.classes_.tolist()}", "others")
         public = "" if self.classes else "which classes there are"
@@ -168,7 +170,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
-        low, high = (-1.0, 1.0) if self.target_range is None else self.target_range
+        bounds = (-1.0, 1.0) if self.target_range is None else self.target_range
+        if np.shape(bounds) != (2,):
+            fail("target_range", "(low, high), the public range of y", bounds)
+        low, high = bounds
         target = Number(low=low, high=high)
         scaled, outside = target.encode("y", self.targets(X, y))
         beyond = {"y": outside} if outside else {}

@@ -14,6 +14,7 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._validate import fail, instance, probability
 from dpmesh.keys import Key
+from dpmesh.sklearn.base import site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import as_table, rows
 
@@ -81,7 +82,7 @@ def evaluate(
     instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
     probability("test_size", test_size, zero=False, one=False)
     table, targets = as_table(X), np.asarray(y)
-    owners = np.zeros(len(targets), int) if groups is None else np.asarray(groups)
+    owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     out = held_out(owners, test_size, draw)
     if not out.any():

@@ -19,6 +19,7 @@ from dpmesh.defaults import Sizes
 from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import total_cost
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.sklearn.base import site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.evaluation import held_out
 from dpmesh.tables import rows
@@ -105,7 +106,7 @@ def tune(
     if strange := [name for one in candidates for name in one if name in ("epsilon", "delta")]:
         fail("candidates", "parameters other than the budget", strange[0])
     targets = np.asarray(y)
-    owners = np.zeros(len(targets), int) if groups is None else np.asarray(groups)
+    owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     tested = held_out(owners, test_size, draw)
     kept = np.flatnonzero(~tested)

@@ -17,6 +17,7 @@ from dpmesh.defaults import Sizes
 from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.sklearn.base import site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import rows
 
@@ -83,7 +84,7 @@ def cross_validate(
     integer("cv", cv, at_least=2)
     total, delta = positive("epsilon", estimator.epsilon or 0.0), estimator.delta
     targets = np.asarray(y)
-    owners = None if groups is None else np.asarray(groups)
+    owners = None if groups is None else site_of_each(groups, len(targets))
     folds = _folds(targets, owners, cv, estimator.random_state)
     parts = [
         (rows(X, fitted), targets[fitted], None if owners is None else owners[fitted])
