@@ -177,6 +177,17 @@ def test_toeplitz_is_between_the_square_root_and_the_bands(varying: bool) -> Non
     assert noises[-1] < objective.trace() / 2
 
 
+def test_secrets_are_left_out_where_c_is_chosen() -> None:
+    """They cancel in the network's average, whose noise a C that heeds them would not remove."""
+    network, ones = topology.torus(4, 4), (1.0,) * 21
+    strategy = correlated.Both(topology=network, rounds=22, mixings=5)
+    secrets = strategy.secrets(ones)
+    heeding = correlated.factorize(strategy.objective(ones, secrets.covariance))
+    chosen = strategy.release(1.0, ones).factorization
+    for_average = correlated.server(21).matrix()
+    assert chosen.objective(for_average) < 0.9 * heeding.objective(for_average)
+
+
 def test_factorizations_are_kept() -> None:
     objective = correlated.server(50)
     assert correlated.factorize(objective) is correlated.factorize(correlated.server(50))

@@ -80,9 +80,7 @@ class CorrelatedStrategy(ABC):
         """Return what partners share."""
         return None
 
-    def factorization(
-        self, sensitivities: tuple[float, ...], covariance: Array | None, use: Participation
-    ) -> Factorization:
+    def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
         """Return C of sensitivity 1; here one that correlates nothing."""
         rows = len(sensitivities)
         bands = np.full((rows, 1), 1 / np.sqrt(use.most(rows)))
@@ -91,7 +89,7 @@ class CorrelatedStrategy(ABC):
     def objective(
         self, sensitivities: tuple[float, ...], covariance: Array | None = None
     ) -> Objective | Array:
-        """Return what the noise is optimised for, as `factorize` takes it."""
+        """Return the noise in the mixed points by rounds (G), as `factorize` takes it."""
         rows = len(sensitivities)
         if self.topology is None:
             return server(rows, sensitivities=sensitivities)
@@ -250,14 +248,15 @@ class InTime(CorrelatedStrategy):
         """True."""
         return True
 
-    def factorization(
-        self, sensitivities: tuple[float, ...], covariance: Array | None, use: Participation
-    ) -> Factorization:
-        """Return the C that leaves least noise in the mixed points."""
+    def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
+        """Return the C that leaves least of the nodes' own noise in the mixed points.
+
+        Secrets are left out: they cancel in the network's average, where own noise adds up.
+        """
         bands = self.bands
         if self.method == "optimal" and bands is None and use.most(len(sensitivities)) > 1:
             bands = min(use.separation, len(sensitivities))
-        objective = self.objective(sensitivities, covariance)
+        objective = self.objective(sensitivities)
         return factorize(objective, bands=bands, participation=use, method=self.method)
 
 
@@ -333,6 +332,4 @@ def _planned(
     strategy: CorrelatedStrategy, sensitivities: tuple[float, ...], use: Participation
 ) -> tuple[Factorization, Secrets | None]:
     """Return C and the secrets for sensitivities of which the largest is 1."""
-    secrets = strategy.secrets(sensitivities)
-    covariance = None if secrets is None else secrets.covariance
-    return strategy.factorization(sensitivities, covariance, use), secrets
+    return strategy.factorization(sensitivities, use), strategy.secrets(sensitivities)
