@@ -157,6 +157,11 @@ REPRODUCTIONS = {
     "quantized-grid": Reproduction(
         run="quantized_grid:grid", shows="noise on a grid, and its price"
     ),
+    "scale": Reproduction(
+        run="scale:scale",
+        shows="the same records at 1 to 100,000 nodes, from a ring to an expander",
+        quick={"most": 1000},
+    ),
     "without-replacement-figure1": Reproduction(
         run="without_replacement:figure",
         shows="accuracy over epsilon, convex",
