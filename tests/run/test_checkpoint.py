@@ -26,6 +26,9 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
 from dpmesh.controllers import DeepQ
+from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.run.checkpoint import SavedRun
 from dpmesh.run.codec import classes_in, decode, encode
 from dpmesh.run.interrupt import Interrupt
@@ -331,7 +334,11 @@ values = st.recursive(
 )
 
 
-@given(values)
+rows = st.sampled_from([True, 1, 1.0, -0.0, 0.0, float("nan"), "a", None, Node(1), (2, Node(2.0))])
+tables = st.lists(st.builds(Node, rows | st.integers(), rows), min_size=2, max_size=5)
+
+
+@given(values | tables)
 def test_any_state_comes_back_exactly(value: Any) -> None:
     stored: dict[str, np.ndarray] = {}
     back = decode(encode(value, stored), stored, classes_in(value))
@@ -356,10 +363,23 @@ def assert_equal(a: Any, b: Any) -> None:
         assert a == b or (a != a and b != b)
 
 
+def test_releases_that_repeat_take_no_more_space() -> None:
+    def size(rounds: int) -> int:
+        releases = [
+            Release(t, Gaussian(2.0), Sensitivity(1.0, "l2", "clipped"), nodes=(0, 1))
+            for t in range(rounds)
+        ]
+        tree = encode(releases, {})
+        assert decode(tree, {}, classes_in(releases)) == releases
+        return len(json.dumps(tree))
+
+    assert size(10_000) < size(100) + 50
+
+
 def test_a_file_makes_no_class_but_those_of_the_run() -> None:
-    tree = encode(Node(1), {})
-    with pytest.raises(ValueError, match="checkpoint: wanted records of this run"):
-        decode(tree, {}, classes_in(Pair(1, 2)))
+    for tree in (encode(Node(1), {}), encode([Node(1), Node(2)], {})):
+        with pytest.raises(ValueError, match="checkpoint: wanted records of this run"):
+            decode(tree, {}, classes_in(Pair(1, 2)))
     with pytest.raises(ValueError, match="checkpoint: wanted a known kind of value"):
         decode({"odd": 1}, {}, {})
 

@@ -31,7 +31,7 @@ from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.run.identity import differing
 from dpmesh.run.noise import DrawnRows
 
-VERSION = 4
+VERSION = 5
 SECONDS = 10.0
 """How often a checkpoint is written if no number of rounds is given."""
 

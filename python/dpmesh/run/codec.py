@@ -7,7 +7,7 @@ own records: a file cannot create anything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
@@ -34,7 +34,8 @@ def encode(value: object, arrays: Arrays, known: dict[int, int] | None = None) -
     """Return a value as JSON, with names in place of its arrays, which go into `arrays`.
 
     A dataclass that occurs again, such as the noise of a run in each of its releases, is stored
-    once; `known` numbers those so far.
+    once; `known` numbers those so far. Many records of one class are stored field by field,
+    so that releases that repeat round after round take no more space than one.
 
     Raises
     ------
@@ -50,6 +51,9 @@ def encode(value: object, arrays: Arrays, known: dict[int, int] | None = None) -
     known = {} if known is None else known
     if id(value) in known:
         return {"again": known[id(value)]}
+    if isinstance(value, (tuple, list)) and _is_table(value):
+        column = _encode_column([*value], arrays, known)
+        return {"table": type(value).__name__, "rows": len(value), "column": column}
     parts = {name: encode(part, arrays, known) for name, part in _parts(value).items()}
     if is_dataclass(value):
         known[id(value)] = len(known)
@@ -91,9 +95,7 @@ def decode(
         case {"again": number}:
             return known[number]
         case {"record": name, "fields": parts}:
-            if name not in classes:
-                fail("checkpoint", f"records of this run ({', '.join(classes)})", name)
-            made = classes[name](**each(parts))
+            made = _class(name, classes)(**each(parts))
             if is_dataclass(made):
                 known.append(made)
             return made
@@ -103,7 +105,91 @@ def decode(
             return tuple(decode(item, arrays, classes, known) for item in items)
         case {"list": items}:
             return [decode(item, arrays, classes, known) for item in items]
+        case {"table": kind, "rows": rows, "column": column}:
+            made = _decode_column(column, rows, arrays, classes, known)
+            return tuple(made) if kind == "tuple" else made
     raise ValueError(f"checkpoint: wanted a known kind of value, got one of {', '.join(tree)}")
+
+
+def _class(name: str, classes: Classes) -> Callable[..., Any]:
+    if name not in classes:
+        fail("checkpoint", f"records of this run ({', '.join(classes)})", name)
+    return classes[name]
+
+
+def _is_table(values: Any) -> bool:
+    """Whether these are several records of one class that nobody can change."""
+    if type(values) not in (tuple, list) or len(values) < 2 or not _is_frozen(values[0]):
+        return False
+    return all(type(row) is type(values[0]) for row in values)
+
+
+def _encode_column(values: list[Any], arrays: Arrays, known: dict[int, int]) -> Any:
+    """Return the values of one field: as runs, as columns of their own, or each."""
+    runs = [*_runs(values)]
+    if 2 * len(runs) <= len(values):
+        return {"runs": [[n, encode(first, arrays, known), step] for n, first, step in runs]}
+    if _is_table(values):
+        columns = {
+            name: _encode_column([getattr(row, name) for row in values], arrays, known)
+            for name in _parts(values[0])
+        }
+        return {"record": _name(type(values[0])), "columns": columns}
+    return {"each": [encode(value, arrays, known) for value in values]}
+
+
+def _decode_column(
+    column: Any,
+    rows: int,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    classes: Classes,
+    known: list[Any],
+) -> list[Any]:
+    match column:
+        case {"runs": runs}:
+            firsts = [(n, decode(first, arrays, classes, known), step) for n, first, step in runs]
+            return [
+                first + step * i if step else first for n, first, step in firsts for i in range(n)
+            ]
+        case {"record": name, "columns": columns}:
+            fields = {
+                field: _decode_column(of, rows, arrays, classes, known)
+                for field, of in columns.items()
+            }
+            make = _class(name, classes)
+            return [make(**{field: of[i] for field, of in fields.items()}) for i in range(rows)]
+        case {"each": values}:
+            return [decode(value, arrays, classes, known) for value in values]
+    raise ValueError("checkpoint: wanted a known kind of column, got another")
+
+
+def _runs(values: list[Any]) -> Iterator[tuple[int, Any, int]]:
+    """Yield how many are alike, or integers at equal steps; the first of them, and the step."""
+    start = 0
+    while start < len(values):
+        first, end, step = values[start], start + 1, 0
+        if type(first) is int and end < len(values) and type(values[end]) is int:
+            step = values[end] - first
+        while end < len(values) and _is_same(
+            values[end], first + step * (end - start) if step else first
+        ):
+            end += 1
+        yield end - start, first, step
+        start = end
+
+
+def _is_same(a: object, b: object) -> bool:
+    """Whether two values that nobody can change are alike to the last bit."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if _is_frozen(a) or type(a) is tuple:
+        a, b = _parts(a), _parts(b)
+        return len(a) == len(b) and all(map(_is_same, a.values(), b.values()))
+    return a is None or (type(a) in (bool, int, float, str) and repr(a) == repr(b))
+
+
+def _is_frozen(value: object) -> bool:
+    return is_dataclass(value) and bool(getattr(value, "__dataclass_params__").frozen)  # noqa: B009
 
 
 def _parts(value: object) -> dict[str, Any]:
