@@ -87,6 +87,9 @@ class Schedule:
     def check(self) -> None:
         """The ledgers are within the plan; where nothing was lost, the bits are the simulator's."""
         contract = self.parties.contract
+        assert not any(
+            node.witness.disputed or node.witness.equivocating for node in self.parties.nodes
+        )
         for folder in self.parties.folders:
             spent = folder.ledger(contract)
             answered = self.parties.nodes[self.parties.folders.index(folder)].at

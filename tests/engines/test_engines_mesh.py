@@ -155,6 +155,8 @@ def forged(row: Row, key: SigningKey, **changes: Any) -> bytes:
         ({"party": 2}, "malformed"),  # which it did not sign
         ({"contract": bytes(32)}, "malformed"),
         ({"party": 2**32 - 1}, "malformed"),
+        ({"mixed": bytes(7)}, "malformed"),
+        ({"mixed": bytes(8) + b"\xff" * 36}, "malformed"),  # of a party that there is not
     ],
 )
 def test_a_row_that_fails_the_public_checks_is_refused_and_nothing_is_charged(
@@ -204,7 +206,32 @@ def test_a_row_signed_twice_is_named(tmp_path: Path) -> None:
     started.answer(started.ask)
     other = forged(row, started.parties.folders[1].signing, codes=np.ones(5).tobytes())
     started.answer(Ask(Position(2), (other,)))
-    assert started.parties.nodes[0].equivocating == {"p1"}
+    assert started.parties.nodes[0].witness.equivocating == {"p1"}
+
+
+def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of its neighbours sees one row alone; both sign what they mixed."""
+    parties = Parties(tmp_path, rounds=6)
+    contract, router = parties.contract, Router(parties.contract)
+    while not router.done:
+        for party, message in router.requests().items():
+            asked = Ask.read(message, contract)
+            if party == 3 and isinstance(asked, Ask):
+                rows = [Row.read(row, contract) for row in asked.attached if kind_of(row) == ROW]
+                lies = [
+                    forged(row, parties.folders[row.party].signing, codes=np.ones(5).tobytes())
+                    if row.party == 2
+                    else row.signed(parties.folders[row.party].signing)
+                    for row in rows
+                ]
+                signed = [each for each in asked.attached if kind_of(each) != ROW]
+                message = Ask(asked.at, (*signed, *lies)).as_bytes(contract)
+            router.take(party, parties.nodes[party].answer(message))
+    assert parties.nodes[0].witness.disputed == {"p2"}
+    assert re.search("p[13] and p[13] have different rows of p2", caplog.text)
+    assert parties.nodes[2].witness.disputed == {"p2"}  # it knows what it sent
 
 
 def test_each_restored_copy_is_refused_by_what_others_heard(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class RouterServer:
         self.router, self._lock, self._told = router, threading.Lock(), set[int]()
         self._parties = {str(number): number for number in range(router.contract.nodes)}
         self._numbers = [token_bytes(16) for _ in self._parties]
-        self._longest = 4 * bytes_of_row(router.contract) + 2**16
+        self._longest = 4 * bytes_of_row(router.contract, len(self._parties)) + 2**16
         self._server = ThreadingHTTPServer((host, port), self._handler())
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)

@@ -6,6 +6,7 @@ questions. Every message begins with its kind and the contract's hash.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.signing import SigningKey, is_signed, pack, unpack
+from dpmesh.engines.signing import SigningKey, digest, is_signed, pack, unpack
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.types import Floats, Released
 
@@ -23,6 +24,7 @@ ROW, SIGNED, ASK, WHO, NO, FRESH, HEARD = (
     f"dpmesh {kind} 1".encode() for kind in ("row", "signed", "ask", "who", "no", "fresh", "heard")
 )
 NUMBER_BYTES = 4
+MIXED_BYTES = 3 * NUMBER_BYTES + 32
 
 
 class Position(NamedTuple):
@@ -84,7 +86,7 @@ class Row:
     codes
         The row as it is sent.
     mixed
-        Hash of the rows, signatures included, that the party mixed before it sent this one.
+        Which rows the party mixed before it sent this one: see `mixed_rows`.
     signature
         Of all that.
     """
@@ -126,10 +128,31 @@ class Row:
         at, kept, shape = Position(round_, exchange), dtype.decode("ascii"), (rows, dim)
         row = cls(of, at, party, incarnation, kept, shape, codes, mixed, signature)
         key = contract.parties[party].public_key
+        row.mixes(contract)
         same = row._fields == (kind, of, *numbers, dtype, codes, mixed)
         if not same or not (stored or is_signed(key, signature, *row._fields)):
             fail("row", f"one that {contract.parties[party].name} signed", "another")
         return row
+
+    def mixes(self, contract: Contract) -> dict[tuple[Position, int], bytes]:
+        """Return the hashes of the rows that the party mixed, by position and party.
+
+        Raises
+        ------
+        ValueError
+            If there are none, or more than there can be.
+        """
+        entries = range(0, len(self.mixed), MIXED_BYTES)
+        if len(self.mixed) % MIXED_BYTES or len(entries) > max(contract.nodes, contract.models):
+            fail("row", "hashes of the rows that its party mixed", f"{len(self.mixed)} bytes")
+        found = {}
+        for start in entries:
+            entry = self.mixed[start : start + MIXED_BYTES]
+            round_, exchange, party = _read(entry[:4], entry[4:8], entry[8:12])
+            if party >= contract.nodes:
+                fail("row", "hashes of rows of parties of the contract", party)
+            found[Position(round_, exchange), party] = entry[12:]
+        return found
 
     def values(self, contract: Contract) -> Released | None:
         """Return what receivers compute with; None if nothing was released.
@@ -154,6 +177,18 @@ class Row:
         sent = values if contract.topology is not None else values[~np.isnan(values[:, 0])]
         check_length(sent, contract)
         return Released(values)
+
+
+def place_and_hash(contract: Contract, message: bytes) -> tuple[tuple[Position, int], bytes]:
+    """Return the position and the party of a stored row, and its hash, signature included."""
+    row = Row.read(message, contract, stored=True)
+    return (row.at, row.party), digest(message)
+
+
+def mixed_rows(contract: Contract, messages: Iterable[bytes]) -> bytes:
+    """Return positions, parties and hashes of the rows that a node mixed, as `Row.mixed`."""
+    entries = (place_and_hash(contract, message) for message in messages)
+    return b"".join(b"".join(_numbers(*at, party)) + hashed for (at, party), hashed in entries)
 
 
 def check_length(rows: Floats, contract: Contract) -> None:

@@ -40,9 +40,11 @@ from dpmesh.engines.mesh.messages import (
     check_length,
     compressor_at,
     kind_of,
+    mixed_rows,
     refusal,
 )
 from dpmesh.engines.mesh.schedule import Schedule
+from dpmesh.engines.mesh.witness import Witness
 from dpmesh.engines.signing import digest, pack
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.models import Model
@@ -111,8 +113,8 @@ class Node:
         self._start = contract.algorithm.init(self._problem, self._seat(contract.public_key))
         folder.join(contract, self._records, seeded=rehearsal)
         self._confirmed = rehearsal
-        self.equivocating: set[str] = set()
-        """Names of parties of which two different rows of one position were seen, both signed."""
+        self.witness = Witness(contract, folder, self.number)
+        """Who was found to send different rows to different parties."""
 
     @property
     def name(self) -> str:
@@ -180,7 +182,7 @@ class Node:
         contract, folder, at = self.contract, self.folder, ask.at
         step = folder.step(contract, at)
         if step is not None and step.row is not None:
-            self._compare(ask, step)
+            self.witness.compare(ask, step)
             return step.row
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
@@ -191,6 +193,7 @@ class Node:
             self._check_order(last, at)
             rows = self._checked(ask, last)
             charged = self._charged(at)
+            self.witness.compare_mixed(rows, last)
             with folder.transaction():
                 folder.begin(contract, at, rows, charged)
         return self._finished(at)
@@ -327,7 +330,7 @@ class Node:
                 packet = suspended.packet
             else:
                 raise RuntimeError(f"round {t} ends before its exchange {at.exchange}")
-        row = self._packed(packet, at, digest(*arrived))
+        row = self._packed(packet, at, mixed_rows(contract, arrived))
         return before, row.signed(self.folder.signing), released
 
     def _run(
@@ -390,31 +393,6 @@ class Node:
             codes = values.astype(values.dtype.newbyteorder("<")).tobytes()
         shape = values.shape[0], values.shape[1]
         return Row(*public, str(values.dtype), shape, codes, mixed)
-
-    def _compare(self, ask: Ask, step: Stored) -> None:
-        """Note rows that came too late, and who signed two different ones of one position."""
-        kept: dict[tuple[Position, int], Row] = {}
-        others = [message for message in ask.attached if message not in step.rows]
-        for message in step.rows if others else ():
-            row = Row.read(message, self.contract, stored=True)
-            kept[row.at, row.party] = row
-        for message in others:
-            with suppress(ValueError):
-                row = Row.read(message, self.contract)
-                with self.folder.transaction():
-                    self.folder.hear(self.contract, row)
-                same = kept.get((row.at, row.party))
-                if same is not None and (same.codes, same.mixed) != (row.codes, row.mixed):
-                    self._equivocates(row.party)
-
-    def _equivocates(self, party: int) -> None:
-        name = self.contract.parties[party].name
-        if name not in self.equivocating:
-            self.equivocating.add(name)
-            _log.warning(
-                "%s signed two different rows of one position: it lies, or its folder was restored",
-                name,
-            )
 
 
 def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:

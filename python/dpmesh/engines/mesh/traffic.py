@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Position, Row
+from dpmesh.engines.mesh.messages import MIXED_BYTES, Position, Row
 from dpmesh.engines.mesh.schedule import Schedule
 from dpmesh.engines.signing import SigningKey, pack
 
@@ -13,11 +13,13 @@ _FIRST = 10
 """So many rounds are counted."""
 
 
-def bytes_of_row(contract: Contract) -> int:
-    """Return the length of a signed row, without compression."""
+def bytes_of_row(contract: Contract, mixed: int) -> int:
+    """Return the length of a signed row made of so many others, without compression."""
     values = np.zeros((contract.models, contract.dim // contract.models), contract.terms.numbers)
     kind, shape = contract.terms.numbers, values.shape
-    row = Row(contract.hash, Position(0), 0, 0, kind, shape, values.tobytes(), bytes(32))
+    row = Row(
+        contract.hash, Position(0), 0, 0, kind, shape, values.tobytes(), bytes(mixed * MIXED_BYTES)
+    )
     return len(row.signed(SigningKey.generate()))
 
 
@@ -27,15 +29,16 @@ def bytes_of_round(contract: Contract) -> int:
     Each node's row goes to the router once, and once to each node that hears it. By token each
     model goes to the router and to the next holder.
     """
-    schedule, row = Schedule(contract), bytes_of_row(contract)
+    schedule, by_token = Schedule(contract), bytes_of_row(contract, contract.models)
     question = len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
     rounds = min(_FIRST, contract.terms.rounds)
     total = 0
     for t in range(rounds):
         if not schedule.gossips:
-            total += len(schedule.holders(t)) * (2 * row + question + 8)
+            total += len(schedule.holders(t)) * (2 * by_token + question + 8)
             continue
         heard = schedule.matrix(t).messages
+        row = bytes_of_row(contract, heard // contract.nodes)
         each = contract.nodes * (row + question) + heard * (row + 8)
         total += contract.algorithm.exchanges * each
     return total // rounds
