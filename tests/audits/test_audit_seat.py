@@ -7,7 +7,11 @@ import pytest
 from view_systems import metropolis
 
 from dpmesh.kernels.views import Mixing, solve_pair, view_system
+from dpmesh.keys import Key
+from dpmesh.privacy.audit import audit_view
 from dpmesh.privacy.audit.seat import LinearRun, Seen, audit_from_seat
+from dpmesh.privacy.views import Coalition, LastOnly, Node, PublishedMean
+from dpmesh.topology import ring
 
 NODES, ROUNDS = 8, 10
 RING = metropolis(NODES, [[i, (i + 1) % NODES] for i in range(NODES)])
@@ -82,3 +86,49 @@ def test_simulated_messages_follow_the_law() -> None:
     np.testing.assert_allclose(moved.mean(0) - still.mean(0), run.shift(seen), atol=1e-9)
     spread = run.covariance(seen)
     np.testing.assert_allclose(np.cov(still.T), spread, atol=6 * spread.max() / np.sqrt(runs))
+
+
+SEAT = Node(node=0, topology=ring(NODES))
+AUDIT = {"rounds": ROUNDS, "runs": 400, "confidence": 0.99, "key": Key.seeded(0)}
+
+
+@pytest.mark.parametrize(
+    ("view", "target", "forgetful", "claim"),
+    [
+        (SEAT, 2, False, None),
+        (SEAT, 1, True, None),
+        # what is proved against node 0 alone, of which node 1 is forgotten
+        (Coalition(nodes=(0, 1), topology=ring(NODES)), 2, False, 1.353),
+    ],
+)
+def test_runs_of_gradient_descent_refute_wrong_claims_alone(view, target, forgetful, claim) -> None:
+    """The key is fixed: a right claim would be refuted by 1 of 100 keys at most."""
+    result = audit_view(view, target=target, forgetful=forgetful, mu=claim, **AUDIT)
+    assert result.violated == (claim is not None)
+    assert result.lower_bound > 0.1
+
+
+@pytest.mark.parametrize(
+    ("view", "options", "message"),
+    [
+        (LastOnly(topology=ring(4)), {}, "view: wanted any one node"),
+        (Node(node=0, topology=ring(4)), {"target": 0}, "target: wanted a node outside"),
+        (Node(node=0, topology=ring(4), also=(PublishedMean(),)), {}, "without published"),
+        (Node(node=0, topology=ring(4)), {"rounds": 1}, "rounds: wanted an integer of at least 2"),
+    ],
+)
+def test_what_cannot_be_audited_is_named(view, options, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit_view(view, **({"rounds": 4, "runs": 20} | options))
+
+
+def test_the_command_audits_from_a_seat() -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    quick = ["--view", "0", "--network", "ring", "--nodes", "4", "--rounds", "3", "--runs", "100"]
+    result = testing.CliRunner().invoke(app, ["audit", *quick, "--confidence", "0.9999999"])
+    assert result.exit_code == 0
+    assert result.output.count("messages in the view of node 0") == 2
+    wrong = testing.CliRunner().invoke(app, ["audit", "online", *quick])
+    assert wrong.exit_code == 2

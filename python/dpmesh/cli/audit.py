@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dpmesh as dm
-from dpmesh._validate import one_of, probability
+from dpmesh._validate import fail, one_of, probability
+from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.registry import Entry
@@ -54,15 +55,42 @@ def audit(
     canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of a reproducible audit.")] = None,
+    view: Observer = None,
+    target: Annotated[
+        int | None, typer.Option(help="Whose record, for --view; by default the worst node.")
+    ] = None,
+    nodes: Nodes = 16,
+    network: Network = "meetings",
+    rounds: Annotated[int, typer.Option(help="Of each run, for --view.")] = 16,
 ) -> None:
     """Audit an algorithm, a bare mechanism (gaussian, laplace), or all, where they leak most.
 
     Fail if one exceeds its claim.
     Three layers: two runs with the same releases, many short runs, one run with many canaries.
+    With --view, gossip is audited from the seat of that observer, who sees its own messages alone.
     """
     key = None if seed is None else dm.Key.seeded(seed)
     faults = []
     probability("confidence", confidence, zero=False, one=False)
+    if view is not None:
+        if name not in (None, "gradient-descent"):
+            fail("view", "gradient-descent, whose view is audited", name)
+        seat = seat_of(view, nodes=nodes, network=network, seed=seed or 0)
+        for forgetful in (False, True):
+            others = "wipe out what they receive" if forgetful else "pass on what they receive"
+            seen = dm.privacy.audit.audit_view(
+                seat,
+                rounds=rounds,
+                target=target,
+                forgetful=forgetful,
+                runs=runs,
+                confidence=confidence,
+                key=key,
+            )
+            typer.echo(f"gradient descent on {seat.topology}; other nodes {others}\n\n{seen}\n")
+            faults += ["the view"] if seen.violated else []
+        _conclude(faults)
+        return
     for case in cases() if name is None else [one_of("name", name, cases())]:
         pair, crowd = cases()[case](canaries)
         typer.echo(f"{case}: {pair.algorithm}\n")
@@ -71,6 +99,10 @@ def audit(
         ):
             typer.echo(f"{result}\n")
             faults += [case] if result.violated else []
+    _conclude(faults)
+
+
+def _conclude(faults: list[str]) -> None:
     if faults:
         typer.echo("leaks more than it claims: " + ", ".join(sorted(set(faults))))
         raise typer.Exit(1)

@@ -55,20 +55,27 @@ def view_of(
         classes=classes,
         regularization=regularization,
     )
+    return seat_of(text, nodes=nodes, network=network, seed=seed), facts
+
+
+def seat_of(text: str, *, nodes: int, network: str, seed: int) -> Any:
+    """Return the view on a network that the options describe."""
+    from dpmesh.privacy import views
+
     graph: dict[str, Any] = {"topology": _network(network, nodes, seed)}
     if text == "one":
-        return views.OneNode(**graph), facts
+        return views.OneNode(**graph)
     if text == "last":
-        return views.LastOnly(**graph), facts
+        return views.LastOnly(**graph)
     many, _, size = text.partition("-")
     if many == "any" and size.isdigit():
-        return views.AnyCoalition(size=int(size), **graph), facts
+        return views.AnyCoalition(size=int(size), **graph)
     if not all(part.isdigit() for part in text.split(",")):
         fail("view", "one, last, any-2, or numbers of nodes such as 3 or 3,7", repr(text))
     members = tuple(map(int, text.split(",")))
     if len(members) == 1:
-        return views.Node(node=members[0], **graph), facts
-    return views.Coalition(nodes=members, **graph), facts
+        return views.Node(node=members[0], **graph)
+    return views.Coalition(nodes=members, **graph)
 
 
 def _network(name: str, nodes: int, seed: int) -> Topology:

@@ -17,6 +17,7 @@ from dpmesh.privacy.audit.result import AuditResult
 from dpmesh.privacy.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
 from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
 from dpmesh.privacy.audit.seat import LinearRun, audit_from_seat
+from dpmesh.privacy.audit.seat_runs import audit_view
 from dpmesh.privacy.audit.transcript import Transcript, alone, silence
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "audit_layers",
     "audit_mechanism",
     "audit_one_run",
+    "audit_view",
     "canary_records",
     "claim_of",
     "couple",

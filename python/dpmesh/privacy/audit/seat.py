@@ -132,7 +132,7 @@ def audit_from_seat(
 ) -> AuditResult:
     """Test a view's claim with what the observer really sees of simulated runs.
 
-    The threshold comes from the first tenth of the runs, the bound from the others. A correct and
+    The threshold comes from the first runs, the bound from the others. A correct and
     sharp claim is refuted by chance in at most one of 20 audits at the default confidence.
 
     Parameters
@@ -163,13 +163,19 @@ def audit_from_seat(
     chosen = np.flatnonzero(seen.reshape(-1))
     positives = run.messages(runs, True, generator)[:, chosen] @ weights
     negatives = run.messages(runs, False, generator)[:, chosen] @ weights
-    pilot = runs // 10
+    method = f"likelihood ratio of {len(chosen)} seen messages"
+    return from_scores(claim, positives, negatives, confidence=confidence, method=method)
+
+
+def from_scores(
+    claim: GaussianClaim, positives: Floats, negatives: Floats, *, confidence: float, method: str
+) -> AuditResult:
+    """Return what the scores of runs on the two datasets prove.
+
+    The threshold comes from the first tenth of them, or up to 200 if they are few.
+    """
+    pilot = max(len(positives) // 10, min(200, len(positives) // 2))
     threshold = best_threshold(claim, positives[:pilot], negatives[:pilot], confidence)
     tally = count(threshold, positives[pilot:], negatives[pilot:])
     bound = lower_bound(claim, tally, confidence)
-    return AuditResult(
-        claim=claim,
-        lower_bound=bound,
-        confidence=confidence,
-        method=f"likelihood ratio of {len(chosen)} seen messages",
-    )
+    return AuditResult(claim=claim, lower_bound=bound, confidence=confidence, method=method)
