@@ -6,6 +6,11 @@ Gradient descent on a ring. Nodes and router are in one process, each node with 
 time is spent on a network, and all of it on checks, signatures, folders and the round itself. On
 machines of their own, nodes work at the same time; the router works for one after the other. The
 routed minimum sends each row to the router once, and once to each node that hears it.
+
+A model is fitted to the router's seconds and to a node's, and says what a thousand nodes need:
+
+    router = party P + byte B           P parties, B bytes a round through the router
+    node = round + number d             d numbers of a model, on a ring
 """
 
 from __future__ import annotations
@@ -14,17 +19,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import nnls
 
 import dpmesh as dm
 from benches.measure import Case
 from dpmesh.engines.mesh import Contract, Folder, Node, Router
 
 RECORDS, ROUNDS = 100, 20
-SIZES = ((4, 1_000), (16, 1_000), (4, 10_000), (16, 10_000))
+SIZES = tuple((nodes, dim) for dim in (1_000, 10_000) for nodes in (4, 8, 16))
 """Nodes, and numbers of a model."""
+MANY = 1_000
+"""A network for which the fitted model says what it would need."""
 
 
 class Mesh(NamedTuple):
@@ -119,15 +127,39 @@ def cases() -> Iterator[Case]:
             yield Case(f"{ROUNDS} rounds, {nodes} nodes of {dim}", lambda made=made: simulate(made))
 
 
+def fitted(parts: list[tuple[float, ...]], seconds: list[float]) -> Any:
+    """Return the constants, at least 0, whose sum of parts is relatively closest to the seconds."""
+    weights = 1 / np.array(seconds)
+    constants, _ = nnls(np.array(parts) * weights[:, np.newaxis], np.ones(len(seconds)))
+    return constants
+
+
 def main() -> None:
-    """Print a table."""
+    """Print a table, the fitted model, and what it predicts."""
     print("nodes | numbers | a node | router | simulator | bytes a round | least | overhead")
+    found = {}
     for nodes, dim in SIZES:
         with TemporaryDirectory() as folder:
-            costs = run(mesh(Path(folder), nodes, dim))
+            found[nodes, dim] = costs = run(mesh(Path(folder), nodes, dim))
         times = " | ".join(f"{1e3 * each:.2f} ms" for each in costs[:3])
         more = costs.bytes / costs.least - 1
         print(f"{nodes} | {dim} | {times} | {costs.bytes:.0f} | {costs.least} | {more:.1%}")
+    carried = [(float(nodes), costs.bytes) for (nodes, _), costs in found.items()]
+    party, byte = fitted(carried, [costs.router for costs in found.values()])
+    own = [(1.0, float(dim)) for _, dim in found]
+    once, number = fitted(own, [costs.node for costs in found.values()])
+    print(f"router: {1e3 * party:.2f} ms a party, {1e9 * byte:.2f} ns a byte")
+    print(f"node: {1e3 * once:.1f} ms a round, {1e9 * number:.0f} ns a number")
+    errors = [
+        (party * nodes + byte * costs.bytes) / costs.router - 1
+        for (nodes, _), costs in found.items()
+    ]
+    print(f"the router's model is off by {min(errors):+.0%} to {max(errors):+.0%}")
+    for dim in (1_000, 10_000):
+        moved = MANY * found[16, dim].bytes / 16
+        seconds = party * MANY + byte * moved
+        text = f"{seconds:.2f} s of the router, {once + number * dim:.3f} s of a node"
+        print(f"{MANY} nodes of {dim} numbers: {text}, {moved / 1e6:.0f} MB a round")
 
 
 if __name__ == "__main__":
