@@ -12,9 +12,8 @@ from dpmesh.algorithms import FederatedLearning
 class MissingFactor2(FederatedLearning):
     """Takes the bound on one update for that on the difference of two."""
 
-    @property
-    def sensitivity(self):
-        return replace(super().sensitivity, bound=self.clipping_norm)
+    def sensitivity(self, t):
+        return replace(super().sensitivity(t), bound=self.clipping_norm)
 
 
 class ByCoordinate(FederatedLearning):

@@ -30,8 +30,8 @@ class HalvedNoise(QuantizedGossip):
 
     kind = HalvedGaussian
 
-    def mechanism(self, k):
-        right = super().mechanism(k)
+    def mechanism_of(self, t):
+        right = super().mechanism_of(t)
         return right if right.name == "none" else self.kind(right.noise_multiplier)
 
 

@@ -259,3 +259,11 @@ def test_copies_of_a_record_cost_what_so_many_runs_cost(entry: Any) -> None:
     assert Plan.from_dict(three.as_dict()).cost(delta) == three.cost(delta)
     reason = three.cost(delta, view=OneNode(topology=RING)).reason
     assert "copies" in reason or "at several nodes" in reason or "problem" in reason
+
+
+@each
+def test_the_sensitivity_of_a_round_is_that_of_its_release(algorithm: Any) -> None:
+    for t in range(3):
+        releases = algorithm.release_of(t)
+        for last in releases[-1:] if isinstance(releases, tuple) else (releases,):
+            assert algorithm.sensitivity(t) == last.sensitivity

@@ -260,7 +260,7 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_get(samplin
     np.testing.assert_array_equal(passage.noisy / grid, np.rint(passage.noisy / grid))
     assert passage.release == gridded.plan(1).releases[0]
     assert passage.release.name == "discrete_gaussian"
-    wider = gridded.sensitivity.bound + grid * np.sqrt(dim)  # neighbours are rounded apart
+    wider = gridded.sensitivity(0).bound + grid * np.sqrt(dim)  # neighbours are rounded apart
     assert reported[-1] == pytest.approx(3.0 * wider / 5)
     assert gridded.plan(9).cost(1e-5).epsilon > usual.plan(9).cost(1e-5).epsilon
 

@@ -149,4 +149,4 @@ def test_sampling_is_in_the_events() -> None:
     uniform = replace(poisson, sampling="uniform", sampling_rate=0.099)
     assert uniform.plan(1).releases[0].sampling == FixedSizeSampling(size=10, population=100)
     assert uniform.expected_size == 10
-    assert uniform.sensitivity.bound == 2 * poisson.sensitivity.bound == 2.0
+    assert uniform.sensitivity(0).bound == 2 * poisson.sensitivity(0).bound == 2.0

@@ -227,7 +227,7 @@ def test_noise_on_the_quantizers_own_grid() -> None:
         if k > 0:
             np.testing.assert_array_equal(passages[0].values, passages[1].values)
         state = one_round(gridded, state, k, problem, key, Gossip(topology.ring(4))).state
-    mechanism, delta = gridded.mechanism(1), gridded.sensitivities(2)[1]
+    mechanism, delta = gridded.mechanism_of(1), gridded.sensitivities(2)[1]
     scale = mechanism.noise_scale(dm.privacy.Sensitivity(delta, "l2", ""), 5)
     assert scale == pytest.approx(0.5 * (1 + 2.0**-5 * np.sqrt(5) / delta), rel=1e-9)
     labels = problem.train.labels.copy()

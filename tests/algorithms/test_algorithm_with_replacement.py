@@ -153,7 +153,7 @@ def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivit
         drawn = passage.release.batch == 1 and touched in algorithm.sample(1, t, problem, key)
         distance = np.linalg.norm(passage.inside - twin.inside)
         assert (distance > 0) == drawn
-        assert distance <= algorithm.sensitivity.bound
+        assert distance <= algorithm.sensitivity(0).bound
 
 
 def test_without_noise_gradients_need_no_bound() -> None:

@@ -85,7 +85,7 @@ def test_noise_is_for_all_releases_that_a_record_moves() -> None:
     assert single.plan(1).cost(delta).epsilon == pytest.approx(0.84991906, rel=1e-7)
     for calibration, of_one in (("analytic", 18.040913), ("classical", 6.6674348 * sqrt(10))):
         algorithm = replace(paper, calibration=calibration)
-        std = algorithm.mechanism.noise_scale(algorithm.sensitivity, 50)
+        std = algorithm.mechanism.noise_scale(algorithm.sensitivity(0), 50)
         assert std == pytest.approx(of_one, rel=1e-7)
         assert algorithm.plan(1).cost(delta).epsilon <= 1 + 1e-9
 
@@ -133,7 +133,7 @@ def test_a_record_moves_one_release_of_each_model_within_lemma_4(
     moved = 0.0
     for passage, twin in zip(run.passages, again.passages, strict=True):
         moved += float(((passage.inside - twin.inside) ** 2).sum())
-    assert sqrt(moved) <= algorithm.sensitivity.bound * (1 + 1e-9)
+    assert sqrt(moved) <= algorithm.sensitivity(0).bound * (1 + 1e-9)
     for mine, theirs in zip(run.received, again.received, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -159,7 +159,7 @@ def test_lemma_4_is_reached() -> None:
         one_round(algorithm, far, 0, dataset, dm.Key.seeded(0), watcher=watcher_of(passages))
     assert (
         0.99
-        < np.linalg.norm(passages[0].inside - passages[1].inside) / algorithm.sensitivity.bound
+        < np.linalg.norm(passages[0].inside - passages[1].inside) / algorithm.sensitivity(0).bound
         <= 1
     )
 

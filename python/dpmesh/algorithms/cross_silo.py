@@ -202,8 +202,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         """A share of discrete Gaussian noise from each site."""
         return DistributedDiscreteGaussian(self.secure_sum)
 
-    @cached_property
-    def sensitivity(self) -> Sensitivity:
+    def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves the sum before it is rounded to the grid."""
         if self.neighboring_relation == "replace_one":
             return Sensitivity(2 * self.clipping_norm, "l2", "2 C, one clipped gradient replaced")
@@ -214,7 +213,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         sampling = None
         if self.sampling_rate < 1 and self.neighboring_relation == "add_remove":
             sampling = PoissonSampling(self.sampling_rate)
-        return Release(t, self.mechanism, self.sensitivity, sampling=sampling)
+        return Release(t, self.mechanism, self.sensitivity(t), sampling=sampling)
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:
         """Return the sums of `rounds` rounds, and one more for each site that may be lost.

@@ -273,8 +273,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             return NoNoise()
         return Gaussian(self.noise_multiplier, grid=self.grid)
 
-    @cached_property
-    def sensitivity(self) -> Sensitivity:
+    def sensitivity(self, t: int) -> Sensitivity:
         """How far one client moves the sum over a cohort; in units of C_t if that adapts."""
         bound, what = self.clipping_norm, "clipped move"
         if self.adaptive_clipping is not None:
@@ -315,10 +314,10 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     def release_of(self, t: int) -> Release:
         """Return the noisy sum of a cohort's updates."""
         if self.cohorts is not None:
-            return Release(t, self.mechanism, self.sensitivity, sampling=self.cohorts)
+            return Release(t, self.mechanism, self.sensitivity(t), sampling=self.cohorts)
         joint = self._joint
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
-        return Release(t, mechanism, self.sensitivity, batch=t % self.groups)
+        return Release(t, mechanism, self.sensitivity(t), batch=t % self.groups)
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
@@ -326,7 +325,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         if self.noise is None or self.noise_multiplier is None:
             return None
         uses = -(-self.noise.rows // self.groups)
-        bounds = [self.sensitivity.bound] * self.noise.rows
+        bounds = [self.sensitivity(0).bound] * self.noise.rows
         multiplier = self.noise_multiplier / sqrt(uses)
         return self.noise.release(multiplier, bounds, uses=uses, separation=self.groups)
 
@@ -452,7 +451,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         dim, norm = state.w.shape[1], state.clipping_norm
         average = Released(noisy[:, :dim] / noisy.dtype.type(self.expected_size))
         total = Released(state.total + average)
-        noise_scale = self.mechanism.noise_scale(self.sensitivity, noisy.shape[1])
+        noise_scale = self.mechanism.noise_scale(self.sensitivity(t), noisy.shape[1])
         if self.adaptive_clipping is not None:
             noise_scale *= norm
             bits = float(noisy[0, dim]) / (self._bit_weight * norm)

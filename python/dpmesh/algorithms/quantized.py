@@ -212,18 +212,25 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
                 )
                 fail("noise", wanted, self.noise)
 
-    def mechanism(self, k: int) -> Mechanism:
-        """Return the noise of iteration k, of standard deviation sigma_k."""
-        sensitivity = self._sensitivity_of(k)
+    def mechanism_of(self, t: int) -> Mechanism:
+        """Return the noise of iteration k = t, of standard deviation sigma_k."""
+        sensitivity = self._delta(t)
         if self.noise_std is None or sensitivity == 0:
             return NoNoise()
-        return Gaussian(at(self.noise_std, k + 1) / sensitivity, grid=self.grid)
+        return Gaussian(at(self.noise_std, t + 1) / sensitivity, grid=self.grid)
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """Return Delta_k of iteration k = t."""
+        if t == 0:
+            return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
+        reason = "Delta_k, one record replaced (Lemma 2, corrected)"
+        return Sensitivity(self._delta(t), "l2", reason)
 
     def release_of(self, t: int) -> Release:
         """Return the messages z_k of iteration k = t, before their quantization."""
         joint = self._joint
         row = None if joint is None or t == 0 else CorrelatedRow.of(joint, t - 1)
-        return Release(t, row or self.mechanism(t), _sensitivity(self._sensitivity_of(t)))
+        return Release(t, row or self.mechanism_of(t), self.sensitivity(t))
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
@@ -270,9 +277,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
 
     def sensitivities(self, rounds: int) -> npt.NDArray[np.float64]:
         """Return Delta_0, .., Delta_(rounds - 1)."""
-        return np.array([self._sensitivity_of(k) for k in each_round(rounds)])
+        return np.array([self._delta(k) for k in each_round(rounds)])
 
-    def _sensitivity_of(self, k: int) -> float:
+    def _delta(self, k: int) -> float:
         """Return Delta_k: how far replacing a record of a node moves its x, given all messages."""
         known = self._known
         for last in range(len(known) - 1, k):
@@ -397,9 +404,3 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             if self.mode == "paper" and self.clipping_norm < constants.loss_lipschitz:
                 wanted_norm = f"at least the problem's {constants.loss_lipschitz:g} in mode 'paper'"
                 fail("clipping_norm", wanted_norm, self.clipping_norm)
-
-
-def _sensitivity(delta: float) -> Sensitivity:
-    if delta == 0:
-        return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
-    return Sensitivity(delta, "l2", "Delta_k, one record replaced (Lemma 2, corrected)")

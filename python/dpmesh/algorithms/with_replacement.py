@@ -127,10 +127,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         """Gaussian noise on all models, relative to how far a record moves them."""
         if self.noise_multiplier is None:
             return NoNoise()
-        return Gaussian(self.noise_multiplier / self.sensitivity.bound)
+        return Gaussian(self.noise_multiplier / self.sensitivity(0).bound)
 
-    @cached_property
-    def sensitivity(self) -> Sensitivity:
+    def sensitivity(self, t: int) -> Sensitivity:
         """How far a record of the sample moves all models together."""
         reason = f"{self.models} models, each in units of 2 eta L / b"
         return Sensitivity(sqrt(self.models), "l2", reason)
@@ -152,7 +151,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         ledger costs at most as much as its plan, and as much once all rounds are over.
         """
         node = t // self.turns_of_a_node
-        return Release(t, self.mechanism, self.sensitivity, batch=node, sampling=self.sampling)
+        return Release(t, self.mechanism, self.sensitivity(t), batch=node, sampling=self.sampling)
 
     def release_by(self, node: int, t: int) -> Release:
         """Return the release of the node whose turn it is: its records are the batch."""

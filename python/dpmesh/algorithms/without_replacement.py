@@ -213,7 +213,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             target_epsilon=self.epsilon, target_delta=self.delta, sensitivity=1.0
         )
         if self.calibration == "paper":
-            multiplier /= self.sensitivity.bound
+            multiplier /= self.sensitivity(0).bound
         return Gaussian(multiplier)
 
     @cached_property
@@ -235,8 +235,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             target_epsilon=self.epsilon, target_delta=self.delta
         )
 
-    @cached_property
-    def sensitivity(self) -> Sensitivity:
+    def sensitivity(self, t: int) -> Sensitivity:
         """How far a record moves all releases that it affects, together."""
         return Sensitivity(
             sqrt(self.models * self.copies),
@@ -263,7 +262,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """
         if not self.controller.may_be_global(t):
             return ()
-        update = Release(t, self.mechanism, self.sensitivity, batch=t)
+        update = Release(t, self.mechanism, self.sensitivity(t), batch=t)
         return update if self._query is None else (Release(t, *self._query, batch=t), update)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:

@@ -120,7 +120,7 @@ def federated(
         )
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
-    std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity, dim=1))
+    std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(0), dim=1))
     _print(algorithm, rounds, delta, noise, f"standard deviation {std} on the sum of moves")
 
 
@@ -267,7 +267,7 @@ def without_replacement(
         epsilon=budget, delta=delta, models=models, batch_size=batch_size, copies=copies
     )
     mechanism = algorithm.mechanism
-    over = mechanism.noise_scale(algorithm.sensitivity, dim=1)
+    over = mechanism.noise_scale(algorithm.sensitivity(0), dim=1)
     std = _noise_of_sgd(over, step_size, lipschitz, batch_size)
     meaning = f"over the sensitivity of all releases; {std}"
     _print(algorithm, None, delta, mechanism.noise_multiplier, meaning)

@@ -70,8 +70,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, LinearProblem]):
         """Of a gradient."""
         return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
 
-    @property
-    def sensitivity(self) -> Sensitivity:
+    def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves a mean of clipped gradients."""
         bound = 2 * self.clipping_norm / self.sample_size
         return Sensitivity(bound, "l2", "one clipped gradient replaced")
@@ -88,7 +87,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, LinearProblem]):
 
     def release_of(self, t: int) -> tuple[Release, Release]:
         """Return the noisy gradients, and the models, which are made of earlier ones alone."""
-        gradients = Release(t, self.mechanism, self.sensitivity, sampling=self.sampling)
+        gradients = Release(t, self.mechanism, self.sensitivity(t), sampling=self.sampling)
         return gradients, Release(t, NoNoise(), Sensitivity(0.0, "l2", "made of releases alone"))
 
     def init(self, problem: LinearProblem, key: Key) -> ReleasedModels:

@@ -289,7 +289,7 @@ class DPFedLS(Strategy):
         if self._is_central or self.algorithm.noise_multiplier is None:
             return self.algorithm
         std = self._std_of_client * sqrt(self.algorithm.expected_size)
-        together = std / self.algorithm.sensitivity.bound
+        together = std / self.algorithm.sensitivity(0).bound
         return replace(self.algorithm, noise_multiplier=together, grid=None)
 
     @property

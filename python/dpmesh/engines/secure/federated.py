@@ -90,7 +90,7 @@ def federated_plan(algorithm: FederatedLearning, numbers: SecureSum) -> Plan:
     mechanism = DistributedDiscreteGaussian(numbers)
     return Plan(
         releases=tuple(
-            Release(t, mechanism, algorithm.sensitivity, sampling=sampling)
+            Release(t, mechanism, algorithm.sensitivity(t), sampling=sampling)
             for t in range(numbers.attempts)
         ),
         neighboring_relation=algorithm.neighboring_relation,
@@ -155,7 +155,7 @@ def train_federated(server: Server, algorithm: FederatedLearning, start: Floats)
     if federated_sum(algorithm, numbers.dim, numbers.rounds, **lost) != numbers:
         fail("algorithm", f"that of the contract's sums, {numbers}", algorithm)
     noise = numbers.share * sqrt(numbers.sites) * numbers.grid  # if nobody is lost
-    known = replace(algorithm, noise_multiplier=noise / algorithm.sensitivity.bound, grid=None)
+    known = replace(algorithm, noise_multiplier=noise / algorithm.sensitivity(0).bound, grid=None)
     state = known.start_from(Released(start))
     for t in range(numbers.rounds):
         state = known.absorb(state, Released(server.sum(t, state.w).astype(start.dtype)), t)

@@ -194,7 +194,7 @@ def _choco(given: Setting) -> Trial:
         clipping_norm=CLIPPING_NORM,
     )
     z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
-    noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity.bound
+    noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
     own = replace(plain, noise_multiplier=z, step_size=step_size(noise, rounds=rounds))
     choco = ChocoSGD(**vars_of(own), keep=KEEP, consensus_step_size=KEEP)
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
