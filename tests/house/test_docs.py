@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +17,9 @@ from dpmesh.reproduce.catalog import REPRODUCTIONS
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 SOURCES = Path(dpmesh.__file__).parent
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+WIDTH = 100
+"""Characters of a line of code for which `docs/code_width.css` makes room."""
 PRINTED = [
     "estimators.md",
     "secure_sums.md",
@@ -63,6 +68,50 @@ def test_programs_print_what_stands_below_them(
         found = capsys.readouterr().out
         if printed:
             assert without_numbers(found) == without_numbers(printed)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_what_it_prints(
+    notebook: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for extra in ("sklearn", "cryptography"):
+        pytest.importorskip(extra)
+    pytest.importorskip("matplotlib").use("Agg")
+    assert f"notebooks/{notebook.name}" in (ROOT / "mkdocs.yml").read_text()
+    monkeypatch.chdir(tmp_path)
+    cells = [c for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    names: dict[str, object] = {"__name__": notebook.stem}
+    monkeypatch.setitem(sys.modules, notebook.stem, ModuleType(notebook.stem))
+    for cell in cells:
+        exec(compile("".join(cell["source"]), notebook.stem, "exec"), names)
+        shown = [out.get("text", ()) for out in cell["outputs"] if out["output_type"] == "stream"]
+        printed = "".join(line for lines in shown for line in lines)
+        found = capsys.readouterr().out
+        if notebook.stem == "audit":  # its verdicts rest on noise from the operating system
+            assert bool(found) == bool(printed)
+        else:
+            assert without_numbers(found) == without_numbers(printed)
+
+
+def test_no_line_of_a_program_is_wider_than_the_pages() -> None:
+    assert "code_width.css" in (ROOT / "mkdocs.yml").read_text()
+    wide = [
+        f"{name(page)}: {line}"
+        for page in PAGES
+        for program in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
+        for line in program.splitlines()
+        if len(line) > WIDTH
+    ]
+    for notebook in NOTEBOOKS:
+        cells = json.loads(notebook.read_text())["cells"]
+        lines = [line.rstrip() for c in cells if c["cell_type"] == "code" for line in c["source"]]
+        wide += [f"{notebook.name}: {line}" for line in lines if len(line) > WIDTH]
+    assert not wide
 
 
 def without_numbers(text: str) -> list[str]:

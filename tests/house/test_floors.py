@@ -13,7 +13,7 @@ PACKAGE = Path(dpmesh.__file__).parent
 # From the ground up. Entries of one line never import each other; within an entry a module may.
 FLOORS = [
     ["_core"],
-    ["_extras", "_files", "_validate"],
+    ["_extras", "_files", "_html", "_validate"],
     ["_ragged", "_memory", "ranges"],
     ["_arrays", "tables", "_to_sklearn"],
     ["models"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import weakref
 from dataclasses import replace
 
@@ -190,6 +192,15 @@ def test_a_saved_run_holds_its_report_and_no_private_state(tmp_path) -> None:
         "released.npy",
         "run.json",
     ]
+
+
+def test_a_notebook_shows_what_is_printed_in_tables() -> None:
+    result = run(make_problem())
+    shown = result._repr_html_()
+    assert "<tr><th>unit</th><td>one record</td></tr>" in shown
+    cells = re.sub("<[^>]+>", " ", shown)
+    assert html.unescape(cells).split() == str(result).split()
+    assert shown.count("<p>") == 2  # whether sharing paid, and what the scores are for
 
 
 def test_a_saved_run_is_read_again(tmp_path) -> None:

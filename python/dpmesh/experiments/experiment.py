@@ -13,6 +13,7 @@ import numpy as np
 
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
+from dpmesh._html import InNotebooks
 from dpmesh._validate import integer, probability
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -207,7 +208,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Result:
+class Result(InNotebooks):
     """What a run's folder holds.
 
     Parameters

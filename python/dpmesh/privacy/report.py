@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, probability
 from dpmesh.privacy.charged import joints
 from dpmesh.privacy.plan import Plan
@@ -49,7 +50,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(InNotebooks):
     """The privacy of a run or of a plan.
 
     Parameters

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dpmesh._core import __version__
 from dpmesh._files import replacing
+from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, integer
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan
@@ -106,7 +107,7 @@ def _of_node(released: Released, node: int | None) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run:
+class Run(InNotebooks):
     """A finished simulation.
 
     Parameters

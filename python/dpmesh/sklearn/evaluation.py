@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 
 import dpmesh as dm
 import dpmesh.run.baselines as baselines
+from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, probability
 from dpmesh.keys import Key
 from dpmesh.sklearn.base import site_of_each
@@ -20,7 +21,7 @@ from dpmesh.tables import as_table, rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
+class Evaluation(InNotebooks):
     """Whether sharing paid: the score of a federation beside what its sites reach alone.
 
     The scores are for research: they are computed from held-out records without noise, the

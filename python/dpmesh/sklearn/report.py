@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dpmesh as dm
+from dpmesh._html import InNotebooks
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.defaults import Choice
 from dpmesh.privacy.report import Report
@@ -15,7 +16,7 @@ EVERYBODY = "everybody: all noisy messages may be read"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitReport:
+class FitReport(InNotebooks):
     """The settings, the traffic and the privacy of a fit.
 
     Parameters

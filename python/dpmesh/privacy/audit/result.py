@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._html import InNotebooks
 from dpmesh._validate import integer
 from dpmesh.privacy.audit.claims import Claim
 from dpmesh.privacy.audit.contrast import contrast, unseen_scores
@@ -24,7 +25,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditResult:
+class AuditResult(InNotebooks):
     """A lower confidence bound, next to the claim.
 
     Parameters

@@ -1,0 +1,33 @@
+"""What notebooks show of reports: their lines of names and values, as tables."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from itertools import groupby
+
+_LINE = re.compile(r"(not covered|by distance|\S.*?(?=  )) +(\S.*)")
+"""A name, then its value: two spaces lie between them, but after the two longest names."""
+
+
+class InNotebooks:
+    """Shows in a notebook what `print` shows, lines of names and values as tables."""
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+def as_html(text: str) -> str:
+    """Return lines of names and values as tables, other lines as paragraphs."""
+    lines = [(_LINE.fullmatch(line), line) for line in text.splitlines() if line]
+    parts = []
+    for is_row, group in groupby(lines, key=lambda one: one[0] is not None):
+        if not is_row:
+            parts += [f"<p>{escape(line)}</p>" for _, line in group]
+            continue
+        cells = (match.groups() for match, _ in group if match is not None)
+        rows = (
+            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in cells
+        )
+        parts.append(f"<table>{''.join(rows)}</table>")
+    return "".join(parts)
