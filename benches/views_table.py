@@ -48,8 +48,7 @@ def main(records: int = 400, rounds: int = 32) -> None:
             links,
             rounds=rounds,
             key=key,
-            metrics=["accuracy"],
-            every=rounds,
+            metrics=dm.Metrics(["accuracy"], every=rounds),
         )
         return f"{run.history['accuracy'][-1]:.1%}"
 

@@ -112,7 +112,7 @@ def whole(argument: str, value: Any) -> None:
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
     """`value` as a C-contiguous array of int64 with `ndim` axes."""
-    array = unmasked(argument, value)
+    array = value if type(value) is np.ndarray else unmasked(argument, value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"
         fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")

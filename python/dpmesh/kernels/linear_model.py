@@ -47,7 +47,8 @@ def model_parts(
     """The parameters as an array, and the model that fits them as the extension module takes it."""
     params = floats(argument, params, ndim=2)
     parts, records, dim = feature_parts(features, params)
-    one_of("loss", loss, LOSSES)
+    if loss not in LOSSES:
+        one_of("loss", loss, LOSSES)
     if classes is not None:
         classes = integer("classes", classes, at_least=2)
     elif loss == "softmax":
@@ -62,7 +63,7 @@ def model_parts(
 def feature_parts(features: Any, params: FloatArray) -> tuple[_FeatureParts, int, int]:
     """What the extension module takes, the number of records and the number of features."""
     parts: _FeatureParts
-    if not is_sparse(features):
+    if type(features) is np.ndarray or not is_sparse(features):
         features = parts = values = floats("features", features, ndim=2)
     elif features.format == "csr":
         values = np.ascontiguousarray(features.data)
@@ -76,7 +77,7 @@ def feature_parts(features: Any, params: FloatArray) -> tuple[_FeatureParts, int
 
 
 def _labels(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDArray[Any]:
-    array = unmasked("labels", labels)
+    array = labels if type(labels) is np.ndarray else unmasked("labels", labels)
     kinds, dtype = ("iufb", np.float64) if classes is None else ("iu", np.int64)
     if array.dtype.kind not in kinds:
         wanted = "real numbers" if classes is None else "integers"
