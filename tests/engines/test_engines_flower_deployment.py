@@ -22,12 +22,13 @@ import pytest
 import secure_parties
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder
+from dpmesh.engines.mesh import Folder, Router
 from dpmesh.engines.secure import Server, in_process, train
 
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 TOOLS = Path(sys.executable).parent
+MESHED = ("online", "quantized", "gradient descent", "without replacement")
 APPS = Path(__file__).parent.parent
 
 
@@ -147,14 +148,17 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 def test_a_deployment_has_the_results_of_one_process_through_a_kill(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Federated learning, secure sums, and a mesh of which one SuperNode dies and comes back."""
+    """Federated learning, secure sums, and meshes of which one SuperNode dies and comes back."""
     monkeypatch.syspath_prepend(APPS / "flower_app")
     from app import ALGORITHM, CLIENTS, KEY, ROUNDS, RUN, make_problem
 
     folder = deployment.folder
-    meshed = mesh_parties.Parties(folder, rounds=2, deadline=600.0)
-    for each in meshed.folders:
-        each.close()
+    meshes = {
+        name: mesh_parties.Parties(folder / name, name, rounds=2, deadline=600.0) for name in MESHED
+    }
+    for meshed in meshes.values():
+        for each in meshed.folders:
+            each.close()
     sites = secure_parties.Parties(folder, rounds=1)
     for own, (site, key) in enumerate(zip(sites.sites, sites.keys, strict=True)):
         site.join(RUN)  # its secrets of the run, from which all its noise follows
@@ -162,7 +166,7 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
         key.save(folder / f"site{own}.pem")
         shutil.copy(folder / f"site{own}.db", folder / f"copy{own}.db")
     public = {
-        "mesh": meshed.content,
+        "mesh": {name: each.content for name, each in meshes.items()},
         "records": meshed.records,
         "secure": (sites.contract, sites.algorithm, sites.problem),
     }
@@ -183,9 +187,14 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
     np.testing.assert_array_equal(found["secure"], train(server, sites.algorithm, sites.w))
     for node in range(CLIENTS):
         deployment.kill(f"node{node}")
-    meshed.folders = [Folder.open(folder / name) for name in meshed.names]
-    meshed.nodes = [meshed.node(i) for i in range(CLIENTS)]
-    np.testing.assert_array_equal(meshed.models(), meshed.simulated().parameters)
     assert found["missing"].size == 0
-    for each in meshed.folders:
-        assert each.ledger(meshed.contract) == meshed.contract.plan
+    for name, meshed in meshes.items():
+        meshed.folders = [Folder.open(folder / name / party) for party in meshed.names]
+        meshed.nodes = [meshed.node(i) for i in range(CLIENTS)]
+        simulated = meshed.simulated().parameters
+        np.testing.assert_array_equal(meshed.models()[: len(simulated)], simulated)
+        schedule = Router(meshed.contract).schedule
+        for own, each in enumerate(meshed.folders):
+            charged = [release.round for release in each.ledger(meshed.contract).releases]
+            turns = [t for t in range(2) if own in schedule.holders(t)]
+            assert charged == (list(range(2)) if schedule.gossips else turns)

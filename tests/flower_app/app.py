@@ -13,12 +13,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 import dpmesh as dm
-from dpmesh.engines.flower import Courier, DPFedLS, answers, flat, private_update, route, unflat
-from dpmesh.engines.signing import unpack
+from dpmesh.engines.flower import Courier, DPFedLS, answers, flat, private_update, unflat
+from dpmesh.engines.signing import pack, unpack
 
 CLIENTS, ROUNDS, STEP, KEY = 4, 1, 0.5, dm.Key.seeded(3)
 NAMES = [f"p{client}" for client in range(CLIENTS)]
 RUN = b"run number one.."
+MESHES = b"questions of several meshes"
+"""Flower starts a process for each message, so one message asks for all contracts."""
 ALGORITHM = dm.FederatedLearning(
     clients=CLIENTS,
     sampling_rate=1.0,
@@ -59,17 +61,20 @@ def train(message: Message, context: Context) -> Message:
 
 @answers(client_app)
 def answer(question: bytes, context: Context) -> bytes:
-    """Answer for the party's site, or for its node of the mesh."""
+    """Answer for the party's site, or for its nodes of the meshes, all in one process."""
     folder, made = public()
     own = NAMES.index(context.node_config["dpmesh-party"])
-    if unpack(question)[0].startswith(b"dpmesh"):
+    kind, *questions = unpack(question)
+    if kind == MESHES:
         from dpmesh.engines import mesh
 
-        with closing(mesh.Folder.open(folder / NAMES[own])) as opened:
-            contract = mesh.Contract.of(made["mesh"])
-            return mesh.Node(contract, opened, made["records"][own], rehearsal=True).answer(
-                question
-            )
+        said = []
+        for (name, content), asked in zip(made["mesh"].items(), questions, strict=True):
+            with closing(mesh.Folder.open(folder / name / NAMES[own])) as opened:
+                contract, records = mesh.Contract.of(content), made["records"][own]
+                node = mesh.Node(contract, opened, records, rehearsal=True)
+                said.append(node.answer(asked) if asked else b"")
+        return pack(*said)
     from dpmesh.engines import secure
 
     contract, algorithm, problem = made["secure"]
@@ -89,9 +94,21 @@ def main(grid: Grid, context: Context) -> None:
     contract, algorithm, _ = made["secure"]
     server = secure.Server(contract, Courier(grid, NAMES), run=RUN)
     sums = secure.train(server, algorithm, np.zeros((1, algorithm.dim)))
-    router = mesh.Router(mesh.Contract.of(made["mesh"]))
+    routers = [mesh.Router(mesh.Contract.of(content)) for content in made["mesh"].values()]
     (folder / "mesh").touch()
-    route(grid, router)
+    courier = Courier(grid, NAMES)
+    while not all(router.done for router in routers):
+        asked = [router.requests() for router in routers]
+        questions = {
+            party: pack(MESHES, *(each.get(party, b"") for each in asked))
+            for party in range(CLIENTS)
+            if any(party in each for each in asked)
+        }
+        for party, said in courier(questions).items():
+            for router, answer in zip(routers, unpack(said), strict=True):
+                if answer:
+                    router.take(party, answer)
+    missing = [name for router in routers for name in router.missing]
     new = folder / "new.npz"
-    np.savez(new, federated=flat(federated.arrays), secure=sums, missing=router.missing)
+    np.savez(new, federated=flat(federated.arrays), secure=sums, missing=missing)
     new.replace(folder / "result")
