@@ -85,7 +85,7 @@ def test_the_verdict_names_what_beats_a_node_alone() -> None:
     expected = "is beaten by B from epsilon 2 on (80.0%, trusting x)."
     assert verdict([*cells, *rows]).endswith(expected)
     empty = replace(rows[-1], why="no data")
-    assert "- C: no data" in as_markdown([*cells, *rows[:-1], empty])
+    assert "- C: no data" in as_markdown([*cells, *rows[:-1], empty], {})
 
 
 def test_choco_sends_differences_until_all_know_the_models() -> None:

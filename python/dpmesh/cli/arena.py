@@ -39,6 +39,7 @@ def arena(
     The table says what each method costs by proof, what an audit measured, what it sends, and whom
     one has to trust.
     """
+    from dpmesh.reproduce._output import made
     from dpmesh.reproduce.arena.cells import EPSILONS, SEEDS, Cell, cells_of
     from dpmesh.reproduce.arena.results import as_text, write
     from dpmesh.reproduce.arena.tasks import TASKS
@@ -50,10 +51,11 @@ def arena(
     budgets = budgets or ((2.0,) if quick else EPSILONS)
     count = seeds or (1 if quick else SEEDS)
     writable_folder(folder)
+    by = made(tasks=chosen, epsilons=budgets, seeds=count, keys="Key.seeded(0), ..", quick=quick)
     cells: list[Cell] = []
     for task in chosen:
         cells += cells_of(task, epsilons=budgets, seeds=count, quick=quick, progress=typer.echo)
-        paths = write(cells, folder, tasks=chosen, epsilons=budgets, seeds=count, quick=quick)
+        paths = write(cells, folder, by)
     typer.echo(f"\n{as_text(cells)}\n")
     for path in paths:
         typer.echo(f"wrote {path}")

@@ -320,10 +320,10 @@ def reproduce(
         settings["seeds"] = known["seeds"].default if seeds is None else seeds
     shows = {"progress": progress} if "progress" in known else {}
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
-    begin = perf_counter()
+    keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
+    by, begin = made(experiment=name, quick=quick, **settings, keys=keys), perf_counter()
     with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
         files = shown.function(writable_folder(folder), **settings, **shows)
-    by = made(experiment=name, quick=quick, **settings, seconds=round(perf_counter() - begin, 1))
-    by["keys"] = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
+    by["seconds"] = round(perf_counter() - begin, 1)
     replace_text(folder / f"{name}.json", json.dumps(by, indent=1) + "\n")
     return [*files, folder / f"{name}.json"]

@@ -156,12 +156,19 @@ def as_text(points: list[Point]) -> str:
         "so that the noise in the mean of all models grows as the square root of their number. "
         f"From 10 to {most:,} nodes a network that mixes well falls from {few} to {many}%. One "
         "that mixes slowly, such as a ring, falls further, as a node averages the noise of its "
-        "neighbourhood only. Where the data grow with the nodes, more nodes are better: from "
-        f"{grown[0].accuracy:.1f} to {grown[-1].accuracy:.1f}% here. That is what the "
-        "without-replacement paper measures, whose nodes hold all of the data each."
+        "neighbourhood only. Where the data grow with the nodes, more nodes are better: "
+        f"{_listed(grown)}. So it is in the without-replacement paper, whose nodes hold all of the "
+        "data each. A sparse network sets an end to that, too: steps are as long as they may be "
+        "where noise is averaged over all nodes, and its nodes average fewer."
     )
     lines = [fill(head, 100), "", *map(in_words, points), "", fill(answer, 100)]
     return "\n".join(lines)
+
+
+def _listed(line: list[Point]) -> str:
+    """Return accuracies and numbers of nodes in words."""
+    accuracies = ", ".join(f"{point.accuracy:.1f}" for point in line)
+    return f"{accuracies}% at {', '.join(f'{point.nodes:,}' for point in line)} nodes"
 
 
 def draw(points: list[Point]) -> Figure:

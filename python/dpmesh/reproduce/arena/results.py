@@ -13,7 +13,6 @@ import numpy as np
 from dpmesh._files import replace_text, replacing
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce._output import made
 from dpmesh.reproduce.arena.cells import ALONE, CHANCE, DELTA, POOLED, Cell, shown
 from dpmesh.reproduce.arena.methods import RULE
 from dpmesh.reproduce.arena.tasks import TASKS
@@ -142,15 +141,16 @@ def as_text(cells: Sequence[Cell]) -> str:
     return "\n\n".join([*parts, verdict(cells)])
 
 
-def as_markdown(cells: Sequence[Cell]) -> str:
-    """Return all tables as Markdown."""
+def as_markdown(cells: Sequence[Cell], by: dict[str, Any]) -> str:
+    """Return all tables as Markdown, and what made them."""
     parts = [f"# {HEADLINE}", *NOTES]
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
         written = ["| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows]]
         parts += [f"## {task}: {title}", "\n".join(written)]
         parts.append("\n".join(f"- {note}" for note in notes))
-    return "\n\n".join([*parts, verdict(cells)])
+    said = "; ".join(f"{name} {value}" for name, value in by.items())
+    return "\n\n".join([*parts, verdict(cells), f"Made by `dpmesh arena`: {said}."])
 
 
 def as_page(cells: Sequence[Cell], by: dict[str, Any]) -> str:
@@ -185,20 +185,21 @@ def draw(cells: Sequence[Cell]) -> Figure:
     return figure
 
 
-def write(cells: Sequence[Cell], folder: Path, **settings: Any) -> list[Path]:
+def write(cells: Sequence[Cell], folder: Path, by: dict[str, Any]) -> list[Path]:
     """Write ``arena.txt``, ``.md``, ``.json``, ``.png`` and ``.html``; return their paths.
+
+    `by` is what made them.
 
     Raises
     ------
     OSError
         If the folder cannot be written to.
     """
-    by = made(**settings)
     saved: dict[str, Any] = {"made": by, "rule": RULE, "verdict": verdict(cells)}
     saved["cells"] = [cell.as_dict() for cell in cells]
     texts = {
         "txt": as_text(cells) + "\n",
-        "md": as_markdown(cells) + "\n",
+        "md": as_markdown(cells, by) + "\n",
         "json": json.dumps(saved, indent=1),
         "html": as_page(cells, by),
     }
