@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpmesh.data import mnist
+import dpmesh as dm
+from dpmesh.data import digits, mnist
+from dpmesh.estimators import ReleasedSum
 from dpmesh.keys import Key
-from dpmesh.reproduce import federated
+from dpmesh.privacy import Released
+from dpmesh.reproduce import federated, federated_protocol
+from dpmesh.run import Broadcast, run_rounds
 
 PAPER_NOISE = {
     "uniform": (0.80803, 0.66365, 0.58212, 0.52570),
@@ -46,6 +50,8 @@ def test_files(cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated, "mnist", lambda part: part)
     monkeypatch.setattr(federated, "standardized", lambda images: images)
     monkeypatch.setattr(federated, "mnist_clients", lambda *arguments: None)
+    monkeypatch.setattr(federated, "with_intercept", lambda *arguments, **others: None)
+    monkeypatch.setattr(federated, "accuracy_by_protocol", lambda cell, problems, key: 0.5)
     monkeypatch.setattr(federated, "planned_cells", lambda: iter(cells))
     monkeypatch.setattr(federated, "accuracy", lambda cell, problem, key: cell.noise_std)
     reported: list[str] = []
@@ -54,7 +60,7 @@ def test_files(cells, tmp_path, monkeypatch) -> None:
         written = list(csv.DictReader(file))
     assert len(written) == len(reported) == len(cells)
     assert float(written[0]["accuracy"]) == pytest.approx(100 * cells[0].noise_std)
-    assert "78.41/80.80/33.98" in text.read_text()
+    assert "78.41/50.00/80.80/33.98" in text.read_text()
     assert figure.stat().st_size > 10_000
 
 
@@ -76,3 +82,37 @@ def test_smoothing_pays_at_the_papers_noise(cells, real_data) -> None:
     ]
     assert accuracies[0] > 0.77
     assert 0.015 < np.diff(accuracies)[0] < 0.06
+
+
+def test_the_papers_protocol_takes_the_best_round_by_validation() -> None:
+    """Digits; smoothing takes nothing from intercepts that are all alike, and leaves no class."""
+    images = digits()
+    key = Key.seeded(0)
+    tested, validated = federated_protocol.with_intercept(
+        images, images, 50, key, at_clients=1500, weight_decay=0.0
+    )
+    assert (tested.train.dim, tested.test.records) == (65, 1010)
+    assert (validated.test.records, tested.records.sum()) == (images.records - 1500, 1500)
+    start = tested.initial(key)
+    assert 0.9 / 8 < np.abs(start).max() <= 1 / 8
+    estimator = federated_protocol.by_tensor(3.0, 65)
+    x = np.zeros((1, 650))
+    x[:, 64::65] = 1.0
+    x[:, 10] = 1.0
+    smoothed = estimator(Released(x), 1.0, ReleasedSum(x, 1))
+    np.testing.assert_allclose(smoothed[0, 64::65], 1.0)
+    assert smoothed[0, 10] < 0.5
+    algorithm = dm.FederatedLearning(
+        clients=50,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=None,
+        local_epochs=1,
+        local_step_size=0.1,
+    )
+    best = federated_protocol.best_accuracy(algorithm, tested, validated, 4, key)
+    found = []
+    for step in run_rounds(algorithm, tested, Broadcast(), rounds=4, key=key):
+        w = algorithm.parameters(step.state)
+        found.append((float(validated.accuracy(w)[0]), float(tested.accuracy(w)[0])))
+    assert best in {own for valid, own in found if valid == max(found)[0]}

@@ -22,6 +22,12 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce._statistics import over_seeds, with_spread
+from dpmesh.reproduce.federated_protocol import (
+    RandomStart,
+    best_accuracy,
+    by_tensor,
+    with_intercept,
+)
 from dpmesh.run import Broadcast, run_rounds
 from dpmesh.schedules import ExponentialDecay
 
@@ -87,6 +93,9 @@ class Cell:
         Ours: mean and standard deviation over the seeds.
     seeds
         Number of runs.
+    by_protocol
+        Ours at the paper's noise by the protocol of its script: the best of all rounds on 1,010
+        images, with an intercept and a random start; NaN where the paper has no accuracy.
     """
 
     sampling: Sampling
@@ -101,6 +110,7 @@ class Cell:
     accuracy: float = np.nan
     spread: float = np.nan
     seeds: int = 0
+    by_protocol: float = np.nan
 
 
 def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
@@ -117,13 +127,27 @@ def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[
         for sampling in CLIENTS
         for seed, key in enumerate(keys)
     }
+    by_script = {
+        (sampling, seed): with_intercept(
+            train, test, clients, key, at_clients=TRAINING_RECORDS, weight_decay=WEIGHT_DECAY
+        )
+        for sampling, clients in CLIENTS.items()
+        for seed, key in enumerate(keys)
+    }
     cells = []
     for cell in planned_cells():
         accuracies = [
             100 * accuracy(cell, problems[cell.sampling, seed], key)
             for seed, key in enumerate(keys)
         ]
-        cells.append(replace(cell, **over_seeds(accuracies)))
+        found = over_seeds(accuracies)
+        if cell.paper is not None:
+            again = [
+                100 * accuracy_by_protocol(cell, by_script[cell.sampling, seed], key)
+                for seed, key in enumerate(keys)
+            ]
+            found["by_protocol"] = float(np.mean(again))
+        cells.append(replace(cell, **found))
         progress(in_words(cells[-1]))
     output = Output(folder, "federated-table2")
     output.records(cells)
@@ -236,6 +260,14 @@ def accuracy(cell: Cell, problem: LinearProblem, key: Key) -> float:
     return final_accuracy(algorithm, problem, ROUNDS, key)
 
 
+def accuracy_by_protocol(cell: Cell, problems: tuple[RandomStart, RandomStart], key: Key) -> float:
+    """Run one cell with one key as the paper's script does; return the accuracy that it reports."""
+    assert cell.smoothing is not None
+    estimator = by_tensor(cell.smoothing, problems[0].train.dim)
+    algorithm = algorithm_of(cell.sampling, cell.noise_multiplier, estimator)
+    return best_accuracy(algorithm, *problems, ROUNDS, key)
+
+
 def final_accuracy(
     algorithm: FederatedLearning, problem: LinearProblem | JaxProblem, rounds: int, key: Key
 ) -> float:
@@ -256,7 +288,8 @@ def states(
 def in_words(cell: Cell) -> str:
     """Return one cell as a line."""
     smoothing = "chosen" if cell.smoothing is None else f"{cell.smoothing:g}"
-    paper = "" if cell.paper is None else f", paper {cell.paper:.2f}"
+    known = f", by its protocol {cell.by_protocol:.2f}, paper"
+    paper = "" if cell.paper is None else f"{known} {cell.paper:.2f}"
     accuracy = with_spread(cell.accuracy, cell.spread, 2)
     return (
         f"{cell.sampling:<8} epsilon {cell.epsilon}  {cell.noise} noise {cell.noise_std:.3f}  "
@@ -268,8 +301,11 @@ def as_text(cells: list[Cell]) -> str:
     """Return the table as the paper prints it, three numbers in each cell."""
     lines = [
         "Table 2: test accuracy (%) of logistic regression on MNIST after 30 rounds.",
-        "In each cell: the paper's / ours at the paper's noise / ours at the noise that tight",
-        f"accounting needs for the same epsilon. Mean of {cells[0].seeds} seeds.",
+        "In each cell: the paper's / ours by its protocol / ours / ours at the noise that tight",
+        f"accounting needs for the same epsilon; mean of {cells[0].seeds} seeds. All but the last",
+        "have the paper's noise. Its protocol: the best of 30 rounds by private validation images,",
+        "on the first 1,010 test images; an intercept, a random start, smoothing by tensor.",
+        "Ours: the last round, on all 10,000.",
         "smoothing chosen: picked from the releases, as if for 4 times the rounds.",
     ]
     for sampling in CLIENTS:
@@ -287,7 +323,9 @@ def as_text(cells: list[Cell]) -> str:
             columns = []
             for epsilon in EPSILONS:
                 one, other = (_one(mine, noise, epsilon, smoothing) for noise in ("paper", "tight"))
-                paper = "  -  " if one.paper is None else f"{one.paper:.2f}"
+                paper = "- / -"
+                if one.paper is not None:
+                    paper = f"{one.paper:.2f}/{one.by_protocol:.2f}"
                 columns.append(f"{paper}/{one.accuracy:.2f}/{other.accuracy:.2f}")
             lines.append(_row(f"smoothing {name}", columns))
     return "\n".join(lines)
@@ -326,4 +364,4 @@ def _one(cells: list[Cell], noise: str, epsilon: int, smoothing: float | None) -
 
 
 def _row(name: str, columns: list[str]) -> str:
-    return f"{name:<18}" + "".join(f"{column:>21}" for column in columns)
+    return f"{name:<18}" + "".join(f"{column:>25}" for column in columns)
