@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpmesh.reproduce import scale
+from dpmesh.reproduce import federated, scale
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "results"
@@ -19,7 +20,7 @@ def test_results_say_what_made_them() -> None:
     assert len(found) >= 2
     for result in found:
         by = result.get("made", result)
-        assert {"commit", "seeds", "machine", "numpy"} <= {*by}
+        assert {"commit", "seeds", "keys", "machine", "numpy"} <= {*by}
         assert not by["quick"]
         assert "dirty" not in by["commit"]
 
@@ -35,18 +36,26 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
     assert saved["verdict"] == verdict(cells)
 
 
-def test_the_text_on_scale_is_made_of_its_points() -> None:
-    with (RESULTS / "scale.csv").open() as file:
-        points = [
-            scale.Point(
-                row["network"],
-                int(row["nodes"]),
-                int(row["records"]),
-                float(row["accuracy"]),
-                float(row["spread"]),
-                int(row["seeds"]),
-            )
-            for row in csv.DictReader(file)
-        ]
-    assert (RESULTS / "scale.txt").read_text() == scale.as_text(points) + "\n"
-    assert '--8<-- "docs/results/scale.txt"' in (DOCS / "reproduce.md").read_text()
+@pytest.mark.parametrize(
+    ("name", "kind", "as_text", "page"),
+    [
+        ("scale", scale.Point, scale.as_text, "reproduce.md"),
+        ("federated-table2", federated.Cell, federated.as_text, "algorithms/federated.md"),
+    ],
+)
+def test_a_text_is_made_of_its_numbers_and_shown(
+    name: str, kind: Any, as_text: Any, page: str
+) -> None:
+    with (RESULTS / f"{name}.csv").open() as file:
+        rows = [kind(**{k: _value(v) for k, v in row.items()}) for row in csv.DictReader(file)]
+    assert (RESULTS / f"{name}.txt").read_text() == as_text(rows) + "\n"
+    assert f'--8<-- "docs/results/{name}.txt"' in (DOCS / page).read_text()
+
+
+def _value(text: str) -> Any:
+    """Return what a cell of a CSV file holds."""
+    if text == "nan":
+        return float(text)
+    if not text or text[0].isalpha() or " " in text:
+        return text or None
+    return int(text) if text.isdigit() else float(text)

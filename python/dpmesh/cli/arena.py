@@ -51,7 +51,9 @@ def arena(
     budgets = budgets or ((2.0,) if quick else EPSILONS)
     count = seeds or (1 if quick else SEEDS)
     writable_folder(folder)
-    by = made(tasks=chosen, epsilons=budgets, seeds=count, keys="Key.seeded(0), ..", quick=quick)
+    by = made(
+        tasks=chosen, epsilons=list(budgets), seeds=count, keys="Key.seeded(0), ..", quick=quick
+    )
     cells: list[Cell] = []
     for task in chosen:
         cells += cells_of(task, epsilons=budgets, seeds=count, quick=quick, progress=typer.echo)
