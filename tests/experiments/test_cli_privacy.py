@@ -89,6 +89,15 @@ def test_gradient_descent_is_priced_against_a_view(view: str, words: str) -> Non
     assert number("noise", found) < number("noise", ask(*question, "--epsilon", "2"))
 
 
+def test_quantized_gossip_and_online_learning_are_priced_against_a_view() -> None:
+    sizes = ["--step-size", "0.5", "--consensus-step-size", "0.3", "--sample-size", "20"]
+    question = ["quantized", *sizes, "--mode", "public_point", "--rounds", "9", "--nodes", "9"]
+    found = ask(*question, "--epsilon", "2", "--view", "one")
+    assert number("privacy", found) > 2.0 >= number("view", found)
+    found = ask("online", "--epsilon", "2", "--delta", "1e-5", "--rounds", "6", "--view", "one")
+    assert "nothing less is proved against any one node" in found  # which hears the very message
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -23,6 +23,7 @@ WIDTH = 100
 PRINTED = [
     "estimators.md",
     "secure_sums.md",
+    "privacy/report.md",
     "which_algorithm.md",
     "how_much_data.md",
     "algorithms/cross_silo.md",

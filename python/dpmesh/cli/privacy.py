@@ -182,11 +182,49 @@ def online(
     clipping_norm: Annotated[float, typer.Option(help="Largest gradient of an example, L.")] = 1.0,
     batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
     step_size: Annotated[float, typer.Option(help="In the first round, alpha_1.")] = 0.5,
+    rounds: Annotated[int, typer.Option(help="Of the whole run, for --view.")] = 32,
+    view: Observer = None,
+    nodes: Nodes = 16,
+    network: Network = "meetings",
+    seed: Seed = 0,
+    loss: LossName = "logistic",
+    feature_norm: FeatureNorm = 1.0,
+    classes: Classes = None,
+    regularization: Regularization = 0.0,
 ) -> None:
     """Online learning, for replacing an example, which one round uses: for any round count.
 
-    Give --epsilon or --noise to get the other.
+    Give --epsilon or --noise to get the other. With --view, epsilon is against that observer, with
+    Gaussian noise and so many rounds; the cost against everybody stands beside it.
     """
+    if view is not None and delta == 0:
+        fail("delta", "one above 0, such as 1e-5, for a view", delta)
+    against, facts = view_of(
+        view,
+        nodes=nodes,
+        network=network,
+        seed=seed,
+        loss=loss,
+        feature_norm=feature_norm,
+        classes=classes,
+        regularization=regularization,
+    )
+
+    def make(multiplier: float) -> dm.OnlineLearning:
+        return dm.OnlineLearning(
+            epsilon=_single_epsilon(None, multiplier, delta),
+            delta=delta,
+            step_size=step_size,
+            clipping_norm=clipping_norm,
+            batch_size=batch_size,
+        )
+
+    if against is not None:
+        algorithm, noise, count = _solve(make, epsilon, noise, rounds, delta, against, facts)
+        std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), 1))
+        meaning = f"gaussian, standard deviation {std} in the first round"
+        _print(algorithm, count, delta, noise, meaning, against, facts)
+        return
     algorithm = dm.OnlineLearning(
         epsilon=_single_epsilon(epsilon, noise, delta),
         delta=delta,
@@ -221,8 +259,30 @@ def quantized(
     ] = 1.0,
     mode: Annotated[str, typer.Option(help="safe, paper or public_point.")] = "safe",
     smoothness: Annotated[float, typer.Option(help="Of a record's loss, L.")] = inf,
+    view: Observer = None,
+    nodes: Nodes = 16,
+    network: Network = "meetings",
+    seed: Seed = 0,
+    loss: LossName = "logistic",
+    feature_norm: FeatureNorm = 1.0,
+    classes: Classes = None,
+    regularization: Regularization = 0.0,
 ) -> None:
-    """Quantized gossip, for replacing a record, with the same sizes in all rounds."""
+    """Quantized gossip, for replacing a record, with the same sizes in all rounds.
+
+    With --view, epsilon is against that observer, of messages that are not compressed; the cost
+    against everybody stands beside it.
+    """
+    against, facts = view_of(
+        view,
+        nodes=nodes,
+        network=network,
+        seed=seed,
+        loss=loss,
+        feature_norm=feature_norm,
+        classes=classes,
+        regularization=regularization,
+    )
     gossip = dm.QuantizedGossip(
         step_size=step_size,
         consensus_step_size=consensus_step_size,
@@ -232,18 +292,15 @@ def quantized(
         mode=cast("Mode", mode),
         smoothness=smoothness,
     )
+    if against is not None:  # no rounding is proved for a view
+        gossip = replace(gossip, compressor=None)
 
     def make(std: float) -> dm.QuantizedGossip:
         return replace(gossip, noise_std=dm.schedules.PowerLaw(scale=std, exponent=noise_exponent))
 
-    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
-    _print(
-        algorithm,
-        rounds,
-        delta,
-        noise,
-        f"standard deviation in round k: x (k + 1)^{noise_exponent:g}",
-    )
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, against, facts)
+    meaning = f"standard deviation in round k: x (k + 1)^{noise_exponent:g}"
+    _print(algorithm, rounds, delta, noise, meaning, against, facts)
 
 
 @privacy.command()

@@ -115,6 +115,19 @@ class Report(InNotebooks):
         """Whether there is a finite epsilon."""
         return self.epsilon < inf
 
+    @property
+    def sentence(self) -> str:
+        """The guarantee in one line, to be quoted."""
+        if not self.is_private:
+            return "Nothing is guaranteed: epsilon is infinite."
+        guarantee = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})"
+        relation = self.neighboring_relation.replace("_", "-")
+        view = "" if self.view is None else f"; {self.view}"
+        return (
+            f"{guarantee}-differentially private for one {self.unit} ({relation}), against "
+            f"somebody who sees all that is released{view} (accountant: {self.accountant})."
+        )
+
     def __str__(self) -> str:
         guarantee = (
             f"epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)}"

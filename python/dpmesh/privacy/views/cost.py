@@ -165,6 +165,8 @@ def view_cost(
     epsilon = epsilon_of(mu, delta, reaction.distribution)
     if everybody.epsilon < epsilon and not isinstance(view, Everybody):
         reason = f"another accountant's bound is smaller: {everybody.accountant}"
+        if epsilon < everybody.epsilon * (1 + 1e-6):
+            reason = "the worst observer receives whatever a record moves"
         return _fallback(delta, view, everybody, reason)
     return ViewCost(
         view=in_words(view),
