@@ -126,6 +126,7 @@ _DEFERRED = {"CorrelatedStrategy": CorrelatedStrategy}
 """Types of parameters that algorithms import for type checkers alone, as they take long to load."""
 
 _COMMON = {
+    "also": "What is published beside: PublishedMessages or PublishedMean.",
     "copies": "How many nodes may hold one record.",
     "nodes": "Number of nodes: in a topology, that of the partition if it is left out.",
     "clients": "Number of clients: that of the partition if it is left out.",
