@@ -5,7 +5,7 @@
 //! rows ([`for_each_group`]); by blocks of so many elements, wherever its rows begin ([`for_each_block`]); by whole
 //! short rows and parts of long ones ([`for_each_part`]); and by tiles of about so many elements ([`for_each_tile`]).
 
-use dpmesh_threads::threads;
+use dpmesh_threads::{pause, threads};
 
 /// Elements in a block: small enough for the L1 cache, large enough to hide the dispatch.
 pub(crate) const BLOCK: usize = 4096;
@@ -16,6 +16,9 @@ pub(crate) const SERIAL_BELOW: usize = 8 * BLOCK;
 
 /// The fewest elements of a task.
 const TASK: usize = 2 * BLOCK;
+
+/// Those of a task of a thread that is alone: few enough to stop between two of them.
+const LONG_TASK: usize = 512 * BLOCK;
 
 /// Whether the calling thread does the work on this many elements alone.
 pub(crate) fn is_serial(elements: usize) -> bool {
@@ -37,7 +40,10 @@ pub(crate) fn for_each<I: ExactSizeIterator + Send, S>(
 ) {
     if serial {
         let mut scratch = scratch();
-        items.for_each(|item| work(&mut scratch, item));
+        for item in items {
+            work(&mut scratch, item);
+            pause();
+        }
     } else {
         dpmesh_threads::for_each(items, scratch, work);
     }
@@ -50,6 +56,11 @@ pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
     value: impl Fn(I::Item) -> R + Sync,
 ) -> Vec<R> {
     if serial {
+        let value = |item| {
+            let value = value(item);
+            pause();
+            value
+        };
         items.map(value).collect()
     } else {
         dpmesh_threads::map(items, value)
@@ -92,13 +103,15 @@ pub(crate) fn for_each_group<T: Send>(
     work: impl Fn(usize, &mut [T]) + Sync,
 ) {
     let rows = x.len() / dim;
-    if rows < 2 || is_serial(rows.saturating_mul(cost)) {
+    if rows < 2 || rows.saturating_mul(cost) < SERIAL_BELOW {
         work(0, x);
     } else {
-        let rows_per_task = TASK.div_ceil(cost.max(1));
+        let serial = threads() == 1;
+        let rows_per_task = if serial { LONG_TASK } else { TASK }.div_ceil(cost.max(1));
         let tasks = x.chunks_mut(rows_per_task * dim).enumerate();
-        dpmesh_threads::for_each(
+        for_each(
             tasks,
+            serial,
             || (),
             |(), (task, rows)| work(task * rows_per_task, rows),
         );

@@ -24,6 +24,10 @@ use zeroize::Zeroizing;
 use crate::instructions::vectorized;
 use crate::{KernelError, chacha20};
 
+mod words;
+
+pub use words::Words;
+
 /// Bytes of the blocks in which a stream is addressed: one of `ChaCha20`, four of AES.
 pub(crate) const BLOCK_BYTES: usize = chacha20::BLOCK;
 

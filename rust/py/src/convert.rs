@@ -1,6 +1,6 @@
 //! The only crossing between Python and the kernels: arrays in, errors out, the GIL released.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::slice;
 
 use dpmesh_core::KernelError;
@@ -17,7 +17,7 @@ use crate::claim::Claimed;
 pub type Array<'py> = Bound<'py, PyUntypedArray>;
 
 /// Runs `work` with the GIL released. A kernel's error becomes a `ValueError`, a panic (a bug of ours) a
-/// `RuntimeError`.
+/// `RuntimeError`. A handler of a signal that raises stops the work.
 pub fn run_native<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, KernelError> + Send,
@@ -26,9 +26,17 @@ pub fn run_native<R: Send>(
     match result {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(refused(error)),
-        Err(_) => Err(PyRuntimeError::new_err(
-            "a dpmesh kernel panicked; please report it",
+        Err(panic) => Err(panic.downcast::<PyErr>().map_or_else(
+            |_| PyRuntimeError::new_err("a dpmesh kernel panicked; please report it"),
+            |raised| *raised,
         )),
+    }
+}
+
+/// Lets Python handle signals that have come, and unwinds with what a handler raises.
+pub fn handle_signals() {
+    if let Some(Err(raised)) = Python::try_attach(|py| py.check_signals()) {
+        resume_unwind(Box::new(raised));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use crate::convert::unfit;
+use crate::convert::{handle_signals, unfit};
 
 /// Sets the number of threads that kernels use from now on.
 #[pyfunction]
@@ -31,6 +31,7 @@ fn after_fork(is_child: bool) {
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    dpmesh_threads::on_pause(handle_signals);
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(get_threads, module)?)?;
     module.add_function(wrap_pyfunction!(before_fork, module)?)?;

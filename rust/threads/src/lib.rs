@@ -6,12 +6,14 @@
 #![deny(missing_docs)]
 
 mod patience;
+mod pause;
 mod team;
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::available_parallelism;
 
+pub use pause::{on_pause, pause};
 use team::{Team, Work};
 
 /// The environment variable with the number of threads, used unless [`set_threads`] is called.
@@ -110,7 +112,10 @@ pub fn for_each<I: ExactSizeIterator + Send, S>(
         }
         let mut scratch = scratch();
         while !handful.is_empty() {
-            handful.drain(..).for_each(|item| work(&mut scratch, item));
+            for item in handful.drain(..) {
+                work(&mut scratch, item);
+                pause();
+            }
             take(&mut handful);
         }
     });

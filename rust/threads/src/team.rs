@@ -1,6 +1,7 @@
 //! The threads of a team, and how a piece of work begins and ends among them.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -35,6 +36,24 @@ struct Shared {
     helpers: OnceLock<Vec<Thread>>,
     asleep: Vec<AtomicBool>,
     dismissed: AtomicBool,
+    /// Whether the caller unwinds, so that its work is of no more use.
+    stopped: AtomicBool,
+}
+
+thread_local! {
+    /// The team that this thread helps.
+    static HELPED: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// Whether this thread is a helper. One whose caller has stopped stops here, too.
+pub(crate) fn helps() -> bool {
+    HELPED.with_borrow(|helped| {
+        let stopped = |team: &Arc<Shared>| team.stopped.load(SeqCst);
+        if helped.as_ref().is_some_and(stopped) {
+            resume_unwind(Box::new("the caller has stopped"));
+        }
+        helped.is_some()
+    })
 }
 
 #[derive(Clone)]
@@ -99,6 +118,7 @@ impl<'t> Open<'t> {
         let caller = thread::current();
         *lock(&shared.job) = Some(Job { work, caller, most });
         *lock(&shared.panic) = None;
+        shared.stopped.store(false, SeqCst);
         shared.state.fetch_add(TURN, SeqCst);
         Self(team)
     }
@@ -107,6 +127,7 @@ impl<'t> Open<'t> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         let shared = &self.0.shared;
+        shared.stopped.store(thread::panicking(), SeqCst);
         shared.state.fetch_add(TURN, SeqCst);
         let mut patience = Patience::new();
         while !shared.state.load(SeqCst).is_multiple_of(TURN) {
@@ -137,6 +158,7 @@ impl Shared {
             helpers: OnceLock::new(),
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
             dismissed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -145,7 +167,11 @@ impl Shared {
         let start = |index| {
             let shared = Arc::clone(self);
             let builder = thread::Builder::new().name(format!("dpmesh-{}", index + 1));
-            builder.spawn(move || shared.help(index)).ok()
+            let work = move || {
+                HELPED.set(Some(Arc::clone(&shared)));
+                shared.help(index);
+            };
+            builder.spawn(work).ok()
         };
         let helpers = (0..self.asleep.len()).map_while(start);
         helpers.map(|helper| helper.thread().clone()).collect()

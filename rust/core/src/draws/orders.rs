@@ -49,6 +49,7 @@ pub fn sample_into(
         let count = counts[row] as usize;
         smallest(count, low, out, |bound, low| {
             for column in (0..count).step_by(AT_ONCE) {
+                dpmesh_threads::pause();
                 let coins = &mut coins[..AT_ONCE.min(count - column)];
                 source.draw(coins, coins.len(), Place { row, column });
                 for (i, &coin) in coins.iter().enumerate() {

@@ -17,6 +17,7 @@ use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, for_each, is_serial};
 use crate::projection::{Norm, check_bound, norm};
 use crate::{KernelError, Real};
+use dpmesh_threads::pause;
 
 /// Largest number of records whose Gram matrix a thread holds.
 const MOST_RECORDS_IN_SPAN: usize = 1024;
@@ -163,6 +164,7 @@ impl<F: Features> LinearModel<'_, F> {
         let mut scratch = Scratch::new();
         out.copy_from_slice(start);
         for batch in batches {
+            pause();
             let step = training.step_size;
             vectorized!(self.step_one(out, step, batch, averaging, None, &mut scratch));
             let length = distance(out, start);
@@ -206,6 +208,7 @@ impl<F: Features> LinearModel<'_, F> {
         let mut z = vec![F::Value::ZERO; outputs * width];
         let (mut places, mut factors) = (Vec::new(), Vec::new());
         for batch in batches {
+            pause();
             let weight = -eta * averaging.weight(batch);
             places.clear();
             places.extend(batch.iter().map(|&record| place(own, record)));
@@ -258,6 +261,7 @@ impl<F: Features> LinearModel<'_, F> {
         let mut rows = vec![F::Value::ZERO; ROWS_AT_ONCE * columns];
         let mut products = vec![0.0; n * ROWS_AT_ONCE];
         for first in (0..n).step_by(ROWS_AT_ONCE) {
+            pause();
             let others = &records[first..];
             let some = &others[..ROWS_AT_ONCE.min(others.len())];
             let rows = &mut rows[..some.len() * columns];

@@ -9,5 +9,6 @@ mod noise_statistics;
 mod noise_values;
 mod packing;
 mod quantize;
+mod rand_traits;
 mod statistics;
 mod training;

@@ -185,6 +185,7 @@ impl<'a> Search<'a> {
                 LOOK
             };
             for _ in 0..steps {
+                dpmesh_threads::pause();
                 self.step();
             }
             self.found.iterations += steps;
