@@ -35,7 +35,7 @@ pub fn run_native<R: Send>(
 
 /// Lets Python handle signals that have come, and unwinds with what a handler raises.
 pub fn handle_signals() {
-    if let Some(Err(raised)) = Python::try_attach(|py| py.check_signals()) {
+    if let Some(raised) = Python::try_attach(|py| py.check_signals().err()).flatten() {
         resume_unwind(Box::new(raised));
     }
 }
