@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Folder, Node, Router
+from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row
+from dpmesh.engines.mesh.messages import Ask, refused
 
 PUBLIC = "05" * 32
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -142,3 +143,23 @@ class Parties:
             if not moved:
                 assert router.close(), router.waits_for
         return router
+
+
+class Started:
+    """Parties whose node 0 has answered rounds 0 and 1, and the question for round 2."""
+
+    def __init__(self, path: Path, algorithm: str = "online", **terms: Any) -> None:
+        self.parties = Parties(path, algorithm, **terms)
+        self.router = Router(self.parties.contract)
+        while self.router.at != Position(2):
+            for party, message in self.router.requests().items():
+                self.router.take(party, self.parties.nodes[party].answer(message))
+        self.ask = Ask.read(self.router.requests()[0], self.parties.contract)
+        self.rows = [Row.read(row, self.parties.contract) for row in self.ask.attached]
+
+    def answer(self, ask: Ask) -> bytes:
+        before = self.parties.folders[0].ledger(self.parties.contract)
+        answer = self.parties.nodes[0].answer(ask.as_bytes(self.parties.contract))
+        if refused(answer):
+            assert self.parties.folders[0].ledger(self.parties.contract) == before
+        return answer

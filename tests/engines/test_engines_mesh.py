@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-import stat
-import threading
 from copy import deepcopy
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import mesh_fuzz
 import numpy as np
 import pytest
-from mesh_parties import ALGORITHMS, Parties
+from mesh_parties import ALGORITHMS, Parties, Started
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Folder, Node, Party, Position, Router, Row
-from dpmesh.engines.mesh import node as mesh_node
-from dpmesh.engines.mesh.messages import FRESH, ROW, Ask, kind_of, refused
+from dpmesh.engines.mesh import Contract, Party, Position, Router, Row
+from dpmesh.engines.mesh.messages import ROW, Ask, kind_of, refused
 from dpmesh.engines.signing import SigningKey, pack, unpack
-from dpmesh.privacy.budget import OverBudget
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
 
@@ -109,26 +104,6 @@ def test_a_router_that_is_started_anew_gets_the_same_answers(tmp_path: Path) -> 
     assert router.at == Position(2)
     parties.run()
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
-
-
-class Started:
-    """Parties whose node 0 has answered rounds 0 and 1, and the question for round 2."""
-
-    def __init__(self, path: Path, algorithm: str = "online", **terms: Any) -> None:
-        self.parties = Parties(path, algorithm, **terms)
-        self.router = Router(self.parties.contract)
-        while self.router.at != Position(2):
-            for party, message in self.router.requests().items():
-                self.router.take(party, self.parties.nodes[party].answer(message))
-        self.ask = Ask.read(self.router.requests()[0], self.parties.contract)
-        self.rows = [Row.read(row, self.parties.contract) for row in self.ask.attached]
-
-    def answer(self, ask: Ask) -> bytes:
-        before = self.parties.folders[0].ledger(self.parties.contract)
-        answer = self.parties.nodes[0].answer(ask.as_bytes(self.parties.contract))
-        if refused(answer):
-            assert self.parties.folders[0].ledger(self.parties.contract) == before
-        return answer
 
 
 def longer(row: bytes) -> bytes:
@@ -234,147 +209,6 @@ def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
     assert parties.nodes[2].witness.disputed == {"p2"}  # it knows what it sent
 
 
-def test_each_restored_copy_is_refused_by_what_others_heard(tmp_path: Path) -> None:
-    """Also the second one: a start with --restored is that start alone."""
-    parties = Parties(tmp_path, rehearsal=False)
-    router = Router(parties.contract)
-    while router.at != Position(1):
-        for party, message in router.requests().items():
-            router.take(party, parties.nodes[party].answer(message))
-    copytree(tmp_path / "p0", tmp_path / "copy")
-    parties.run(router)
-
-    def replaced(copy: str, *, said: bool) -> Router:
-        parties.folders[0] = folder = Folder.open(tmp_path / copy)
-        if said:
-            folder.restored()
-            folder.close()
-            copytree(tmp_path / copy, tmp_path / f"{copy} again")
-            parties.folders[0] = Folder.open(tmp_path / copy)
-        parties.nodes[0] = parties.node(0)
-        return parties.run()
-
-    assert replaced("copy", said=False).gone == {0: "restored"}
-    parties.folders[0].close()
-    assert replaced("copy", said=True).missing == []
-    both = parties.contract.plan, parties.contract.plan
-    cost = dm.privacy.total_cost(both, 1e-5).epsilon
-    assert parties.folders[0].cost() == parties.folders[0].spent(parties.contract).epsilon == cost
-    assert replaced("copy again", said=False).gone == {0: "restored"}
-
-
-def test_only_those_who_hear_a_node_confirm_its_start(tmp_path: Path) -> None:
-    """On a ring its neighbours: the node opposite knows nothing of it."""
-    parties = Parties(tmp_path, rehearsal=False)
-    contract, nodes = parties.contract, parties.nodes
-    others, needed = Router(contract).schedule.confirming(Position(0), 0)
-    assert (others, needed) == ({1}, 1)  # the link to the other one is down in this round
-    signed = [node.answer(Router(contract).requests()[0]) for node in nodes]
-    asks = nodes[0].answer(Ask(Position(0), tuple(signed)).as_bytes(contract))
-    for by, word in ((2, FRESH), (1, ROW)):
-        said = (*signed, nodes[by].answer(asks))
-        assert kind_of(nodes[0].answer(Ask(Position(0), said).as_bytes(contract))) == word
-
-
-def test_answers_to_an_earlier_start_do_not_confirm_a_restored_folder(tmp_path: Path) -> None:
-    parties = Parties(tmp_path, rehearsal=False)
-    ask = Ask(Position(0), ()).as_bytes(parties.contract)
-    first = parties.nodes[0].answer(ask)
-    copytree(tmp_path / "p0", tmp_path / "copy")
-    restored = Node(parties.contract, Folder.open(tmp_path / "copy"), parties.records[0])
-    assert kind_of(first) == FRESH
-    assert restored.answer(ask) != first
-
-
-def test_a_node_made_anew_for_each_message_is_confirmed_before_each_step(tmp_path: Path) -> None:
-    """As on Flower, which starts a process for each message."""
-    parties = Parties(tmp_path, rehearsal=False)
-    router = Router(parties.contract)
-    for _ in range(100):
-        for party, message in router.requests().items():
-            router.take(party, parties.node(party).answer(message))
-    assert router.done
-    assert router.missing == []
-
-
-def test_marks_outside_of_the_folder_tell_that_it_was_restored(tmp_path: Path) -> None:
-    """It has forgotten answers of one contract, and a second contract as a whole."""
-    parties = Parties(tmp_path, marks=tmp_path)
-    copytree(tmp_path / "p0", tmp_path / "copy")
-    parties.run()
-    content = deepcopy(parties.content)
-    content["contract"]["rounds"] = 3
-    later = Contract.of(content)
-    Node(later, parties.folders[0], parties.records[0])
-    with pytest.raises(ValueError, match="no other process"):
-        Folder.open(tmp_path / "copy", marks=tmp_path)
-    parties.folders[0].close()
-    folder = Folder.open(tmp_path / "copy", marks=tmp_path)
-    third = Contract.of(content | {"contract": content["contract"] | {"rounds": 2}})
-    for contract in (parties.contract, later, third):
-        with pytest.raises(ValueError, match=r"an older copy\. Say --restored"):
-            Node(contract, folder, parties.records[0], rehearsal=contract is parties.contract)
-    folder.restored()
-    Node(parties.contract, folder, parties.records[0], rehearsal=True)
-    plans = 2 * [parties.contract.plan, later.plan]
-    assert folder.cost() == dm.privacy.total_cost(plans, 1e-5).epsilon
-
-
-def test_a_restored_folder_whose_charge_fails_is_still_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parties = Parties(tmp_path, marks=tmp_path, nodes=2)
-    copytree(tmp_path / "p0", tmp_path / "copy")
-    parties.run()
-    parties.folders[0].close()
-    folder = Folder.open(tmp_path / "copy", marks=tmp_path)
-    monkeypatch.setattr(folder, "cost", None)
-    with pytest.raises(TypeError):
-        folder.restored()
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match="an older copy"):
-        Node(parties.contract, folder, parties.records[0], rehearsal=True)
-
-
-def test_coins_follow_from_the_rows_that_arrived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A holder's sample, as its noise: the state before a round does not say what came in it."""
-    node, drawn = Parties(tmp_path, "with replacement", rehearsal=False).nodes[0], []
-
-    class Spied(mesh_node.Coins):
-        def __init__(self, own: Any, *rest: Any) -> None:
-            drawn.append(own.derive(b"spy").for_nodes(np.zeros(1, np.uint32)))
-            super().__init__(own, *rest)
-
-    monkeypatch.setattr(mesh_node, "Coins", Spied)
-    end = Position(1)
-    for rows in ((), (b"a row",), (b"a row",)):
-        node._run(node._start, 0, {}, end, rows)
-    noise = [dm.kernels.add_gaussian(np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn]
-    assert not np.array_equal(noise[0], noise[-1])
-    np.testing.assert_array_equal(noise[-1], noise[len(noise) // 2])
-
-
-def test_a_folder_restored_under_other_rows_has_other_noise(tmp_path: Path) -> None:
-    """The difference of two rows of a round has noise, far more than models can differ.
-
-    Models are in a ball of radius 1; noise of scale 300 is closer than that with probability 1e-9.
-    """
-    started = Started(tmp_path, "noisy", rehearsal=False, largest_row=1e5)
-    node = started.parties.nodes[0]
-    copytree(tmp_path / "p0", tmp_path / "copy")
-    restored = Node(node.contract, Folder.open(tmp_path / "copy"), started.parties.records[0])
-    restored._confirmed = True  # by a router that hides what others say
-    asks = [Ask(Position(2), rows).as_bytes(node.contract) for rows in (started.ask.attached, ())]
-    one, other, again = (
-        Row.read(each.answer(ask), node.contract).values(node.contract)
-        for each, ask in ((node, asks[0]), (restored, asks[1]), (node, asks[1]))
-    )
-    assert np.abs(one - other).max() > 2
-    np.testing.assert_array_equal(one, again)
-
-
 def test_a_failure_after_the_charge_stops_the_node_with_one_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,61 +227,6 @@ def test_a_failure_after_the_charge_stops_the_node_with_one_word(
     assert b"planted" not in b"".join(answers)
     assert "planted" in caplog.text
     assert len(started.parties.folders[0].ledger(node.contract).releases) == 3  # it is charged
-
-
-def test_a_folder_is_private_and_one_process_holds_it(tmp_path: Path) -> None:
-    folder = Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5)
-    for file in (tmp_path / "north").iterdir():
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with pytest.raises(ValueError, match="no other process"):
-        Folder.open(tmp_path / "north")
-    folder.close()
-    Folder.open(tmp_path / "north").close()
-    with pytest.raises(FileExistsError):
-        Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5)
-
-
-def test_contracts_on_one_folder_share_its_budget(tmp_path: Path) -> None:
-    parties = Parties(tmp_path, "online", budget=5.0)
-    folder = parties.folders[0]
-    assert folder.cost() == pytest.approx(2.0, rel=1e-6)
-
-    def another(rounds: int) -> Contract:
-        content = deepcopy(parties.content)
-        content["contract"]["rounds"] = rounds
-        return Contract.of(content)
-
-    def join(rounds: int) -> None:
-        try:
-            Node(another(rounds), folder, parties.records[0])
-        except OverBudget as error:
-            refusals.append(str(error))
-
-    refusals: list[str] = []  # of two at the same time, of which one fits
-    threads = [threading.Thread(target=join, args=(rounds,)) for rounds in (2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(refusals) == 1
-    assert re.search(r"joining costs epsilon (5.99|6)", refusals[0])
-    folder.restored()
-    node = Node(parties.contract, folder, parties.records[0], rehearsal=True)
-    signed = [other.answer(Router(node.contract).requests()[0]) for other in parties.nodes]
-    ask = Ask(Position(0), tuple(signed)).as_bytes(node.contract)
-    assert refused(node.answer(ask)) == "over budget"
-
-
-def test_other_records_or_another_order_are_refused(tmp_path: Path) -> None:
-    parties = Parties(tmp_path)
-    reordered = parties.records[0].take(np.arange(10)[::-1])
-    for records in (reordered, parties.records[1]):
-        with pytest.raises(ValueError, match="records: wanted those with which"):
-            Node(parties.contract, parties.folders[0], records, rehearsal=True)
-    with pytest.raises(ValueError, match="rehearsal"):
-        Node(parties.contract, parties.folders[0], parties.records[0])
-    with pytest.raises(ValueError, match="records"):
-        Node(parties.contract, parties.folders[0], parties.records[0].take(np.arange(9)))
 
 
 @pytest.mark.parametrize(

@@ -13,22 +13,12 @@ import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.cli._errors import telling
 from dpmesh.cli.mechanisms import gaussian, laplace, sgd
-from dpmesh.cli.views import (
-    Classes,
-    FeatureNorm,
-    LossName,
-    Network,
-    Nodes,
-    Observer,
-    Regularization,
-    Seed,
-    view_of,
-)
+from dpmesh.cli.views import Seen, with_view
 
 if TYPE_CHECKING:
     from dpmesh.privacy.accounting.papers.quantized import Mode
     from dpmesh.privacy.budget import Planned
-    from dpmesh.privacy.views import LossFacts, View
+    from dpmesh.privacy.views import View
 
 privacy = typer.Typer(
     no_args_is_help=True,
@@ -126,6 +116,7 @@ def federated(
 
 @privacy.command()
 @telling
+@with_view
 def gradient_descent(
     records: Annotated[int, typer.Option(help="The fewest of a node.")],
     epsilon: Epsilon = None,
@@ -134,29 +125,13 @@ def gradient_descent(
     delta: Delta = 1e-5,
     clipping_norm: Annotated[float, typer.Option(help="Largest gradient of a record, L.")] = 1.0,
     step_size: Annotated[float, typer.Option(help="In every round, alpha.")] = 1.0,
-    view: Observer = None,
-    nodes: Nodes = 16,
-    network: Network = "meetings",
-    seed: Seed = 0,
-    loss: LossName = "logistic",
-    feature_norm: FeatureNorm = 1.0,
-    classes: Classes = None,
-    regularization: Regularization = 0.0,
+    *,
+    seen: Seen,
 ) -> None:
     """Gradient descent by gossip, for replacing a record, which every round uses.
 
     With --view, epsilon is against that observer; the cost against everybody stands beside it.
     """
-    against, facts = view_of(
-        view,
-        nodes=nodes,
-        network=network,
-        seed=seed,
-        loss=loss,
-        feature_norm=feature_norm,
-        classes=classes,
-        regularization=regularization,
-    )
 
     def make(multiplier: float) -> dm.GradientDescent:
         return dm.GradientDescent(
@@ -166,14 +141,15 @@ def gradient_descent(
             clipping_norm=clipping_norm,
         )
 
-    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, against, facts)
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, seen)
     std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), dim=1))
     meaning = f"standard deviation {std} of n_t"
-    _print(algorithm, rounds, delta, noise, meaning, against, facts)
+    _print(algorithm, rounds, delta, noise, meaning, seen)
 
 
 @privacy.command()
 @telling
+@with_view
 def online(
     epsilon: Epsilon = None,
     noise: Noise = None,
@@ -183,32 +159,16 @@ def online(
     batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
     step_size: Annotated[float, typer.Option(help="In the first round, alpha_1.")] = 0.5,
     rounds: Annotated[int, typer.Option(help="Of the whole run, for --view.")] = 32,
-    view: Observer = None,
-    nodes: Nodes = 16,
-    network: Network = "meetings",
-    seed: Seed = 0,
-    loss: LossName = "logistic",
-    feature_norm: FeatureNorm = 1.0,
-    classes: Classes = None,
-    regularization: Regularization = 0.0,
+    *,
+    seen: Seen,
 ) -> None:
     """Online learning, for replacing an example, which one round uses: for any round count.
 
     Give --epsilon or --noise to get the other. With --view, epsilon is against that observer, with
     Gaussian noise and so many rounds; the cost against everybody stands beside it.
     """
-    if view is not None and delta == 0:
+    if seen[0] is not None and delta == 0:
         fail("delta", "one above 0, such as 1e-5, for a view", delta)
-    against, facts = view_of(
-        view,
-        nodes=nodes,
-        network=network,
-        seed=seed,
-        loss=loss,
-        feature_norm=feature_norm,
-        classes=classes,
-        regularization=regularization,
-    )
 
     def make(multiplier: float) -> dm.OnlineLearning:
         return dm.OnlineLearning(
@@ -219,11 +179,11 @@ def online(
             batch_size=batch_size,
         )
 
-    if against is not None:
-        algorithm, noise, count = _solve(make, epsilon, noise, rounds, delta, against, facts)
+    if seen[0] is not None:
+        algorithm, noise, count = _solve(make, epsilon, noise, rounds, delta, seen)
         std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), 1))
         meaning = f"gaussian, standard deviation {std} in the first round"
-        _print(algorithm, count, delta, noise, meaning, against, facts)
+        _print(algorithm, count, delta, noise, meaning, seen)
         return
     algorithm = dm.OnlineLearning(
         epsilon=_single_epsilon(epsilon, noise, delta),
@@ -245,6 +205,7 @@ def online(
 
 @privacy.command()
 @telling
+@with_view
 def quantized(
     step_size: Annotated[float, typer.Option(help="Of the gradient, alpha_K.")],
     consensus_step_size: Annotated[float, typer.Option(help="Step to the neighbours, beta_K.")],
@@ -259,30 +220,14 @@ def quantized(
     ] = 1.0,
     mode: Annotated[str, typer.Option(help="safe, paper or public_point.")] = "safe",
     smoothness: Annotated[float, typer.Option(help="Of a record's loss, L.")] = inf,
-    view: Observer = None,
-    nodes: Nodes = 16,
-    network: Network = "meetings",
-    seed: Seed = 0,
-    loss: LossName = "logistic",
-    feature_norm: FeatureNorm = 1.0,
-    classes: Classes = None,
-    regularization: Regularization = 0.0,
+    *,
+    seen: Seen,
 ) -> None:
     """Quantized gossip, for replacing a record, with the same sizes in all rounds.
 
     With --view, epsilon is against that observer, of messages that are not compressed; the cost
     against everybody stands beside it.
     """
-    against, facts = view_of(
-        view,
-        nodes=nodes,
-        network=network,
-        seed=seed,
-        loss=loss,
-        feature_norm=feature_norm,
-        classes=classes,
-        regularization=regularization,
-    )
     gossip = dm.QuantizedGossip(
         step_size=step_size,
         consensus_step_size=consensus_step_size,
@@ -292,15 +237,15 @@ def quantized(
         mode=cast("Mode", mode),
         smoothness=smoothness,
     )
-    if against is not None:  # no rounding is proved for a view
+    if seen[0] is not None:  # no rounding is proved for a view
         gossip = replace(gossip, compressor=None)
 
     def make(std: float) -> dm.QuantizedGossip:
         return replace(gossip, noise_std=dm.schedules.PowerLaw(scale=std, exponent=noise_exponent))
 
-    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, against, facts)
+    algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, seen)
     meaning = f"standard deviation in round k: x (k + 1)^{noise_exponent:g}"
-    _print(algorithm, rounds, delta, noise, meaning, against, facts)
+    _print(algorithm, rounds, delta, noise, meaning, seen)
 
 
 @privacy.command()
@@ -378,10 +323,10 @@ def _solve(
     noise: float | None,
     rounds: int | None,
     delta: float,
-    view: View | None = None,
-    facts: LossFacts | None = None,
+    seen: Seen = (None, None),
 ) -> tuple[AlgorithmT, float, int]:
     """Find the one of epsilon, noise and rounds that is missing."""
+    view, facts = seen
     given = {"--epsilon": epsilon, "--noise": noise, "--rounds": rounds}
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 2:
@@ -426,11 +371,11 @@ def _print(
     delta: float,
     noise: float,
     meaning: str,
-    view: View | None = None,
-    facts: LossFacts | None = None,
+    seen: Seen = (None, None),
 ) -> None:
     """Print the noise and the report; `rounds` is None if their number does not matter."""
     made: Any = algorithm
+    view, facts = seen
     plan = made.plan(rounds or 2) if view is None else made.plan(rounds, facts)
     report = str(dm.privacy.report(plan, delta, view=view))
     number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -27,27 +30,46 @@ Network = Annotated[
     str, typer.Option(help="For --view: meetings, matchings, one-peer, ring, torus or complete.")
 ]
 Seed = Annotated[int, typer.Option(help="Public seed of meetings and matchings, for --view.")]
+Seen: TypeAlias = "tuple[View | None, LossFacts | None]"
+"""The view that the options describe, and the facts that it rests on; None without --view."""
+
 LossName = Annotated[str, typer.Option("--loss", help="logistic, squared or softmax, for --view.")]
 FeatureNorm = Annotated[float, typer.Option(help="Largest L2 norm of a record, for --view.")]
 Classes = Annotated[int | None, typer.Option(help="Number of classes, for --view.")]
 Regularization = Annotated[float, typer.Option(help="lambda of the loss, for --view.")]
 
 
-def view_of(
-    text: str | None,
+def with_view(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a view, in place of its `seen`, which they describe."""
+    own, more = (signature(each, eval_str=True) for each in (command, _seen))
+    options = more.parameters
+
+    @wraps(command)
+    def viewed(**given: Any) -> None:
+        described = {name: given.pop(name) for name in options}
+        command(**given, seen=_seen(**described))
+
+    kept = [each for each in own.parameters.values() if each.name != "seen"]
+    merged = own.replace(parameters=[*kept, *options.values()])
+    viewed.__signature__ = merged  # type: ignore[attr-defined]
+    viewed.__annotations__ = {each.name: each.annotation for each in merged.parameters.values()}
+    return viewed
+
+
+def _seen(
     *,
-    nodes: int,
-    network: str,
-    seed: int,
-    loss: str,
-    feature_norm: float,
-    classes: int | None,
-    regularization: float,
-) -> tuple[View | None, LossFacts | None]:
-    """Return the view that the options describe, and the facts that it rests on."""
+    view: Observer = None,
+    nodes: Nodes = 16,
+    network: Network = "meetings",
+    seed: Seed = 0,
+    loss: LossName = "logistic",
+    feature_norm: FeatureNorm = 1.0,
+    classes: Classes = None,
+    regularization: Regularization = 0.0,
+) -> Seen:
     from dpmesh.privacy import views
 
-    if text is None:
+    if view is None:
         return None, None
     facts = views.LossFacts(
         loss=cast("Loss", loss),
@@ -55,7 +77,7 @@ def view_of(
         classes=classes,
         regularization=regularization,
     )
-    return seat_of(text, nodes=nodes, network=network, seed=seed), facts
+    return seat_of(view, nodes=nodes, network=network, seed=seed), facts
 
 
 def seat_of(text: str, *, nodes: int, network: str, seed: int) -> Any:
