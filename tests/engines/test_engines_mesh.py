@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 from mesh_parties import ALGORITHMS, Parties, Started
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Party, Position, Router, Row
-from dpmesh.engines.mesh.messages import ROW, Ask, kind_of, refused
+from dpmesh.engines.mesh import Contract, Node, Party, Position, Router, Row
+from dpmesh.engines.mesh.messages import HEARD, ROW, Ask, Fresh, Heard, kind_of, refused
 from dpmesh.engines.signing import SigningKey, pack, unpack
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
@@ -104,6 +105,67 @@ def test_a_router_that_is_started_anew_gets_the_same_answers(tmp_path: Path) -> 
     assert router.at == Position(2)
     parties.run()
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_holder_that_misses_the_deadline_of_a_turn_takes_its_next_one(
+    killed: bool, turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row comes late, or it is killed between the charge and the row."""
+    parties = Parties(tmp_path, "with replacement", rounds=12)
+    router = Router(parties.contract)
+    (holder,), turns = router.schedule.senders(router.schedule.after(None)), [0]
+
+    def dies(*_: object) -> None:
+        raise mesh_fuzz.Killed
+
+    def lost(party: int, message: bytes) -> bool:
+        if party != holder or not isinstance(Ask.read(message, parties.contract), Ask):
+            return False
+        turns[0] += 1
+        if turns[0] != turn + 1:
+            return False
+        with monkeypatch.context() as patched, suppress(mesh_fuzz.Killed):
+            if killed:
+                patched.setattr(Node, "_computed", dies)
+            parties.nodes[party].answer(message)
+        parties.nodes[party] = parties.node(party)
+        return True
+
+    parties.run(router, lost)
+    assert turns[0] > 2
+    assert router.missing == []
+    assert parties.nodes[holder].at == router.schedule.end
+
+
+def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path: Path) -> None:
+    """The others confirm their own starts, and answer their rounds."""
+    parties = Parties(tmp_path, rehearsal=False)
+    contract, router = parties.contract, Router(parties.contract)
+    for turn in range(100):
+        for party in range(4):
+            if router.at is not None:
+                router.take(3, Fresh(3, turn.to_bytes(8, "big") + bytes(8)).as_bytes(contract))
+            message = router.request(party)
+            if message is not None and (party != 3 or router.at is None):
+                router.take(party, parties.nodes[party].answer(message))
+        if turn % 10 == 9:
+            router.close()
+    assert router.done
+    assert router.missing == ["p3"]
+
+
+def test_an_answer_to_a_start_that_is_formed_wrongly_is_nothing(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    contract, router = parties.contract, Router(parties.contract)
+    asked = Fresh(1, bytes(16)).as_bytes(contract)
+    router.take(1, asked)
+    fields = HEARD, contract.hash, bytes(4), bytes(3) + b"\1", asked
+    message = pack(*fields, parties.folders[0].signing.sign(*fields))
+    router.take(0, message)
+    with pytest.raises(ValueError, match="an answer under this contract"):
+        Heard.read(message, contract)
 
 
 def longer(row: bytes) -> bytes:

@@ -123,6 +123,35 @@ def test_a_restored_folder_whose_charge_fails_is_still_refused(
         Node(parties.contract, folder, parties.records[0], rehearsal=True)
 
 
+def test_marks_whose_first_start_was_killed_are_made(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    folder = parties.folders[0]
+    folder.close()
+    (tmp_path / f"{folder.signing.public.hex()}.db").touch(0o600)
+    for _ in range(2):
+        folder = Folder.open(tmp_path / "p0", marks=tmp_path)
+        Node(parties.contract, folder, parties.records[0], rehearsal=True)
+        folder.close()
+
+
+def test_no_row_leaves_without_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started(tmp_path, marks=tmp_path)
+    folder, node, marked = started.parties.folders[0], started.parties.nodes[0], []
+    message = started.ask.as_bytes(node.contract)
+
+    def full(*_: object) -> None:
+        marked.append("tried")
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder._marks, "move", full)
+        reasons = [refused(node.answer(message)) for _ in range(2)]
+    assert (reasons, marked) == (["stopped", "failed"], ["tried"] * 2)
+    assert kind_of(started.answer(started.ask)) == ROW
+    ((_, last),) = folder._marks.all().values()
+    assert last.at == started.ask.at
+
+
 def test_coins_follow_from_the_rows_that_arrived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +198,9 @@ def test_a_folder_is_private_and_one_process_holds_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no other process"):
         Folder.open(tmp_path / "north")
     folder.close()
-    Folder.open(tmp_path / "north").close()
+    Folder.open(tmp_path / "north", marks=tmp_path).close()
+    (marks,) = tmp_path.glob("*.db")
+    assert stat.S_IMODE(marks.stat().st_mode) == 0o600
     with pytest.raises(FileExistsError):
         Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5)
 

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from http.client import HTTPConnection
 from ipaddress import ip_address
 from pathlib import Path
+from socket import create_connection
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mesh_parties import Parties
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder, Node, Router, read_contract
+from dpmesh.engines.mesh import Folder, Node, Position, Router, read_contract
 from dpmesh.engines.mesh.http import RouterServer, run_node
 from dpmesh.engines.mesh.messages import refusal
 from dpmesh.engines.mesh.traffic import bytes_of_round
@@ -99,6 +100,22 @@ def test_nodes_that_dial_out_over_tls_have_the_simulators_bits(
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
     if algorithm in ("online", "gradient descent"):
         assert server.router.bytes == pytest.approx(4 * bytes_of_round(parties.contract), rel=0.6)
+
+
+def test_a_connection_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, nodes=2, rounds=2)
+    with serving(parties, tmp_path) as (server, trusted):
+        url = f"https://{HERE}:{server.port}"
+        with create_connection((HERE, server.port)):
+            threads = [
+                threading.Thread(target=run_node, args=(node, url, trusted), daemon=True)
+                for node in parties.nodes
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert [node.at for node in parties.nodes] == 2 * [Position(2)]
 
 
 def test_who_does_not_sign_learns_nothing_and_speaks_for_nobody(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
                 sent[0] = hostile(rng, contract.dim)  # given what it sent itself
                 rows[Position(t, exchange)] = sent
             states = [
-                node._run(state, t, rows, until)[1].state
+                node._run(state, t, rows, until, ())[1].state
                 for node, state in zip((one, other), states, strict=True)
             ]
             a, b = (contract.algorithm.parameters(state) for state in states)
@@ -91,9 +91,9 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
         packets = []
         for node, state in zip((one, other), states, strict=True):
             for t in range(at.round):
-                state = node._run(state, t, sent, at)[1].state
+                state = node._run(state, t, sent, at, ())[1].state
             with pytest.raises(Suspended) as suspended:
-                node._run(state, at.round, sent, at)
+                node._run(state, at.round, sent, at, ())
             packets.append(suspended.value.packet.values)
         if packets[0] is None:
             assert packets[1] is None

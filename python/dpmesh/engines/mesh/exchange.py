@@ -12,7 +12,7 @@ import dpmesh.kernels as kernels
 from dpmesh.algorithms.base import Message
 from dpmesh.engines.mesh.messages import Position
 from dpmesh.engines.mesh.schedule import Schedule
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -85,6 +85,26 @@ def _row(arrived: Mapping[int, Released | None], party: int) -> Released:
     row = arrived[party]
     assert row is not None
     return row
+
+
+class Coins:
+    """The coins of a node's rounds: those that all share from the public key, its own from its own.
+
+    It stands in for a `Key` in a round.
+    """
+
+    def __init__(self, own: Key, public: Key, shared: frozenset[Purpose]) -> None:
+        self._own, self._public, self._shared = own, public, shared
+
+    def stream(self, purpose: int, round: int = 0) -> Stream:
+        """Return the stream of a purpose."""
+        key = self._public if purpose in self._shared else self._own
+        return key.stream(purpose, round)
+
+    def for_nodes(self, nodes: Any) -> Coins:
+        """Return those of some nodes."""
+        own, public = self._own.for_nodes(nodes), self._public.for_nodes(nodes)
+        return Coins(own, public, self._shared)
 
 
 class NodeChannel(Channel):

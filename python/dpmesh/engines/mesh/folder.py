@@ -6,7 +6,6 @@ backup, and never copy it.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from typing import Any
-
-import numpy as np
 
 from dpmesh._files import writable_folder
 from dpmesh._validate import fail, positive, probability
@@ -30,7 +27,6 @@ from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.shown import ROUNDING, rounded_up
-from dpmesh.run.codec import Arrays, classes_in, decode, encode
 
 _TABLES = """
 create table party (epsilon real, delta real, over integer);
@@ -204,10 +200,7 @@ class Folder:
 
     def _joined(self) -> dict[bytes, Joined]:
         found = self._read("select hash, plan, records, seeded from contracts")
-        return {
-            contract: Joined(plan, records, bool(seeded))
-            for contract, plan, records, seeded in found
-        }
+        return {contract: Joined(*joined) for contract, *joined in found}
 
     def _require(self, plan: Plan) -> None:
         cost = self.cost(plan)
@@ -243,7 +236,7 @@ class Folder:
 
     def is_seeded(self, contract: Contract) -> bool:
         """Whether the noise of a contract is that of a rehearsal."""
-        return self._joined()[contract.hash].seeded
+        return bool(self._joined()[contract.hash].seeded)
 
     def last_sent(self, contract: bytes) -> Sent:
         """Return what this folder knows to have released last."""
@@ -381,27 +374,3 @@ class Folder:
         found = self._read(query, contract.hash)
         releases = [Release.from_dict(one) for (text,) in found for one in json.loads(text)]
         return contract.plan.with_releases(releases)
-
-
-def state_as_bytes(state: Any) -> bytes:
-    """Return an algorithm's state as bytes, the same for the same state."""
-    arrays: Arrays = {}
-    tree = json.dumps(encode(state, arrays)).encode()
-    return pack(tree, *(part for name in arrays for part in (name.encode(), _saved(arrays[name]))))
-
-
-def state_from_bytes(data: bytes, start: Any) -> Any:
-    """Return the state, of the same classes as `start`."""
-    tree, *parts = unpack(data)
-    names, held = parts[::2], parts[1::2]
-    arrays = {
-        name.decode(): np.load(io.BytesIO(array), allow_pickle=False)
-        for name, array in zip(names, held, strict=True)
-    }
-    return decode(json.loads(tree), arrays, classes_in(start))
-
-
-def _saved(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()

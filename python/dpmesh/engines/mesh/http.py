@@ -63,7 +63,9 @@ class RouterServer:
         self._longest = 4 * bytes_of_row(router.contract, len(self._parties)) + 2**16
         self._server = ThreadingHTTPServer((host, port), self._handler())
         if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )  # shakes hands in the thread of each connection
         self.port: int = self._server.server_address[1]
 
     def run(self, progress: Callable[[Router], object] = id) -> None:
@@ -120,6 +122,10 @@ class RouterServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = 60
+
+            def handle(self) -> None:
+                with suppress(OSError):  # who is silent, leaves, or speaks no TLS
+                    super().handle()
 
             def do_POST(self) -> None:
                 party = server._parties.get(self.path.strip("/"))

@@ -6,7 +6,6 @@ also holds what must not be restored with a folder: the number with which a node
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from secrets import token_bytes
 from threading import RLock
@@ -16,11 +15,11 @@ from dpmesh.engines import private_file
 from dpmesh.engines.mesh.messages import Sent
 
 _TABLES = """
-create table marks (
+create table if not exists marks (
     contract blob primary key, plan text, records text, seeded integer,
     incarnation integer, round integer, exchange integer
 );
-create table fresh (contract blob primary key, number blob);
+create table if not exists fresh (contract blob primary key, number blob);
 """
 
 
@@ -42,14 +41,11 @@ class Marks:
     """
 
     def __init__(self, path: Path | None) -> None:
-        if path is None:
-            self._file = sqlite3.connect(":memory:", check_same_thread=False)
-            self._file.executescript(_TABLES)
-        elif path.exists():
-            self._file = private_file.connect(path)
-        else:
+        if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = private_file.create(path, _TABLES)
+            path.touch(0o600)
+        self._file = private_file.connect(":memory:" if path is None else path)
+        self._file.executescript(f"begin; {_TABLES} commit;")
         self._lock = RLock()
 
     def close(self) -> None:
@@ -60,10 +56,7 @@ class Marks:
         """Return what was joined, and what was released last, by the contracts' hashes."""
         with self._lock:
             found = self._file.execute("select * from marks").fetchall()
-        return {
-            contract: (Joined(plan, records, bool(seeded)), Sent.of(*last))
-            for contract, plan, records, seeded, *last in found
-        }
+        return {each[0]: (Joined(*each[1:4]), Sent.of(*each[4:])) for each in found}
 
     def put(self, contract: bytes, joined: Joined, last: Sent) -> None:
         """Mark a contract that the folder has."""

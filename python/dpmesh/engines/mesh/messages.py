@@ -303,8 +303,10 @@ class Heard(NamedTuple):
             If it is none that a party of this contract signed.
         """
         kind, of, *numbers, asked, signature = fields = unpack(message)
+        if kind != HEARD or of != contract.hash or len(numbers) != 5:
+            fail("message", "an answer under this contract", "another message")
         by, any_, *sent = _read(*numbers)
-        if kind != HEARD or of != contract.hash or by >= contract.nodes:
+        if by >= contract.nodes:
             fail("message", "an answer under this contract", "another message")
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[by].name}", "another")

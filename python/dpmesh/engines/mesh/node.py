@@ -24,11 +24,12 @@ from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.exchange import Arrived, NodeChannel, Suspended
-from dpmesh.engines.mesh.folder import Folder, Stored, state_as_bytes, state_from_bytes
+from dpmesh.engines.mesh.exchange import Arrived, Coins, NodeChannel, Suspended
+from dpmesh.engines.mesh.folder import Folder, Stored
 from dpmesh.engines.mesh.messages import (
     BEFORE,
     HEARD,
+    SIGNED,
     Ask,
     Fresh,
     Heard,
@@ -44,9 +45,10 @@ from dpmesh.engines.mesh.messages import (
     refusal,
 )
 from dpmesh.engines.mesh.schedule import Schedule
+from dpmesh.engines.mesh.state import state_as_bytes, state_from_bytes
 from dpmesh.engines.mesh.witness import Witness
 from dpmesh.engines.signing import digest, pack
-from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.keys import Key
 from dpmesh.models import Model
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released, Sensitive
@@ -55,26 +57,6 @@ from dpmesh.run.channel import Step
 from dpmesh.run.identity import digest as digest_of
 
 _log = logging.getLogger("dpmesh")
-
-
-class Coins:
-    """The coins of a node's rounds: those that all share from the public key, its own from its own.
-
-    It stands in for a `Key` in a round.
-    """
-
-    def __init__(self, own: Key, public: Key, shared: frozenset[Purpose]) -> None:
-        self._own, self._public, self._shared = own, public, shared
-
-    def stream(self, purpose: int, round: int = 0) -> Stream:
-        """Return the stream of a purpose."""
-        key = self._public if purpose in self._shared else self._own
-        return key.stream(purpose, round)
-
-    def for_nodes(self, nodes: Any) -> Coins:
-        """Return those of some nodes."""
-        own, public = self._own.for_nodes(nodes), self._public.for_nodes(nodes)
-        return Coins(own, public, self._shared)
 
 
 class Node:
@@ -182,6 +164,8 @@ class Node:
         contract, folder, at = self.contract, self.folder, ask.at
         step = folder.step(contract, at)
         if step is not None and step.row is not None:
+            if folder.has_stopped(contract):
+                folder.mark(contract)  # which may be what failed
             self.witness.compare(ask, step)
             return step.row
         if folder.has_stopped(contract):
@@ -190,6 +174,9 @@ class Node:
             return Fresh(self.number, folder.fresh(contract)).as_bytes(contract)
         if step is None:
             last = folder.last(contract)
+            if last is not None and last.row is None and not self._schedule.gossips:
+                self._finished(last.at)  # a turn in which it was killed
+                last = folder.last(contract)
             self._check_order(last, at)
             rows = self._checked(ask, last)
             charged = self._charged(at)
@@ -253,12 +240,11 @@ class Node:
         """Return the rows of a question; refuse one that does not pass, by public numbers."""
         contract, signed, rows = self.contract, set(), {}
         for message in ask.attached:
-            if kind_of(message) == HEARD:
-                continue
-            if last is None:
+            if (kind := kind_of(message)) == SIGNED:
                 with suppress(ValueError):
                     signed.add(Signature.read(message, contract).party)
-                    continue
+            if kind in (SIGNED, HEARD):
+                continue
             try:
                 row = Row.read(message, contract)
             except ValueError:
@@ -339,7 +325,7 @@ class Node:
         t: int,
         rows: Mapping[Any, Any],
         until: Position,
-        arrived: tuple[bytes, ...] = (),
+        arrived: tuple[bytes, ...],
     ) -> tuple[NodeChannel, Step]:
         """Run round t, begun when these rows had arrived, as far as it gets."""
         contract, public = self.contract, self.contract.public_key

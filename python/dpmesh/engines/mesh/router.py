@@ -92,21 +92,24 @@ class Router:
 
     def request(self, party: int) -> bytes | None:
         """Return what to ask one party now; None if nothing."""
-        message = None
-        if party in self.gone:
-            return None
-        starts = ((n, heard) for n, (_, heard) in self._fresh.items() if n not in self.gone)
-        asking = [n for n, heard in starts if n != party and party not in heard]
-        if asking:
-            message = self._fresh[asking[0]][0]
-        elif self._at is None:
-            message = None if party in self._signatures else who(self.contract)
-        elif (at := self._next(party)) is not None and self._confirmed(party, at):
-            message = Ask(at, self._attached(party)).as_bytes(self.contract)
-        elif party in self._late and party not in self._fresh:
-            message = who(self.contract)  # is it back?
+        message = None if party in self.gone else self._question(party)
         self.bytes += 0 if message is None else len(message)
         return message
+
+    def _question(self, party: int) -> bytes | None:
+        """Return the next question; those of others that started only if the run has none."""
+        if self._at is None:
+            return None if party in self._signatures else who(self.contract)
+        at = self._next(party)
+        if self._confirmed(party, at or self._at):
+            if at is not None:
+                return Ask(at, self._attached(party)).as_bytes(self.contract)
+            if party in self._late:
+                return who(self.contract)  # is it back?
+        for number, (question, answers) in self._fresh.items():
+            if number != party and number not in self.gone and party not in answers:
+                return question
+        return None
 
     def take(self, party: int, answer: bytes) -> None:
         """Take an answer. Who signed it counts; `party` only says who refuses, or starts."""
@@ -120,7 +123,8 @@ class Router:
         with suppress(ValueError):
             asked = Fresh.read(answer, self.contract)
             if asked.party == party and self._fresh.get(party, (b"",))[0] != answer:
-                self._fresh[asked.party] = answer, {}
+                self._fresh.pop(party, None)  # behind the others that started
+                self._fresh[party] = answer, {}
             return
         with suppress(ValueError):
             heard = Heard.read(answer, self.contract)
