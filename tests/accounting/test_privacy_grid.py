@@ -59,9 +59,9 @@ def test_released_steps_have_the_exact_law(mechanism, dtype, grid: float) -> Non
     steps = released.astype(np.float64) / grid
     assert (steps == np.rint(steps)).all()
     noise = (steps - np.rint(5.1 / grid)).astype(np.int64).ravel()
-    scale = noisy.noise_scale(ONE, dim) / grid
+    scale = noisy.drawn_scale(values, ONE) / grid
     rounding = {Laplace: dim * grid + sqrt(dim), Gaussian: sqrt(dim) * grid + 1}[mechanism]
-    assert scale == pytest.approx(1.5 * rounding / grid)
+    assert scale == pytest.approx(1.5 * rounding / grid * noisy.rounding_factor(values))
 
     def fits(scale: float) -> bool:
         k = np.arange(-int(45 * scale) - 1, int(45 * scale) + 2)

@@ -61,15 +61,53 @@ def test_a_model_of_many_records_in_single_precision_is_refused() -> None:
     assert Gaussian(1.0).release(row.astype(np.float64), small, stream) != 1
 
 
-@pytest.mark.parametrize(("kind", "factor"), [(np.float32, 1.01), (np.float64, 1.0)])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
-def test_the_noise_covers_the_rounding_of_rows(mechanism: Any, kind: Any, factor: float) -> None:
-    values = np.zeros((1, 100_000), kind)
+def test_the_noise_covers_the_rounding_of_rows(mechanism: Any, kind: Any) -> None:
+    """By 1% for the sums before a row, and by all that rounds the longest row that is released."""
+    values, factor = np.zeros((1, 100_000), kind), 1.0
+    if kind is np.float32:
+        spread = 1e5 if mechanism.norm == "l1" else np.sqrt(1e5)
+        factor = 1.01 + 2.0**-23 * (2.0**23 / 100 + 2 * spread)
     scale = mechanism.noise_scale(ONE, values.shape[1]) * factor
     assert mechanism.drawn_scale(values, ONE) == pytest.approx(scale, rel=1e-15)
     if not isinstance(mechanism, SilentGaussian) and mechanism.grid is None:
         drawn = mechanism._add_noise(values, scale, _source())
         np.testing.assert_array_equal(released(mechanism, values), drawn)
+
+
+@pytest.mark.parametrize("records", [2**15, 2**18])
+def test_the_rounding_of_other_records_hardly_moves_a_sum_of_float32(records: int) -> None:
+    """Its first part is near a power of 2, where half a digit more doubles what is rounded away."""
+    part = max(256, records // 32) // 4
+    digit = 2.0 ** (np.log2(part) - 23)
+    x = np.zeros((records, 1), np.float32)
+    x[1:part] = 1.0
+    x[part : 4 * part : 2] = 0.5 * digit + digit / 64
+    x[part + 1 : 4 * part : 2] = -(0.5 * digit - digit / 64)
+    sums = []
+    for first in (-1.0, 1.0):
+        x[0] = first
+        data = Dataset(x.copy(), -np.ones(records), "chosen")
+        problem = dm.LinearProblem(data, [np.arange(records)], "logistic")
+        start, all_records = np.zeros((1, 1), np.float32), np.arange(records)[np.newaxis]
+        sums.append(float(problem.gradient(start, all_records, clipping_norm=0.5)[0, 0]))
+    assert abs(sums[1] - sums[0]) <= 1.002 * 2 * 0.5 / records
+
+
+def test_a_mean_of_too_many_records_in_float32_is_refused() -> None:
+    x = np.ones((2**16 + 1, 1))
+    algorithm = dm.GradientDescent(
+        records=len(x), noise_multiplier=1.0, step_size=1.0, clipping_norm=1.0
+    )
+    for kind in (np.float64, np.float32):
+        data = Dataset(x.astype(kind), np.ones(len(x)), "ones")
+        problem = dm.LinearProblem(data, [np.arange(len(x))], "logistic", feature_norm=1.0)
+        if kind is np.float64:
+            dm.simulate(algorithm, problem, dm.topology.complete(1), rounds=2)
+        else:
+            with pytest.raises(ValueError, match="at most 65536 records in a batch, or features"):
+                dm.simulate(algorithm, problem, dm.topology.complete(1), rounds=2)
 
 
 def _source() -> Any:

@@ -147,7 +147,7 @@ def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
         shape = 3, problem.dim
         if k == 0:
             return np.zeros(problem.dim)
-        scale = 0.1 * 1.01  # covers the rounding of float32
+        scale = 0.1 * algorithm.mechanism_of(k).rounding_factor(np.zeros(shape, np.float32))
         return kernels.gaussian(shape, scale, key.stream(Purpose.NOISE, k), dtype=np.float32)[i]
 
     x, _ = quantized_gossip(

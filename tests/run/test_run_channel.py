@@ -120,6 +120,20 @@ def test_a_relay_carries_nothing_of_an_earlier_round() -> None:
         run(Relay(), stage=stage)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_relay_carries_what_was_released_and_nobody_can_write_to_it(whole: bool) -> None:
+    def script(state: Any, t: int) -> Any:
+        parts = tuple(five(t, nodes=(node,)) for node in range(NODES))
+        released = yield Message(VALUES, five(t) if whole else parts, travels=False)
+        with pytest.raises(ValueError, match="read-only"):
+            released[:] = VALUES
+        yield Relay()
+
+    stage = Stage(NODES)
+    stage.channel._watcher = None  # which gets copies
+    stage.run(script)
+
+
 # What releases cost
 
 

@@ -451,7 +451,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         dim, norm = state.w.shape[1], state.clipping_norm
         average = Released(noisy[:, :dim] / noisy.dtype.type(self.expected_size))
         total = Released(state.total + average)
-        noise_scale = self.mechanism.noise_scale(self.sensitivity(t), noisy.shape[1])
+        noise_scale = self.mechanism.drawn_scale(noisy, self.sensitivity(t))
         if self.adaptive_clipping is not None:
             noise_scale *= norm
             bits = float(noisy[0, dim]) / (self._bit_weight * norm)

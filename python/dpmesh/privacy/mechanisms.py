@@ -27,7 +27,7 @@ from dpmesh._validate import (
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
-from dpmesh.privacy.rounding import fail_for_length, longest_row, precision_of
+from dpmesh.privacy.rounding import fail_for_length, longest_row, rounding_factor
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -134,10 +134,15 @@ class Mechanism(ABC):
     def drawn_scale(self, values: Floats, sensitivity: Sensitivity) -> float:
         """Return the scale of the noise that rows of their type get.
 
-        In float32 it is 1% larger than `noise_scale`: the noise multiplier is its ratio to how far
+        In float32 it is 2% larger than `noise_scale`: the noise multiplier is its ratio to how far
         a neighbouring dataset moves a row that was rounded, see `dpmesh.privacy.rounding`.
         """
-        return self.noise_scale(sensitivity, values.shape[-1]) * precision_of(values).factor
+        return self.noise_scale(sensitivity, values.shape[-1]) * self.rounding_factor(values)
+
+    @final
+    def rounding_factor(self, values: Floats) -> float:
+        """Return by how much `drawn_scale` exceeds `noise_scale`, to hide rounding."""
+        return rounding_factor(values, self.noise_multiplier, self.norm)
 
     def clipping_sensitivity(self, neighboring_relation: NeighboringRelation) -> Sensitivity:
         """Return the sensitivity, by clipping alone, of a row that depends on a single unit.
@@ -214,7 +219,7 @@ class Mechanism(ABC):
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         """Return values plus noise, in an array of their own, unless a row is too long."""
         distance = self._distance(sensitivity, values.shape[-1])
-        scale = self.noise_multiplier * distance * precision_of(values).factor
+        scale = self.noise_multiplier * distance * self.rounding_factor(values)
         longest = longest_row(values, distance, scale, self.norm)
         if self.grid is not None:
             noisy = self._on_grid(values, scale, self.grid, stream)

@@ -2,8 +2,8 @@
 
 A row that a node computed was rounded to its type: by at most half a digit in each number, which
 for two neighbours together is at most a ``2**-digits`` of its norm. In float32 the noise covers 1%
-of the sensitivity beside it, and a row that rounding may move further is refused. In float64 a row
-is refused where that would be a millionth.
+of the sensitivity for it, and a row that rounding may move further is refused; it covers another 1%
+for the sums that the row was made of. In float64 a row is refused where that would be a millionth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Precision(NamedTuple):
     """A type of floating-point numbers: its name, digits after the leading one, least normal.
 
     `share` is the most that the rounding of a row may add to its sensitivity, and `factor` by how
-    much larger the noise is to cover it.
+    much larger the noise is to cover it, and the rounding of the sums before it.
     """
 
     name: str
@@ -36,13 +36,31 @@ class Precision(NamedTuple):
         return self.share * 2.0**self.digits
 
 
-SINGLE = Precision("float32", 23, 2.0**-126, 0.01, 1.01)
+SINGLE = Precision("float32", 23, 2.0**-126, 0.01, 1.02)
 DOUBLE = Precision("float64", 52, float_info.min, 2.0**-20, 1.0)
 
 
 def precision_of(values: Floats) -> Precision:
     """Return that of an array's numbers."""
     return SINGLE if values.itemsize == 4 else DOUBLE
+
+
+def rounding_factor(values: Floats, noise_multiplier: float, norm: Norm) -> float:
+    """Return by how much larger noise is drawn, so that it also hides the rounding of a row.
+
+    Beside the precision's factor it covers the length that `longest_row` allows for noise.
+    """
+    precision = precision_of(values)
+    if precision is DOUBLE:
+        return precision.factor
+    spread = _spread(values, noise_multiplier, norm)
+    return precision.factor + 2 * spread * 2.0**-precision.digits
+
+
+def _spread(values: Floats, scale: float, norm: Norm) -> float:
+    """Return about the norm of a row of noise."""
+    dim = values.shape[-1]
+    return scale * (dim if norm == "l1" else sqrt(dim))
 
 
 def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> float:
@@ -57,12 +75,11 @@ def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> fl
         If the noise is too small for the type of the values: below its normal numbers it would
         vanish.
     """
-    dim, precision = values.shape[-1], precision_of(values)
+    precision = precision_of(values)
     if scale < precision.least:
         wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
         fail("sensitivity", f"{wanted} {precision.name}", scale)
-    spread = scale * (dim if norm == "l1" else sqrt(dim))
-    longest = precision.longest * distance + 2 * spread
+    longest = precision.longest * distance + 2 * _spread(values, scale, norm)
     return longest if longest < inf else float_info.max
 
 

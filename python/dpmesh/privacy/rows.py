@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dpmesh._validate import fail, require_methods
 from dpmesh.privacy.mechanisms import Mechanism, Source
-from dpmesh.privacy.rounding import precision_of
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats
 
@@ -89,4 +88,4 @@ class CorrelatedRow(Mechanism):
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.noise is None:
             fail("mechanism", "the loop of a run, which keeps earlier rows of noise", "one row")
-        return values + self.noise * precision_of(values).factor
+        return values + self.noise * self.rounding_factor(values)

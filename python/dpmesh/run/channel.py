@@ -217,7 +217,7 @@ class Channel:
         if self._watcher is not None:
             out, compressed = self._watched(releases, parts, inside, noisy, out, compressed)
         if has_unit:
-            out = Released(read_only(out * unit))
+            out = Released(out * unit)
         return self._packed(message, out, compressed)
 
     def _parts(
@@ -297,7 +297,7 @@ class Channel:
             if bits is not None:
                 bits[some] = shown.bits
         sent = None if compressed is None or bits is None else replace(compressed, bits=bits)
-        return Released(read_only(out)), sent
+        return Released(out), sent
 
     def _packed(self, message: Message, out: Released, compressed: Compressed | None) -> Packet:
         """Return what travels of a message."""
@@ -308,7 +308,7 @@ class Channel:
             whole = np.full((message.among, out.shape[1]), np.nan, out.dtype)
             whole[message.rows % message.among] = out
             out = Released(whole)
-        return Packet(out, compressed, message.sender, copies, message.bits)
+        return Packet(Released(read_only(out)), compressed, message.sender, copies, message.bits)
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:

@@ -25,6 +25,12 @@ def by_joint(passages: Sequence[Passage]) -> dict[CorrelatedGaussian, list[int]]
     return dict(found)
 
 
+def noise_between(passage: Passage, values: Floats) -> Numbers:
+    """Return `values` less what was released, in the plan's scale: rounding makes noise larger."""
+    apart = np.subtract(values, passage.inside, dtype=np.float64)
+    return np.asarray(apart / passage.release.mechanism.rounding_factor(passage.inside))
+
+
 def standardized(joint: CorrelatedGaussian, rows: Sequence[Floats]) -> list[Numbers]:
     """Return what the joint event's noise is made from, if these are its first rows of noise.
 

@@ -18,7 +18,7 @@ from scipy import stats
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.correlated import by_joint, standardized
+from dpmesh.privacy.audit.correlated import by_joint, noise_between, standardized
 from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
@@ -168,7 +168,7 @@ def _correlated(run: Transcript, other: Transcript) -> list[float]:
     first, second = run.passages, other.passages
     found = []
     for joint, rows in by_joint(first).items():
-        shifts = [first[i].inside - second[i].inside for i in rows if i < len(second)]
+        shifts = [noise_between(second[i], first[i].inside) for i in rows if i < len(second)]
         found.append(float(np.linalg.norm(standardized(joint, shifts))))
     return found
 

@@ -13,7 +13,7 @@ from dpmesh._arrays import floats
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.correlated import by_joint, standardized
+from dpmesh.privacy.audit.correlated import by_joint, noise_between, standardized
 from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
@@ -100,7 +100,7 @@ class ReplayedLikelihood:
                 yield log_likelihood_ratio(values, one.inside, other.inside, norm, scale)
         for joint, rows in joints.items():
             from_one, from_other = (
-                standardized(joint, [run.passages[i].values - world[i].inside for i in rows])
+                standardized(joint, [noise_between(world[i], run.passages[i].values) for i in rows])
                 for world in (positive, negative)
             )
             for one_row, other_row in zip(from_one, from_other, strict=True):

@@ -22,7 +22,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import Gossip
 from dpmesh.topology.topology import Topology
 
-RECORDS, STEP, CLIPPING_NORM = 40, 4.0, 0.5
+RECORDS, STEP, CLIPPING_NORM = 40, 8.0, 0.5
 
 
 def audit_view(
@@ -146,9 +146,12 @@ def _seen(topology: Topology, observer: tuple[int, ...], rounds: int) -> Seen:
 
 
 def _linear(reaction: Reaction, topology: Topology, target: int, forgetful: bool) -> LinearRun:
-    """Return the run as it is while models are small, where the logistic slope is straight."""
+    """Return the run as it is while models are small, where the logistic slope is straight.
+
+    There the steeper half of the records that forget is clipped, and the others' slope is 1 / 4.
+    """
     rounds, nodes = reaction.rounds, topology.nodes
-    contractions = np.full((rounds, nodes), 1 - STEP / 4 if forgetful else 1.0)
+    contractions = np.full((rounds, nodes), 1 - STEP / 8 if forgetful else 1.0)
     contractions[:, target] = 1.0
     noise = np.where(reaction.noise > 0, reaction.noise, 1e-3 * reaction.noise.max())
     return LinearRun(

@@ -111,6 +111,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
     }
 
     /// What [`add_gradients`](Self::add_gradients) adds, as a sum of parts; how they are cut depends on the data alone.
+    ///
+    /// At most [`RECORDS_PER_BLOCK`] gradients in a row are added up in float32, the rest in float64: in place of one
+    /// record, another then moves the sum by its own gradient, up to 0.2% (docs/privacy/pitfalls.md).
     #[inline(never)]
     pub(super) fn partial_gradients(
         &self,
@@ -118,19 +121,23 @@ impl<'a, F: Features> LinearModel<'a, F> {
         records: &[i64],
         clipping: Option<Clipping>,
         weight: f64,
-    ) -> Vec<Vec<F::Value>> {
+    ) -> Vec<Vec<f64>> {
         let block = RECORDS_PER_BLOCK.max(records.len().div_ceil(MOST_BLOCKS));
+        let is_exact = size_of::<F::Value>() == size_of::<f64>();
+        let at_once = if is_exact { block } else { RECORDS_PER_BLOCK };
         map(records.chunks(block), false, |records| {
+            let mut sum = vec![0.0; self.dim];
             let (mut part, mut scratch) = (vec![F::Value::ZERO; self.dim], Scratch::new());
-            vectorized!(self.add_gradients(
-                params,
-                records,
-                clipping,
-                weight,
-                &mut part,
-                &mut scratch
-            ));
-            part
+            for records in records.chunks(at_once) {
+                part.fill(F::Value::ZERO);
+                vectorized!({
+                    self.add_gradients(params, records, clipping, weight, &mut part, &mut scratch);
+                    for (sum, part) in sum.iter_mut().zip(&part) {
+                        *sum += part.to_f64();
+                    }
+                });
+            }
+            sum
         })
     }
 

@@ -28,17 +28,26 @@ pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
     }
 }
 
-/// Adds the parts to the target in order.
-pub(super) fn add_all<T: Real>(parts: &[Vec<T>], target: &mut [T]) {
+/// Adds the parts to the target in order, and rounds once.
+pub(super) fn add_all<T: Real>(parts: &[Vec<f64>], target: &mut [T]) {
     for_each_block(
         target,
         BLOCK,
-        || (),
-        |(), i, target| {
-            for part in parts {
-                let part = &part[i * BLOCK..][..target.len()];
-                vectorized!(target.iter_mut().zip(part).for_each(|(t, &p)| *t += p));
-            }
+        || vec![0.0; BLOCK],
+        |sums, i, target| {
+            let sums = &mut sums[..target.len()];
+            vectorized!({
+                for (sum, t) in sums.iter_mut().zip(&*target) {
+                    *sum = t.to_f64();
+                }
+                for part in parts {
+                    let part = &part[i * BLOCK..][..target.len()];
+                    sums.iter_mut().zip(part).for_each(|(sum, p)| *sum += p);
+                }
+                for (t, &sum) in target.iter_mut().zip(&*sums) {
+                    *t = T::from_f64(sum);
+                }
+            });
         },
     );
 }
