@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dpmesh import __version__
 from dpmesh._extras import needed_by
 from dpmesh._files import replacing
+from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
 from dpmesh.ranges import Columns, Features, Number
 from dpmesh.tables import as_table
@@ -27,7 +28,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outline:
-    """What the numbers of a linear model stand for. All of it is public.
+    """What the numbers of a model stand for. All of it is public.
 
     Parameters
     ----------
@@ -39,6 +40,9 @@ class Outline:
     target
         The public range of what a regression predicts, which stands for [-1, 1]; None for a
         classifier, and for a regression that predicts its scores.
+    network
+        Makes the network of a classifier, see `dpmesh.sklearn.PrivateClassifier`; None for a linear
+        model.
 
     Raises
     ------
@@ -49,6 +53,7 @@ class Outline:
     columns: Columns | Features
     classes: npt.NDArray[Any] | None = None
     target: Number | None = None
+    network: MakeNetwork | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None and self.target is not None:
@@ -70,17 +75,17 @@ class Outline:
             If their number does not fit.
         """
         rows = np.asarray(params, np.float64).reshape(-1)
+        if self.network is not None:
+            return self._with(rows.reshape(1, -1), about)
         if self.outputs == 2 and len(rows) == self.columns.dim:
             rows = np.concatenate([-rows, rows]) / 2
         if len(rows) != self.outputs * self.columns.dim:
             fail("params", f"{self.outputs} x {self.columns.dim} numbers", len(rows))
-        return Model(
-            columns=self.columns,
-            classes=self.classes,
-            target=self.target,
-            weights=rows.reshape(self.outputs, -1),
-            about={} if about is None else about,
-        )
+        return self._with(rows.reshape(self.outputs, -1), about)
+
+    def _with(self, weights: npt.NDArray[np.float64], about: Mapping[str, Any] | None) -> Model:
+        own = {name: getattr(self, name) for name in ("columns", "classes", "target", "network")}
+        return Model(**own, weights=weights, about={} if about is None else about)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types that JSON can hold."""
@@ -88,11 +93,12 @@ class Outline:
             "columns": self.columns.as_dict(),
             "classes": None if self.classes is None else self.classes.tolist(),
             "target": None if self.target is None else self.target.as_dict(),
+            "network": None if self.network is None else name_of(self.network),
         }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Outline:
-        """Return the outline that `as_dict` gave."""
+        """Return the outline that `as_dict` gave, without its network."""
         columns, target = saved["columns"], saved["target"]
         own = "features" in columns
         return Outline(
@@ -104,17 +110,18 @@ class Outline:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Model(Outline):
-    """A linear model of public numbers and released weights.
+    """A model of public numbers and released weights.
 
     It holds nothing but what was released and what was public, so it may be published with the
     epsilon of `privacy`.
 
     Parameters
     ----------
-    columns, classes, target
+    columns, classes, target, network
         As of `Outline`.
     weights
-        Shape (outputs, ``columns.dim``): one row for each class, or one for a regression.
+        Shape (outputs, ``columns.dim``): one row for each class, or one for a regression. Of a
+        network, all its parameters: shape (1, parameters).
     about
         Further facts in plain types, such as the privacy report (``privacy``).
 
@@ -130,11 +137,12 @@ class Model(Outline):
     def __post_init__(self) -> None:
         super().__post_init__()
         shape = (self.outputs, self.columns.dim)
-        if self.weights.shape != shape:
+        if self.network is None and self.weights.shape != shape:
             fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
 
     def __repr__(self) -> str:
         kind = "regression" if self.classes is None else f"{len(self.classes)} classes"
+        kind += "" if self.network is None else f", network {name_of(self.network)}"
         epsilon = self.about.get("privacy", {}).get("epsilon", "unknown")
         return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
 
@@ -154,9 +162,13 @@ class Model(Outline):
             If a column is missing or holds something else.
         """
         if isinstance(self.columns, Features):
-            return np.asarray(self.columns.encode(table) @ self.weights.T)
-        columns = as_table(table).select(self.columns.names).columns
-        return np.asarray(self.columns.encode(columns).features @ self.weights.T)
+            features = self.columns.encode(table)
+        else:
+            columns = as_table(table).select(self.columns.names).columns
+            features = self.columns.encode(columns).features
+        if self.network is not None:
+            return scores_of(self.network, self.weights[0], features)
+        return np.asarray(features @ self.weights.T)
 
     def predict(self, table: Any) -> npt.NDArray[Any]:
         """Return the class of each record, or the predicted number, shape (records,)."""
@@ -204,13 +216,23 @@ class Model(Outline):
             np.savez(file, weights=self.weights, about=text)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Model:
+    def load(
+        cls, path: str | os.PathLike[str], *, network: str | MakeNetwork | None = None
+    ) -> Model:
         """Return the model that `save` wrote; nothing of the simulator is imported.
+
+        Parameters
+        ----------
+        path
+            The file.
+        network
+            Of a network, the function that makes it, or "module:function": the file holds no code,
+            and what it names is not run unasked.
 
         Raises
         ------
         ValueError
-            If the file holds no such model.
+            If the file holds no such model, or one of a network that is not given.
         OSError
             If it cannot be read.
         """
@@ -220,16 +242,29 @@ class Model(Outline):
                 weights, saved = held["weights"], json.loads(str(held["about"]))
             if saved["format"] != _FORMAT:
                 fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
-            return Outline.from_dict(saved).model(weights, saved["about"])
+            of, about = saved.get("network"), saved["about"]
+            outline = Outline.from_dict(saved)
+            if of is None:
+                return outline.model(weights, about)
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             wanted = "holds no model of dpmesh, or is damaged"
             raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
+        if network is None:
+            fail("network", f"the function that makes {of}, whose weights the file holds", None)
+        return replace(outline, network=named(network)).model(weights, about)
 
     def to_sklearn(self) -> Any:
         """Return the same model as a pipeline of scikit-learn alone, which needs no dpmesh.
 
         Its input is a pandas table with the model's columns, or an array in their order.
+
+        Raises
+        ------
+        ValueError
+            If this is a network.
         """
+        if self.network is not None:
+            fail("model", "a linear model", "a network, for which scikit-learn has no such part")
         with needed_by("a pipeline of scikit-learn"):
             from dpmesh._to_sklearn import pipeline
         return pipeline(self)

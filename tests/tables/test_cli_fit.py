@@ -22,6 +22,29 @@ diagnosis = ["ill", "well"]
 """
 
 
+NETWORK = """
+import jax
+import jax.numpy as jnp
+
+
+def make(hidden=8):
+    def start(key):
+        own, other = jax.random.split(key)
+        hidden_layer = jax.random.normal(own, (6, hidden))
+        return {"hidden": hidden_layer, "out": 0.1 * jax.random.normal(other, (hidden, 2)),
+                "bias": jnp.zeros(2)}
+
+    def scores(params, x):
+        return jax.nn.relu(x @ params["hidden"]) @ params["out"] + params["bias"]
+
+    return start, scores
+
+
+def larger():
+    return make(9)
+"""
+
+
 @pytest.fixture
 def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -84,6 +107,26 @@ def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     assert "if none of the sites helps it" in alone
     refused = call("fit", "all.csv", *FIT, "--algorithm", "secure", code=2)
     assert "'gossip' at 1 sites; 'secure' needs 3" in refused
+
+
+def test_a_network_is_named_by_module_and_function(sites: Path) -> None:
+    pytest.importorskip("jax")
+    Path("small_net.py").write_text(NETWORK)
+    said = call("fit", "sites/*.parquet", *FIT, "--seed", "1", "--model", "small_net:make")
+    assert "The baselines are linear models; the federation's has 66 parameters." in said
+    assert "dpmesh predict model.dpmesh new.csv --model small_net:make" in said
+    (refused,) = call("predict", "model.dpmesh", "new.csv", code=2).splitlines()
+    assert "network: wanted the function that makes small_net:make" in refused
+    again = ("predict", "model.dpmesh", "new.csv", "--model", "small_net:make")
+    lines = call(*again, "--probabilities").splitlines()[1:]
+    loaded = dm.Model.load("model.dpmesh", network="small_net:make")
+    assert [line.split(",")[0] for line in lines] == loaded.predict(
+        pandas.read_csv("new.csv")
+    ).tolist()
+    with pytest.raises(ValueError, match="wanted a linear model"):
+        loaded.to_sklearn()
+    wrong = call("predict", "model.dpmesh", "new.csv", "--model", "small_net:larger", code=2)
+    assert "one of 66 parameters, as was trained" in wrong
 
 
 def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:

@@ -164,6 +164,31 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     assert FitReport.from_dict(old).against.startswith("everybody")
 
 
+def test_a_network_learns_what_no_linear_model_can(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+
+    def network() -> Any:
+        def start(key: Any) -> Any:
+            own, other = jax.random.split(key)
+            return 4 * jax.random.normal(own, (2, 16)), jax.random.normal(other, (16, 2))
+
+        return start, lambda params, x: jax.nn.relu(x @ params[0]) @ params[1]
+
+    x = np.random.default_rng(0).uniform(-1, 1, (3000, 2))
+    y, sites = np.where(x[:, 0] * x[:, 1] > 0, "same", "other"), np.arange(3000) % 5
+    made = PrivateClassifier(16.0, network=network, fit_intercept=False, random_state=0)
+    fitted = clone(made).fit(x, y, sites)
+    assert (
+        fitted.score(x, y) > 0.85 > 0.7 > made.set_params(network=None).fit(x, y, sites).score(x, y)
+    )
+    assert dm.privacy.total_cost([fitted.ledger_], delta=1e-5).epsilon <= 16
+    fitted.save(tmp_path / "m")
+    with pytest.raises(ValueError, match="network: wanted the function that makes"):
+        PrivateClassifier.load(tmp_path / "m")
+    loaded = PrivateClassifier.load(tmp_path / "m", network=network)
+    np.testing.assert_array_equal(loaded.predict_proba(x), fitted.predict_proba(x))
+
+
 def test_in_pipelines_and_scikit_learns_cross_validation(tumours: Any) -> None:
     table, diagnosis, clinic, ranges = tumours
     model = PrivateClassifier(8.0, ranges=ranges)

@@ -58,7 +58,8 @@ def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
 records of all sites</h2>
 {bars}
 <p class="note">For research: the baselines are trained without noise, and the scores are computed
-from held-out records. No epsilon covers them. The model file is what the report below covers.</p>
+from held-out records. No epsilon covers them. The model file is what the report below covers.
+{escape(found.note)}</p>
 <h2>Privacy of the model</h2>
 <pre>{escape(str(report))}</pre>
 <h2>Columns and their public ranges</h2>

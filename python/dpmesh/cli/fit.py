@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,6 +38,13 @@ def fit(
     colluding: Annotated[
         int, typer.Option(min=0, help="Sites that may collude, for a secure sum.")
     ] = 1,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A network in JAX: module:function, with the module in this folder. "
+            "By default a linear model."
+        ),
+    ] = None,
     test_size: Annotated[
         float, typer.Option(help="Share of each site's records that are held out for the scores.")
     ] = 0.25,
@@ -73,12 +81,17 @@ def fit(
         if name not in table:
             fail("ranges", f"columns of the tables ({', '.join(table)})", repr(name))
     unused = [name for name in table if name not in (*used, label, site)]
-    made = _estimator(label, public, used, epsilon=epsilon, delta=delta, seed=seed)
-    made.set_params(algorithm=algorithm, colluding=colluding)
-
     import numpy as np
 
-    from dpmesh.sklearn import evaluate
+    from dpmesh.sklearn import PrivateClassifier, evaluate
+
+    made = _estimator(label, public, used, epsilon=epsilon, delta=delta, seed=seed)
+    made.set_params(algorithm=algorithm, colluding=colluding)
+    if model is not None:
+        if not isinstance(made, PrivateClassifier):
+            fail("--model", "a label with categories: networks predict classes", "a range")
+        sys.path.insert(0, "")  # modules beside the tables
+        made.set_params(network=model)
 
     records, sites = len(table), len(np.unique(owners))
     kind = "classes" if hasattr(made, "classes") else "a number (regression)"
@@ -94,7 +107,8 @@ def fit(
     typer.echo(f"{found.estimator.report_}\n")
     found.estimator.save(output)
     replace_text(page, fit_page(found, label=label, unused=unused))
-    typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv")
+    network = "" if model is None else f" --model {model}"
+    typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
     typer.echo(f"wrote {page}")
 
 

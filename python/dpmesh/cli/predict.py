@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,16 @@ import typer
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file of dpmesh fit, or folder of a run.")],
+    released: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="Model file of dpmesh fit, or folder of a run."),
+    ],
     table: Annotated[Path, typer.Argument(help="Table of new records: CSV, Parquet, Arrow.")],
     output: Annotated[
         Path | None, typer.Option(help="CSV file to write; by default the standard output.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Of a network: the module:function that was fitted.")
     ] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add the probability of each class.")
@@ -26,12 +33,13 @@ def predict(
     from dpmesh.models import Model
     from dpmesh.tables import read_table
 
-    if model.is_dir():
+    if released.is_dir():
         from dpmesh.experiments.experiment import Result
 
-        loaded = Result.load(model).model()
+        loaded = Result.load(released).model()
     else:
-        loaded = Model.load(model)
+        sys.path.insert(0, "")  # modules in this folder
+        loaded = Model.load(released, network=model)
     records = read_table(table)
     names, columns = ["prediction"], [loaded.predict(records).tolist()]
     if probabilities:

@@ -20,7 +20,6 @@ import dpmesh.estimators as estimators
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
 from dpmesh.algorithms.registry import REGISTRY
-from dpmesh.experiments.models import jax_model, torch_model
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.correlated import CorrelatedStrategy
@@ -35,6 +34,7 @@ from dpmesh.privacy.views import (
     PublishedMessages,
 )
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.named import jax_model, torch_model
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 
 Maker: TypeAlias = Callable[..., Any]

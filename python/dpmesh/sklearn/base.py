@@ -22,6 +22,7 @@ from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
+from dpmesh.problems.named import network_problem
 from dpmesh.ranges import Columns, Number, Ranges, is_missing
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
@@ -36,7 +37,7 @@ MakeAlgorithm = Callable[[float], Any]
 class Encoded(NamedTuple):
     """What an estimator learns from."""
 
-    problem: dm.LinearProblem
+    problem: Any
     columns: Columns
     named: bool
     """Whether the columns have names."""
@@ -124,7 +125,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.model_.save(path)
 
     @classmethod
-    def load(cls: type[SelfT], path: str | os.PathLike[str]) -> SelfT:
+    def load(cls: type[SelfT], path: str | os.PathLike[str], *, network: Any = None) -> SelfT:
         """Return an estimator that predicts as the one did that `save` wrote.
 
         Its parameters are the defaults, except `epsilon`, `delta` and `ranges`.
@@ -132,11 +133,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         Raises
         ------
         ValueError
-            If the file holds no model of this estimator.
+            If the file holds no model of this estimator, or one of a network that is not given; see
+            `Model.load`.
         OSError
             If it cannot be read.
         """
-        model = Model.load(path)
+        model = Model.load(path, network=network)
         saved = model.about.get("fit")
         if saved is None or saved["estimator"] != cls.__name__:
             fail("path", f"a model that {cls.__name__}.save wrote", repr(model))
@@ -284,7 +286,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         also_public: str = "",
         **described: Any,
     ) -> Encoded:
-        """Return the problem of a table and labels that are encoded already."""
+        """Return the problem of a table and labels that are encoded already.
+
+        What describes the model are arguments of an `Outline`.
+        """
         table = self._table(X, reset=True)
         named = table.names is not None
         names = table.names or tuple(f"x{i}" for i in range(len(table.columns)))
@@ -294,13 +299,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         encoded = columns.encode(table.columns)
         warn_outside(encoded.outside, table.records, guessed=ranges is None)
         self.sites_, partition = _sites(groups, table.records)
-        classes = described.get("classes")
-        problem = dm.LinearProblem(
-            dm.Dataset(encoded.features, labels),
-            partition,
-            "squared" if classes is None else "softmax",
-            classes=None if classes is None else len(classes),
-        )
+        classes, network = described.get("classes"), described.get("network")
+        train = dm.Dataset(encoded.features, labels)
+        if network is not None:
+            problem = network_problem(train, partition, network)
+        elif classes is None:
+            problem = dm.LinearProblem(train, partition, "squared")
+        else:
+            problem = dm.LinearProblem(train, partition, "softmax", classes=len(classes))
         return Encoded(problem, columns, named, also_public, described)
 
 

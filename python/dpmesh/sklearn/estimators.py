@@ -11,6 +11,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
 from dpmesh.defaults import Method, Task
 from dpmesh.ranges import Number, Ranges
@@ -19,7 +20,7 @@ from dpmesh.topology import Topology
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """A private linear classifier (softmax) of records at many sites.
+    """A private classifier (softmax) of records at many sites, linear or by a network.
 
     Parameters
     ----------
@@ -34,6 +35,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         as public.
     fit_intercept
         Whether the model has an intercept.
+    network
+        None for a linear model. Or a function without arguments, or its name "module:function",
+        that makes a network in JAX: it returns a module with init(key, x) and apply(params, x), as
+        of Flax, or functions start(key) and scores(params, x). A record x is a vector of the
+        encoded columns; its scores are one number for each class.
     algorithm
         ``"secure"``: sites add up gradients under a secure sum, and the server learns the noisy
         sums only. ``"gossip"``: sites send each other noisy models, which everybody may read. None
@@ -77,6 +83,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         classes: Sequence[Any] | None = None,
         ranges: Ranges = None,
         fit_intercept: bool = True,
+        network: str | MakeNetwork | None = None,
         algorithm: Method | MakeAlgorithm | None = None,
         colluding: int = 1,
         rounds: int | None = None,
@@ -95,6 +102,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             random_state=random_state,
         )
         self.classes = classes
+        self.network = network
 
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
@@ -110,7 +118,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             fail("y", f"labels among the classes {self.classes_.tolist()}", "others")
         public = "" if self.classes else "which classes there are"
         codes = np.searchsorted(self.classes_, labels)
-        return self.encode(X, groups, codes, public, classes=self.classes_)
+        network = None if self.network is None else named(self.network)
+        return self.encode(X, groups, codes, public, classes=self.classes_, network=network)
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probability of each class, shape (records, classes)."""

@@ -46,13 +46,21 @@ class Evaluation(InNotebooks):
         """Whether sharing paid, in a sentence."""
         return self.baselines.sentence(self.score, self.estimator.epsilon)
 
+    @property
+    def note(self) -> str:
+        """What to know of the comparison; empty for a linear model."""
+        if self.estimator.model_.network is None:
+            return ""
+        parameters = self.estimator.model_.weights.size
+        return f"The baselines are linear models; the federation's has {parameters} parameters."
+
     def __str__(self) -> str:
         table = self.baselines.table(self.score, self.estimator.epsilon)
         report = self.estimator.report_
         against = (
             f"\nThe epsilon holds against {report.against}." if report.privacy.is_private else ""
         )
-        return f"{table}\n\n{self.sentence}{against}"
+        return f"{table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
 
 
 def evaluate(
@@ -99,10 +107,14 @@ def evaluate(
         test=tested.train,
         classes=problem.classes,
     )
-    released = fitted.model_.weights.reshape(1, -1)
+    model = fitted.model_
+    if model.network is None:
+        score = float(baselines.scores(together, model.weights.reshape(1, -1))[0])
+    else:
+        score = float(fitted.score(rows(X, np.flatnonzero(out)), targets[out]))
     return Evaluation(
         estimator=fitted,
-        score=float(baselines.scores(together, released)[0]),
+        score=score,
         baselines=baselines.compute(
             together,
             epsilon=estimator.epsilon,

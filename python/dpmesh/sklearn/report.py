@@ -80,7 +80,7 @@ class FitReport(InNotebooks):
 
 
 def report_of(
-    estimator: str, run: dm.Run, chosen: Choice, problem: dm.LinearProblem, also_public: str
+    estimator: str, run: dm.Run, chosen: Choice, problem: Any, also_public: str
 ) -> FitReport:
     """Return the report of a run; `also_public` says what is, beside the numbers of records."""
     privacy = run.privacy

@@ -1,13 +1,11 @@
-"""Models of one's own for an experiment, named as ``module:function``."""
+"""Problems of models that a user names as ``module:function``, for files and estimators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import fail
+from dpmesh._networks import MakeNetwork, functions, named
 
 
 def jax_model(
@@ -39,20 +37,32 @@ def jax_model(
     ValueError
         If there is no such function, or it returns something else.
     """
+    return network_problem(
+        train,
+        partition,
+        named(model),
+        test=test,
+        record_shape=record_shape,
+        regularization=regularization,
+    )
+
+
+def network_problem(
+    train: Any,
+    partition: Any,
+    network: MakeNetwork,
+    *,
+    test: Any = None,
+    record_shape: tuple[int, ...] | None = None,
+    regularization: float = 0.0,
+) -> Any:
+    """Return the problem of `jax_model` for the function itself."""
     with needed_by("a model in JAX"):
         import jax
-        import jax.numpy as jnp
     from dpmesh.problems import JaxProblem
 
-    made = _function(model)()
     shape = (train.dim,) if record_shape is None else record_shape
-    if hasattr(made, "init") and hasattr(made, "apply"):
-        start = lambda key: made.init(key, jnp.zeros(shape))  # noqa: E731
-        scores = made.apply
-    elif isinstance(made, tuple) and len(made) == 2:
-        start, scores = made
-    else:
-        fail("model", "a module with init and apply, or functions (start, scores)", repr(made))
+    start, scores = functions(network, shape)
 
     def loss(params: Any, features: Any, label: Any) -> Any:
         return -jax.nn.log_softmax(scores(params, features))[label]
@@ -101,26 +111,8 @@ def torch_model(
     return TorchProblem(
         train,
         partition,
-        _function(model),
+        named(model),
         test=test,
         record_shape=record_shape,
         regularization=regularization,
     )
-
-
-def _function(model: str) -> Callable[[], Any]:
-    """Return what "module:function" names."""
-    module, _, name = model.partition(":")
-    wanted = 'a function as "module:function", with the module beside the file'
-    if not name or not all(part.isidentifier() for part in module.split(".")):
-        fail("model", wanted, repr(model))
-    try:
-        found: Any = getattr(import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses another
-            raise
-        found = None
-    if not callable(found):
-        fail("model", wanted, repr(model))
-    function: Callable[[], Any] = found
-    return function
