@@ -21,6 +21,8 @@ from dpmesh.engines.mesh.messages import Row, refused
 
 NAMES = ("online", "quantized", "muffliato", "without replacement", "with replacement")
 MOST_STEPS = 2_000
+MOST_DELAYED = 20
+"""Answers on their way at once; where more and more are, hardly any that arrives is news."""
 
 
 class Killed(BaseException):
@@ -60,7 +62,7 @@ class Schedule:
                 party, message = requests[self.rng.integers(len(requests))]
                 self.past.append((party, message))
                 self.ask(party, message)
-            if self.on_the_way and self.chance(0.7):
+            while self.on_the_way and (len(self.on_the_way) > MOST_DELAYED or self.chance(0.7)):
                 self.router.take(*self.on_the_way.pop(self.rng.integers(len(self.on_the_way))))
         else:
             raise AssertionError(f"it hangs at {self.router.at} for {self.router.waits_for}")
