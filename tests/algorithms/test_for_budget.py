@@ -34,3 +34,16 @@ def test_a_budget_in_place_of_noise_is_refused_in_words() -> None:
         dm.GradientDescent.for_budget(epsilon=2.0, rounds=5, records=80)
     with pytest.raises(ValueError, match="delta: wanted a positive number"):
         dm.CrossSiloSGD.for_budget(epsilon=2.0, dim=2, sites=4, records=9, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("bare", "given", "said"),
+    [
+        ((), {"noise_scale": 1.0, "records": 4}, "missing a required argument: 'noise_multiplier'"),
+        ((4, 1.0), {}, "too many positional arguments"),
+        ((), {"records": 4, "noise_multiplier": 1.0, "step": 1}, "unexpected keyword .*'step'"),
+    ],
+)
+def test_parameters_are_named_where_others_are_given(bare: Any, given: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"GradientDescent: .*{said}; it takes by name: records, "):
+        dm.GradientDescent(*bare, **given)

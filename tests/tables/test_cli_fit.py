@@ -105,6 +105,8 @@ def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     assert "against     everybody: all noisy messages may be read" in gossip
     alone = call("fit", "sites/*.parquet", *FIT, "--colluding", "0")
     assert "if none of the sites helps it" in alone
+    many = call("fit", "sites/*.parquet", *FIT, "--colluding", "9")
+    assert "they learn by gossip: a secure sum needs 11 sites, if 9 may collude" in many
     refused = call("fit", "all.csv", *FIT, "--algorithm", "secure", code=2)
     assert "'gossip' at 1 sites; 'secure' needs 3" in refused
 

@@ -14,6 +14,7 @@ the nodes on the first axis; randomness comes in through `key`, and a state neve
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -132,14 +133,21 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     counts_copies: ClassVar[bool] = False
     """Whether `release_of` counts the copies of a record that `copies` allows."""
 
-    def __new__(cls: type[AlgorithmT], *_: Any, **given: Any) -> AlgorithmT:
-        """Refuse a budget where noise is wanted, and say how to get it."""
+    def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
+        """Refuse a budget where noise is wanted, and name the parameters where another is given."""
         known = getattr(cls, "__dataclass_fields__", {})
         noise = next((name for name in NOISES if name in known), None)
         for name in ("epsilon", "delta"):
             if noise is not None and name in given and name not in known:
                 call = f"{cls.__name__}.for_budget(epsilon=.., delta=.., rounds=.., ..)"
                 fail(name, f"{noise}, which {call} finds for a budget", given[name])
+        takes = inspect.signature(cls.__init__)
+        try:
+            if bare or given:  # a copy is made without
+                takes.bind(None, *bare, **given)
+        except TypeError as error:
+            names = ", ".join([*takes.parameters][1:])
+            raise TypeError(f"{cls.__name__}: {error}; it takes by name: {names}") from None
         return super().__new__(cls)
 
     @classmethod

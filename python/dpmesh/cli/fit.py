@@ -83,6 +83,7 @@ def fit(
     unused = [name for name in table if name not in (*used, label, site)]
     import numpy as np
 
+    from dpmesh.defaults import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
 
     made = _estimator(label, public, used, epsilon=epsilon, delta=delta, seed=seed)
@@ -97,6 +98,9 @@ def fit(
     kind = "classes" if hasattr(made, "classes") else "a number (regression)"
     at, of = f"{sites} site{'s' * (sites != 1)}", f"column{'s' * (len(used) != 1)}"
     typer.echo(f"{records} records at {at}; {len(used)} {of} used to predict {label}: {kind}")
+    if algorithm is None and 1 < sites < colluding + HONEST:
+        needed = f"{colluding + HONEST} sites, if {colluding} may collude"
+        typer.echo(f"they learn by gossip: a secure sum needs {needed}")
     if unused:
         typer.echo(f"not used, since they have no range: {', '.join(unused)}")
     found = evaluate(made, table[used], table[label], owners, test_size=test_size)
