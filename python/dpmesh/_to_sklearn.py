@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -13,18 +14,15 @@ from sklearn.preprocessing import MinMaxScaler, Normalizer, OneHotEncoder, Polyn
 
 from dpmesh.ranges import Category, Columns, Features, Number
 
-if TYPE_CHECKING:
-    from dpmesh.models import Model
 
-
-def pipeline(model: Model) -> Pipeline:
-    """Return a fitted pipeline that predicts what the model does.
+def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeline:
+    """Return a fitted pipeline that encodes columns and predicts as a linear model of scikit-learn.
 
     All its steps are fitted to the public ranges, whose ends are two records.
     """
-    if isinstance(model.columns, Features):
-        return Pipeline([("model", _linear(model))])
-    columns, ends = model.columns, _ends(model.columns, named=bool(model.about.get("named")))
+    if isinstance(columns, Features):
+        return Pipeline([("model", linear)])
+    ends = _ends(columns, named=named)
     places = columns.names if hasattr(ends, "columns") else range(len(columns.names))
     each = [
         (name, _encoder(kind), [place])
@@ -35,7 +33,7 @@ def pipeline(model: Model) -> Pipeline:
         steps.append(("intercept", PolynomialFeatures(degree=1)))
     steps.append(("unit_norm", Normalizer()))
     Pipeline(steps).fit(ends)
-    return Pipeline([*steps, ("model", _linear(model))])
+    return Pipeline([*steps, ("model", linear)])
 
 
 def _ends(columns: Columns, *, named: bool) -> Any:
@@ -66,19 +64,23 @@ def _encoder(kind: Number | Category) -> Any:
     return FeatureUnion([("value", scaled), ("missing", MissingIndicator(features="all"))])
 
 
-def _linear(model: Model) -> Any:
-    if model.classes is None:
-        low, high = (model.target.low, model.target.high) if model.target else (-1.0, 1.0)
-        half = (high - low) / 2
-        linear: Any = LinearRegression(fit_intercept=False)
-        linear.coef_ = model.weights[0] * half
-        linear.intercept_ = low + half
-    else:
-        linear = LogisticRegression(fit_intercept=False)
-        rows = model.weights
-        if len(rows) == 2:  # scikit-learn keeps the difference of two classes
-            rows = rows[1:] - rows[:1]
-        linear.classes_, linear.coef_ = model.classes, rows
-        linear.intercept_ = np.zeros(len(rows))
-    linear.n_features_in_ = model.columns.dim
+def regression(weights: npt.NDArray[np.float64], target: Number | None) -> Any:
+    """Return the linear regression with these weights, shape (dim,), for a target's range."""
+    low, high = (target.low, target.high) if target else (-1.0, 1.0)
+    half = (high - low) / 2
+    linear: Any = LinearRegression(fit_intercept=False)
+    linear.coef_ = weights * half
+    linear.intercept_ = low + half
+    linear.n_features_in_ = len(weights)
+    return linear
+
+
+def classifier(rows: npt.NDArray[np.float64], classes: npt.NDArray[Any]) -> Any:
+    """Return the linear classifier with a row of weights for each class."""
+    linear: Any = LogisticRegression(fit_intercept=False)
+    if len(rows) == 2:  # scikit-learn keeps the difference of two classes
+        rows = rows[1:] - rows[:1]
+    linear.classes_, linear.coef_ = classes, rows
+    linear.intercept_ = np.zeros(len(rows))
+    linear.n_features_in_ = rows.shape[1]
     return linear

@@ -266,8 +266,12 @@ class Model(Outline):
         if self.network is not None:
             fail("model", "a linear model", "a network, for which scikit-learn has no such part")
         with needed_by("a pipeline of scikit-learn"):
-            from dpmesh._to_sklearn import pipeline
-        return pipeline(self)
+            from dpmesh._to_sklearn import classifier, pipeline, regression
+        if self.classes is None:
+            linear = regression(self.weights[0], self.target)
+        else:
+            linear = classifier(self.weights, self.classes)
+        return pipeline(self.columns, linear, named=bool(self.about.get("named")))
 
 
 def _middle(target: Number) -> tuple[float, float]:

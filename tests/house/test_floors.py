@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx
+
 import dpmesh
 
 PACKAGE = Path(dpmesh.__file__).parent
@@ -77,18 +79,18 @@ def _floor(module: str) -> str | None:
     return next((name for name in prefixes if name in RANK), None)
 
 
-def _run_time_nodes(path: Path) -> Iterator[ast.AST]:
+def _nodes(path: Path, *, hints: bool = False) -> Iterator[ast.AST]:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not hints:
             node.body = []
     return ast.walk(tree)
 
 
-def _imports(path: Path) -> set[str]:
-    """Modules of the package that a file imports at run time, functions included."""
+def _imports(path: Path, *, hints: bool = False) -> set[str]:
+    """Modules of the package that a file imports, functions included; hints are for types only."""
     found = set()
-    for node in _run_time_nodes(path):
+    for node in _nodes(path, hints=hints):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpmesh"):
             base = node.module.removeprefix("dpmesh").removeprefix(".")
             found |= {f"{base}.{alias.name}".strip(".") for alias in node.names}
@@ -112,9 +114,23 @@ def test_each_floor_imports_only_lower_ones() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_modules_import_each_other() -> None:
+    """Nor in a circle, type hints and imports in functions included."""
+    modules = {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    imports = networkx.DiGraph(
+        (module, name if name in modules else name.rpartition(".")[0])
+        for module, path in modules.items()
+        for name in _imports(path, hints=True)
+    )
+    assert not [c for c in networkx.strongly_connected_components(imports) if len(c) > 1]
+
+
 def _asked_of_the_package(path: Path) -> set[str]:
     """Names that a file takes from `dpmesh` itself at run time."""
-    tops = (n for n in _run_time_nodes(path) if isinstance(n, ast.ImportFrom))
+    tops = (n for n in _nodes(path) if isinstance(n, ast.ImportFrom))
     return {alias.name for node in tops if node.module == "dpmesh" for alias in node.names}
 
 

@@ -29,10 +29,10 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Released
-from dpmesh.run import History, Metrics, Network, Run, simulate
+from dpmesh.run import History, Metrics, Network, Run, Traffic, simulate
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
-from dpmesh.run.run import Traffic, in_words, released_model
+from dpmesh.run.run import in_words, released_model
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"

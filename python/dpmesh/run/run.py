@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,36 +23,14 @@ from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.ranges import Columns
+from dpmesh.run.baselines import Baselines, beside, scores
+from dpmesh.run.carriers import Traffic
 from dpmesh.run.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dpmesh.privacy.views import OneNode
-    from dpmesh.run.baselines import Baselines
-
-
-class Traffic(NamedTuple):
-    """What crossed the network.
-
-    Attributes
-    ----------
-    messages
-        Number of messages over links.
-    bits
-        Their length together, as encoded.
-    """
-
-    messages: int
-    bits: int
-
-    def __add__(self, other: Traffic) -> Traffic:  # type: ignore[override]
-        return Traffic(self.messages + other.messages, self.bits + other.bits)
-
-    @property
-    def megabytes(self) -> float:
-        """Length in 10**6 bytes."""
-        return self.bits / 8e6
 
 
 def in_words(
@@ -146,8 +124,8 @@ class Run(InNotebooks):
     outline: Outline | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        beside = self.score, self.baselines
-        return in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
+        compared = self.score, self.baselines
+        return in_words(self.settings, self.history, self.traffic, self.privacy, *compared)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "problem": None, "baselines": self.baselines, "score": self.score}
@@ -160,8 +138,6 @@ class Run(InNotebooks):
         problem is a `LinearProblem` with test records, and few seconds are enough.
         `dm.baselines.compute` has no such limit.
         """
-        from dpmesh.run.baselines import beside
-
         return beside(self.problem, self.privacy)
 
     @cached_property
@@ -170,8 +146,6 @@ class Run(InNotebooks):
 
         None where there are no `baselines`.
         """
-        from dpmesh.run.baselines import scores
-
         if self.baselines is None:
             return None
         found = float(scores(self.problem, self.released).mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from dpmesh.algorithms import (
     WithoutReplacement,
     WithReplacement,
 )
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.controllers.fixed import FixedController
+from dpmesh.engines.mesh.terms import Party, Terms
+from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.shown import ROUNDING, rounded_up
-from dpmesh.run.arguments import check_records
-
-if TYPE_CHECKING:
-    from dpmesh.engines.mesh.contract import Contract
+from dpmesh.problems import LinearProblem
+from dpmesh.run.arguments import check_records as last_long_enough
+from dpmesh.topology import Topology
 
 PROVED = (
     GradientDescent,
@@ -33,29 +35,20 @@ PROVED = (
 """The algorithms of this package whose sensitivity holds for any rows that a node accepts."""
 
 
-def check(contract: Contract) -> None:
-    """Fail unless a contract's guarantee holds among parties who do not trust each other."""
-    _check_parties(contract)
-    _check_algorithm(contract)
-    _check_records(contract)
-    _check_costs(contract)
-
-
-def _check_parties(contract: Contract) -> None:
-    settings, terms = contract.settings, contract.terms
+def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
+    """Refuse parties with the same name or key, and a quorum of more than all of them."""
     for name in ("name", "signing_key"):
-        values = [getattr(party, name) for party in contract.parties]
+        values = [getattr(party, name) for party in parties]
         if len(set(values)) < len(values):
             settings.fail("party", f"wanted a {name} of its own for each party")
-    if terms.quorum > contract.nodes:
-        settings.fail("contract.quorum", f"wanted at most {contract.nodes}, the parties")
-    if (contract.columns is None) == (terms.features is None):
-        settings.fail("contract.features", "wanted features, or a table [ranges]")
+    if terms.quorum > len(parties):
+        settings.fail("contract.quorum", f"wanted at most {len(parties)}, the parties")
 
 
-def _check_algorithm(contract: Contract) -> None:
+def check_algorithm(
+    settings: Settings, algorithm: AnyAlgorithm, topology: Topology | None, rounds: int
+) -> None:
     """Refuse an algorithm whose guarantee needs more than the parties can check."""
-    algorithm, settings, rounds = contract.algorithm, contract.settings, contract.terms.rounds
     kind = type(algorithm)
     if kind.__module__.startswith("dpmesh.") and kind not in PROVED:
         names = ", ".join(each.__name__ for each in PROVED)
@@ -75,33 +68,36 @@ def _check_algorithm(contract: Contract) -> None:
             settings.fail("algorithm.calibration", "wanted one that is proved, got 'paper'")
         if not isinstance(algorithm.controller, FixedController):
             settings.fail("algorithm.controller", "wanted one that looks at no data")
-    if contract.topology is not None:
+    if topology is not None:
         for t in range(min(rounds, 3)):
-            if not contract.topology.matrix(t).is_symmetric:
+            if not topology.matrix(t).is_symmetric:
                 settings.fail("topology", "wanted a symmetric mixing matrix")
 
 
-def _check_records(contract: Contract) -> None:
+def check_records(
+    settings: Settings, algorithm: AnyAlgorithm, made_up: LinearProblem, rounds: int
+) -> None:
     """Refuse records without a public bound, or too few for the rounds.
 
     A gradient overflows at a record of norm 1e155, and a node that then stops says that it has one.
     """
-    algorithm, settings = contract.algorithm, contract.settings
-    bounded = contract.made_up.feature_norm is not None
-    if contract.columns is None and not bounded:
+    bounded = made_up.feature_norm is not None
+    if not settings.table("ranges") and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound on the norm of a record")
     needs_number = getattr(algorithm, "mode", "") == "paper" or np.isfinite(
         getattr(algorithm, "smoothness", np.inf)
     )
     if needs_number and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound, for this algorithm")
-    made_up, rounds = contract.made_up, contract.terms.rounds
-    settings.call("contract", check_records, algorithm=algorithm, problem=made_up, rounds=rounds)
+    settings.call("contract", last_long_enough, algorithm=algorithm, problem=made_up, rounds=rounds)
 
 
-def _check_costs(contract: Contract) -> None:
-    for party in contract.parties:
-        cost = contract.cost(party.delta)
+def check_costs(
+    settings: Settings, parties: Sequence[Party], cost_at: Callable[[float], float]
+) -> None:
+    """Refuse a plan that costs a party more than its epsilon at its delta."""
+    for party in parties:
+        cost = cost_at(party.delta)
         if cost > party.epsilon * (1 + ROUNDING):
             wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
-            contract.settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")
+            settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")

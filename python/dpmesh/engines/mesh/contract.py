@@ -65,7 +65,13 @@ class Contract:
         for name, needed in _TABLES:
             if needed and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
-        admission.check(self)
+        settings, rounds = self.settings, self.terms.rounds
+        admission.check_parties(settings, self.terms, self.parties)
+        if (self.columns is None) == (self.terms.features is None):
+            settings.fail("contract.features", "wanted features, or a table [ranges]")
+        admission.check_algorithm(settings, self.algorithm, self.topology, rounds)
+        admission.check_records(settings, self.algorithm, self.made_up, rounds)
+        admission.check_costs(settings, self.parties, self.cost)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
