@@ -15,7 +15,16 @@ from mesh_parties import ALGORITHMS, Parties, Started
 
 import dpmesh as dm
 from dpmesh.engines.mesh import Contract, Node, Party, Position, Router, Row
-from dpmesh.engines.mesh.messages import HEARD, ROW, Ask, Fresh, Heard, kind_of, refused
+from dpmesh.engines.mesh.messages import (
+    BEFORE,
+    HEARD,
+    ROW,
+    Ask,
+    Fresh,
+    Sent,
+    kind_of,
+    refused,
+)
 from dpmesh.engines.signing import SigningKey, pack, unpack
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
@@ -146,7 +155,8 @@ def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path:
     for turn in range(100):
         for party in range(4):
             if router.at is not None:
-                router.take(3, Fresh(3, turn.to_bytes(8, "big") + bytes(8)).as_bytes(contract))
+                fresh = Fresh(3, Sent(0, BEFORE), turn.to_bytes(16, "big"))
+                router.take(3, fresh.as_bytes(contract))
             message = router.request(party)
             if message is not None and (party != 3 or router.at is None):
                 router.take(party, parties.nodes[party].answer(message))
@@ -156,16 +166,31 @@ def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path:
     assert router.missing == ["p3"]
 
 
-def test_an_answer_to_a_start_that_is_formed_wrongly_is_nothing(tmp_path: Path) -> None:
-    parties = Parties(tmp_path)
-    contract, router = parties.contract, Router(parties.contract)
-    asked = Fresh(1, bytes(16)).as_bytes(contract)
-    router.take(1, asked)
-    fields = HEARD, contract.hash, bytes(4), bytes(3) + b"\1", asked
-    message = pack(*fields, parties.folders[0].signing.sign(*fields))
-    router.take(0, message)
-    with pytest.raises(ValueError, match="an answer under this contract"):
-        Heard.read(message, contract)
+@pytest.mark.parametrize("claim", ["nothing", "forged", "another's", "not later", "a part more"])
+def test_who_claims_a_later_row_proves_it_or_counts_as_silent(claim: str, tmp_path: Path) -> None:
+    """Party 0 starts again after round 1; one of those who hear it claims that it was restored."""
+    started = Started(tmp_path, rehearsal=False, quorum=4)
+    parties, router, contract = started.parties, started.router, started.parties.contract
+    liar = min(router.schedule.confirming(Position(2), 0)[0])
+    row, key = started.rows[0], parties.folders[liar].signing
+    later = {
+        "forged": forged(row, key, party=0, at=Position(3)),
+        "another's": forged(row, key, party=liar, at=Position(3)),
+        "not later": parties.folders[0].step(contract, Position(1)).row,
+    }
+    parties.nodes[0] = parties.node(0)
+    for _ in range(20):
+        for party, message in router.requests().items():
+            answer = parties.nodes[party].answer(message)
+            if kind_of(answer) == HEARD and party == liar and claim != "nothing":
+                *fields, _ = unpack(answer)
+                fields = [*fields[:-1], later.get(claim, b"")]
+                fields += [b""] if claim == "a part more" else []
+                answer = pack(*fields, key.sign(*fields))
+            router.take(party, answer)
+    assert router.gone == {}
+    assert router.done == (claim == "nothing")
+    assert router.waits_for == ([] if router.done else ["p0", f"p{liar}"])
 
 
 def longer(row: bytes) -> bytes:

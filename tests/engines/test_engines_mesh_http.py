@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
+from email.message import Message
 from http.client import HTTPConnection
 from ipaddress import ip_address
 from pathlib import Path
 from socket import create_connection
 from typing import Any
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mesh_parties import Parties
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder, Node, Position, Router, read_contract
+from dpmesh.engines.mesh import Folder, Node, Position, Router, http, read_contract
 from dpmesh.engines.mesh.http import RouterServer, run_node
 from dpmesh.engines.mesh.messages import refusal
 from dpmesh.engines.mesh.traffic import bytes_of_round
@@ -147,6 +149,38 @@ def test_who_does_not_sign_learns_nothing_and_speaks_for_nobody(tmp_path: Path) 
                 assert response.status == 400
     server._server.shutdown()
     server._server.server_close()
+
+
+def test_a_node_pauses_between_refusals_and_at_its_end_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties, posts, pauses = Parties(tmp_path, nodes=2, rounds=2), [], []
+    parties.run()
+
+    def refuses(post: Any, **_: object) -> None:
+        posts.append(post)
+        assert len(posts) < 100
+        code = 401 if len(posts) == 1 else 502
+        raise HTTPError(post.full_url, code, "refused", Message(), None)
+
+    monkeypatch.setattr(http, "urlopen", refuses)
+    monkeypatch.setattr(http.time, "sleep", pauses.append)
+    run_node(parties.nodes[0], "http://nowhere")
+    assert sum(pauses) == http.FAREWELL
+    assert len(posts) == 1 + len(pauses)  # one that is not signed is signed at once
+
+
+def test_a_mistake_beside_restored_charges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parties = Parties(tmp_path)
+    parties.folders[0].close()
+    options = ("--folder", tmp_path / "p0", "--router", "http://nowhere", "--restored")
+    with pytest.raises(AssertionError, match="no-such"):
+        command("node", EXAMPLE / "contract.toml", "--data", tmp_path / "no-such.csv", *options)
+    folder = Folder.open(tmp_path / "p0")
+    assert folder.incarnation(parties.contract.hash) == 0
 
 
 def test_a_run_goes_on_without_a_node_that_never_comes_back(tmp_path: Path) -> None:

@@ -117,16 +117,18 @@ def node(
 
     _log_here()
     read = read_contract(file, module)
+    records = read_records(read, data)
     own = Folder.open(folder, marks=Path.home() / ".local" / "state" / "dpmesh")
     if restored:
         own.restored()
-    party = Node(read, own, read_records(read, data))
+    party = Node(read, own, records)
     tls = None if certificate is None else ssl.create_default_context(cafile=str(certificate))
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
         run_node(party, router, tls, _NodeProgress())
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on")
+        without = " without --restored, which would charge again" if restored else ""
+        typer.echo(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
         spent = own.spent(read)

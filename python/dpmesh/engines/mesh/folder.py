@@ -19,7 +19,7 @@ from dpmesh._validate import fail, positive, probability
 from dpmesh.engines import private_file
 from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.marks import Joined, Marks
-from dpmesh.engines.mesh.messages import BEFORE, Position, Row, Sent
+from dpmesh.engines.mesh.messages import BEFORE, Fresh, Position, Row, Sent
 from dpmesh.engines.signing import SigningKey, pack, unpack
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
@@ -40,13 +40,14 @@ create table steps (
     primary key (contract, round, exchange)
 );
 create table heard (
-    contract blob, party integer, incarnation integer, round integer, exchange integer,
+    contract blob, party integer, incarnation integer, round integer, exchange integer, row blob,
     primary key (contract, party)
 );
 """
 _HEARD = """
-insert into heard values (?, ?, ?, ?, ?) on conflict (contract, party) do update
-set (incarnation, round, exchange) = (excluded.incarnation, excluded.round, excluded.exchange)
+insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
+(incarnation, round, exchange, row) =
+(excluded.incarnation, excluded.round, excluded.exchange, excluded.row)
 where (excluded.incarnation, excluded.round, excluded.exchange) > (incarnation, round, exchange)
 """
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
@@ -321,7 +322,7 @@ class Folder:
     ) -> None:
         """Store what arrived before a step, last heard of each party, and charge it."""
         for message in rows:
-            self.hear(contract, Row.read(message, contract, stored=True))
+            self.hear(contract, Row.read(message, contract, stored=True), message)
         charges = json.dumps([release.as_dict() for release in charged])
         values = contract.hash, *at, pack(*rows), charges
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
@@ -351,16 +352,17 @@ class Folder:
         """Never ask with that number again."""
         self._marks.confirmed(contract.hash)
 
-    def hear(self, contract: Contract, row: Row) -> None:
-        """Store that there is this row of a party."""
-        latest = contract.hash, row.party, row.incarnation, *row.at
-        self._file.execute(_HEARD, latest)
+    def hear(self, contract: Contract, row: Row, message: bytes) -> None:
+        """Store a row of a party, if it is the latest of the party's."""
+        self._file.execute(_HEARD, (contract.hash, row.party, row.incarnation, *row.at, message))
 
-    def heard(self, contract: Contract, party: int) -> Sent | None:
-        """Return the latest of the rows that there are of a party; None if there is none."""
-        query = "select incarnation, round, exchange from heard where contract = ? and party = ?"
-        found = self._read(query, contract.hash, party)
-        return Sent.of(*found[0]) if found else None
+    def later_row(self, contract: Contract, asked: Fresh) -> bytes:
+        """Return a later row of the party who asks than it knows of; empty if there is none."""
+        later = "(incarnation, round, exchange) > (?, ?, ?)"
+        query = f"select row from heard where contract = ? and party = ? and {later}"
+        last = asked.last
+        found = self._read(query, contract.hash, asked.party, last.incarnation, *last.at)
+        return bytes(found[0][0]) if found else b""
 
     def released(self, contract: Contract) -> bytes:
         """Return the model that follows from what was released; empty before the first step."""

@@ -36,6 +36,8 @@ PAUSE = 0.02
 """Seconds between two looks whether there is one."""
 FAREWELL = 5.0
 """Seconds for which a router that is done still answers."""
+RETRY = 1.0
+"""Seconds before a node tries again to reach a router."""
 SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
 """Headers of a post and of its response."""
 NOT_SIGNED, OVER = 401, 410
@@ -157,6 +159,8 @@ def run_node(
 ) -> None:
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
+    A node that has answered its last question gives up after `FAREWELL` seconds without a router.
+
     Parameters
     ----------
     node
@@ -175,7 +179,7 @@ def run_node(
     """
     if not url.startswith(("http://", "https://")):
         fail("router", "a url that begins with http:// or https://", url)
-    answer, number, problem, unsigned = b"", b"", "", 0
+    answer, number, problem, unsigned, farewell = b"", b"", "", 0, 0.0
     while True:
         fields = _fields(node.contract, node.number, number, answer)
         signed = {SIGNATURE: node.folder.signing.sign(*fields).hex()}
@@ -188,7 +192,7 @@ def run_node(
             if error.code == OVER:
                 return
             number, unsigned = _number_in(error), unsigned + (error.code == NOT_SIGNED)
-            if unsigned == 1:
+            if error.code == NOT_SIGNED and unsigned == 1:
                 continue  # the router was started, or its last response got lost
             found = f"the router at {url} refuses: {error.reason}; has it the same contract?"
         except (OSError, HTTPException) as error:
@@ -197,7 +201,10 @@ def run_node(
             if found != problem:
                 _log.warning(found)
             problem = found
-            time.sleep(1.0)
+            time.sleep(RETRY)
+            farewell += RETRY if node.is_done else 0.0
+            if farewell >= FAREWELL:
+                return
             continue
         answer, problem, unsigned = b"", "", 0
         if message:

@@ -106,6 +106,11 @@ class Row:
         return pack(*self._fields, key.sign(*self._fields))
 
     @property
+    def sent(self) -> Sent:
+        """How far its party got with it."""
+        return Sent(self.incarnation, self.at)
+
+    @property
     def _fields(self) -> tuple[bytes, ...]:
         numbers = (*self.at, self.party, self.incarnation, *self.shape)
         return ROW, self.contract, *_numbers(*numbers), self.dtype.encode(), self.codes, self.mixed
@@ -235,22 +240,27 @@ class Signature(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """A node asks after each start what the others heard of it last.
+    """A node asks after each start whether the others have a later row of it than it has.
 
     Attributes
     ----------
     party
         Who asks.
+    last
+        What it knows to have released last.
     number
         16 random bytes, which the answers repeat.
     """
 
     party: int
+    last: Sent
     number: bytes
 
     def as_bytes(self, contract: Contract) -> bytes:
         """Return it as a message."""
-        return pack(FRESH, contract.hash, *_numbers(self.party), self.number)
+        round_, exchange = self.last.at
+        numbers = self.party, self.last.incarnation, round_ + 1, exchange
+        return pack(FRESH, contract.hash, *_numbers(*numbers), self.number)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Fresh:
@@ -261,11 +271,11 @@ class Fresh(NamedTuple):
         ValueError
             If it is none under this contract.
         """
-        kind, of, party, number = unpack(message)
-        if kind != FRESH or of != contract.hash:
+        kind, of, *numbers, number = unpack(message)
+        if kind != FRESH or of != contract.hash or len(numbers) != 4:
             fail("message", "a question under this contract", "another message")
-        (asker,) = _read(party)
-        return cls(asker, number)
+        party, incarnation, round_, exchange = _read(*numbers)
+        return cls(party, Sent.of(incarnation, round_ - 1, exchange), number)
 
 
 class Heard(NamedTuple):
@@ -277,20 +287,17 @@ class Heard(NamedTuple):
         Who answers.
     asked
         The question.
-    last
-        The latest of the party's rows that it has; None if it has none.
+    later
+        A later row of the party who asks, as that party signed it; empty if there is none.
     """
 
     by: int
     asked: Fresh
-    last: Sent | None
+    later: bytes
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return it as bytes, with a signature."""
-        last = self.last
-        numbers = (0,) * 4 if last is None else (1, last.incarnation, *last.at)
-        asked = self.asked.as_bytes(contract)
-        fields = HEARD, contract.hash, *_numbers(self.by, *numbers), asked
+        fields = HEARD, contract.hash, *_numbers(self.by), self.asked.as_bytes(contract), self.later
         return pack(*fields, key.sign(*fields))
 
     @classmethod
@@ -300,17 +307,20 @@ class Heard(NamedTuple):
         Raises
         ------
         ValueError
-            If it is none that a party of this contract signed.
+            If it is none that a party of this contract signed, or has no such row.
         """
-        kind, of, *numbers, asked, signature = fields = unpack(message)
-        if kind != HEARD or of != contract.hash or len(numbers) != 5:
-            fail("message", "an answer under this contract", "another message")
-        by, any_, *sent = _read(*numbers)
-        if by >= contract.nodes:
+        kind, of, number, question, later, signature = fields = unpack(message)
+        (by,) = _read(number)
+        if kind != HEARD or of != contract.hash or by >= contract.nodes:
             fail("message", "an answer under this contract", "another message")
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[by].name}", "another")
-        return cls(by, Fresh.read(asked, contract), Sent.of(*sent) if any_ else None)
+        asked = Fresh.read(question, contract)
+        if later:
+            row = Row.read(later, contract)
+            if row.party != asked.party or row.sent <= asked.last:
+                fail("message", "a later row of the party who asks", "another row")
+        return cls(by, asked, later)
 
 
 class Ask(NamedTuple):

@@ -36,7 +36,6 @@ from dpmesh.engines.mesh.messages import (
     Position,
     RefusedError,
     Row,
-    Sent,
     Signature,
     check_length,
     compressor_at,
@@ -110,6 +109,11 @@ class Node:
         return None if at == BEFORE else at
 
     @property
+    def is_done(self) -> bool:
+        """Whether it has answered the last question of the contract."""
+        return self.at == self._schedule.end
+
+    @property
     def released(self) -> Any:
         """The model that follows from released rows alone, shape (1, dim); None at the start.
 
@@ -151,7 +155,7 @@ class Node:
                 if ask is None:
                     return Signature.of(self.contract, self.number, self.folder.signing)
                 if isinstance(ask, Fresh):
-                    heard = Heard(self.number, ask, self.folder.heard(self.contract, ask.party))
+                    heard = Heard(self.number, ask, self.folder.later_row(self.contract, ask))
                     return heard.signed(self.contract, self.folder.signing)
                 return self._answer(ask)
             except RefusedError as reason:
@@ -171,7 +175,7 @@ class Node:
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
         if not self._confirmed and not self._confirm(ask):
-            return Fresh(self.number, folder.fresh(contract)).as_bytes(contract)
+            return self._fresh().as_bytes(contract)
         if step is None:
             last = folder.last(contract)
             if last is not None and last.row is None and not self._schedule.gossips:
@@ -199,26 +203,27 @@ class Node:
             raise RefusedError("stopped") from None
         return row
 
+    def _fresh(self) -> Fresh:
+        folder, contract = self.folder, self.contract
+        return Fresh(self.number, folder.last_sent(contract.hash), folder.fresh(contract))
+
     def _confirm(self, ask: Ask) -> bool:
-        """Whether enough others say that they heard of no row that this folder does not have.
+        """Whether enough others say that they have no row of this node that its folder has not.
 
         They are those that the next row goes to. A router that hides their answers stops this node.
         """
-        contract, folder = self.contract, self.folder
-        fresh, heard = Fresh(self.number, folder.fresh(contract)), dict[int, Sent | None]()
+        contract, folder, fresh, heard = self.contract, self.folder, self._fresh(), list[Heard]()
         for message in ask.attached:
             with suppress(ValueError):
-                answer = Heard.read(message, contract)
-                if answer.asked == fresh:
-                    heard[answer.by] = answer.last
-        sent = folder.last_sent(contract.hash)
-        for by, last in heard.items():
-            if last is not None and last > sent:
-                name = contract.parties[by].name
-                _log.error("%s has a later row of this node: its folder was restored", name)
-                raise RefusedError("restored")
-        others, needed = self._schedule.confirming(self._schedule.after(sent.at), self.number)
-        self._confirmed = len(heard.keys() & others) >= needed
+                heard.append(Heard.read(message, contract))
+        answers = {each.by: each.later for each in heard if each.asked == fresh}
+        for by in [by for by, later in answers.items() if later]:
+            name = contract.parties[by].name
+            _log.error("%s has a later row of this node: its folder was restored", name)
+            raise RefusedError("restored")
+        after = self._schedule.after(fresh.last.at)
+        others, needed = self._schedule.confirming(after, self.number)
+        self._confirmed = len(answers.keys() & others) >= needed
         if self._confirmed:
             folder.confirmed(contract)
         return self._confirmed

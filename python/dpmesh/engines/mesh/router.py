@@ -73,8 +73,12 @@ class Router:
 
     @property
     def waits_for(self) -> list[str]:
-        """Names of the parties for which the open position waits: below the quorum, all missing."""
-        return self._names(self._waited or (set() if self._enough else self._out))
+        """Names of the parties for which the open position waits: below the quorum, all missing.
+
+        Those that do not say what they have of a party that started are among them.
+        """
+        waited = self._waited or (set() if self._enough else self._out)
+        return self._names(waited | {other for party in waited for other in self._silent(party)})
 
     @property
     def missing(self) -> list[str]:
@@ -204,6 +208,15 @@ class Router:
             return True
         others, needed = self.schedule.confirming(at, party)
         return len(others & self._fresh[party][1].keys()) >= needed
+
+    def _silent(self, party: int) -> set[int]:
+        """Return those without whose word about its rows a party that started does not go on."""
+        if party not in self._fresh or self._at is None:
+            return set()
+        at = self._next(party) or self._at
+        if self._confirmed(party, at):
+            return set()
+        return self.schedule.confirming(at, party)[0] - self._fresh[party][1].keys()
 
     def _attached(self, party: int) -> tuple[bytes, ...]:
         before = self._answered[party]

@@ -40,7 +40,7 @@ class Witness:
             with suppress(ValueError):
                 row = Row.read(message, self.contract)
                 with self.folder.transaction():
-                    self.folder.hear(self.contract, row)
+                    self.folder.hear(self.contract, row, message)
                 same = kept.get((row.at, row.party))
                 if same is not None and (same.codes, same.mixed) != (row.codes, row.mixed):
                     self._equivocates(row.party)
