@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,6 +39,10 @@ class Grid:
         self.answer, self.killed = answer, dict(killed)
         self.asked, self._pushed, self._dead = 0, {}, set()
 
+    def is_away(self, name):
+        """Whether a node keeps its questions, but answers none."""
+        return False
+
     def get_node_ids(self):
         return list(self.names)
 
@@ -57,7 +62,7 @@ class Grid:
                 del self.killed[self.asked]
                 self.names[node + 100] = self.names[node]  # it restarts under another id
                 self._dead.add(node)
-            if node in self._dead:
+            if node in self._dead or self.is_away(self.names[node]):
                 self._pushed[name] = message
                 continue
             app, config = ClientApp(), {"dpmesh-party": self.names[node]}
@@ -107,6 +112,34 @@ def test_a_mesh_over_flower_has_the_bits_of_the_simulator(
     route(Grid(made.names, answer, killed), Router(made.contract))
     simulated = made.simulated().parameters
     np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
+
+
+@pytest.mark.parametrize("algorithm", ["gradient descent", "without replacement"])
+def test_a_mesh_over_flower_ends_with_one_party_late_and_one_gone(
+    algorithm, tmp_path: Path
+) -> None:
+    """Time is the number of looks: p1 is away in rounds 3 to 5, and p2 from round 3 on."""
+    made = mesh_parties.Parties(tmp_path, algorithm, rounds=10, records=20)
+    router = Router(made.contract, count().__next__)
+
+    class Away(Grid):
+        def is_away(self, name):
+            back = {"p1": 6, "p2": 11}.get(name, 0)
+            return router.at is not None and 3 <= router.at.round < back
+
+    def answer(question, context):
+        number = made.names.index(context.node_config["dpmesh-party"])
+        return made.node(number).answer(question)
+
+    route(Away(made.names, answer), router)
+    assert router.missing == ["p2"]
+    end = router.schedule.end
+    assert [node.at == end for node in made.nodes] == [True, True, False, True]
+    for own, folder in enumerate(made.folders):
+        charged = [release.round for release in folder.ledger(made.contract).releases]
+        assert charged == sorted({*charged})
+        if router.schedule.gossips:
+            assert charged == [*range(3 if own == 2 else 10)]
 
 
 def test_a_party_that_does_not_answer_is_missing(caplog) -> None:
