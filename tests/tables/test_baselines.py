@@ -72,6 +72,7 @@ def test_a_better_model_scores_better() -> None:
         (0.95, "At epsilon 2 the federation beats all 4 sites working alone (95.0% against", True),
         (0.85, "beats 3 of 4 sites", True),
         (0.75, "beats 2 of 4 sites", False),
+        (0.7, "beats 1 of 4 sites working alone and ties with 1 (70.0%", False),
         (0.1, "beats none of 4 sites", False),
     ],
 )

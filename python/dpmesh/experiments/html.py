@@ -76,7 +76,7 @@ def figures(drawn: Iterable[tuple[Figure, str]], *, large: bool = False) -> str:
     pictures, kind = [], ' class="large"' if large else ""
     for figure, text in drawn:
         file = io.BytesIO()
-        figure.savefig(file, format="svg")
+        figure.savefig(file, format="svg", transparent=True)  # on the page's paper
         data = base64.b64encode(file.getvalue()).decode()
         source = f"data:image/svg+xml;base64,{data}"
         pictures.append(f'<img{kind} src="{source}" alt="{escape(text, quote=True)}">')

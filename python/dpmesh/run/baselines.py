@@ -91,9 +91,11 @@ class Baselines:
         if beaten in (0, nodes):
             who = f"all {nodes}" if beaten else f"none of {nodes}"
         at = "Without privacy" if epsilon is None else f"At epsilon {as_given(epsilon)}"
+        tied = int(np.sum(self.alone == federation))
+        ties = f" and ties with {tied}" if tied else ""
         mean = f"{self._shown(federation)} against {self._shown(self.alone.mean())} on average"
         verdict = "" if 2 * beaten > nodes else ": sharing does not pay here"
-        return f"{at} the federation beats {who} sites working alone ({mean}){verdict}."
+        return f"{at} the federation beats {who} sites working alone{ties} ({mean}){verdict}."
 
     def rows(self, federation: float, epsilon: float | None = None) -> list[tuple[str, float, str]]:
         """Return name, mean score and printed score of the federation and all baselines."""
