@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,25 @@ class Outline:
         }
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Outline:
-        """Return the outline that `as_dict` gave, without its network."""
+    def from_dict(
+        cls, saved: Mapping[str, Any], network: str | MakeNetwork | None = None
+    ) -> Outline:
+        """Return the outline that `as_dict` gave, which holds the name of its network alone.
+
+        Raises
+        ------
+        ValueError
+            If it has a network that is not given.
+        """
+        if (of := saved.get("network")) is not None and network is None:
+            fail("network", f"the function that makes {of}, whose weights these are", None)
         columns, target = saved["columns"], saved["target"]
         own = "features" in columns
         return Outline(
             columns=Features(dim=columns["features"]) if own else Columns.from_dict(columns),
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
             target=target and Number(low=target["range"][0], high=target["range"][1]),
+            network=None if of is None or network is None else named(network),
         )
 
 
@@ -242,16 +253,12 @@ class Model(Outline):
                 weights, saved = held["weights"], json.loads(str(held["about"]))
             if saved["format"] != _FORMAT:
                 fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
-            of, about = saved.get("network"), saved["about"]
-            outline = Outline.from_dict(saved)
-            if of is None:
-                return outline.model(weights, about)
+            if saved.get("network") is None:
+                return Outline.from_dict(saved).model(weights, saved["about"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             wanted = "holds no model of dpmesh, or is damaged"
             raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
-        if network is None:
-            fail("network", f"the function that makes {of}, whose weights the file holds", None)
-        return replace(outline, network=named(network)).model(weights, about)
+        return Outline.from_dict(saved, network).model(weights, saved["about"])
 
     def to_sklearn(self) -> Any:
         """Return the same model as a pipeline of scikit-learn alone, which needs no dpmesh.

@@ -209,6 +209,11 @@ three = 3
     assert run.privacy.epsilon <= 4
     assert run.baselines is None
     assert named("of_mine:pair").problem().dim == 8
+    run.save(folder / "run")
+    with pytest.raises(ValueError, match="the function that makes of_mine:Module"):
+        Result.load(folder / "run").model()
+    model = Result.load(folder / "run").model(network="of_mine:Module")
+    assert model.predict(people(5)).tolist() == run.model().predict(people(5)).tolist()
     for wrong in ("of_mine", "not_there:pair", "of_mine:three"):
         with pytest.raises(ValueError, match=r"problem\.model: wanted a function as"):
             named(wrong).problem()

@@ -33,12 +33,12 @@ def predict(
     from dpmesh.models import Model
     from dpmesh.tables import read_table
 
+    sys.path.insert(0, "")  # modules in this folder
     if released.is_dir():
         from dpmesh.experiments.experiment import Result
 
-        loaded = Result.load(released).model()
+        loaded = Result.load(released).model(network=model)
     else:
-        sys.path.insert(0, "")  # modules in this folder
         loaded = Model.load(released, network=model)
     records = read_table(table)
     names, columns = ["prediction"], [loaded.predict(records).tolist()]

@@ -14,6 +14,7 @@ import numpy as np
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._html import InNotebooks
+from dpmesh._networks import MakeNetwork
 from dpmesh._validate import integer, probability
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -277,18 +278,25 @@ class Result(InNotebooks):
         """The models to publish, as `Run.released`."""
         return Released(np.load(self.folder / "released.npy"))
 
-    def model(self, node: int | None = None) -> Model:
+    def model(self, node: int | None = None, *, network: str | MakeNetwork | None = None) -> Model:
         """Return a released model that predicts, as `Run.model`.
+
+        Parameters
+        ----------
+        node
+            By default the mean of all released models.
+        network
+            Of a network, the function that makes it, as in `Model.load`.
 
         Raises
         ------
         ValueError
-            If there is no such node, or the run is not of linear models.
+            If there is no such node, or nothing says what the released numbers stand for.
         OSError
             If `released` cannot be read.
         """
         saved = self.run.get("outline")
-        outline = None if saved is None else Outline.from_dict(saved)
+        outline = None if saved is None else Outline.from_dict(saved, network)
         return released_model(outline, self.released, self.privacy, node)
 
     @classmethod

@@ -58,7 +58,9 @@ class Records:
         if isinstance(found, OwnRecords):
             train, test, parts, outline = found
             classes = None if outline.classes is None else len(outline.classes)
-            if table.get("kind", "linear") == "linear":
+            if (kind := table.get("kind", "linear")) == "jax":
+                made["outline"] = outline
+            elif kind == "linear":
                 table.setdefault("feature_norm", 1.0)  # as all that are encoded
                 made["outline"] = outline
                 table.setdefault("loss", "squared" if classes is None else "softmax")

@@ -23,6 +23,7 @@ from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.models import Outline
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
 from dpmesh.problems.partition import IndexArrays
 
@@ -63,6 +64,8 @@ class JaxProblem(DenseProblem):
         several threads at once. For convolutions on a CPU, 1 is fastest.
     records_at_once
         How many records' gradients a node holds at once when each is clipped.
+    outline
+        What the model stands for, so that a run gives a `dpmesh.models.Model` that reads tables.
 
     Raises
     ------
@@ -82,6 +85,7 @@ class JaxProblem(DenseProblem):
     regularization: float = 0.0
     nodes_at_once: int = 32
     records_at_once: int = 16
+    outline: Outline | None = field(default=None, repr=False)
     _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dpmesh._extras import needed_by
 from dpmesh._networks import MakeNetwork, functions, named
+from dpmesh.models import Outline
 
 
 def jax_model(
@@ -16,6 +18,7 @@ def jax_model(
     test: Any = None,
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
+    outline: Outline | None = None,
 ) -> Any:
     """Return the `JaxProblem` of a classifier in JAX, learned by cross-entropy.
 
@@ -31,19 +34,25 @@ def jax_model(
         Shape of a record for the model, such as [28, 28, 1]; by default a vector.
     regularization
         Weight decay.
+    outline
+        What its records stand for, where they are rows of tables.
 
     Raises
     ------
     ValueError
         If there is no such function, or it returns something else.
     """
+    network = named(model)
+    if outline is not None:
+        outline = None if record_shape is not None else replace(outline, network=network)
     return network_problem(
         train,
         partition,
-        named(model),
+        network,
         test=test,
         record_shape=record_shape,
         regularization=regularization,
+        outline=outline,
     )
 
 
@@ -55,6 +64,7 @@ def network_problem(
     test: Any = None,
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
+    outline: Outline | None = None,
 ) -> Any:
     """Return the problem of `jax_model` for the function itself."""
     with needed_by("a model in JAX"):
@@ -76,6 +86,7 @@ def network_problem(
         test=test,
         record_shape=record_shape,
         regularization=regularization,
+        outline=outline,
     )
 
 
