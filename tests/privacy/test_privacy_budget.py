@@ -110,11 +110,6 @@ def test_an_algorithm_keeps_the_epsilon_that_it_was_given(epsilon: float, delta:
     )
 
 
-def test_a_delta_by_position_is_told_its_name() -> None:
-    with pytest.raises(TypeError, match=r"Try Budget\(4.0, delta=1e-05\)"):
-        Budget(4.0, 1e-5)  # type: ignore[misc]
-
-
 def test_what_is_over_the_budget_is_refused_with_what_is_affordable() -> None:
     goal = Budget(1.0)
     with pytest.raises(

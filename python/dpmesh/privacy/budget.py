@@ -92,12 +92,6 @@ class Budget:
     spent: tuple[Plan, ...] = ()
     view: View | None = None
 
-    def __new__(cls, *bare: Any, **_: Any) -> Budget:
-        """Say what to write where delta is given by position."""
-        if len(bare) > 1:
-            raise TypeError(f"delta goes by name. Try Budget({bare[0]!r}, delta={bare[1]!r})")
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
         as_python_numbers(self)
         positive("epsilon", self.epsilon)
