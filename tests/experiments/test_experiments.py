@@ -73,6 +73,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ('"digits"', '"numbers"', r"line 8: data\.source: wanted one of 'digits', .*'numbers'"),
         ('"digits"', '"csv"', r"line 7: data\.file: wanted the file of the source 'csv', got none"),
         ('"digits"', '"digits"\nfile = "x"', r"line 9: data\.file: wanted none for the source"),
+        ('"digits"', '"digits"\ndim = 5', r"line 9: data\.dim: wanted none for the source"),
         ("[5, 6, 7, 8, 9]", '["a"]', r"line 9: data\.positive\[0\]: wanted an integer, got 'a'"),
         ("[5, 6, 7, 8, 9]", "[10]", r"line 9: data\.positive: wanted labels of digits, got \[10\]"),
         ("nodes = 4", 'nodes = "4"', r"line 13: partition\.nodes: wanted an integer, got '4'"),
@@ -80,6 +81,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ('kind = "iid"', 'kind = "id"', r"line 12: partition\.kind: wanted one of iid, dirichlet"),
         ('"logistic"', '"log"', r"line 16: problem\.loss: wanted one of 'logistic', .*got 'log'"),
         ("keep = 0.7", "keep = 1.7", r"line 20: topology\.keep: wanted a number in \(0, 1\]"),
+        ("keep = 0.7", "kep = 0.7", r"line 20: topology\.kep: wanted .* did you mean keep\?"),
         ('kind = "ring"', "kind = []", r"line 19: topology\.kind: wanted one of ring, .*got \[\]"),
         (
             'kind = "ring"',
@@ -92,6 +94,11 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("InverseSqrt", "Sqrt", r"line 24: algorithm\.step_size\.kind: wanted one of Constant, "),
         ("scale = 4.0", "size = 4.0", r"line 24: algorithm\.step_size\.size: wanted one of scale"),
         ("mean = 0.05", "mean = 0.0", r"line 28: network\.latency\.mean: wanted a finite number"),
+        (
+            '"Exponential"',
+            '"Exp"',
+            r"line 28: .*wanted one of Exponential, LogNormal, Uniform, got",
+        ),
         ('{kind = "Exponential", mean = 0.05}', '"a"', "wanted a number or a table whose kind is"),
         ("seeds", "seed", r"line 31: sweep\.seed: wanted one of seeds, .* did you mean seeds\?"),
         ("[1, 2]", "[1, -2]", r"line 31: run\.seed: wanted an integer of at least 0, got -2"),

@@ -64,9 +64,13 @@ def fit(
     number, or the list of categories. A label with categories makes a classifier, one with numbers
     a regression.
     """
+    import numpy as np
+
     from dpmesh._files import replace_text, writable_folder
     from dpmesh.cli._fit_page import fit_page
+    from dpmesh.defaults import HONEST
     from dpmesh.ranges import read_ranges
+    from dpmesh.sklearn import PrivateClassifier, evaluate
 
     public = read_ranges(ranges)
     page = output.with_suffix(".html") if page is None else page
@@ -81,11 +85,6 @@ def fit(
         if name not in table:
             fail("ranges", f"columns of the tables ({', '.join(table)})", repr(name))
     unused = [name for name in table if name not in (*used, label, site)]
-    import numpy as np
-
-    from dpmesh.defaults import HONEST
-    from dpmesh.sklearn import PrivateClassifier, evaluate
-
     made = _estimator(label, public, used, epsilon=epsilon, delta=delta, seed=seed)
     made.set_params(algorithm=algorithm, colluding=colluding)
     if model is not None:

@@ -16,7 +16,8 @@ from dpmesh.engines.blocks import Boundary, boundary
 from dpmesh.engines.ranks import Ranks
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.run.carriers import Instant, Packet, Sent, Traffic
+from dpmesh.run.carriers import Instant, Packet, Sent
+from dpmesh.run.traffic import Traffic
 from dpmesh.topology import Topology
 from dpmesh.topology.matrix import MixingMatrix
 

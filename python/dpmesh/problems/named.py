@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from dpmesh._extras import needed_by
-from dpmesh._networks import MakeNetwork, functions, named
+from dpmesh._networks import functions, named
+from dpmesh._validate import fail
 from dpmesh.models import Outline
 
 
@@ -40,39 +41,21 @@ def jax_model(
     Raises
     ------
     ValueError
-        If there is no such function, or it returns something else.
+        If there is no such function, it returns something else, or has not a score for each class.
     """
-    network = named(model)
-    if outline is not None:
-        outline = None if record_shape is not None else replace(outline, network=network)
-    return network_problem(
-        train,
-        partition,
-        network,
-        test=test,
-        record_shape=record_shape,
-        regularization=regularization,
-        outline=outline,
-    )
-
-
-def network_problem(
-    train: Any,
-    partition: Any,
-    network: MakeNetwork,
-    *,
-    test: Any = None,
-    record_shape: tuple[int, ...] | None = None,
-    regularization: float = 0.0,
-    outline: Outline | None = None,
-) -> Any:
-    """Return the problem of `jax_model` for the function itself."""
     with needed_by("a model in JAX"):
         import jax
     from dpmesh.problems import JaxProblem
 
-    shape = (train.dim,) if record_shape is None else record_shape
+    network, shape = named(model), (train.dim,) if record_shape is None else record_shape
     start, scores = functions(network, shape)
+    if outline is not None:
+        x = jax.numpy.zeros(shape)
+        given = jax.eval_shape(scores, jax.eval_shape(start, jax.random.key(0)), x).shape
+        if given != (outline.outputs,):
+            wanted = f"one whose scores have shape ({outline.outputs},), a number for each class"
+            fail("model", wanted, f"shape {given}")
+        outline = None if record_shape is not None else replace(outline, network=network)
 
     def loss(params: Any, features: Any, label: Any) -> Any:
         return -jax.nn.log_softmax(scores(params, features))[label]

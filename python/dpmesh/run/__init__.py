@@ -1,7 +1,7 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
 from dpmesh.run import baselines, trackers
-from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Traffic
+from dpmesh.run.carriers import Broadcast, Carrier, Gossip
 from dpmesh.run.channel import Channel, run_rounds
 from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.engine import Engine, OneProcess, Share
@@ -13,6 +13,7 @@ from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.repeats import RepeatedRuns, Repeats
 from dpmesh.run.rounds import StopRun
 from dpmesh.run.run import Run
+from dpmesh.run.traffic import Traffic
 
 __all__ = [
     "Broadcast",

@@ -19,12 +19,11 @@ from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import as_given, rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import carrier_for
-from dpmesh.run.channel import Channel
+from dpmesh.run.channel import run_rounds
 
 __all__ = ["Baselines", "alone_private", "beside", "compute", "scores"]
 
@@ -290,20 +289,14 @@ def _private(
     problem: LinearProblem, node: int, epsilon: float, delta: float, key: Key | None
 ) -> float:
     own = problem.for_nodes([node])
-    if key is None:
-        key = Key.generate()
-    else:  # nodes that work apart must not share noise
+    if key is not None:  # nodes that work apart must not share noise
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
     task: Task = "regression" if problem.loss == "squared" else "classification"
     chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
-    algorithm = chosen.algorithm
+    algorithm, key = chosen.algorithm, Key.generate() if key is None else key
     carrier = carrier_for(algorithm, own, chosen.topology, None, key)
-    channel = Channel(carrier, key, Ledger(algorithm.plan(chosen.rounds), nodes=1))
-    state = algorithm.init(own, key)
-    for t in range(chosen.rounds):
-        state = channel.run(algorithm, state, t, own, key).state
-        channel.end_round()
-    return float(scores(own, algorithm.published(state, channel.received))[0])
+    *_, last = run_rounds(algorithm, own, carrier, rounds=chosen.rounds, key=key)
+    return float(scores(own, algorithm.published(last.state, last.received))[0])
 
 
 def __dir__() -> list[str]:

@@ -17,32 +17,10 @@ from dpmesh.keys import Key
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.run.network import Conditions, Flags, Network
+from dpmesh.run.traffic import Traffic
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology
-
-
-class Traffic(NamedTuple):
-    """What crossed the network.
-
-    Attributes
-    ----------
-    messages
-        Number of messages over links.
-    bits
-        Their length together, as encoded.
-    """
-
-    messages: int
-    bits: int
-
-    def __add__(self, other: Traffic) -> Traffic:  # type: ignore[override]
-        return Traffic(self.messages + other.messages, self.bits + other.bits)
-
-    @property
-    def megabytes(self) -> float:
-        """Length in 10**6 bytes."""
-        return self.bits / 8e6
 
 
 class Sent(NamedTuple):

@@ -50,10 +50,14 @@ Watcher: TypeAlias = Callable[[Passage], Passage]
 
 
 class Step(NamedTuple):
-    """A finished round: the next state, and what was sent."""
+    """A finished round: the next state, and what was sent.
+
+    `run_rounds` adds what arrived last, which `Algorithm.published` takes.
+    """
 
     state: Any
     sent: Sent
+    received: Released | None = None
 
 
 class Channel:
@@ -335,4 +339,4 @@ def run_rounds(
         step = channel.run(algorithm, state, t, problem, key)
         channel.end_round()
         state = step.state
-        yield step
+        yield step._replace(received=channel.received)

@@ -24,8 +24,8 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.ranges import Columns
 from dpmesh.run.baselines import Baselines, beside, scores
-from dpmesh.run.carriers import Traffic
 from dpmesh.run.history import History
+from dpmesh.run.traffic import Traffic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,7 +22,7 @@ from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
-from dpmesh.problems.named import network_problem
+from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Columns, Number, Ranges, is_missing
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
@@ -302,7 +302,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         classes, network = described.get("classes"), described.get("network")
         train = dm.Dataset(encoded.features, labels)
         if network is not None:
-            problem = network_problem(train, partition, network)
+            outline = Outline(columns=columns, **described)
+            problem = jax_model(train, partition, model=network, outline=outline)
         elif classes is None:
             problem = dm.LinearProblem(train, partition, "squared")
         else:

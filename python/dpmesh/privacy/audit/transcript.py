@@ -14,8 +14,9 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released
-from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent, Traffic
+from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent
 from dpmesh.run.channel import Channel, Passage
+from dpmesh.run.traffic import Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
