@@ -111,16 +111,12 @@ impl<'a> Pair<'a> {
         norm(a)
     }
 
-    /// The feasible `q` that lets only `1 - share` of each unseen difference be absorbed later, and the bound that it
-    /// proves.
-    pub(super) fn spread(
-        &self,
-        share: f64,
-        q: &mut [f64],
-        scratch: &mut Scratch,
-        a: &mut [f64],
-    ) -> f64 {
+    /// The feasible `q` that passes on the same share of each unseen difference, and the bound that it proves.
+    ///
+    /// Any share is valid; this one is about the best for meetings and matchings of 16 to 256 nodes.
+    pub(super) fn spread(&self, q: &mut [f64], scratch: &mut Scratch, a: &mut [f64]) -> f64 {
         let nodes = self.system.nodes;
+        let share = 1.0 - 2.0 / (3.0 * (nodes as f64).sqrt());
         let mut squares = 0.0;
         for t in self.system.start..self.system.rounds {
             self.advance(t, q, true, scratch);
@@ -183,7 +179,7 @@ impl<'a> Pair<'a> {
         if t + 1 == self.system.rounds {
             self.hide_last(&self.seen[row], a);
         }
-        a.iter().map(|&a| a.max(0.0) * a.max(0.0)).sum()
+        positive_squares(a)
     }
 
     /// Unseen messages of the last round are never used again: their noise absorbs everything, or all but the mean.
@@ -337,5 +333,22 @@ impl<'a> Pair<'a> {
 }
 
 pub(super) fn norm(x: &[f64]) -> f64 {
-    x.iter().map(|x| x * x).sum::<f64>().sqrt()
+    sum_of(x, |x| x * x).sqrt()
+}
+
+fn positive_squares(x: &[f64]) -> f64 {
+    sum_of(x, |x| x.max(0.0) * x.max(0.0))
+}
+
+/// The sum of a function of the elements, eight at a time, so that no addition waits for the last.
+#[inline]
+fn sum_of(x: &[f64], value: impl Fn(f64) -> f64) -> f64 {
+    let (eights, rest) = x.as_chunks::<8>();
+    let mut sums = [0.0; 8];
+    for eight in eights {
+        for (sum, &x) in sums.iter_mut().zip(eight) {
+            *sum += value(x);
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&x| value(x)).sum::<f64>()
 }

@@ -4,12 +4,9 @@ use super::pair::{Pair, Scratch, norm};
 use super::system::{Mixing, Observer, System};
 use crate::KernelError;
 
-/// What the search may start from: the share of an unseen difference that is passed on.
-const SHARES: [f64; 2] = [0.9, 0.8];
-
 /// Iterations between two looks at the bounds; fewer at first, where many searches end.
 const LOOK: usize = 20;
-const FIRST_LOOKS: usize = 5;
+const FIRST_LOOKS: usize = 3;
 
 /// So many looks without progress end the trust in an estimated curvature.
 const PATIENCE: usize = 10;
@@ -53,8 +50,7 @@ impl System {
         }
         let mut scratch = Scratch::new(self);
         let (mut q, mut a) = (self.zeros(), self.zeros());
-        let bounds = SHARES.map(|share| pair.spread(share, &mut q, &mut scratch, &mut a));
-        Ok(bounds.into_iter().fold(everybody, f64::min))
+        Ok(everybody.min(pair.spread(&mut q, &mut scratch, &mut a)))
     }
 
     /// The least bound that can be proved, up to a gap.
@@ -139,7 +135,7 @@ struct Search<'a> {
     found: &'a mut Certificate,
     stop: Stop,
     scratch: Scratch,
-    /// The residual of `q = 0`.
+    /// The residual of `q = 0`, once a lower bound is asked for.
     start: Vec<f64>,
     q: Vec<f64>,
     p: Vec<f64>,
@@ -156,9 +152,9 @@ impl<'a> Search<'a> {
         found: &'a mut Certificate,
         stop: Stop,
     ) -> Search<'a> {
-        let mut search = Search {
+        Search {
             scratch: Scratch::new(system),
-            start: system.zeros(),
+            start: Vec::new(),
             q: system.zeros(),
             p: system.zeros(),
             a: system.zeros(),
@@ -168,11 +164,7 @@ impl<'a> Search<'a> {
             pair,
             found,
             stop,
-        };
-        search
-            .pair
-            .residual(&search.q, &mut search.scratch, &mut search.start);
-        search
+        }
     }
 
     fn run(&mut self) {
@@ -209,25 +201,13 @@ impl<'a> Search<'a> {
         upper <= self.stop.at_most || upper - lower <= self.stop.gap * upper
     }
 
-    /// Begins at the best of the cheap points.
+    /// Begins at the cheap point.
     fn start_over(&mut self) {
-        let mut least = f64::INFINITY;
-        for share in SHARES {
-            let Search {
-                pair,
-                scratch,
-                a,
-                p,
-                ..
-            } = self;
-            let bound = pair.spread(share, p, scratch, a);
-            if bound < least {
-                least = bound;
-                self.q.copy_from_slice(&self.p);
-            }
-        }
+        let cheap = self
+            .pair
+            .spread(&mut self.q, &mut self.scratch, &mut self.a);
         self.p.copy_from_slice(&self.q);
-        self.found.upper = self.found.upper.min(least);
+        self.found.upper = self.found.upper.min(cheap);
         self.momentum = 1.0;
     }
 
@@ -278,6 +258,14 @@ impl<'a> Search<'a> {
             return false;
         }
         self.found.upper = self.found.upper.min(upper);
+        if upper <= self.stop.at_most {
+            return true;
+        }
+        if self.start.is_empty() {
+            self.start = vec![0.0; a.len()];
+            gradient.fill(0.0);
+            pair.residual(gradient, scratch, &mut self.start);
+        }
         let lower = pair.dual(a, &self.start, scratch, gradient);
         self.found.lower = self.found.lower.max(lower);
         true

@@ -8,9 +8,21 @@ pub(super) struct Rows {
     starts: Vec<usize>,
     columns: Vec<u32>,
     weights: Vec<f64>,
+    /// Whether all rows have two entries, as where nodes meet in pairs.
+    in_pairs: bool,
 }
 
 impl Rows {
+    fn new(starts: Vec<usize>, columns: Vec<u32>, weights: Vec<f64>) -> Rows {
+        let in_pairs = starts.windows(2).all(|row| row[1] - row[0] == 2);
+        Rows {
+            starts,
+            columns,
+            weights,
+            in_pairs,
+        }
+    }
+
     /// Matrices below one another, as one CSR matrix of `nodes` columns.
     pub(super) fn stacked(
         indptr: &[i64],
@@ -24,11 +36,11 @@ impl Rows {
         let rows = |matrix: usize| {
             let starts = &starts[matrix * nodes..=(matrix + 1) * nodes];
             let (first, last) = (starts[0], starts[nodes]);
-            Rows {
-                starts: starts.iter().map(|start| start - first).collect(),
-                columns: indices[first..last].iter().map(|&j| j as u32).collect(),
-                weights: weights[first..last].to_vec(),
-            }
+            Rows::new(
+                starts.iter().map(|start| start - first).collect(),
+                indices[first..last].iter().map(|&j| j as u32).collect(),
+                weights[first..last].to_vec(),
+            )
         };
         Ok((0..matrices).map(rows).collect())
     }
@@ -53,11 +65,7 @@ impl Rows {
                 weights[place] = weight;
             }
         }
-        Rows {
-            starts,
-            columns,
-            weights,
-        }
+        Rows::new(starts, columns, weights)
     }
 
     /// Columns and weights of a row.
@@ -74,6 +82,14 @@ impl Rows {
     /// Adds `gain` times the product with `x` to `out`.
     #[inline]
     pub(super) fn add_product(&self, gain: f64, x: &[f64], out: &mut [f64]) {
+        if self.in_pairs {
+            let (columns, _) = self.columns.as_chunks::<2>();
+            let (weights, _) = self.weights.as_chunks::<2>();
+            for ((out, [i, j]), [v, w]) in out.iter_mut().zip(columns).zip(weights) {
+                *out += gain * (v * x[*i as usize] + w * x[*j as usize]);
+            }
+            return;
+        }
         for (i, out) in out.iter_mut().enumerate() {
             let sum: f64 = self.row(i).map(|(j, weight)| weight * x[j]).sum();
             *out += gain * sum;
