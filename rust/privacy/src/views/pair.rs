@@ -111,12 +111,20 @@ impl<'a> Pair<'a> {
         norm(a)
     }
 
+    /// A share to pass on: about the best for meetings and matchings of 16 to 256 nodes. Any is valid.
+    pub(super) fn share(&self) -> f64 {
+        1.0 - 2.0 / (3.0 * (self.system.nodes as f64).sqrt())
+    }
+
     /// The feasible `q` that passes on the same share of each unseen difference, and the bound that it proves.
-    ///
-    /// Any share is valid; this one is about the best for meetings and matchings of 16 to 256 nodes.
-    pub(super) fn spread(&self, q: &mut [f64], scratch: &mut Scratch, a: &mut [f64]) -> f64 {
+    pub(super) fn spread(
+        &self,
+        share: f64,
+        q: &mut [f64],
+        scratch: &mut Scratch,
+        a: &mut [f64],
+    ) -> f64 {
         let nodes = self.system.nodes;
-        let share = 1.0 - 2.0 / (3.0 * (nodes as f64).sqrt());
         let mut squares = 0.0;
         for t in self.system.start..self.system.rounds {
             self.advance(t, q, true, scratch);

@@ -4,6 +4,9 @@ use super::pair::{Pair, Scratch, norm};
 use super::system::{Mixing, Observer, System};
 use crate::KernelError;
 
+/// The share of an unseen difference that a search passes on at first, where that of [`System::cheap`] is no better.
+const SHARE: f64 = 0.9;
+
 /// Iterations between two looks at the bounds; fewer at first, where many searches end.
 const LOOK: usize = 20;
 const FIRST_LOOKS: usize = 3;
@@ -50,7 +53,7 @@ impl System {
         }
         let mut scratch = Scratch::new(self);
         let (mut q, mut a) = (self.zeros(), self.zeros());
-        Ok(everybody.min(pair.spread(&mut q, &mut scratch, &mut a)))
+        Ok(everybody.min(pair.spread(pair.share(), &mut q, &mut scratch, &mut a)))
     }
 
     /// The least bound that can be proved, up to a gap.
@@ -201,11 +204,22 @@ impl<'a> Search<'a> {
         upper <= self.stop.at_most || upper - lower <= self.stop.gap * upper
     }
 
-    /// Begins at the cheap point.
+    /// Begins at the better of two cheap points.
     fn start_over(&mut self) {
-        let cheap = self
-            .pair
-            .spread(&mut self.q, &mut self.scratch, &mut self.a);
+        let Search {
+            pair,
+            scratch,
+            a,
+            p,
+            q,
+            ..
+        } = self;
+        let mut cheap = pair.spread(pair.share(), q, scratch, a);
+        let other = pair.spread(SHARE, p, scratch, a);
+        if other < cheap {
+            cheap = other;
+            q.copy_from_slice(p);
+        }
         self.p.copy_from_slice(&self.q);
         self.found.upper = self.found.upper.min(cheap);
         self.momentum = 1.0;
