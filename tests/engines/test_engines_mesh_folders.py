@@ -195,10 +195,14 @@ def test_a_folder_is_private_and_one_process_holds_it(tmp_path: Path) -> None:
     folder = Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5)
     for file in (tmp_path / "north").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with pytest.raises(ValueError, match="no other process"):
-        Folder.open(tmp_path / "north")
+    with pytest.raises(ValueError, match=r"no other process .*north/node\.db"):
+        Folder.open(tmp_path / "north", marks=tmp_path)
     folder.close()
-    Folder.open(tmp_path / "north", marks=tmp_path).close()
+    copytree(tmp_path / "north", tmp_path / "copy")
+    folder = Folder.open(tmp_path / "north", marks=tmp_path)
+    with pytest.raises(ValueError, match="copy: a copy of this folder is in use"):
+        Folder.open(tmp_path / "copy", marks=tmp_path)
+    folder.close()
     (marks,) = tmp_path.glob("*.db")
     assert stat.S_IMODE(marks.stat().st_mode) == 0o600
     with pytest.raises(FileExistsError):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta, timezone
 from email.message import Message
 from http.client import HTTPConnection
 from ipaddress import ip_address
 from pathlib import Path
 from socket import create_connection
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 
@@ -151,11 +153,14 @@ def test_who_does_not_sign_learns_nothing_and_speaks_for_nobody(tmp_path: Path) 
     server._server.server_close()
 
 
-def test_a_node_pauses_between_refusals_and_at_its_end_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("done", [True, False])
+def test_a_node_pauses_between_refusals_and_in_the_end_gives_up(
+    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At its end soon, and before it after the patience that it was given, with an error."""
     parties, posts, pauses = Parties(tmp_path, nodes=2, rounds=2), [], []
-    parties.run()
+    if done:
+        parties.run()
 
     def refuses(post: Any, **_: object) -> None:
         posts.append(post)
@@ -164,10 +169,13 @@ def test_a_node_pauses_between_refusals_and_at_its_end_gives_up(
         raise HTTPError(post.full_url, code, "refused", Message(), None)
 
     monkeypatch.setattr(http, "urlopen", refuses)
-    monkeypatch.setattr(http.time, "sleep", pauses.append)
-    run_node(parties.nodes[0], "http://nowhere")
-    assert sum(pauses) == http.FAREWELL
-    assert len(posts) == 1 + len(pauses)  # one that is not signed is signed at once
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses))
+    monkeypatch.setattr(http, "time", clock)
+    ends = nullcontext() if done else pytest.raises(TimeoutError, match="p0, which ends before ro")
+    with ends:
+        run_node(parties.nodes[0], "http://nowhere", patience=9.0)
+    assert sum(pauses) == (http.FAREWELL if done else 9.0)
+    assert len(posts) == 2 + len(pauses)  # one that is not signed is signed at once
 
 
 def test_a_mistake_beside_restored_charges_nothing(
@@ -262,7 +270,10 @@ def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path
         run.processes["west"].wait()
         node("west")
         for name in ("north", "south", "west"):
-            assert "made of released rows alone" in run.wait_for(name, "wrote")
+            shown = run.wait_for(name, "wrote")
+            assert "made of released rows alone" in shown
+            (charged,) = re.findall(r"charged so far: epsilon = (\S+) of the (\S+) reserved", shown)
+            assert charged[0] == charged[1]
         run.wait_for("router", "the run is over")
     finally:
         for process in run.processes.values():

@@ -105,6 +105,9 @@ def node(
             "--restored", help="Your folder came from a backup: charge all contracts once more."
         ),
     ] = False,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without a router after which the node ends.")
+    ] = 3600.0,
     module: Module = None,
 ) -> None:
     """Take part in a contract, with your own records, until its run is over."""
@@ -125,15 +128,16 @@ def node(
     tls = None if certificate is None else ssl.create_default_context(cafile=str(certificate))
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
-        run_node(party, router, tls, _NodeProgress())
+        run_node(party, router, tls, _NodeProgress(), patience=patience)
     except KeyboardInterrupt:
         without = " without --restored, which would charge again" if restored else ""
         typer.echo(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
-        spent = own.spent(read)
+        spent, reserved = own.spent(read), rounded_up(own.reserved(read).epsilon)
         epsilon = 0 if spent is None else rounded_up(spent.epsilon)
-        typer.echo(f"charged so far: epsilon = {epsilon} at delta = {own.budget.delta:g}")
+        of = f"of the {reserved} reserved for this contract, at delta = {own.budget.delta:g}"
+        typer.echo(f"charged so far: epsilon = {epsilon} {of}")
     _write(party, read, output)
 
 

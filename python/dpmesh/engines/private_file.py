@@ -42,5 +42,5 @@ def connect(path: str | Path) -> sqlite3.Connection:
         connection.execute("begin exclusive").connection.commit()
     except sqlite3.OperationalError as error:
         connection.close()
-        fail("path", "a ledger that no other process uses", f"{path}: {error}")
+        fail("path", "a file that no other process uses; end that one first", f"{path}: {error}")
     return connection

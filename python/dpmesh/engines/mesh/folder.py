@@ -84,12 +84,13 @@ class Folder:
     def __init__(self, path: Path, marks: Path | None = None) -> None:
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
         self._lock = RLock()
-        self._marks = Marks(None if marks is None else marks / f"{self.signing.public.hex()}.db")
+        self._file = private_file.connect(path / DATABASE)
+        mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
         try:
-            self._file = private_file.connect(path / DATABASE)
-        except ValueError:
-            self._marks.close()
-            raise
+            self._marks = Marks(mark)
+        except ValueError as error:
+            self._file.close()
+            raise ValueError(f"{path}: a copy of this folder is in use ({error})") from None
         ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
 
@@ -229,6 +230,11 @@ class Folder:
         ledger, again = self.ledger(contract), self.incarnation(contract.hash)
         plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
         return total_cost(plans, self.budget.delta) if plans else None
+
+    def reserved(self, contract: Contract) -> Cost:
+        """Return what a contract that was joined may cost in all, at the budget's delta."""
+        charged = 1 + self.incarnation(contract.hash)
+        return total_cost(charged * [contract.plan], self.budget.delta)
 
     def incarnation(self, contract: bytes) -> int:
         """How often this folder was restored since it joined a contract."""

@@ -38,6 +38,8 @@ FAREWELL = 5.0
 """Seconds for which a router that is done still answers."""
 RETRY = 1.0
 """Seconds before a node tries again to reach a router."""
+HOUR = 3600.0
+"""Seconds without a router after which a node ends, unless it is told others."""
 SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
 """Headers of a post and of its response."""
 NOT_SIGNED, OVER = 401, 410
@@ -156,10 +158,12 @@ def run_node(
     url: str,
     tls: ssl.SSLContext | None = None,
     progress: Callable[[Node], object] = id,
+    *,
+    patience: float = HOUR,
 ) -> None:
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
-    A node that has answered its last question gives up after `FAREWELL` seconds without a router.
+    A node that has answered its last question ends after `FAREWELL` seconds without a router.
 
     Parameters
     ----------
@@ -171,15 +175,19 @@ def run_node(
         The certificates to trust; by default those of the system.
     progress
         Called after each answer.
+    patience
+        Seconds without a router after which any other node ends.
 
     Raises
     ------
+    TimeoutError
+        If it ends so: the run may be over without it. Nothing is lost.
     ValueError
         If the url is not one of HTTP.
     """
     if not url.startswith(("http://", "https://")):
         fail("router", "a url that begins with http:// or https://", url)
-    answer, number, problem, unsigned, farewell = b"", b"", "", 0, 0.0
+    answer, number, problem, unsigned, reached = b"", b"", "", 0, time.monotonic()
     while True:
         fields = _fields(node.contract, node.number, number, answer)
         signed = {SIGNATURE: node.folder.signing.sign(*fields).hex()}
@@ -198,15 +206,19 @@ def run_node(
         except (OSError, HTTPException) as error:
             found = f"the router at {url} cannot be reached: {getattr(error, 'reason', error)}"
         if found:
+            limit = FAREWELL if node.is_done else patience
             if found != problem:
-                _log.warning(found)
-            problem = found
-            time.sleep(RETRY)
-            farewell += RETRY if node.is_done else 0.0
-            if farewell >= FAREWELL:
+                _log.warning("%s; trying for %g seconds", found, limit)
+            problem, waited = found, time.monotonic() - reached
+            if waited >= limit and not node.is_done:
+                where = "before round 0" if node.at is None else f"after round {node.at.round}"
+                over = f"the run may be over without {node.name}, which ends {where}"
+                raise TimeoutError(f"{found}; for {limit:g} seconds now: {over}")
+            if waited >= limit:
                 return
+            time.sleep(RETRY)
             continue
-        answer, problem, unsigned = b"", "", 0
+        answer, problem, unsigned, reached = b"", "", 0, time.monotonic()
         if message:
             answer = node.answer(message)
             progress(node)
