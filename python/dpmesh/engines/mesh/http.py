@@ -38,8 +38,8 @@ FAREWELL = 5.0
 """Seconds for which a router that is done still answers."""
 RETRY = 1.0
 """Seconds before a node tries again to reach a router."""
-HOUR = 3600.0
-"""Seconds without a router after which a node ends, unless it is told others."""
+PATIENCE = 3600.0
+"""Seconds for which a node tries to reach a router, unless its caller says otherwise."""
 SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
 """Headers of a post and of its response."""
 NOT_SIGNED, OVER = 401, 410
@@ -159,11 +159,11 @@ def run_node(
     tls: ssl.SSLContext | None = None,
     progress: Callable[[Node], object] = id,
     *,
-    patience: float = HOUR,
+    patience: float = PATIENCE,
 ) -> None:
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
-    A node that has answered its last question ends after `FAREWELL` seconds without a router.
+    A node that has answered its last question tries for `FAREWELL` seconds.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def run_node(
     progress
         Called after each answer.
     patience
-        Seconds without a router after which any other node ends.
+        Seconds for which any other node tries to reach a router, from its first failure on.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def run_node(
     """
     if not url.startswith(("http://", "https://")):
         fail("router", "a url that begins with http:// or https://", url)
-    answer, number, problem, unsigned, reached = b"", b"", "", 0, time.monotonic()
+    answer, number, problem, unsigned, since = b"", b"", "", 0, 0.0
     while True:
         fields = _fields(node.contract, node.number, number, answer)
         signed = {SIGNATURE: node.folder.signing.sign(*fields).hex()}
@@ -207,18 +207,21 @@ def run_node(
             found = f"the router at {url} cannot be reached: {getattr(error, 'reason', error)}"
         if found:
             limit = FAREWELL if node.is_done else patience
+            since = since if problem else time.monotonic()
             if found != problem:
                 _log.warning("%s; trying for %g seconds", found, limit)
-            problem, waited = found, time.monotonic() - reached
+            problem, waited = found, time.monotonic() - since
             if waited >= limit and not node.is_done:
                 where = "before round 0" if node.at is None else f"after round {node.at.round}"
                 over = f"the run may be over without {node.name}, which ends {where}"
-                raise TimeoutError(f"{found}; for {limit:g} seconds now: {over}")
+                raise TimeoutError(
+                    f"{found}; for {limit:g} seconds now: {over}; if not, restart it"
+                )
             if waited >= limit:
                 return
             time.sleep(RETRY)
             continue
-        answer, problem, unsigned, reached = b"", "", 0, time.monotonic()
+        answer, problem, unsigned = b"", "", 0
         if message:
             answer = node.answer(message)
             progress(node)
