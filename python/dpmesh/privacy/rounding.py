@@ -8,7 +8,7 @@ for the sums that the row was made of. In float64 a row is refused where that wo
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import inf, log, sqrt
 from sys import float_info
 from typing import NamedTuple, NoReturn
 
@@ -38,6 +38,7 @@ class Precision(NamedTuple):
 
 SINGLE = Precision("float32", 23, 2.0**-126, 0.01, 1.02)
 DOUBLE = Precision("float64", 52, float_info.min, 2.0**-20, 1.0)
+TAIL = 63 * log(2)
 
 
 def precision_of(values: Floats) -> Precision:
@@ -48,26 +49,40 @@ def precision_of(values: Floats) -> Precision:
 def rounding_factor(values: Floats, noise_multiplier: float, norm: Norm) -> float:
     """Return by how much larger noise is drawn, so that it also hides the rounding of a row.
 
-    Beside the precision's factor it covers the length that `longest_row` allows for noise.
+    A row whose noisy one is not longer than `longest_row` is itself at most twice the room for
+    noise longer than `Precision.longest` allows; noise covers that, too, in float32.
+
+    Raises
+    ------
+    ValueError
+        If the noise is so large beside the sensitivity that it cannot.
     """
     precision = precision_of(values)
     if precision is DOUBLE:
         return precision.factor
-    spread = _spread(values, noise_multiplier, norm)
-    return precision.factor + 2 * spread * 2.0**-precision.digits
+    moved = 2 * _most_noise(values.shape[-1], noise_multiplier, norm) * 2.0**-precision.digits
+    if moved > 0.5:
+        most = f"at most {noise_multiplier / (2 * moved):.4g} in {precision.name}, which rounds"
+        fail("noise_multiplier", f"{most} noisier rows too coarsely, or float64", noise_multiplier)
+    return precision.factor / (1 - moved)
 
 
-def _spread(values: Floats, scale: float, norm: Norm) -> float:
-    """Return about the norm of a row of noise."""
-    dim = values.shape[-1]
-    return scale * (dim if norm == "l1" else sqrt(dim))
+def _most_noise(dim: int, scale: float, norm: Norm) -> float:
+    """Return a norm that a row of noise exceeds with a probability below ``2**-63``.
+
+    ``exp(-TAIL)`` bounds that of a sum of exponential variables (Boucheron, Lugosi and Massart
+    2013, Section 2.4) and that of a Gaussian vector's norm (Theorem 5.6).
+    """
+    if norm == "l1":
+        return scale * (dim + sqrt(2 * dim * TAIL) + TAIL)
+    return scale * (sqrt(dim) + sqrt(2 * TAIL))
 
 
 def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> float:
     """Return the norm that noisy rows of a sensitivity `distance` must not exceed.
 
-    Twice the norm of noise of this scale is added, so that noise alone makes no row too long. As
-    the noisy row is measured, a refusal reveals no more than its release would.
+    It has room for the noise, which alone makes no row too long. As the noisy row is measured, a
+    refusal reveals no more than its release would.
 
     Raises
     ------
@@ -79,7 +94,7 @@ def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> fl
     if scale < precision.least:
         wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
         fail("sensitivity", f"{wanted} {precision.name}", scale)
-    longest = precision.longest * distance + 2 * _spread(values, scale, norm)
+    longest = precision.longest * distance + _most_noise(values.shape[-1], scale, norm)
     return longest if longest < inf else float_info.max
 
 
