@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Columns, Features, Number
+from dpmesh.ranges import Category, Columns, Features, Number
 from dpmesh.tables import as_table
 
 __all__ = ["Model", "Outline"]
@@ -171,12 +172,18 @@ class Model(Outline):
         ------
         ValueError
             If a column is missing or holds something else.
+
+        Warns
+        -----
+        UserWarning
+            If categories are not listed in the ranges: they count as missing.
         """
         if isinstance(self.columns, Features):
             features = self.columns.encode(table)
         else:
             columns = as_table(table).select(self.columns.names).columns
-            features = self.columns.encode(columns).features
+            features, outside = self.columns.encode(columns)
+            _warn_unlisted(self.columns, outside, len(features))
         if self.network is not None:
             return scores_of(self.network, self.weights[0], features)
         return np.asarray(features @ self.weights.T)
@@ -279,6 +286,14 @@ class Model(Outline):
         else:
             linear = classifier(self.weights, self.classes)
         return pipeline(self.columns, linear, named=bool(self.about.get("named")))
+
+
+def _warn_unlisted(columns: Columns, outside: Mapping[str, int], records: int) -> None:
+    """Warn of categories that no range lists, which are encoded as if they were missing."""
+    for name, kind in zip(columns.names, columns.kinds, strict=True):
+        if isinstance(kind, Category) and name in outside:
+            unlisted = f"{name}: {outside[name]} of {records} values are not among its categories"
+            warnings.warn(f"{unlisted} and count as missing", UserWarning, stacklevel=4)
 
 
 def _middle(target: Number) -> tuple[float, float]:

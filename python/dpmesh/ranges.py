@@ -80,7 +80,8 @@ class Number:
         absent = np.isnan(numbers)
         if absent.any() and not self.missing:
             wanted = f"no NaN (missing) values, unless its range says missing = true: {name} = "
-            fail(name, f"{wanted}{{range = [{self.low:g}, {self.high:g}], missing = true}}", "NaN")
+            wanted += f"{{range = [{self.low:g}, {self.high:g}], missing = true}}"
+            fail(name, wanted, f"NaN in record {absent.argmax()}, counted from 0")
         if np.isinf(numbers).any():
             fail(name, "finite numbers, no infinity (inf)", "infinity")
         outside = int(((numbers < self.low) | (numbers > self.high)).sum())

@@ -28,7 +28,7 @@ def table() -> Any:
     return pandas.DataFrame(
         {
             "weight": np.where(draw.random(40) < 0.2, np.nan, draw.uniform(0, 300, 40)),
-            "ward": draw.choice(["north", "south", "elsewhere"], 40),
+            "ward": draw.choice(["north", "south", None], 40),
             "unused": "x",
             "age": draw.integers(0, 140, 40),
         }
@@ -87,6 +87,14 @@ def test_tables_of_all_kinds_give_the_same(model: dm.Model, tmp_path: Path) -> N
     frame.to_feather(tmp_path / "t.feather")
     for path in tmp_path.iterdir():
         np.testing.assert_array_equal(model.predict(read_table(path)), expected)
+
+
+def test_unlisted_categories_count_as_missing_and_are_noticed(model: dm.Model) -> None:
+    unlisted, missing = table(), table()
+    unlisted["ward"], missing["ward"] = "elsewhere", None
+    with pytest.warns(UserWarning, match="ward: 40 of 40 values .* count as missing"):
+        scores = model.scores(unlisted)
+    np.testing.assert_array_equal(scores, model.scores(missing))
 
 
 def test_what_is_no_model_or_table_is_refused_by_name(model: dm.Model, tmp_path: Path) -> None:

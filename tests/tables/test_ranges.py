@@ -102,7 +102,7 @@ def test_ranges_that_do_not_fit_are_refused(ranges: Any, said: str) -> None:
 
 def test_values_of_another_kind_are_refused_and_not_shown(tmp_path: Path) -> None:
     columns = Columns.of({"a": [0, 1]}, ["a"])
-    with pytest.raises(ValueError, match=r"a: wanted no NaN.*missing = true"):
+    with pytest.raises(ValueError, match=r"a: wanted no NaN.*missing = true.*NaN in record 1"):
         columns.encode([np.array([0.5, np.nan])])
     with pytest.raises(ValueError, match="list the categories") as caught:
         columns.encode([np.array(["secret"], object)])

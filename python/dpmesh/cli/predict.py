@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -41,9 +42,14 @@ def predict(
     else:
         loaded = Model.load(released, network=model)
     records = read_table(table)
-    names, columns = ["prediction"], [loaded.predict(records).tolist()]
+    with warnings.catch_warnings(record=True) as noticed:
+        names, columns = ["prediction"], [loaded.predict(records).tolist()]
+    for warning in noticed:
+        typer.echo(f"Warning: {warning.message}", err=True)
     if probabilities:
-        shares = loaded.predict_proba(records)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the predictions warned
+            shares = loaded.predict_proba(records)
         assert loaded.classes is not None
         names += [f"probability of {name}" for name in loaded.classes]
         columns += [[f"{share:.6f}" for share in column] for column in shares.T]
