@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from test_experiments_module import OWN, WITH_OWN
 
 from dpmesh.experiments import Result
 from dpmesh.experiments.parts import SECTIONS
+from dpmesh.experiments.settings import Settings
+from dpmesh.experiments.sweep import claim
 
 
 def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:
@@ -37,6 +40,12 @@ def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
     assert result.exit_code == 1
     assert result.output.count("Error: ") == 1
     assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", result.output)
+
+
+def test_a_date_that_no_run_reads_is_named(tmp_path) -> None:
+    settings = Settings({"run": {"seed": date(2026, 1, 1)}, "sweep": {"seeds": [1]}})
+    with pytest.raises(ValueError, match=r"run\.seed: wanted no date or time, got 2026-01-01"):
+        claim(tmp_path, settings)
 
 
 def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:

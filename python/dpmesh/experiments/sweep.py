@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import multiprocessing
@@ -214,6 +215,9 @@ def claim(folder: Path, settings: Settings) -> None:
     If all runs failed at once, as for a typo in the file, there is nothing to check.
     """
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
+    for key, value in _flat(base):  # those that are swept, too, which no run reads
+        if isinstance(value, (datetime.date, datetime.time)):
+            settings.fail(key, f"wanted no date or time, got {value}")
     note, text = folder / "settings.json", json.dumps(base, indent=1)
     writable_folder(folder)
     if note.exists() and any(folder.glob("*/*")):
