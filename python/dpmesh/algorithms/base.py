@@ -119,8 +119,18 @@ Round: TypeAlias = Generator["Message | Relay", Released, StateT]
 """A round: it yields requests, is sent what arrived, shape (nodes, dim), and returns the state."""
 
 
+class _SignatureOfInit:
+    """What a class takes, by its `__init__`: early releases of Python 3.11 read `__new__`."""
+
+    def __get__(self, instance: object, kind: type) -> inspect.Signature:
+        takes = inspect.signature(kind.__init__)  # type: ignore[misc]  # of this very class
+        return takes.replace(parameters=[*takes.parameters.values()][1:])
+
+
 class Algorithm(ABC, Generic[StateT, ProblemT]):
     """A private learning algorithm."""
+
+    __signature__ = _SignatureOfInit()
 
     travels: ClassVar[Travel]
 
@@ -141,12 +151,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             if noise is not None and name in given and name not in known:
                 call = f"{cls.__name__}.for_budget(epsilon=.., delta=.., rounds=.., ..)"
                 fail(name, f"{noise}, which {call} finds for a budget", given[name])
-        takes = inspect.signature(cls.__init__)
+        takes = inspect.signature(cls)
         try:
             if bare or given:  # a copy is made without
-                takes.bind(None, *bare, **given)
+                takes.bind(*bare, **given)
         except TypeError as error:
-            names = ", ".join([*takes.parameters][1:])
+            names = ", ".join(takes.parameters)
             raise TypeError(f"{cls.__name__}: {error}; it takes by name: {names}") from None
         return super().__new__(cls)
 
