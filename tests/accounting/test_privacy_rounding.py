@@ -64,11 +64,15 @@ def test_a_model_of_many_records_in_single_precision_is_refused() -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
 def test_the_noise_covers_the_rounding_of_rows(mechanism: Any, kind: Any) -> None:
-    """By 1% for the sums before a row, and by all that rounds the longest row that is released."""
+    """By 1% for sums, 1% for rows of some length, and by what rounds rows longer by the noise."""
     values, factor = np.zeros((1, 100_000), kind), 1.0
     if kind is np.float32:
-        spread = 1e5 if mechanism.norm == "l1" else np.sqrt(1e5)
-        factor = 1.01 + 2.0**-23 * (2.0**23 / 100 + 2 * spread)
+        tail = 63 * np.log(2)
+        dim = values.shape[1]
+        l1, l2 = dim + np.sqrt(2 * dim * tail) + tail, np.sqrt(dim) + np.sqrt(2 * tail)
+        moved = 2 * (l1 if mechanism.norm == "l1" else l2) * 2.0**-23
+        factor = 1.02 / (1 - moved)
+        assert factor == pytest.approx(1.01 + 0.01 + moved * factor, rel=1e-15)
     scale = mechanism.noise_scale(ONE, values.shape[1]) * factor
     assert mechanism.drawn_scale(values, ONE) == pytest.approx(scale, rel=1e-15)
     if not isinstance(mechanism, SilentGaussian) and mechanism.grid is None:
@@ -127,12 +131,21 @@ def test_noise_too_small_for_the_type_is_refused(mechanism: Any, kind: Any, leas
     assert NoNoise().release(row, less, stream)[0, 0] == 0
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_noise_alone_is_never_too_much(kind: Any) -> None:
-    row = np.zeros((2, 20_000), kind)
-    for noise_multiplier in (1e-3, 1.0, 1e4):
-        released(Laplace(noise_multiplier), row)
-        released(Gaussian(noise_multiplier), row)
+@pytest.mark.parametrize(("kind", "most"), [(np.float32, 3e4), (np.float64, 1e11)])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_noise_alone_makes_no_row_too_long(kind: Any, most: float, dim: int) -> None:
+    """Of 200,000 rows none is refused, but for a probability below 1e-13."""
+    for mechanism in (Gaussian(most), Laplace(most)):
+        assert np.abs(released(mechanism, np.zeros((200_000, dim), kind))).max() > 3 * most
+
+
+def test_noise_that_float32_rounds_too_coarsely_is_refused() -> None:
+    """A row could be as long as such noise and pass, and nothing would hide its rounding."""
+    row = np.zeros((2, 20_000), np.float32)
+    with pytest.raises(ValueError, match=r"noise_multiplier: wanted at most 98\..*, or float64"):
+        released(Laplace(1e4), row)
+    released(Laplace(98.0), row)
+    released(Laplace(1e4), row.astype(np.float64))
 
 
 def test_long_rows_without_noise_or_data_go_out() -> None:
