@@ -255,6 +255,7 @@ def test_messages_without_noise_have_no_finite_epsilon() -> None:
         (lambda: views.AnyCoalition(size=8, topology=RING), "size"),
         (lambda: views.Links(links=((0, 9),), topology=RING), "links"),
         (lambda: views.OneNode(topology=3), "topology"),
+        (lambda: views.view_cost(1e-5, views.NotProved(reason=""), "one"), "view: wanted one of"),
         (lambda: views.Reaction(sensitivity=[1.0], noise=[-1.0], lipschitz=[1.0]), "noise"),
         (lambda: views.LossFacts(loss="softmax", feature_norm=1.0), "classes"),
         (lambda: views.Reaction(sensitivity=[1.0], noise=[1.0, 1.0], lipschitz=[1.0]), "noise"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -150,6 +151,8 @@ def view_cost(
         If an argument does not fit; with `strict` also if the view is not proved.
     """
     instance("reaction", reaction, "a Reaction, or NotProved", Reaction, NotProved)
+    wanted = "one of dpmesh.privacy.views, such as OneNode(topology=..)"
+    instance("view", view, wanted, *get_args(View))
     positive("gap", gap)
     if isinstance(reaction, NotProved):
         if strict:
