@@ -142,7 +142,12 @@ class Mechanism(ABC):
     @final
     def rounding_factor(self, values: Floats) -> float:
         """Return by how much `drawn_scale` exceeds `noise_scale`, to hide rounding."""
-        return rounding_factor(values, self.noise_multiplier, self.norm)
+        return rounding_factor(values, self._widest, self.norm)
+
+    @property
+    def _widest(self) -> float:
+        """The largest noise multiplier of what is scaled together."""
+        return self.noise_multiplier
 
     def clipping_sensitivity(self, neighboring_relation: NeighboringRelation) -> Sensitivity:
         """Return the sensitivity, by clipping alone, of a row that depends on a single unit.

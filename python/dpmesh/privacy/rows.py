@@ -85,6 +85,11 @@ class CorrelatedRow(Mechanism):
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound
 
+    @property
+    def _widest(self) -> float:
+        """That of the row with most noise: all rows keep the proportions of the joint event."""
+        return float(self.joint.spreads.max())
+
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.noise is None:
             fail("mechanism", "the loop of a run, which keeps earlier rows of noise", "one row")
