@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any
 
 import numpy as np
@@ -247,6 +249,30 @@ def test_sites_that_are_shown_different_things_open_nothing(parties: Parties, wh
     assert not is_open(parties, open_sum(public, answers))
 
 
+def test_two_headers_at_once_are_not_both_answered(parties: Parties) -> None:
+    """Both sums opened, and charged once, their difference is the vector of site 3."""
+    whole, less = parties.header(0), parties.header(0, (0, 1, 2))
+    both, site, answers = Barrier(2), parties.sites[0], []
+    honest = site._sums
+
+    def slow(w: Any, coins: Key) -> Any:
+        with suppress(BrokenBarrierError):
+            both.wait(0.2)  # for the other thread, which must not come this far
+        return honest(w, coins)
+
+    def ask(header: Any) -> None:
+        with suppress(RefusedError):
+            answers.append(site.answer(header, parties.w))
+
+    site._sums = slow
+    threads = [Thread(target=ask, args=(header,)) for header in (whole, less)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 1
+
+
 def test_sites_with_another_contract_are_refused_by_name(parties: Parties) -> None:
     """Other numbers, such as another grid or a smaller share, are another contract."""
     weaker = replace(parties.contract.numbers, noise_multiplier=8.5)
@@ -355,9 +381,8 @@ def test_secrets_are_erased_and_not_printed(parties: Parties) -> None:
     secrets = parties.sites[0].state.read(RUN, parties.contract).secrets
     assert secrets.own.hex() not in repr(secrets)
     parties.sites[0].leave(RUN)
-    parties.sites[0].state.close()
-    kept = (parties.folder / "site0.db").read_bytes()
-    assert secrets.own.hex().encode() not in kept
+    for file in parties.folder.glob("site0.db*"):  # the journal, too
+        assert secrets.own.hex().encode() not in file.read_bytes()
     assert (parties.folder / "site0.db").stat().st_mode & 0o077 == 0
 
 

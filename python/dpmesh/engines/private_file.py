@@ -39,6 +39,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
         connection.execute("pragma locking_mode = exclusive")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")
+        connection.execute("pragma journal_size_limit = 0")  # or it keeps what was erased
         connection.execute("begin exclusive").connection.commit()
     except sqlite3.OperationalError as error:
         connection.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Site:
         if signing.public != contract.site_keys[own]:
             fail("signing", f"the key of site {own} in the contract", "another one")
         self.contract, self.own, self.state = contract, own, state
-        self._signing, self._sums = signing, sums
+        self._signing, self._sums, self._lock = signing, sums, Lock()
 
     def join(self, run: bytes) -> Hello:
         """Start a run, and return its public key for it. Asked again, the same one.
@@ -107,6 +108,10 @@ class Site:
             If the header does not fit the contract, this site's run or what it answered before, or
             the plan or the budget is spent. The reason does not depend on the records.
         """
+        with self._lock:  # two headers with one attempt must not both pass
+            return self._answer(header, w)
+
+    def _answer(self, header: Header, w: Floats) -> bytes:
         state = self._run(header.run)
         secrets = self._secrets(state)
         state = self._checked(header, w, state)
