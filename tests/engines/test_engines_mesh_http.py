@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta, timezone
 from email.message import Message
 from http.client import HTTPConnection
+from io import BytesIO
 from ipaddress import ip_address
 from pathlib import Path
 from socket import create_connection
@@ -31,7 +32,7 @@ from mesh_parties import Parties
 import dpmesh as dm
 from dpmesh.engines.mesh import Folder, Node, Position, Router, http, read_contract
 from dpmesh.engines.mesh.http import RouterServer, run_node
-from dpmesh.engines.mesh.messages import refusal
+from dpmesh.engines.mesh.messages import Signature, refusal, refused
 from dpmesh.engines.mesh.traffic import bytes_of_round
 from dpmesh.engines.signing import SigningKey
 
@@ -177,6 +178,46 @@ def test_a_node_pauses_between_refusals_and_in_the_end_gives_up(
         run_node(parties.nodes[0], "http://nowhere", patience=9.0)
     assert sum(pauses) == (http.FAREWELL if done else 9.0)
     assert len(posts) == 2 + len(pauses)  # one that is not signed is signed at once
+
+
+def test_a_router_answers_a_post_long_before_its_node_takes_it_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a pause below the quorum looks like a router that is gone, and ends the nodes."""
+    parties, pauses = Parties(tmp_path, nodes=2, rounds=2), list[float]()
+    server = RouterServer(Router(parties.contract), HERE, 0)
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses))
+    monkeypatch.setattr(http, "time", clock)
+    signed = parties.nodes[0].answer(server.router.requests()[0])
+    assert server._exchange(0, signed) == (204, b"")  # it waits for the other's signature
+    assert sum(pauses) < http.TIMEOUT / 10
+    server._server.server_close()
+
+
+def test_a_node_that_cannot_answer_pauses_before_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose disk is full: it would be asked as fast as the network is."""
+    parties, pauses, said = Parties(tmp_path, nodes=2, rounds=2), list[float](), []
+    question = Router(parties.contract).requests()[0]
+
+    class Response(BytesIO):
+        headers = Message()
+
+    def asks(post: Any, **_: object) -> Response:
+        said.append(refused(post.data))
+        if len(said) == 4:
+            raise HTTPError(post.full_url, http.OVER, "over", Message(), None)
+        return Response(question)
+
+    def full(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(http, "urlopen", asks)
+    monkeypatch.setattr(http, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: 0.0))
+    monkeypatch.setattr(Signature, "of", full)
+    run_node(parties.nodes[0], "http://nowhere")
+    assert (said, pauses) == ([None, *3 * ["failed"]], 3 * [http.RETRY])
 
 
 def test_a_mistake_beside_restored_charges_nothing(

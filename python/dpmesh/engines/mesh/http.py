@@ -23,6 +23,7 @@ from urllib.request import Request, urlopen
 
 from dpmesh._validate import fail
 from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.mesh.messages import refused
 from dpmesh.engines.mesh.node import Node
 from dpmesh.engines.mesh.router import Router
 from dpmesh.engines.mesh.traffic import bytes_of_row
@@ -30,14 +31,16 @@ from dpmesh.engines.signing import is_signed
 
 _log = logging.getLogger("dpmesh")
 
-PATIENCE = 2.0
+HOLD = 2.0
 """Seconds for which the router holds a post that it has no question for."""
 PAUSE = 0.02
 """Seconds between two looks whether there is one."""
 FAREWELL = 5.0
 """Seconds for which a router that is done still answers."""
 RETRY = 1.0
-"""Seconds before a node tries again to reach a router."""
+"""Seconds before a node tries again what failed: to reach a router, or to answer it."""
+TIMEOUT = 60.0
+"""Seconds of silence after which a connection is given up, many times `HOLD`."""
 PATIENCE = 3600.0
 """Seconds for which a node tries to reach a router, unless its caller says otherwise."""
 SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
@@ -105,7 +108,7 @@ class RouterServer:
 
     def _exchange(self, party: int, answer: bytes) -> tuple[int, bytes]:
         """Take an answer; return a status and the next question, waiting for one a little."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + HOLD
         with self._lock:
             if answer:
                 self.router.take(party, answer)
@@ -125,7 +128,7 @@ class RouterServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            timeout = 60
+            timeout = TIMEOUT
 
             def handle(self) -> None:
                 with suppress(OSError):  # who is silent, leaves, or speaks no TLS
@@ -194,7 +197,7 @@ def run_node(
         post = Request(f"{url.rstrip('/')}/{node.number}", answer, signed, method="POST")
         found = ""
         try:
-            with urlopen(post, timeout=60, context=tls) as response:
+            with urlopen(post, timeout=TIMEOUT, context=tls) as response:
                 message, number = response.read(), _number_in(response)
         except HTTPError as error:
             if error.code == OVER:
@@ -225,6 +228,8 @@ def run_node(
         if message:
             answer = node.answer(message)
             progress(node)
+            if refused(answer):  # the router asks again at once
+                time.sleep(RETRY)
 
 
 def _fields(contract: Contract, party: int, number: bytes, answer: bytes) -> tuple[bytes, ...]:
