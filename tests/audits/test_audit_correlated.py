@@ -33,6 +33,7 @@ ROUNDS, RUNS, KEY, SURE = 4, 200, dm.Key.seeded(5), 1 - 1e-3
 PAIR = dm.topology.complete(2)
 PARTNERS = correlated.BetweenPartners(topology=PAIR, rounds=ROUNDS)
 BOTH = correlated.Both(topology=PAIR, rounds=ROUNDS)
+MATCHED = replace(BOTH, topology=dm.topology.random_matchings(2, key=dm.Key.seeded(1)))
 
 draw, share = kernels.correlated_gaussian, kernels.add_pair_gaussian
 
@@ -95,6 +96,22 @@ def test_one_run_shows_what_its_noise_is_made_of(fault: Any, monkeypatch) -> Non
     assert bool(found) == (fault is not None), found
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_one_run_shows_secrets_along_the_graph_of_another_round(late: bool) -> None:
+    shuffled = dm.topology.shuffled(dm.topology.ring(4), key=dm.Key.seeded(2))
+    algorithm = descent(correlated.Both(topology=shuffled, rounds=ROUNDS), batches=3)
+    joint = algorithm.release_of(1).mechanism.joint
+    run = joint
+    if late:
+        run = replace(joint, secrets=(joint.secrets[-1], *joint.secrets[:-1]))
+    noise, plan = np.zeros((ROUNDS - 1, 4, 60)), correlated.CorrelatedNoise(release=joint)
+    state = correlated.CorrelatedNoise(release=run).start(range(4), 60)
+    for t in range(ROUNDS - 1):
+        noise[t], state = correlated.CorrelatedNoise(release=run).draw(KEY, state)
+    found = correlated.read_back(noise, KEY, plan).violations(tolerance=1e-6)
+    assert bool(found) == late, found
+
+
 class MissingFactor2(dm.GradientDescent):
     """Takes the bound on one clipped gradient for that on the difference of two."""
 
@@ -113,7 +130,7 @@ class Remembers(dm.GradientDescent):
 
 
 @pytest.mark.parametrize("kind", [dm.GradientDescent, MissingFactor2, Remembers])
-@pytest.mark.parametrize("noise", [PARTNERS, BOTH])
+@pytest.mark.parametrize("noise", [PARTNERS, BOTH, MATCHED])
 def test_coupled_runs_move_as_far_as_planned(kind: Any, noise: Any) -> None:
     algorithm = descent(noise, kind, batches=1 if noise is PARTNERS else 3)
     pair, _ = worst_cases.gradient_descent(algorithm, rounds=ROUNDS)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dpmesh as dm
 from dpmesh import topology
 from dpmesh.privacy import correlated
 from dpmesh.privacy.accounting import gdp_mu
@@ -63,6 +66,45 @@ def test_the_plan_is_what_everything_seen_costs(seed: int, changing: bool) -> No
     release, coalition = random_release(seed, changing=changing)
     assert release.mu_of(coalition) == pytest.approx(by_force(release, coalition), rel=1e-8)
     assert release.mu >= release.mu_of(coalition) * (1 - 1e-9)
+
+
+@given(SEEDS)
+def test_uses_under_changing_graphs_cost_what_everything_seen_costs(seed: int) -> None:
+    """Exact where their columns do not overlap, for all coalitions of a size; else a bound."""
+    release, coalition = random_release(seed, changing=True)
+    rounds, nodes = release.rounds, release.secrets[0].nodes
+    single = release.mus([[t] for t in range(rounds)], len(coalition))
+    assert max(single) == pytest.approx(release.mu, rel=1e-9)
+    alone = np.array([1 / each.own for each in release.secrets])
+    columns = release.factorization.matrix()
+    wanted = np.linalg.norm(columns * alone[:, None], axis=0) / release.noise_multiplier
+    np.testing.assert_allclose(release.mus([[t] for t in range(rounds)], None), wanted)
+    assert release.mu_against_partners == pytest.approx(wanted.max())
+    used = (0, rounds - 1)
+    (together,) = release.mus([used], 0)
+    factors = planned_factors(release, rounds, nodes)
+    inverse = np.linalg.inv(factors @ factors.T)
+    for u, sign in [(u, sign) for u in range(nodes) for sign in (1, -1)]:
+        shift = np.zeros((rounds, nodes))
+        shift[used, u] = np.asarray(release.sensitivities)[list(used)] * [1, sign]
+        assert shift.ravel() @ inverse @ shift.ravel() <= together**2 * (1 + 1e-8)
+
+
+def test_secrets_of_changing_graphs_keep_the_claim_of_independent_noise() -> None:
+    """Matched in pairs, a node has one partner: own noise of at least 1 / sqrt(2)."""
+    matched = topology.random_matchings(8, key=dm.Key.seeded(1))
+    noise = correlated.BetweenPartners(topology=matched, rounds=5)
+    release = noise.release(2.0, np.ones(4))
+    assert 1 / 2 - 1e-9 < release.mu <= 1 / 2
+    assert all(each.own > 1 / np.sqrt(2) for each in release.secrets)
+    with pytest.raises(ValueError, match="one at least leaves every node an honest partner"):
+        replace(noise, coalition=1).release(2.0, np.ones(4))
+    everybody = replace(noise, coalition=1, partners=topology.complete(8))
+    assert everybody.release(2.0, np.ones(4)).mu <= 1 / 2
+    halves = topology.edge_dropping(topology.ring(8), 0.5, key=dm.Key.seeded(2))
+    mixed = replace(noise, topology=halves, rounds=12).release(2.0, np.ones(11))
+    assert {len(each.pairs) > 0 for each in mixed.secrets} == {True, False}
+    assert mixed.mu <= 1 / 2
 
 
 @given(SEEDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +16,9 @@ from dpmesh.privacy.correlated.secrets import Secrets, canonical_pairs, links
 from dpmesh.topology import MixingMatrix
 
 _POINTS = 50
+_OVER_LEAST = 1.2
+"""Own noise over the least, where graphs change: near the best in the settings that were tried."""
+
 _MARGIN = 1e-11
 """How far below 1 mu is put, so that the mu that is rounded up is not above it."""
 
@@ -114,6 +118,45 @@ def partner_secrets(
         own = _best_own(mixing_matrix, who.tobytes(), coalition, rounds, mixings, relative)
     own = positive("own", own)
     return Secrets(nodes=nodes, pairs=who, own=own, shared=shared_for(own, of), coalition=coalition)
+
+
+def changing_secrets(
+    graphs: Sequence[npt.NDArray[np.int64]], nodes: int, *, coalition: int = 0
+) -> tuple[Secrets, ...]:
+    """Return secrets along the graph of each round, with mu = 1 at noise multiplier 1 in each.
+
+    Own noise is 1.2 times the least that the round's graph allows. Where that is 1 or more, such as
+    in a round that leaves a node alone with colluding partners, nobody shares a secret.
+
+    Parameters
+    ----------
+    graphs
+        The pairs of each round, shape (pairs, 2).
+    nodes
+        Number of nodes.
+    coalition
+        As in `partner_secrets`.
+
+    Raises
+    ------
+    ValueError
+        If no round has secrets.
+    """
+    found: dict[bytes, Secrets] = {}
+    for pairs in graphs:
+        who = canonical_pairs(pairs, nodes)
+        if (name := who.tobytes()) in found:
+            continue
+        of = exposure(nodes, who, coalition)
+        own, kept = _OVER_LEAST * of.least_own(), who
+        if own >= 1:
+            own, kept = 1.0, who[:0]
+        shared = shared_for(own, of)
+        found[name] = Secrets(nodes=nodes, pairs=kept, own=own, shared=shared, coalition=coalition)
+    if not any(len(each.pairs) for each in found.values()):
+        wanted = "graphs of secrets of which one at least leaves every node an honest partner"
+        fail("coalition", f"{wanted} (pass more partners=)", coalition)
+    return tuple(found[canonical_pairs(pairs, nodes).tobytes()] for pairs in graphs)
 
 
 @lru_cache(maxsize=32)

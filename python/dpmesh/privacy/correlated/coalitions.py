@@ -101,18 +101,28 @@ def exposure(nodes: int, pairs: npt.NDArray[np.int64], size: int) -> Exposure:
         If no node is left, or there are too many coalitions to try each: a sampled maximum would
         be no bound.
     """
+    coalitions = coalitions_of(nodes, size, alike=len(pairs) == nodes * (nodes - 1) // 2)
+    whole = laplacian(nodes, pairs)
+    parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
+    return Exposure(coalitions, *spectrum(parts))
+
+
+def coalitions_of(nodes: int, size: int, *, alike: bool) -> list[tuple[int, ...]]:
+    """Return every coalition of a size, or one of them where all nodes are alike.
+
+    Raises
+    ------
+    ValueError
+        As `exposure`.
+    """
     if size >= nodes:
         fail("coalition", f"fewer than the {nodes} nodes", size)
-    whole = laplacian(nodes, pairs)
+    if alike:
+        return [tuple(range(size))]
     count = comb(nodes, size)
-    if len(pairs) == nodes * (nodes - 1) // 2:
-        coalitions = [tuple(range(size))]
-    elif count * (nodes - size) ** 2 <= _NUMBERS:
-        coalitions = list(combinations(range(nodes), size))
-    else:
+    if count * (nodes - size) ** 2 > _NUMBERS:
         wanted = (
             "a smaller coalition, or a complete graph of secrets: every coalition must be tried"
         )
         fail("coalition", wanted, f"{count} coalitions of {size} among {nodes} nodes")
-    parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
-    return Exposure(coalitions, *spectrum(parts))
+    return list(combinations(range(nodes), size))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import numpy.typing as npt
 from scipy.linalg.lapack import dtbtrs
 
 from dpmesh._validate import fail, instance, positive
+from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
 from dpmesh.privacy.correlated.objective import sensitivities_of
-from dpmesh.privacy.correlated.participation import squared_worst_sum
 from dpmesh.privacy.correlated.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ class CorrelatedGaussian:
     Raises
     ------
     ValueError
-        If a number is out of range, the secrets are of different nodes or claims, or graphs of
-        secrets change while C has more bands than the separation of a record's rounds.
+        If a number is out of range, or the secrets are of different nodes or claims.
     """
 
     noise_multiplier: float
@@ -89,13 +87,6 @@ class CorrelatedGaussian:
             instance("secrets", each, "Secrets of each round", Secrets)
         if len({(each.nodes, each.coalition) for each in secrets}) > 1:
             fail("secrets", "the same nodes and the same coalition in every round", "others")
-        use, bands = self.factorization.participation, self.factorization.bands.shape[1]
-        if use.most(self.rounds) > 1 and bands > use.separation:
-            wanted = (
-                f"one graph of secrets for all rounds, or at most {use.separation} bands: uses "
-                "whose columns overlap are proved for one graph only"
-            )
-            fail("secrets", wanted, f"changing graphs and {bands} bands")
 
     @property
     def rounds(self) -> int:
@@ -109,17 +100,19 @@ class CorrelatedGaussian:
             return self.factorization.sensitivity / self.noise_multiplier
         if isinstance(self.secrets, Secrets):
             return self.factorization.sensitivity * self.secrets.mu / self.noise_multiplier
-        return self._mu_of_changing(tuple(self.secrets)) / self.noise_multiplier
+        return self._against(self.secrets[0].coalition)
 
     @property
     def mu_against_partners(self) -> float:
         """The same if everybody colludes: as though there were no secrets."""
-        own = 1.0
-        if isinstance(self.secrets, Secrets):
-            own = self.secrets.own
-        elif self.secrets is not None:
-            own = min(each.own for each in self.secrets)
-        return self.factorization.sensitivity / (own * self.noise_multiplier)
+        if self.secrets is None or isinstance(self.secrets, Secrets):
+            own = 1.0 if self.secrets is None else self.secrets.own
+            return self.factorization.sensitivity / (own * self.noise_multiplier)
+        return self._against(None)
+
+    def _against(self, colluding: int | None) -> float:
+        changing = ChangingSecrets(self._each_secrets)
+        return changing.worst(self.factorization, colluding) / self.noise_multiplier
 
     def mu_of(self, coalition: Sequence[int]) -> float:
         """Return mu against this coalition."""
@@ -128,30 +121,8 @@ class CorrelatedGaussian:
         if isinstance(self.secrets, Secrets):
             exposed = self.secrets.mu_of(coalition)
             return self.factorization.sensitivity * exposed / self.noise_multiplier
-        worst = self._changing(tuple(self.secrets), tuple(sorted(coalition)))
-        return worst / self.noise_multiplier
-
-    def _mu_of_changing(self, secrets: tuple[Secrets, ...]) -> float:
-        return max(self._changing(secrets, coalition) for coalition in _coalitions(secrets))
-
-    def _changing(self, secrets: tuple[Secrets, ...], coalition: tuple[int, ...]) -> float:
-        """Return mu at noise multiplier 1: the root of the worst node's sum over its uses.
-
-        A use in round tau adds ``sum_t C[t, tau]^2 [(own^2 I + shared^2 L'_t)^-1]_uu``.
-        """
-        known: dict[int, Array] = {}
-        for each in secrets:
-            if id(each) not in known:
-                known[id(each)] = each.leverages(coalition)[1]
-        exposed = np.stack([known[id(each)] for each in secrets])
-        columns = self.factorization.columns
-        rounds, bands = columns.shape
-        shifts = np.zeros((rounds, exposed.shape[1]))
-        for k in range(bands):
-            shifts[: rounds - k] += columns[: rounds - k, k, None] ** 2 * exposed[k:]
-        use = self.factorization.participation
-        worst = max(squared_worst_sum(of_node, use) for of_node in shifts.T)
-        return float(np.sqrt(worst)) * (1 + 1e-12)
+        changing = ChangingSecrets(tuple(self.secrets))
+        return changing.worst_against(self.factorization, coalition) / self.noise_multiplier
 
     def mus(self, uses: Iterable[Sequence[int]], colluding: int | None) -> list[float]:
         """Return mu of records that are used in exactly these rows.
@@ -163,11 +134,13 @@ class CorrelatedGaussian:
         colluding
             How many nodes, whichever they are, collude with the observer; None for all others.
         """
-        secrets = {id(each): each for each in self._each_secrets}.values()
-        exposed = max((each.mu_against(colluding) for each in secrets), default=1.0)
-        return [
-            shift * exposed / self.noise_multiplier for shift in self.factorization.shifts(uses)
-        ]
+        if self.secrets is None or isinstance(self.secrets, Secrets):
+            exposed = 1.0 if self.secrets is None else self.secrets.mu_against(colluding)
+            shifts = [exposed * shift for shift in self.factorization.shifts(uses)]
+        else:
+            changing = ChangingSecrets(tuple(self.secrets))
+            shifts = changing.shifts(self.factorization, list(uses), colluding)
+        return [shift / self.noise_multiplier for shift in shifts]
 
     @property
     def _each_secrets(self) -> tuple[Secrets, ...]:
@@ -307,8 +280,10 @@ class CorrelatedGaussian:
         how = f"{rounds} rows"
         if bands > 1:
             how += f" correlated in time by {bands} bands"
-        for secrets in self._each_secrets[:1]:
-            how += f", with secrets of {len(secrets.pairs)} pairs"
+        pairs = sorted({len(secrets.pairs) for secrets in self._each_secrets})
+        if pairs:
+            count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+            how += f", with secrets of {count} pairs"
         return how
 
     @property
@@ -318,14 +293,3 @@ class CorrelatedGaussian:
             return "everybody"
         first = self.secrets_of(0)
         return "everybody" if first is None else first.claim
-
-
-def _coalitions(secrets: tuple[Secrets, ...]) -> Iterator[tuple[int, ...]]:
-    """Every coalition of the claimed size; one of them if every round's graph is complete."""
-    first = secrets[0]
-    if all(each.is_complete for each in secrets):
-        return iter([tuple(range(first.coalition))])
-    for each in secrets:
-        if not each.is_complete:
-            _ = each.exposure  # refuses if there are too many
-    return combinations(range(first.nodes), first.coalition)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,8 +154,10 @@ def average_matrix(
     networks
         For each draw, the mixing matrix of each round. The draws are public: they must not depend
         on data.
-    mixings, sensitivities, covariance
+    mixings, sensitivities
         As in `gossip`.
+    covariance
+        As in `gossip`, or that of each round, shape (rounds, nodes, nodes).
 
     Returns
     -------
@@ -167,17 +170,17 @@ def average_matrix(
     return average
 
 
-def _changing_matrix(
-    draw: Sequence[MixingMatrix], mixings: int, covariance: npt.ArrayLike | None
-) -> Array:
+def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any) -> Array:
     nodes, rounds = draw[0].nodes, len(draw)
-    values, vectors = np.linalg.eigh(_covariance(covariance, nodes))
-    root = vectors * np.sqrt(np.maximum(values, 0))
+    whole = np.ndim(covariance) == 3
+    each = covariance if covariance is not None and whole else [covariance]
+    values, vectors = np.linalg.eigh(np.stack([_covariance(one, nodes) for one in each]))
+    roots = vectors * np.sqrt(np.maximum(values, 0))[:, None]
     mixed = np.empty((0, nodes, nodes))
     gram = np.zeros((rounds, rounds))
     for t, matrix in enumerate(draw):
         weights = np.linalg.matrix_power(matrix.weights.toarray(), mixings)
-        mixed = weights @ np.concatenate([mixed, root[None]])
+        mixed = weights @ np.concatenate([mixed, roots[t % len(roots)][None]])
         flat = mixed.reshape(t + 1, -1)
         gram[: t + 1, : t + 1] += flat @ flat.T / nodes
     return gram

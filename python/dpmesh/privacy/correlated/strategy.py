@@ -6,29 +6,33 @@ An algorithm takes it as its ``noise``, and plans the noise of a whole run from 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
-from types import NoneType
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, instance, integer, one_of, positive, require_methods
+from dpmesh._validate import fail, integer, one_of, positive, require_methods
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.correlated.amplitudes import partner_secrets
+from dpmesh.privacy.correlated.amplitudes import changing_secrets, partner_secrets
+from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
 from dpmesh.privacy.correlated.participation import Participation
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import Method, factorize
-from dpmesh.topology import Static, Topology
+from dpmesh.topology import MixingMatrix, Static, Topology
 
 Array = npt.NDArray[np.float64]
+Shared: TypeAlias = "Secrets | tuple[Secrets, ...] | None"
 
 _LONGEST = 4.0
 """Of the steps by rule."""
+
+_UP = 1 + 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +80,8 @@ class CorrelatedStrategy(ABC):
     def correlates_time(self) -> bool:
         """Whether later noise takes back part of earlier noise."""
 
-    def secrets(self, sensitivities: tuple[float, ...]) -> Secrets | None:
-        """Return what partners share."""
+    def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
+        """Return what partners share, in all rounds or in each."""
         return None
 
     def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
@@ -93,9 +97,9 @@ class CorrelatedStrategy(ABC):
         rows = len(sensitivities)
         if self.topology is None:
             return server(rows, sensitivities=sensitivities)
-        if isinstance(self.topology, Static) and self.topology.mixing_matrix.is_symmetric:
+        if (constant := _constant(self.topology)) is not None:
             return gossip(
-                self.topology.mixing_matrix,
+                constant,
                 rows,
                 mixings=self.mixings,
                 sensitivities=sensitivities,
@@ -152,14 +156,13 @@ class CorrelatedStrategy(ABC):
             Of each row, shape (rows,).
         """
         s, stds = np.asarray(sensitivities, np.float64), np.asarray(noise_stds, np.float64)
-        every = Participation(uses=self.rows)
+        every, bands = Participation(uses=self.rows), (s / stds)[:, None]
+        factorization = Factorization(bands=bands, kind="diagonal", participation=every)
         return CorrelatedGaussian(
             noise_multiplier=1.0,
-            factorization=Factorization(
-                bands=(s / stds)[:, None], kind="diagonal", participation=every
-            ),
+            factorization=factorization,
             sensitivities=s,
-            secrets=self.secrets(tuple((s / s.max()).tolist())),
+            secrets=_scaled(self.secrets(tuple((s / s.max()).tolist())), factorization),
         )
 
     def step_size(
@@ -207,7 +210,7 @@ class CorrelatedStrategy(ABC):
         """
         ones = (1.0,) * self.rows
         factorization, secrets = _planned(self, ones, _epochs(uses, separation))
-        found = self.objective(ones, None if secrets is None else secrets.covariance)
+        found = self.objective(ones, _covariance(secrets))
         gram = found.matrix() if isinstance(found, Objective) else found
         return float(np.sqrt(factorization.objective(gram) / len(ones)))
 
@@ -265,13 +268,14 @@ class BetweenPartners(CorrelatedStrategy):
     """The two ends of a link add and subtract the same secret noise, fresh in every round.
 
     The guarantee is against everybody who sees all messages, except link partners, and any
-    `coalition` nodes inside; against all other nodes together secrets hide nothing.
+    `coalition` nodes inside; against all other nodes together secrets hide nothing. Where the
+    network changes, the links of a round share secrets in that round.
 
     Parameters
     ----------
     topology, rounds, mixings
-        As in `CorrelatedStrategy`; the network must not change. Take several mixings: after a
-        single one much of the secrets is left.
+        As in `CorrelatedStrategy`. Take several mixings: after a single one much of the secrets is
+        left.
     coalition
         The largest number of nodes, whichever they are, that collude with the observer.
     partners
@@ -280,13 +284,14 @@ class BetweenPartners(CorrelatedStrategy):
     """
 
     coalition: int = 0
-    partners: Static | None = None
+    partners: Topology | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wanted = "a network with symmetric weights that does not change, whose links share secrets"
-        instance("topology", self.topology, wanted, Static)
-        instance("partners", self.partners, f"{wanted}, or None", Static, NoneType)
+        if self.topology is None:
+            fail("topology", "a network, whose links share secrets", None)
+        if self.partners is not None:
+            require_methods("partners", self.partners, "a network, or None", "matrix")
         object.__setattr__(self, "coalition", integer("coalition", self.coalition))
 
     @property
@@ -294,17 +299,24 @@ class BetweenPartners(CorrelatedStrategy):
         """False."""
         return False
 
-    def secrets(self, sensitivities: tuple[float, ...]) -> Secrets:
-        """Return the secrets with mu = 1 that leave least noise in the mixed points."""
-        assert isinstance(self.topology, Static)
+    def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
+        """Return the secrets with mu = 1 that leave least noise in the mixed points.
+
+        Where the network changes, those of each round by the rule of `changing_secrets`.
+        """
+        assert self.topology is not None
         who = self.topology if self.partners is None else self.partners
+        mixing, sharing = _constant(self.topology), _constant(who)
+        if mixing is None or sharing is None:
+            graphs = [links(who.matrix(t)) for t in range(1, len(sensitivities) + 1)]
+            return changing_secrets(graphs, self.topology.nodes, coalition=self.coalition)
         return partner_secrets(
-            self.topology.mixing_matrix,
+            mixing,
             rounds=len(sensitivities),
             mixings=self.mixings,
             coalition=self.coalition,
             sensitivities=sensitivities,
-            pairs=links(who.mixing_matrix),
+            pairs=links(sharing),
         )
 
     @property
@@ -330,6 +342,35 @@ def _epochs(uses: int, separation: int) -> Participation:
 @lru_cache(maxsize=64)
 def _planned(
     strategy: CorrelatedStrategy, sensitivities: tuple[float, ...], use: Participation
-) -> tuple[Factorization, Secrets | None]:
+) -> tuple[Factorization, Shared]:
     """Return C and the secrets for sensitivities of which the largest is 1."""
-    return strategy.factorization(sensitivities, use), strategy.secrets(sensitivities)
+    factorization = strategy.factorization(sensitivities, use)
+    return factorization, _scaled(strategy.secrets(sensitivities), factorization)
+
+
+def _scaled(secrets: Shared, factorization: Factorization) -> Shared:
+    """Return secrets with the mu of independent noise: a record's rounds seldom are all worst."""
+    if secrets is None or isinstance(secrets, Secrets):
+        return secrets
+    used = {id(each): each for each in secrets}
+    worst = ChangingSecrets(secrets).worst(factorization, secrets[0].coalition)
+    mu = worst / factorization.sensitivity * _UP
+    scaled = {
+        name: replace(each, own=each.own * mu, shared=each.shared * mu)
+        for name, each in used.items()
+    }
+    return tuple(scaled[id(each)] for each in secrets)
+
+
+def _constant(topology: Topology) -> MixingMatrix | None:
+    """Return the weights of all rounds, if they are the same and symmetric."""
+    if isinstance(topology, Static) and topology.mixing_matrix.is_symmetric:
+        return topology.mixing_matrix
+    return None
+
+
+def _covariance(secrets: Shared) -> Array | None:
+    """Return that of one round's noise between nodes, or of each round's."""
+    if secrets is None or isinstance(secrets, Secrets):
+        return None if secrets is None else secrets.covariance
+    return np.stack([each.covariance for each in secrets])
