@@ -16,7 +16,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.reproduce.arena.cells import ALONE, CHANCE, Cell, cells_of
 from dpmesh.reproduce.arena.given import Row, Setting
 from dpmesh.reproduce.arena.methods import ROWS
-from dpmesh.reproduce.arena.results import as_markdown, as_text, verdict
+from dpmesh.reproduce.arena.results import as_markdown, as_text, read, verdict, write
 from dpmesh.reproduce.gradient_perturbation import ChocoSGD
 
 
@@ -64,6 +64,7 @@ def test_the_arena_runs_on_a_small_task(tmp_path: Path) -> None:
         assert cell["why"] or cell["proved"] <= 2.0 * (1 + 1e-9) or cell["view"]
     assert cells["pooled, without privacy"]["accuracy"] > cells[CHANCE]["accuracy"] + 0.1
     assert found["verdict"] in (tmp_path / "arena.txt").read_text()
+    assert found["made"]["breast-cancer"]["seeds"] == 1
     assert "data:image/svg+xml" in (tmp_path / "arena.html").read_text()
 
 
@@ -73,6 +74,23 @@ def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (cell,) = cells_of("rcv1", epsilons=[1.0], seeds=1, quick=True, progress=reported.append)
     assert "rcv1_train.binary.bz2" in cell.why
     assert cell.why in as_text([cell])
+
+
+def test_a_folder_keeps_the_results_of_other_tasks(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def cell(task: str, accuracy: float) -> Cell:
+        return Cell(task=task, method=ALONE, trust="x", epsilon=None, accuracy=accuracy)
+
+    write([cell("rcv1", 0.5)], tmp_path, {"rcv1": {"seeds": 1}})
+    write([cell("mnist-10", 0.6)], tmp_path, {"mnist-10": {"seeds": 2}})
+    write([cell("rcv1", 0.7)], tmp_path, {"rcv1": {"seeds": 3}})
+    cells, made = read(tmp_path)
+    assert [(c.task, c.accuracy) for c in cells] == [("mnist-10", 0.6), ("rcv1", 0.7)]
+    assert made == {"mnist-10": {"seeds": 2}, "rcv1": {"seeds": 3}}
+    (tmp_path / "arena.json").write_text('{"cells": []}')
+    with pytest.raises(ValueError, match="remove it, or name another folder"):
+        read(tmp_path)
 
 
 def test_the_verdict_names_what_beats_a_node_alone() -> None:

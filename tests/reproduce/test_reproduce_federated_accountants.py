@@ -32,4 +32,5 @@ def test_files(tmp_path, monkeypatch) -> None:
     with table.open() as file:
         assert len(list(csv.DictReader(file))) == 6 * 3 * 2
     assert "slope -1.00, intercept 1.95; paper -0.80, 3.31" in text.read_text()
+    assert "exact accounting allows 959." in text.read_text()
     assert figure.stat().st_size > 10_000

@@ -89,7 +89,27 @@ def test_a_verdict_on_one_run_speaks_of_no_interval(seeds, tmp_path) -> None:
     _, text, _ = online.figure1(tmp_path, seeds=seeds, progress=lambda line: None)
     verdicts = [line for line in text.read_text().splitlines() if ": less regret for" in line]
     assert len(verdicts) == 4
-    assert all(("interval" in line) == (seeds > 1) for line in verdicts)
+    differ = [line for line in verdicts if "no difference" not in line]
+    assert all(("interval" in line) == (seeds > 1) for line in differ)
+
+
+def test_a_verdict_does_not_rest_on_the_fifth_digit() -> None:
+    """As at epsilon 0.1, where noise leaves the regret of the zero predictor at any size."""
+
+    def panel(*regrets: float) -> list[tuple[str, list[list[online.Point]]]]:
+        setting = ("RCV1", "laplace", 0.1, 4, 1, 10)
+        return [
+            ("RCV1, epsilon 0.1", [[online.Point(*setting, r, 1e-6, 0, r, 2)] for r in regrets])
+        ]
+
+    (alike,) = online._verdicts(panel(0.93442, 0.93441, 0.93440))
+    assert "no difference" in alike
+    (some,) = online._verdicts(panel(0.8, 0.93441, 0.93440))
+    assert some.endswith(
+        "so it is, with intervals apart; 1 of 2 steps change it by less than 0.001"
+    )
+    (opposite,) = online._verdicts(panel(0.9, 0.8))
+    assert "the other way round" in opposite
 
 
 def test_figure2_has_both_batch_sizes(tmp_path) -> None:

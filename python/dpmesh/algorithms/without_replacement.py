@@ -71,6 +71,9 @@ from dpmesh.schedules import Schedule, at, keep_schedules
 
 Calibration = Literal["analytic", "classical", "paper"]
 
+ANNOUNCEMENT_BITS = 64
+"""The step and the node's number, which all others receive after a global update of a model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutReplacementState:
@@ -324,8 +327,13 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
                 point = Released(w_g.reshape(1, -1))
                 g = gradient_of(problem, point, batch, clipping_norm=clip).reshape(w_g.shape)
                 update = Sensitive((w_g[k] + w_l[row, k]) / 2 - eta * g[k])  # (5)
+                others = len(problem.all_records) - 1
+                bits = 8 * update.itemsize * update.shape[1] + others * ANNOUNCEMENT_BITS
                 message = message._replace(
-                    values=update, rows=m * self.models + k, unit=delta[row, k, np.newaxis]
+                    values=update,
+                    rows=m * self.models + k,
+                    unit=delta[row, k, np.newaxis],
+                    bits=len(k) * bits,
                 )
             arrived = yield message
             if arrived is None:

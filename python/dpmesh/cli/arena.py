@@ -37,11 +37,11 @@ def arena(
     """Compare all methods on the same tasks, beside chance, alone and pooled.
 
     The table says what each method costs by proof, what an audit measured, what it sends, and whom
-    one has to trust.
+    one has to trust. The folder keeps the results of other tasks, so that one can run them in turn.
     """
     from dpmesh.reproduce._output import made
     from dpmesh.reproduce.arena.cells import EPSILONS, SEEDS, Cell, cells_of
-    from dpmesh.reproduce.arena.results import as_text, write
+    from dpmesh.reproduce.arena.results import as_text, read, write
     from dpmesh.reproduce.arena.tasks import TASKS
 
     if data is not None:
@@ -50,14 +50,13 @@ def arena(
     budgets = tuple(sorted({positive("epsilon", one) for one in epsilon or ()}))
     budgets = budgets or ((2.0,) if quick else EPSILONS)
     count = seeds or (1 if quick else SEEDS)
-    writable_folder(folder)
-    by = made(
-        tasks=chosen, epsilons=list(budgets), seeds=count, keys="Key.seeded(0), ..", quick=quick
-    )
+    read(writable_folder(folder))  # fail now rather than after the runs
+    by = made(epsilons=list(budgets), seeds=count, keys="Key.seeded(0), ..", quick=quick)
     cells: list[Cell] = []
     for task in chosen:
-        cells += cells_of(task, epsilons=budgets, seeds=count, quick=quick, progress=typer.echo)
-        paths = write(cells, folder, by)
+        own = [*cells_of(task, epsilons=budgets, seeds=count, quick=quick, progress=typer.echo)]
+        paths = write(own, folder, {task: by})
+        cells += own
     typer.echo(f"\n{as_text(cells)}\n")
     for path in paths:
         typer.echo(f"wrote {path}")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EPSILONS = np.geomspace(4, 32, 13)
 KINDS = ("theorem", "moments", "tight")
+REMARK_EPSILON = 6.0
+"""At which the text compares how many rounds the theorem and exact accounting allow."""
 PAPER_FITS = {
     ("uniform", 1000, "theorem"): (-0.80, 3.31),
     ("uniform", 1000, "moments"): (-0.73, 2.29),
@@ -116,6 +118,22 @@ def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
     return float(slope), float(intercept)
 
 
+def rounds_allowed(setting: Setting, epsilon: float) -> int:
+    """Return the most rounds of this epsilon at the noise that the theorem asks for.
+
+    The theorem, and formula (6) of Remark 3, which solves it for the rounds, allow
+    `Setting.rounds`; these are those that exact accounting allows.
+    """
+    delta = setting.clients**-1.1
+    noise = theorem_multiplier(setting.sampling, epsilon, delta, setting.rounds)
+    few, many = setting.rounds, 100 * setting.rounds
+    while many - few > 1:
+        middle = (few + many) // 2
+        enough = tight_multiplier(setting.sampling, epsilon, delta, middle) <= noise
+        few, many = (middle, many) if enough else (few, middle)
+    return few
+
+
 def figure_s9(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones."""
     noises: Noises = {}
@@ -155,7 +173,13 @@ def as_text(noises: Noises) -> str:
             f"  the theorem holds from epsilon {EPSILONS[proved][0]:.1f}; its noise is "
             f"{np.nanmin(ratio):.1f} to {np.nanmax(ratio):.1f} times the tight one"
         )
+    remark = Setting("uniform", 30, 1000)  # as in Table 2
     lines += [
+        "",
+        f"Remark 3: at the noise by which its formula (6) allows {remark.rounds} rounds at epsilon "
+        f"{REMARK_EPSILON:g}",
+        f"(uniform, N = {remark.clients:,}), exact accounting allows "
+        f"{rounds_allowed(remark, REMARK_EPSILON)}.",
         "",
         "The paper does not say over which epsilons it fits. At T = 1000 the theorem's line is the",
         "paper's; the moments accountant's has its slope, and an intercept that is larger by about",

@@ -29,6 +29,8 @@ from dpmesh.reproduce.online_runs import (
 )
 
 EPSILONS = (0.01, 0.1, 1.0, None)
+LEAST_DIFFERENCE = 0.001
+"""Of average regrets, of which the zero predictor's is about 1: below it curves count as alike."""
 
 WHY = (
     "Where they differ: with one example a round, noise of scale 2 alpha sqrt(n) / epsilon in each "
@@ -166,9 +168,13 @@ def _verdicts(panels: Iterable[tuple[str, list[list[Point]]]]) -> list[str]:
             claim, order = "less regret for larger epsilon", curves[::-1]
         else:
             claim, order = "less regret for fewer nodes", curves
-        pairs = list(pairwise(curve[-1] for curve in order))
+        neighbours = list(pairwise(curve[-1] for curve in order))
+        pairs = [(a, b) for a, b in neighbours if abs(a.regret - b.regret) >= LEAST_DIFFERENCE]
+        alike = len(neighbours) - len(pairs)
         overlap = ", with intervals that overlap" if order[0][-1].runs > 1 else ", of one run each"
-        if all(a.regret + a.interval < b.regret - b.interval for a, b in pairs):
+        if not pairs:
+            found = f"no difference: neighbouring curves end within {LEAST_DIFFERENCE:g}"
+        elif all(a.regret + a.interval < b.regret - b.interval for a, b in pairs):
             found = "so it is, with intervals apart"
         elif all(a.regret <= b.regret for a, b in pairs):
             found = f"so it is in our means{overlap}"
@@ -176,5 +182,8 @@ def _verdicts(panels: Iterable[tuple[str, list[list[Point]]]]) -> list[str]:
             found = f"not in our means{overlap}"
             if all(a.regret - a.interval > b.regret + b.interval for a, b in pairs):
                 found = "the other way round, with intervals apart"
+        if pairs and alike:
+            found += f"; {alike} of {len(neighbours)} steps change it by less than "
+            found += f"{LEAST_DIFFERENCE:g}"
         lines.append(f"    {title}: {claim} - {found}")
     return lines

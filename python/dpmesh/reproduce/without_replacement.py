@@ -232,7 +232,20 @@ def figure_as_text(cells: list[Cell], data: str, setting: Setting) -> str:
                 lines.append(
                     _row("  epsilon of a record", [rounded_up(c.epsilon_proved, 3) for c in row])
                 )
-    return "\n".join([*lines, *_caveats(cells)])
+    return "\n".join([*lines, "", *_unlike(cells), *_caveats(cells)])
+
+
+def _unlike(cells: list[Cell]) -> Iterator[str]:
+    """Yield what the paper's noise compares: methods at epsilons that are not the same."""
+    compared = {c.method: c for c in cells if (c.noise, c.epsilon) == ("paper", 1.0)}
+    if {LEARNED, WITH_REPLACEMENT} <= {*compared}:
+        baseline, learned = compared[WITH_REPLACEMENT], compared[LEARNED]
+        yield "At the paper's noise for epsilon 1 methods of different epsilons are compared: with"
+        yield (
+            f"replacement a record pays {rounded_up(baseline.epsilon_proved, 3)} "
+            f"({baseline.of_shown}), by Algorithm 1 {rounded_up(learned.epsilon_proved, 3)} "
+            f"({learned.of_shown})."
+        )
 
 
 def _caveats(cells: list[Cell]) -> Iterator[str]:

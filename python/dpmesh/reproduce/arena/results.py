@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from dpmesh.reproduce.arena.tasks import TASKS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Made: TypeAlias = Mapping[str, Any]
+"""What made the results of a task: settings, commit, machine."""
 
 HEADLINE = "The arena: accuracy (%) on held-out records of all nodes"
 NOTES = (
@@ -63,14 +66,14 @@ def lines_of(cells: Sequence[Cell], task: str) -> list[Line]:
     return [*lines.values()]
 
 
-def epsilons_of(cells: Sequence[Cell]) -> list[float]:
-    """Return all budgets, ascending."""
-    return sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
+def epsilons_of(cells: Sequence[Cell], task: str) -> list[float]:
+    """Return the budgets of a task, ascending."""
+    return sorted({c.epsilon for c in cells if c.task == task and c.epsilon is not None})
 
 
 def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str]], list[str]]:
     """Return heads, rows and notes (why a cell is empty, what a view is) of a task's table."""
-    epsilons = epsilons_of(cells)
+    epsilons = epsilons_of(cells, task)
     heads = ["method", *(f"epsilon {epsilon:g}" for epsilon in epsilons), "worst", "proved"]
     heads += ["audited", "MB", "seconds", "one trusts"]
     rows: list[list[str]] = []
@@ -141,19 +144,19 @@ def as_text(cells: Sequence[Cell]) -> str:
     return "\n\n".join([*parts, verdict(cells)])
 
 
-def as_markdown(cells: Sequence[Cell], by: dict[str, Any]) -> str:
-    """Return all tables as Markdown, and what made them."""
+def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
+    """Return all tables as Markdown, and what made each."""
     parts = [f"# {HEADLINE}", *NOTES]
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
         written = ["| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows]]
         parts += [f"## {task}: {title}", "\n".join(written)]
         parts.append("\n".join(f"- {note}" for note in notes))
-    said = "; ".join(f"{name} {value}" for name, value in by.items())
-    return "\n\n".join([*parts, verdict(cells), f"Made by `dpmesh arena`: {said}."])
+    by = "\n".join(f"- `dpmesh arena {task}`: {_in_words(one)}" for task, one in made.items())
+    return "\n\n".join([*parts, verdict(cells), f"Made by\n\n{by}"])
 
 
-def as_page(cells: Sequence[Cell], by: dict[str, Any]) -> str:
+def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
     """Return one self-contained HTML page."""
     body = [f"<h1>{HEADLINE}</h1>", f"<p>{escape(verdict(cells))}</p>"]
     body += [f'<p class="note">{escape(note)}</p>' for note in NOTES]
@@ -163,7 +166,7 @@ def as_page(cells: Sequence[Cell], by: dict[str, Any]) -> str:
         body.append(f"<h2>{escape(task)}: {escape(title)}</h2>")
         body.append(f'<div class="wide">{table(heads, rows)}</div>')
         body += [f'<p class="note">{escape(note)}</p>' for note in notes]
-    body.append(table(["", ""], [[name, value] for name, value in by.items()]))
+    body.append(table(["task", "made by"], [[task, _in_words(by)] for task, by in made.items()]))
     return document("dpmesh arena", body)
 
 
@@ -177,7 +180,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     figure = Figure(figsize=(7.5 * across, 5.6 * down), layout="constrained")
     axes = np.ravel(figure.subplots(down, across, squeeze=False))
     for ax, task in zip(axes, ran, strict=False):
-        _draw(ax, task, lines_of(cells, task), epsilons_of(cells))
+        _draw(ax, task, lines_of(cells, task), epsilons_of(cells, task))
     for ax in axes[len(ran) :]:
         ax.set_axis_off()
     if ran:
@@ -185,29 +188,59 @@ def draw(cells: Sequence[Cell]) -> Figure:
     return figure
 
 
-def write(cells: Sequence[Cell], folder: Path, by: dict[str, Any]) -> list[Path]:
-    """Write ``arena.txt``, ``.md``, ``.json``, ``.png`` and ``.html``; return their paths.
-
-    `by` is what made them.
+def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
+    """Return the cells that a folder's ``arena.json`` holds, and what made each task's.
 
     Raises
     ------
+    ValueError
+        If the file is not one that `write` wrote.
+    """
+    try:
+        saved = json.loads((folder / "arena.json").read_text())
+        return [Cell(**cell) for cell in saved["cells"]], {**saved["made"]}
+    except FileNotFoundError:
+        return [], {}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{folder / 'arena.json'} is not a result of this version: remove it, or name another "
+            f"folder ({type(error).__name__}: {error})"
+        ) from error
+
+
+def write(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> list[Path]:
+    """Write ``arena.txt``, ``.md``, ``.json``, ``.png`` and ``.html``; return their paths.
+
+    Other tasks that the folder has keep their results. `made` is what made those of each task.
+
+    Raises
+    ------
+    ValueError
+        As `read`.
     OSError
         If the folder cannot be written to.
     """
-    saved: dict[str, Any] = {"made": by, "rule": RULE, "verdict": verdict(cells)}
-    saved["cells"] = [cell.as_dict() for cell in cells]
+    kept, made_before = read(folder)
+    known = [*(cell for cell in kept if cell.task not in made), *cells]
+    known.sort(key=lambda cell: [*TASKS].index(cell.task))
+    by = {task: {**made_before, **made}[task] for task, _ in _titles(known)}
+    saved: dict[str, Any] = {"made": by, "rule": RULE, "verdict": verdict(known)}
+    saved["cells"] = [cell.as_dict() for cell in known]
     texts = {
-        "txt": as_text(cells) + "\n",
-        "md": as_markdown(cells, by) + "\n",
+        "txt": as_text(known) + "\n",
+        "md": as_markdown(known, by) + "\n",
         "json": json.dumps(saved, indent=1),
-        "html": as_page(cells, by),
+        "html": as_page(known, by),
     }
     for kind, text in texts.items():
         replace_text(folder / f"arena.{kind}", text)
     with replacing(folder / "arena.png") as file:
-        draw(cells).savefig(file, format="png", dpi=110)
+        draw(known).savefig(file, format="png", dpi=110)
     return [folder / f"arena.{kind}" for kind in (*texts, "png")]
+
+
+def _in_words(by: Made) -> str:
+    return "; ".join(f"{name} {value}" for name, value in by.items())
 
 
 def _range(cell: Cell) -> str:
