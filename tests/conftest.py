@@ -59,4 +59,4 @@ def parties(tmp_path: Path) -> Iterator[Parties]:
     made = Parties(tmp_path)
     yield made
     for site in made.sites:
-        site.state.close()
+        site.folder.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,9 @@ from secure_runs import linear
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.engines.secure import (
     Contract,
+    Folder,
     Header,
-    SigningKey,
     Site,
-    SiteState,
     record_sums,
 )
 from dpmesh.keys import Key
@@ -38,30 +38,37 @@ class Parties:
         }
         self.algorithm = CrossSiloSGD(**{**public, **changed})
         self.problem = linear(COUNTS, dim, 3)
-        self.keys = [SigningKey.generate() for _ in COUNTS]
+        self.folder, self._open = folder, dict[int, Folder]()
+        for i in range(len(COUNTS)):
+            made = Folder.create(folder / f"site{i}", epsilon=8.0, delta=DELTA)
+            self._open[i] = made
+        self.keys = [made.signing for made in self._open.values()]
         self.contract = Contract(
             numbers=self.algorithm.secure_sum,
             model="logistic regression",
             site_keys=tuple(key.public for key in self.keys),
         )
-        self.folder = folder
-        self.sites = [self.site(i) for i in range(4)]
+        self.sites = [self.site(i) for i in range(len(COUNTS))]
         self.w = np.zeros((1, dim))
 
     def site(self, i: int, path: Path | None = None, **changed: Any) -> Site:
-        """Start a site, with its file if there is one."""
-        path = path or self.folder / f"site{i}.db"
-        if path.exists():
-            state = SiteState.open(path)
-        else:
-            state = SiteState.create(
-                path, epsilon=8.0, delta=DELTA, neighboring_relation="replace_one"
-            )
-        sums = changed.pop(
-            "sums", record_sums(self.contract, self.algorithm, self.problem.for_nodes([i]))
-        )
-        parts = {"contract": self.contract, "signing": self.keys[i], **changed}
-        return Site(parts["contract"], i, parts["signing"], state, sums)
+        """Start a site from its folder, or from a copy of it."""
+        path = path or self.folder / f"site{i}"
+        folder = self._open.pop(i, None) or Folder.open(path)
+        contract = changed.get("contract", self.contract)
+        own = record_sums(contract, self.algorithm, self.problem.for_nodes([i]))
+        return Site(contract, folder, changed.get("sums", own))
+
+    def close(self, i: int) -> None:
+        """End the process of a site."""
+        self.sites[i].folder.close()
+
+    def backup(self, i: int) -> Path:
+        """Copy the folder of a site, which goes on."""
+        self.close(i)
+        copy = copytree(self.folder / f"site{i}", self.folder / f"backup{i}")
+        self.sites[i] = self.site(i)
+        return copy
 
     def header(self, attempt: int = 0, cohort: tuple[int, ...] = (0, 1, 2, 3)) -> Header:
         """Make a header as an honest server does."""

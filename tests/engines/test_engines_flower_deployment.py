@@ -160,11 +160,10 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
         for each in meshed.folders:
             each.close()
     sites = secure_parties.Parties(folder, rounds=1)
-    for own, (site, key) in enumerate(zip(sites.sites, sites.keys, strict=True)):
+    for own, site in enumerate(sites.sites):
         site.join(RUN)  # its secrets of the run, from which all its noise follows
-        site.state.close()
-        key.save(folder / f"site{own}.pem")
-        shutil.copy(folder / f"site{own}.db", folder / f"copy{own}.db")
+        site.folder.close()
+        shutil.copytree(folder / f"site{own}", folder / f"copy{own}")
     public = {
         "mesh": {name: each.content for name, each in meshes.items()},
         "records": meshed.records,
@@ -182,7 +181,7 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
 
     simulated = dm.simulate(ALGORITHM, make_problem(), rounds=ROUNDS, key=KEY, delta=1e-5)
     np.testing.assert_allclose(found["federated"], simulated.parameters, rtol=1e-12, atol=1e-14)
-    copies = [sites.site(own, folder / f"copy{own}.db") for own in range(4)]
+    copies = [sites.site(own, folder / f"copy{own}") for own in range(4)]
     server = Server(sites.contract, in_process(copies), run=RUN)
     np.testing.assert_array_equal(found["secure"], train(server, sites.algorithm, sites.w))
     for node in range(CLIENTS):

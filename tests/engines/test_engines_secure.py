@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,10 +15,10 @@ from scipy import stats
 from secure_parties import DELTA, RUN, Parties, is_open
 
 from dpmesh.engines.secure import (
+    Folder,
     Hello,
     RefusedError,
     Server,
-    SigningKey,
     Site,
     in_process,
     serve,
@@ -27,7 +26,7 @@ from dpmesh.engines.secure import (
 )
 from dpmesh.engines.secure.run_secrets import RunSecrets
 from dpmesh.engines.secure.wire import SUM, answer_in
-from dpmesh.engines.signing import pack, unpack
+from dpmesh.engines.signing import SigningKey, pack, unpack
 from dpmesh.kernels import unpack_sum
 from dpmesh.keys import Key
 from dpmesh.privacy.secure import encode, open_sum
@@ -56,12 +55,11 @@ def test_a_run_of_an_honest_server_learns_and_every_ledger_is_its_plan(parties: 
         total = server.sum(t, state.w)
         assert is_open(parties, total, state.w)
         state = parties.algorithm.absorb(state, total, t, parties.problem)
-    assert [site.state.read(server.run, parties.contract).spent for site in parties.sites] == [
-        3
-    ] * 4
-    assert parties.sites[0].state.epsilon() == pytest.approx(
-        replace(parties.contract.numbers, dropouts=0, colluding=2).epsilon(DELTA)
-    )
+    assert [site.state.spent for site in parties.sites] == [3] * 4
+    three = replace(parties.contract.numbers, dropouts=0, colluding=2)
+    for folder in (site.folder for site in parties.sites):
+        assert folder.spent(parties.contract).epsilon == pytest.approx(three.epsilon(DELTA))
+        assert folder.cost() == pytest.approx(parties.contract.numbers.epsilon(DELTA))
     server.close()
     for site in parties.sites:
         with pytest.raises(RefusedError, match="the run is over"):
@@ -72,8 +70,9 @@ def test_what_is_opened_is_the_sum_of_the_sites_own_integers_and_noise(parties: 
     small = replace(parties.contract.numbers, noise_multiplier=0.01)
     quiet = replace(parties.contract, numbers=small)
     for site in parties.sites:
-        site.contract = quiet
-        site.state.budget = (math.inf, DELTA)
+        site.folder._require = id  # whatever it costs
+    parties.contract = quiet
+    parties.sites = [Site(quiet, site.folder, site._sums) for site in parties.sites]
     total = open_sum(small, parties.answers(parties.header()))
     key = Key.seeded(0)
     steps = encode(small, parties.algorithm.site_sums(parties.w, 0, parties.problem, key))
@@ -101,7 +100,7 @@ def test_training_at_a_server_without_records_has_the_same_bits(parties: Parties
 
     server = Server(parties.contract, twice)
     sums, honest = [], server.sum
-    server.sum = lambda t, w: sums.append(honest(t, w)) or sums[-1]
+    server.sum = lambda t, w, save: sums.append(honest(t, w, save)) or sums[-1]
     found = train(server, parties.algorithm, parties.w)
     state = parties.algorithm.init(parties.problem, Key.seeded(1))
     for t, total in enumerate(sums):
@@ -129,7 +128,7 @@ def test_training_at_a_server_without_records_has_the_same_bits(parties: Parties
 def test_a_question_that_cannot_be_read_is_refused(parties: Parties, question: bytes) -> None:
     with pytest.raises(RefusedError, match=r"question|run's id"):
         answer_in(serve(parties.sites[0], question))
-    assert parties.sites[0].state.epsilon() == 0
+    assert parties.sites[0].state is None
 
 
 def test_why_a_site_fails_stays_in_its_log(
@@ -150,7 +149,7 @@ def test_a_lost_site_is_left_out_of_a_new_attempt_which_is_charged(parties: Part
     for t in range(3):
         assert is_open(parties, server.sum(t, parties.w))
     assert server.cohort == (0, 1, 3)
-    spent = [site.state.read(server.run, parties.contract).spent for site in parties.sites]
+    spent = [site.state.spent for site in parties.sites]
     assert spent == [4, 4, 1, 4]
     assert parties.contract.numbers.attempts == 4
     with pytest.raises(RefusedError, match="the plan or the budget is spent"):
@@ -158,7 +157,7 @@ def test_a_lost_site_is_left_out_of_a_new_attempt_which_is_charged(parties: Part
 
 
 def test_too_few_sites_are_no_cohort(parties: Parties) -> None:
-    server = Server(parties.contract, Lossy(parties.sites, {0, 1}, 0))
+    server = Server(parties.contract, Lossy(parties.sites, {0, 1}, 0), run=RUN)
     with pytest.raises(ValueError, match="at least 3 sites that answer"):
         server.sum(0, parties.w)
     with pytest.raises(RefusedError, match="from 3 to 4 sites"):
@@ -211,10 +210,10 @@ def test_the_same_header_gets_the_same_bytes_also_after_a_restart(parties: Parti
     header = parties.header()
     sent = parties.sites[1].answer(header, parties.w)
     assert parties.sites[1].answer(header, parties.w) == sent
-    parties.sites[1].state.close()
+    parties.close(1)
     parties.sites[1] = parties.site(1)
     assert parties.sites[1].answer(header, parties.w) == sent
-    assert parties.sites[1].state.read(RUN, parties.contract).spent == 1
+    assert parties.sites[1].state.spent == 1
 
 
 @pytest.mark.parametrize("what", ["model", "round", "cohort"])
@@ -255,10 +254,10 @@ def test_two_headers_at_once_are_not_both_answered(parties: Parties) -> None:
     both, site, answers = Barrier(2), parties.sites[0], []
     honest = site._sums
 
-    def slow(w: Any, coins: Key) -> Any:
+    def slow(w: Any, t: int, coins: Key) -> Any:
         with suppress(BrokenBarrierError):
             both.wait(0.2)  # for the other thread, which must not come this far
-        return honest(w, coins)
+        return honest(w, t, coins)
 
     def ask(header: Any) -> None:
         with suppress(RefusedError):
@@ -282,9 +281,6 @@ def test_sites_with_another_contract_are_refused_by_name(parties: Parties) -> No
         parties.sites[0].answer(header, parties.w)
     with pytest.raises(RefusedError, match="the key of site 0 is not signed"):
         parties.sites[3].answer(header, parties.w)
-    parties.sites[3].contract = parties.contract
-    with pytest.raises(RefusedError, match="one of another contract"):
-        parties.sites[3].join(RUN)
 
 
 def test_a_server_cannot_put_its_own_key_in_the_place_of_a_sites(parties: Parties) -> None:
@@ -309,7 +305,7 @@ def test_a_server_cannot_put_its_own_key_in_the_place_of_a_sites(parties: Partie
             parties.sites[0].answer(
                 replace(header, hellos=(*hellos[:2], bad, hellos[3])), parties.w
             )
-    assert parties.sites[0].state.read(RUN, parties.contract).spent == 0
+    assert parties.sites[0].state.spent == 0
 
 
 def test_a_second_key_of_a_site_in_one_run_is_refused(parties: Parties) -> None:
@@ -327,8 +323,8 @@ def test_models_and_cohorts_that_are_none_are_refused_without_a_look_at_data(
     parties: Parties,
 ) -> None:
     looked = []
-    parties.sites[0].state.close()
-    parties.sites[0] = parties.site(0, sums=lambda w, coins: looked.append(w))
+    parties.close(0)
+    parties.sites[0] = parties.site(0, sums=lambda w, t, coins: looked.append(w))
     header = parties.header()
     for bad, w, said in [
         (header, parties.w + np.nan, "finite"),
@@ -336,7 +332,7 @@ def test_models_and_cohorts_that_are_none_are_refused_without_a_look_at_data(
         (replace(header, cohort=(0, 0, 1, 2)), parties.w, "no list of sites"),
         (replace(header, cohort=(1, 2, 3, 9)), parties.w, "no list of sites"),
         (replace(header, attempt=-1), parties.w, "the attempt is no integer"),
-        (replace(header, run=b"run number two.."), parties.w, "has not joined"),
+        (replace(header, run=b"run number two.."), parties.w, "this one had another"),
     ]:
         with pytest.raises(RefusedError, match=said):
             parties.sites[0].answer(bad, w)
@@ -351,10 +347,10 @@ def test_models_and_cohorts_that_are_none_are_refused_without_a_look_at_data(
 def test_a_site_whose_code_fails_sends_noise_alone_and_stops(
     parties: Parties, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(w: Any, coins: Key) -> Any:
+    def fails(w: Any, t: int, coins: Key) -> Any:
         raise RuntimeError("patient 17 has no age")
 
-    parties.sites[2].state.close()
+    parties.close(2)
     parties.sites[2] = parties.site(2, sums=fails)
     answers = parties.answers(parties.header())
     assert is_open(parties, open_sum(parties.contract.numbers, answers))
@@ -378,12 +374,11 @@ def test_keys_are_kept_in_files_of_their_owner_alone(tmp_path: Path) -> None:
 
 def test_secrets_are_erased_and_not_printed(parties: Parties) -> None:
     parties.answers(parties.header())
-    secrets = parties.sites[0].state.read(RUN, parties.contract).secrets
+    secrets = parties.sites[0].state.secrets
     assert secrets.own.hex() not in repr(secrets)
     parties.sites[0].leave(RUN)
-    for file in parties.folder.glob("site0.db*"):  # the journal, too
+    for file in (parties.folder / "site0").iterdir():  # the journal, too
         assert secrets.own.hex().encode() not in file.read_bytes()
-    assert (parties.folder / "site0.db").stat().st_mode & 0o077 == 0
 
 
 def test_contracts_that_do_not_fit_are_refused(parties: Parties) -> None:
@@ -392,15 +387,17 @@ def test_contracts_that_do_not_fit_are_refused(parties: Parties) -> None:
         replace(parties.contract, site_keys=keys[:3])
     with pytest.raises(ValueError, match="the same for sites 0 and 3"):
         replace(parties.contract, site_keys=(*keys[:3], keys[0]))
-    with pytest.raises(ValueError, match="the key of site 1 in the contract"):
-        parties.site(1, parties.folder / "x.db", signing=parties.keys[0])
+    stranger = Folder.create(parties.folder / "x", epsilon=1.0, delta=DELTA)
+    with pytest.raises(ValueError, match="the public key of a site of the contract"):
+        Site(parties.contract, stranger, parties.sites[0]._sums)
+    stranger.close()
 
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "clipping_norm", "records", "dropouts"])
-def test_every_number_of_a_contract_is_in_its_fingerprint(parties: Parties, name: str) -> None:
+def test_every_number_of_a_contract_is_in_its_hash(parties: Parties, name: str) -> None:
     numbers = parties.contract.numbers
     changed = replace(numbers, **{name: getattr(numbers, name) + (-1 if name == "dropouts" else 1)})
-    assert replace(parties.contract, numbers=changed).fingerprint != parties.contract.fingerprint
+    assert replace(parties.contract, numbers=changed).hash != parties.contract.hash
 
 
 def test_a_shares_own_number_of_honest_sites_is_held_to_the_cohort(parties: Parties) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ import dpmesh as dm
 from dpmesh.algorithms.federated_server import AdaptiveClipping
 from dpmesh.engines.secure import (
     Contract,
+    Folder,
     Server,
-    SigningKey,
     Site,
-    SiteState,
     client_update,
-    federated_plan,
     federated_sum,
     in_process,
     train_federated,
@@ -45,18 +42,16 @@ def towards(goal: Any) -> Any:
 
 
 def server_of(folder: Path, algorithm: dm.FederatedLearning, rounds: int) -> tuple[Server, Any]:
-    keys = [SigningKey.generate() for _ in range(CLIENTS)]
+    folders = [Folder.create(folder / f"{i}", epsilon=1e9, delta=DELTA) for i in range(CLIENTS)]
     numbers = federated_sum(algorithm, DIM, rounds)
-    contract = Contract(
-        numbers=numbers, model="a goal", site_keys=tuple(key.public for key in keys)
-    )
-    sites = []
-    for i, key in enumerate(keys):
-        relation = numbers.neighboring_relation
-        budget = {"epsilon": 1.0, "delta": DELTA, "neighboring_relation": relation}
-        state = SiteState.create(folder / f"{i}.db", **budget)
-        state.budget = (math.inf, DELTA)
-        sites.append(Site(contract, i, key, state, client_update(numbers, towards(GOALS[i]))))
+    for each in folders:
+        each._require = id  # whatever it costs
+    keys = tuple(each.signing.public for each in folders)
+    contract = Contract(numbers=numbers, model="a goal", site_keys=keys, unit="user")
+    sites = [
+        Site(contract, own, client_update(numbers, towards(goal)))
+        for own, goal in zip(folders, GOALS, strict=True)
+    ]
     return Server(contract, in_process(sites)), sites
 
 
@@ -72,19 +67,19 @@ def test_it_learns_what_federated_learning_does(tmp_path: Path) -> None:
     std = 5**0.5 * server.contract.numbers.share * server.contract.numbers.grid
     np.testing.assert_allclose(found, w, atol=10 * std)
     for site in sites:
-        assert site.state.read(server.run, server.contract).spent == 5
-        site.state.close()
+        assert site.state.spent == 5
+        site.folder.close()
 
 
 @pytest.mark.parametrize("algorithm", [ALGORITHM, POISSON])
 def test_a_ledger_equals_the_plan(algorithm: dm.FederatedLearning, tmp_path: Path) -> None:
     server, sites = server_of(tmp_path, algorithm, rounds=3)
     train_federated(server, algorithm, np.zeros((1, DIM)))
-    planned = federated_plan(algorithm, server.contract.numbers)
+    planned = server.contract.plan
     assert (planned.unit, len(planned.releases)) == ("user", 3)
     for site in sites:
-        assert site.state.epsilon() == pytest.approx(planned.cost(DELTA).epsilon)
-        site.state.close()
+        assert site.folder.ledger(server.contract) == planned
+        site.folder.close()
 
 
 @pytest.mark.parametrize("trained", [1e3, 1e154, -1e300, np.nan, np.inf])
@@ -94,7 +89,9 @@ def test_a_client_moves_the_sum_by_at_most_the_sensitivity(trained: float) -> No
     w, coins = np.zeros((1, DIM)), Key.seeded(1)
 
     def steps(value: float) -> Any:
-        return encode(numbers, client_update(numbers, lambda w: np.full_like(w, value))(w, coins))
+        return encode(
+            numbers, client_update(numbers, lambda w: np.full_like(w, value))(w, 0, coins)
+        )
 
     moved = float(np.linalg.norm(steps(trained) - steps(-trained)))
     assert moved <= numbers.sensitivity
@@ -109,7 +106,7 @@ def test_a_client_whose_training_fails_sends_noise_alone_and_goes_on(
         raise ValueError("patient 17")
 
     numbers = federated_sum(ALGORITHM, DIM, 1)
-    assert not client_update(numbers, fails)(np.ones((1, DIM)), Key.seeded(1)).any()
+    assert not client_update(numbers, fails)(np.ones((1, DIM)), 0, Key.seeded(1)).any()
     assert "patient 17" in caplog.text
 
 
@@ -117,7 +114,7 @@ def test_each_client_takes_part_by_a_coin_of_its_own() -> None:
     """Half of 2,000 coins: 6 standard errors, false alarm 2e-9."""
     numbers = federated_sum(POISSON, DIM, 1)
     sums, w = client_update(numbers, towards(GOALS[0])), np.zeros((1, DIM))
-    took_part = [bool(sums(w, Key.seeded(seed)).any()) for seed in range(2000)]
+    took_part = [bool(sums(w, 0, Key.seeded(seed)).any()) for seed in range(2000)]
     assert abs(np.mean(took_part) - 0.5) < 6 * 0.5 / 2000**0.5
 
 
@@ -134,4 +131,4 @@ def test_what_a_secure_sum_cannot_keep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="that of the contract's sums"):
         train_federated(server, replace(ALGORITHM, noise_multiplier=2.0), np.zeros((1, DIM)))
     for site in sites:
-        site.state.close()
+        site.folder.close()

@@ -78,10 +78,9 @@ def answer(question: bytes, context: Context) -> bytes:
     from dpmesh.engines import secure
 
     contract, algorithm, problem = made["secure"]
-    with closing(secure.SiteState.open(folder / f"site{own}.db")) as state:
+    with closing(secure.Folder.open(folder / f"site{own}")) as opened:
         sums = secure.record_sums(contract, algorithm, problem.for_nodes([own]))
-        key = secure.SigningKey.load(folder / f"site{own}.pem")
-        return secure.serve(secure.Site(contract, own, key, state, sums), question)
+        return secure.serve(secure.Site(contract, opened, sums), question)
 
 
 @server_app.main()

@@ -7,17 +7,16 @@ backup, and never copy it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 from dpmesh._files import writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.engines import private_file
-from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.marks import Joined, Marks
 from dpmesh.engines.mesh.messages import BEFORE, Fresh, Position, Row, Sent
 from dpmesh.engines.signing import SigningKey, pack, unpack
@@ -51,6 +50,20 @@ insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do upd
 where (excluded.incarnation, excluded.round, excluded.exchange) > (incarnation, round, exchange)
 """
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
+
+
+class Agreement(Protocol):
+    """What a folder needs of a contract, of the mesh or of a secure sum."""
+
+    @property
+    def hash(self) -> bytes:
+        """Identifies it."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """What it may cost in all."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,13 @@ class Folder:
 
     @classmethod
     def create(
-        cls, path: str | Path, *, epsilon: float, delta: float, marks: Path | None = None
+        cls,
+        path: str | Path,
+        *,
+        epsilon: float,
+        delta: float,
+        lost: Iterable[Agreement] = (),
+        marks: Path | None = None,
     ) -> Folder:
         """Make the folder of a party that has none.
 
@@ -106,6 +125,8 @@ class Folder:
             Its path.
         epsilon, delta
             The most that the party's records may cost, over all contracts.
+        lost
+            Contracts that the party joined with a folder that is lost: each is charged in whole.
         marks
             As in `open`.
 
@@ -123,7 +144,10 @@ class Folder:
         file.close()
         SigningKey.generate().save(folder / SIGNING)
         Key.generate().save(folder / NOISE)
-        return cls(folder, marks)
+        made = cls(folder, marks)
+        for contract in lost:
+            made.join(contract, "", seeded=False)
+        return made
 
     @classmethod
     def open(cls, path: str | Path, *, marks: Path | None = None) -> Folder:
@@ -165,7 +189,7 @@ class Folder:
         with self._lock:
             return self._file.execute(query, values).fetchall()
 
-    def join(self, contract: Contract, records: str, *, seeded: bool) -> None:
+    def join(self, contract: Agreement, records: str, *, seeded: bool) -> None:
         """Reserve the whole cost of a contract, unless that is done.
 
         Parameters
@@ -222,7 +246,7 @@ class Folder:
         *earlier, last = plans
         return replace(self.budget, spent=tuple(earlier)).cost(last).epsilon
 
-    def spent(self, contract: Contract) -> Cost | None:
+    def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
 
         Each time the folder was restored, the contract is charged in whole once more.
@@ -231,7 +255,7 @@ class Folder:
         plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
         return total_cost(plans, self.budget.delta) if plans else None
 
-    def reserved(self, contract: Contract) -> Cost:
+    def reserved(self, contract: Agreement) -> Cost:
         """Return what a contract that was joined may cost in all, at the budget's delta."""
         charged = 1 + self.incarnation(contract.hash)
         return total_cost(charged * [contract.plan], self.budget.delta)
@@ -241,7 +265,7 @@ class Folder:
         ((again,),) = self._read("select incarnation from contracts where hash = ?", contract)
         return int(again)
 
-    def is_seeded(self, contract: Contract) -> bool:
+    def is_seeded(self, contract: Agreement) -> bool:
         """Whether the noise of a contract is that of a rehearsal."""
         return bool(self._joined()[contract.hash].seeded)
 
@@ -251,7 +275,7 @@ class Folder:
         found = self._read(f"{query} order by round desc, exchange desc limit 1", contract)
         return Sent(self.incarnation(contract), Position(*found[0]) if found else BEFORE)
 
-    def mark(self, contract: Contract) -> None:
+    def mark(self, contract: Agreement) -> None:
         """Mark the last answer outside of the folder."""
         self._marks.move(contract.hash, self.last_sent(contract.hash))
 
@@ -287,29 +311,29 @@ class Folder:
         ((over,),) = self._read("select over from party")
         return bool(over)
 
-    def stop(self, contract: Contract) -> None:
+    def stop(self, contract: Agreement) -> None:
         """Never compute a step of this contract again."""
         with self.transaction():
             query = "update contracts set stopped = 1 where hash = ?"
             self._file.execute(query, (contract.hash,))
 
-    def has_stopped(self, contract: Contract) -> bool:
+    def has_stopped(self, contract: Agreement) -> bool:
         """Whether a step failed after it was charged."""
         ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
         return bool(stopped)
 
-    def steps(self, contract: Contract) -> list[Stored]:
+    def steps(self, contract: Agreement) -> list[Stored]:
         """Return the steps from the round on whose state is kept, in their order."""
         since = "select round from steps where contract = ? and state is not null"
         where = f"where contract = ? and round >= coalesce(({since}), 0) order by round, exchange"
         return self._steps(where, contract.hash, contract.hash)
 
-    def last(self, contract: Contract) -> Stored | None:
+    def last(self, contract: Agreement) -> Stored | None:
         """Return the last step; None before the first."""
         where = "where contract = ? order by round desc, exchange desc limit 1"
         return next(iter(self._steps(where, contract.hash)), None)
 
-    def step(self, contract: Contract, at: Position) -> Stored | None:
+    def step(self, contract: Agreement, at: Position) -> Stored | None:
         """Return the step at a position; None if there is none."""
         where = "where contract = ? and round = ? and exchange = ?"
         return next(iter(self._steps(where, contract.hash, *at)), None)
@@ -321,21 +345,19 @@ class Folder:
 
     def begin(
         self,
-        contract: Contract,
+        contract: Agreement,
         at: Position,
         rows: tuple[bytes, ...],
         charged: tuple[Release, ...],
     ) -> None:
-        """Store what arrived before a step, last heard of each party, and charge it."""
-        for message in rows:
-            self.hear(contract, Row.read(message, contract, stored=True), message)
+        """Store what arrived before a step, and charge it."""
         charges = json.dumps([release.as_dict() for release in charged])
         values = contract.hash, *at, pack(*rows), charges
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
 
     def finish(
-        self, contract: Contract, at: Position, state: bytes, row: bytes, released: bytes
+        self, contract: Agreement, at: Position, state: bytes, row: bytes, released: bytes
     ) -> None:
         """Store the state and the answer of a step; states of earlier ones are erased.
 
@@ -350,19 +372,19 @@ class Folder:
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
 
-    def fresh(self, contract: Contract) -> bytes:
+    def fresh(self, contract: Agreement) -> bytes:
         """Return the number with which the node asks others since its start."""
         return self._marks.fresh(contract.hash)
 
-    def confirmed(self, contract: Contract) -> None:
+    def confirmed(self, contract: Agreement) -> None:
         """Never ask with that number again."""
         self._marks.confirmed(contract.hash)
 
-    def hear(self, contract: Contract, row: Row, message: bytes) -> None:
+    def hear(self, contract: Agreement, row: Row, message: bytes) -> None:
         """Store a row of a party, if it is the latest of the party's."""
         self._file.execute(_HEARD, (contract.hash, row.party, row.incarnation, *row.at, message))
 
-    def later_row(self, contract: Contract, asked: Fresh) -> bytes:
+    def later_row(self, contract: Agreement, asked: Fresh) -> bytes:
         """Return a later row of the party who asks than it knows of; empty if there is none."""
         later = "(incarnation, round, exchange) > (?, ?, ?)"
         query = f"select row from heard where contract = ? and party = ? and {later}"
@@ -370,13 +392,13 @@ class Folder:
         found = self._read(query, contract.hash, asked.party, last.incarnation, *last.at)
         return bytes(found[0][0]) if found else b""
 
-    def released(self, contract: Contract) -> bytes:
+    def released(self, contract: Agreement) -> bytes:
         """Return the model that follows from what was released; empty before the first step."""
         query = "select released from steps where contract = ? and released is not null"
         found = self._read(query, contract.hash)
         return bytes(found[0][0]) if found else b""
 
-    def ledger(self, contract: Contract) -> Plan:
+    def ledger(self, contract: Agreement) -> Plan:
         """Return what a contract was charged so far."""
         query = "select charged from steps where contract = ? order by round, exchange"
         found = self._read(query, contract.hash)

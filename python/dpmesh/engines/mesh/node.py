@@ -186,6 +186,8 @@ class Node:
             charged = self._charged(at)
             self.witness.compare_mixed(rows, last)
             with folder.transaction():
+                for message in rows:
+                    folder.hear(contract, Row.read(message, contract, stored=True), message)
                 folder.begin(contract, at, rows, charged)
         return self._finished(at)
 

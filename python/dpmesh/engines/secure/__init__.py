@@ -5,35 +5,32 @@ on a `Contract`, and runs a `Site` on its own machine, which answers the `Server
 in, bytes out. Any transport can carry them: `in_process`, or that of `dpmesh.engines.flower`.
 """
 
+from dpmesh.engines.mesh.folder import Folder
 from dpmesh.engines.secure.contract import Contract
 from dpmesh.engines.secure.federated import (
     client_update,
-    federated_plan,
     federated_sum,
     train_federated,
 )
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
 from dpmesh.engines.secure.server import Server
 from dpmesh.engines.secure.site import Site, record_sums
-from dpmesh.engines.secure.state import RunState, SiteState
+from dpmesh.engines.secure.state import RunState
 from dpmesh.engines.secure.training import train
 from dpmesh.engines.secure.wire import Carry, in_process, serve
-from dpmesh.engines.signing import SigningKey
 
 __all__ = [
     "Carry",
     "Contract",
+    "Folder",
     "Header",
     "Hello",
     "Ready",
     "RefusedError",
     "RunState",
     "Server",
-    "SigningKey",
     "Site",
-    "SiteState",
     "client_update",
-    "federated_plan",
     "federated_sum",
     "in_process",
     "record_sums",

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import get_args
 
-from dpmesh._validate import fail, instance
+from dpmesh._validate import fail, instance, one_of
 from dpmesh.engines.signing import KEY_BYTES, digest
-from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sampling import PoissonSampling
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """The public numbers of a run's sums, what is learned, and the sites' keys.
+    """The public numbers of one run's sums, what is learned, and the sites' keys.
 
     Parameters
     ----------
@@ -21,9 +27,12 @@ class Contract:
         The grid, the noise, the modulus, and how often sums are released.
     model
         What is learned and how, in words or code: loss, features, order of the records' columns.
-        Sites with another text do not agree.
+        Sites with another text do not agree. A contract serves one run, so that another one with
+        the same numbers needs another text.
     site_keys
         The public Ed25519 key of each site, 32 bytes, exchanged by people who know each other.
+    unit
+        What a site clips and what is protected: each record, or the site with all that it holds.
 
     Raises
     ------
@@ -34,11 +43,13 @@ class Contract:
     numbers: SecureSum
     model: str
     site_keys: tuple[bytes, ...]
+    unit: Unit = "record"
 
     def __post_init__(self) -> None:
         instance("numbers", self.numbers, "a SecureSum", SecureSum)
         instance("model", self.model, "a text", str)
         instance("site_keys", self.site_keys, "a tuple of public keys", tuple)
+        one_of("unit", self.unit, get_args(Unit))
         if len(self.site_keys) != self.numbers.sites:
             wanted = f"a key for each of {self.numbers.sites} sites"
             fail("site_keys", wanted, f"{len(self.site_keys)} keys")
@@ -50,9 +61,41 @@ class Contract:
                 fail("site_keys", "different keys", f"the same for sites {twin} and {site}")
 
     @cached_property
-    def fingerprint(self) -> bytes:
+    def hash(self) -> bytes:
         """SHA-256 of everything in the contract, and of the numbers that follow from it."""
         numbers = self.numbers
-        follows = [numbers.steps, numbers.modulus_bits, numbers.share.hex()]
+        follows = [numbers.steps, numbers.modulus_bits, numbers.share.hex(), self.unit]
         text = json.dumps([asdict(numbers), follows], sort_keys=True)
-        return digest(b"dpmesh contract 1", text.encode(), self.model.encode(), *self.site_keys)
+        return digest(b"dpmesh contract 2", text.encode(), self.model.encode(), *self.site_keys)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What a site is charged for a run: its rounds, and one more for each dropout."""
+        numbers, sampling = self.numbers, None
+        replaced = numbers.neighboring_relation == "replace_one"
+        if numbers.sampling_rate < 1 and not replaced:
+            sampling = PoissonSampling(numbers.sampling_rate)
+        bound = (1 + replaced) * numbers.clipping_norm
+        moved = Sensitivity(bound, "l2", "2 C, replaced" if replaced else "C, added or removed")
+        mechanism = DistributedDiscreteGaussian(numbers)
+        return Plan(
+            releases=tuple(
+                Release(attempt, mechanism, moved, sampling=sampling)
+                for attempt in range(numbers.attempts)
+            ),
+            neighboring_relation=numbers.neighboring_relation,
+            unit=self.unit,
+            assumptions=numbers.assumptions,
+        )
+
+    def site_of(self, public_key: bytes) -> int:
+        """Return the number of the site with this public key.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        if public_key not in self.site_keys:
+            fail("site", "the public key of a site of the contract", public_key.hex())
+        return self.site_keys.index(public_key)

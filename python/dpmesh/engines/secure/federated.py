@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
+from os import PathLike
 
 import numpy as np
 
@@ -20,11 +21,9 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.engines.clipping import clipped
 from dpmesh.engines.secure.server import Server
 from dpmesh.engines.secure.site import Sums
+from dpmesh.engines.secure.training import run_rounds
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import PoissonSampling
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.types import Floats, Released
 
 _log = logging.getLogger("dpmesh")
@@ -79,26 +78,6 @@ def federated_sum(
     )
 
 
-def federated_plan(algorithm: FederatedLearning, numbers: SecureSum) -> Plan:
-    """Return the releases of a run, and one more for each client that may be lost.
-
-    Against the server together with `colluding` clients: what it costs one client with all that it
-    holds.
-    """
-    rate = numbers.sampling_rate
-    sampling = PoissonSampling(rate) if rate < 1 else None
-    mechanism = DistributedDiscreteGaussian(numbers)
-    return Plan(
-        releases=tuple(
-            Release(t, mechanism, algorithm.sensitivity(t), sampling=sampling)
-            for t in range(numbers.attempts)
-        ),
-        neighboring_relation=algorithm.neighboring_relation,
-        unit="user",
-        assumptions=numbers.assumptions,
-    )
-
-
 def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums:
     """Return what a client adds up: its clipped update, where its coin says that it takes part.
 
@@ -111,7 +90,7 @@ def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums
         not finite, the update is 0, and the client's log says why.
     """
 
-    def sums(w: Floats, coins: Key) -> Floats:
+    def sums(w: Floats, t: int, coins: Key) -> Floats:
         update: Floats = np.zeros(w.shape)
         try:
             trained = np.asarray(train(w.copy()), np.float64)
@@ -120,14 +99,20 @@ def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums
             update = clipped(trained - w, numbers.clipping_norm)
         except Exception:
             _log.exception("training failed: the update is 0")
-        rate, coin = numbers.sampling_rate, coins.stream(Purpose.SAMPLE)
+        rate, coin = numbers.sampling_rate, coins.stream(Purpose.SAMPLE, t)
         takes_part = rate == 1 or kernels.bernoulli(1, rate, coin)[0]
         return update if takes_part else np.zeros_like(update)
 
     return sums
 
 
-def train_federated(server: Server, algorithm: FederatedLearning, start: Floats) -> Floats:
+def train_federated(
+    server: Server,
+    algorithm: FederatedLearning,
+    start: Floats,
+    *,
+    checkpoint: str | PathLike[str] | None = None,
+) -> Floats:
     """Run all rounds of a contract between the clients of a server, and end the run.
 
     Parameters
@@ -138,6 +123,8 @@ def train_federated(server: Server, algorithm: FederatedLearning, start: Floats)
         What the server does with a noisy sum: global step size, estimator, averages of models.
     start
         The first model, shape (1, dim), which must not depend on private data.
+    checkpoint
+        As in `train`.
 
     Returns
     -------
@@ -156,8 +143,12 @@ def train_federated(server: Server, algorithm: FederatedLearning, start: Floats)
         fail("algorithm", f"that of the contract's sums, {numbers}", algorithm)
     noise = numbers.share * sqrt(numbers.sites) * numbers.grid  # if nobody is lost
     known = replace(algorithm, noise_multiplier=noise / algorithm.sensitivity(0).bound, grid=None)
-    state = known.start_from(Released(start))
-    for t in range(numbers.rounds):
-        state = known.absorb(state, Released(server.sum(t, state.w).astype(start.dtype)), t)
-    server.close()
+    state = run_rounds(
+        server,
+        known.start_from(Released(start)),
+        numbers.rounds,
+        lambda state, total, t: known.absorb(state, Released(total.astype(start.dtype)), t),
+        run={"algorithm": str(algorithm)},
+        checkpoint=checkpoint,
+    )
     return state.output

@@ -117,7 +117,7 @@ class Header:
         ]
         model = np.ascontiguousarray(w)
         return digest(
-            contract.fingerprint,
+            contract.hash,
             self.run,
             *map(_number, public),
             numbers.share.hex().encode(),
@@ -153,14 +153,14 @@ class Header:
 
 
 def _hello_fields(contract: Contract, site: int, run: bytes, key: bytes) -> tuple[bytes, ...]:
-    return PREFIX + b"key", contract.fingerprint, run, _number(site), key
+    return PREFIX + b"key", contract.hash, run, _number(site), key
 
 
 def _ready_fields(
     contract: Contract, site: int, run: bytes, last_attempt: int, spent: int
 ) -> tuple[bytes, ...]:
     known = map(_number, (site, last_attempt, spent))
-    return PREFIX + b"ready", contract.fingerprint, run, *known
+    return PREFIX + b"ready", contract.hash, run, *known
 
 
 def _site_key(contract: Contract, site: int) -> bytes:

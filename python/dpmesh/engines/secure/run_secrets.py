@@ -48,7 +48,7 @@ class RunSecrets:
         sites
             The numbers of both.
         salt
-            The contract's fingerprint.
+            The contract's hash.
         attempt
             The digest of all that the sites must agree on.
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from secrets import token_bytes
+
+import numpy as np
+import numpy.typing as npt
 
 from dpmesh._validate import fail
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.messages import Header
+from dpmesh.engines.secure.messages import Header, Hello
 from dpmesh.engines.secure.wire import (
     JOIN,
     LEAVE,
@@ -22,6 +27,28 @@ from dpmesh.privacy.secure import open_sum
 from dpmesh.privacy.types import Floats, Released
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Where a server is in its run, from which another one goes on: all of it is public.
+
+    Parameters
+    ----------
+    run
+        The run's id, in hexadecimal digits.
+    attempts
+        How many were begun.
+    cohort
+        The sites that are left.
+    question
+        What was asked of the sites for a sum that is not open yet; empty if nothing.
+    """
+
+    run: str
+    attempts: int
+    cohort: tuple[int, ...]
+    question: npt.NDArray[np.uint8]
+
+
 class Server:
     """Opens one sum after the other over the sites that are left.
 
@@ -33,11 +60,6 @@ class Server:
         What delivers questions to the sites; see `Carry`.
     run
         The run's id, fresh for each run; by default a random one.
-
-    Raises
-    ------
-    RefusedError
-        If a site refuses to take part.
     """
 
     def __init__(self, contract: Contract, carry: Carry, *, run: bytes | None = None) -> None:
@@ -45,14 +67,33 @@ class Server:
         self.attempts = 0
         self.cohort: tuple[int, ...] = tuple(range(contract.numbers.sites))
         """The sites that are left."""
-        self._carry = carry
-        said = self._asked(question(JOIN, self.run))
-        self._hellos = {own: hello_in(word, own, self.run) for own, word in said.items()}
+        self._carry, self._question, self._hellos = carry, b"", dict[int, Hello]()
 
-    def sum(self, step: int, w: Floats) -> Released:
+    @property
+    def asked(self) -> Asked:
+        """What another server needs to go on from here."""
+        question = np.frombuffer(self._question, np.uint8)
+        run = self.run.hex()
+        return Asked(run=run, attempts=self.attempts, cohort=self.cohort, question=question)
+
+    def go_on(self, from_here: Asked) -> None:
+        """Go on where another server stopped: what it asked last is asked again, at no cost."""
+        self.run, self.attempts = bytes.fromhex(from_here.run), from_here.attempts
+        self.cohort, self._question = tuple(from_here.cohort), from_here.question.tobytes()
+
+    def sum(self, step: int, w: Floats, save: Callable[[], object] = dict) -> Released:
         """Return the noisy sum of the sites' vectors at the model `w`, shape (1, dim).
 
         A site that is lost is left out of a new attempt, which costs one more release.
+
+        Parameters
+        ----------
+        step
+            The round.
+        w
+            The model.
+        save
+            Called before sites are asked, to store `asked`.
 
         Raises
         ------
@@ -62,10 +103,13 @@ class Server:
             If a site refuses.
         """
         while True:
-            header = self._header(step)
-            self.attempts += 1
-            said = self._asked(question_for_sum(header, w))
-            if self.cohort == header.cohort:
+            if not self._question:
+                self._question = question_for_sum(self._header(step), w)
+                self.attempts += 1
+                save()
+            cohort, said = self.cohort, self._asked(self._question)
+            self._question = b""
+            if self.cohort == cohort:
                 answers = {own: answer_in(word)[0] for own, word in said.items()}
                 return open_sum(self.contract.numbers, answers)
 
@@ -74,6 +118,9 @@ class Server:
         self._asked(question(LEAVE, self.run))
 
     def _header(self, step: int) -> Header:
+        if not self._hellos:
+            said = self._asked(question(JOIN, self.run))
+            self._hellos = {own: hello_in(word, own, self.run) for own, word in said.items()}
         said = self._asked(question(READY, self.run))
         numbers, cohort = self.contract.numbers, self.cohort
         if len(cohort) < numbers.honest + numbers.colluding:

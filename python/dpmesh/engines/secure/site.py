@@ -11,86 +11,97 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import fail, integer
+from dpmesh._validate import fail
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.engines.mesh.folder import Folder
 from dpmesh.engines.secure.contract import Contract
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
 from dpmesh.engines.secure.run_secrets import RunSecrets
-from dpmesh.engines.secure.state import RunState, SiteState
-from dpmesh.engines.signing import SigningKey, digest
-from dpmesh.keys import Key, Purpose
+from dpmesh.engines.secure.state import RunState, load, store
+from dpmesh.engines.signing import digest
+from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.secure import answer, encode, with_noise
 from dpmesh.privacy.secure.sums import Integers
 from dpmesh.privacy.types import Floats, Released
 
 _log = logging.getLogger("dpmesh")
 
-Sums = Callable[[Floats, Key], Floats]
-"""A site's sum of clipped vectors, shape (1, dim), at a model; the key draws its sample."""
+Sums = Callable[[Floats, int, Key], Floats]
+"""A site's sum of clipped vectors, shape (1, dim), at a model in a round; the key draws samples."""
 
 
 class Site:
-    """One party of a secure sum, with its own records, keys and ledger.
+    """One party of a secure sum, with its own records and folder.
 
     Parameters
     ----------
     contract
         What the sites agreed on, from them and not from the server.
-    own
-        This site's number.
-    signing
-        Its long-term key, whose public half is in the contract.
-    state
-        Its file.
+    folder
+        The party's folder. Its budget gets charged for the whole contract now.
     sums
         Its sum of clipped vectors; see `record_sums`.
+    records
+        A digest of the site's records, which must not change during a run.
+    rehearsal
+        A public key from which all samples and noise come, as `simulate` draws them; such a run has
+        no privacy.
 
     Raises
     ------
+    OverBudget
+        A `ValueError`, if the folder's budget has no room for the contract.
     ValueError
-        If the signing key is not that of the contract.
+        If the folder's signing key is not in the contract.
     """
 
     def __init__(
-        self, contract: Contract, own: int, signing: SigningKey, state: SiteState, sums: Sums
+        self,
+        contract: Contract,
+        folder: Folder,
+        sums: Sums,
+        *,
+        records: str = "",
+        rehearsal: Key | None = None,
     ) -> None:
-        integer("own", own, below=contract.numbers.sites)
-        if signing.public != contract.site_keys[own]:
-            fail("signing", f"the key of site {own} in the contract", "another one")
-        self.contract, self.own, self.state = contract, own, state
-        self._signing, self._sums, self._lock = signing, sums, Lock()
+        self.own = contract.site_of(folder.signing.public)
+        folder.join(contract, records, seeded=rehearsal is not None)
+        self.contract, self.folder = contract, folder
+        self._sums, self._rehearsal = sums, rehearsal
+
+    @property
+    def state(self) -> RunState | None:
+        """What it stores of the contract's run; None before it."""
+        return load(self.folder, self.contract)
 
     def join(self, run: bytes) -> Hello:
-        """Start a run, and return its public key for it. Asked again, the same one.
+        """Start the contract's run, and return its public key for it. Asked again, the same one.
 
         Raises
         ------
         RefusedError
-            If the run is over, or the budget has no room for its whole plan.
+            If the run is over, or the contract had another run.
         """
         if not isinstance(run, bytes) or not 16 <= len(run) <= 64:
             raise RefusedError("the run's id is not 16 to 64 bytes")
-        known = self._known(run)
-        if known is None:
-            numbers = self.contract.numbers
-            if not self.state.allows(numbers, numbers.attempts):
-                raise RefusedError("the budget has no room for the whole plan")
-            known = RunState(RunSecrets.generate())
-            self.state.begin(run, self.contract, known)
-        secrets = self._secrets(known)
-        return Hello.signed(self.contract, self.own, run, secrets.public, self._signing)
+        with self.folder.transaction():
+            state = self.state
+            if state is None:
+                state = RunState(run, RunSecrets.generate())
+                store(self.folder, self.contract, state)
+        secrets = self._secrets(self._run(run))
+        return Hello.signed(self.contract, self.own, run, secrets.public, self.folder.signing)
 
     def ready(self, run: bytes) -> Ready:
         """Say that it takes part in the next attempt, and what it knows of the run."""
         state = self._run(run)
         known = state.last_attempt, state.spent
-        return Ready.signed(self.contract, self.own, run, *known, self._signing)
+        return Ready.signed(self.contract, self.own, run, *known, self.folder.signing)
 
     def answer(self, header: Header, w: Floats) -> bytes:
         """Return the site's vector at the model `w` under masks, charged and on disk before.
@@ -106,51 +117,46 @@ class Site:
         ------
         RefusedError
             If the header does not fit the contract, this site's run or what it answered before, or
-            the plan or the budget is spent. The reason does not depend on the records.
+            the plan is spent. The reason does not depend on the records.
         """
-        with self._lock:  # two headers with one attempt must not both pass
-            return self._answer(header, w)
+        with self.folder.transaction():  # of two headers with one attempt only one is answered
+            before = self._checked(header, w, self._run(header.run))
+            attempt = header.digest(self.contract, w)
+            if attempt == before.digest:
+                return before.answer
+            state = self._answered(header, w, self._admitted(header, before), attempt)
+            store(self.folder, self.contract, state)
+        self.folder.mark(self.contract)
+        return state.answer
 
-    def _answer(self, header: Header, w: Floats) -> bytes:
-        state = self._run(header.run)
-        secrets = self._secrets(state)
-        state = self._checked(header, w, state)
-        attempt = header.digest(self.contract, w)
-        if attempt == state.digest:
-            return state.answer
-        state = self._admitted(header, state)
+    def _answered(self, header: Header, w: Floats, state: RunState, attempt: bytes) -> RunState:
+        """Return the state with the answer to a header."""
+        secrets, numbers = self._secrets(state), self.contract.numbers
         pairs = self._pairs(header, secrets, attempt)
-        steps, failed = self._steps(w, secrets, attempt)
-        numbers, salt = self.contract.numbers, self.contract.fingerprint
-        noise = secrets.derived(b"noise", salt, attempt, digest(steps.tobytes()))
-        noisy = with_noise(numbers, steps, Key.seeded(noise).stream(Purpose.NOISE))
-        sent = answer(numbers, self.own, noisy[0], pairs)
-        charged = replace(
+        steps, failed = self._steps(header, w, secrets, attempt)
+        noisy = with_noise(numbers, steps, self._noise(header, steps, secrets, attempt))
+        return replace(
             state,
             last_attempt=header.attempt,
             spent=state.spent + 1,
             digest=attempt,
-            answer=sent,
+            answer=answer(numbers, self.own, noisy[0], pairs),
             stopped=failed,
         )
-        self.state.write(header.run, charged)
-        return sent
 
     def leave(self, run: bytes) -> None:
         """End a run and erase its secrets."""
-        self.state.end(run, self.contract)
+        with self.folder.transaction():
+            ended = replace(self._run(run), secrets=None, answer=b"")
+            store(self.folder, self.contract, ended)
 
     def _run(self, run: bytes) -> RunState:
-        state = self._known(run)
+        state = self.state
         if state is None:
             raise RefusedError("the site has not joined this run")
+        if state.run != run:
+            raise RefusedError("a contract serves one run, and this one had another")
         return state
-
-    def _known(self, run: bytes) -> RunState | None:
-        try:
-            return self.state.read(run, self.contract)
-        except ValueError as error:
-            raise RefusedError(str(error)) from None
 
     def _secrets(self, state: RunState) -> RunSecrets:
         if state.secrets is None:
@@ -173,16 +179,14 @@ class Site:
         return replace(state, keys=seen)
 
     def _admitted(self, header: Header, state: RunState) -> RunState:
-        """Refuse an old attempt, and one beyond the plan or the budget, as far as anybody knows."""
+        """Refuse an old attempt, and one beyond the plan, as far as anybody knows."""
         last = max(state.last_attempt, *(ready.last_attempt for ready in header.readies))
         spent = max(state.spent, *(ready.spent for ready in header.readies))
         if state.stopped:
             raise RefusedError("the site has stopped")
         if header.attempt <= last:
             raise RefusedError(f"attempt {header.attempt} is not after {last}, the last one")
-        numbers = self.contract.numbers
-        behind = spent - state.spent
-        if spent >= numbers.attempts or not self.state.allows(numbers, behind + 1):
+        if spent >= self.contract.numbers.attempts or self.folder.is_over_budget:
             raise RefusedError("the plan or the budget is spent")
         return replace(state, last_attempt=last, spent=spent)
 
@@ -191,19 +195,34 @@ class Site:
         for hello in header.hellos:
             if hello.site == self.own:
                 continue
-            sites, salt = (self.own, hello.site), self.contract.fingerprint
+            sites, salt = (self.own, hello.site), self.contract.hash
             try:
                 pairs[hello.site] = secrets.pair(hello.key, sites, salt, attempt)
             except ValueError:
                 raise RefusedError(f"no secret can be shared with site {hello.site}") from None
         return pairs
 
-    def _steps(self, w: Floats, secrets: RunSecrets, attempt: bytes) -> tuple[Integers, bool]:
+    def _noise(
+        self, header: Header, steps: Integers, secrets: RunSecrets, attempt: bytes
+    ) -> Stream:
+        if self._rehearsal is not None:
+            return self._own(self._rehearsal).stream(Purpose.NOISE, header.step)
+        seed = secrets.derived(b"noise", self.contract.hash, attempt, digest(steps.tobytes()))
+        return Key.seeded(seed).stream(Purpose.NOISE)
+
+    def _own(self, key: Key) -> Key:
+        return key.for_nodes(np.array([self.own], np.uint32))
+
+    def _steps(
+        self, header: Header, w: Floats, secrets: RunSecrets, attempt: bytes
+    ) -> tuple[Integers, bool]:
         """Return the site's integers, and whether its code failed: then they are 0."""
         numbers = self.contract.numbers
-        coins = Key.seeded(secrets.derived(b"coins", self.contract.fingerprint, attempt))
+        coins = Key.seeded(secrets.derived(b"coins", self.contract.hash, attempt))
+        if self._rehearsal is not None:
+            coins = self._own(self._rehearsal)
         try:
-            return encode(numbers, self._sums(w, coins)), False
+            return encode(numbers, self._sums(w, header.step, coins)), False
         except Exception:
             _log.exception("the sums of site %d failed: it sends noise alone and stops", self.own)
             return np.zeros((1, numbers.dim), np.int64), True
@@ -223,4 +242,4 @@ def record_sums(contract: Contract, algorithm: CrossSiloSGD, problem: Any) -> Su
     if problem.nodes != 1:
         fail("problem", "the records of one site, such as problem.for_nodes([0])", problem.nodes)
     algorithm.check_site(problem)
-    return lambda w, coins: algorithm.site_sums(Released(w), 0, problem, coins)
+    return lambda w, t, coins: algorithm.site_sums(Released(w), t, problem, coins)
