@@ -51,6 +51,20 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
+def network() -> Any:
+    """A hidden layer of 3 units on 5 features, for two classes; in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    def start(key: Any) -> Any:
+        return {"in": jax.random.normal(key, (5, 3)), "out": jnp.ones((3, 2))}
+
+    return start, lambda params, x: jnp.tanh(x @ params["in"]) @ params["out"]
+
+
+NETWORK: dict[str, Any] = {"kind": "jax", "model": "mesh_parties:network"}
+
+
 class Parties:
     """Parties with folders under `path`, and their contract."""
 
@@ -67,15 +81,19 @@ class Parties:
         rehearsal: bool = True,
         marks: Path | None = None,
         changes: dict[str, Any] | None = None,
+        problem: dict[str, Any] | None = None,
         **terms: Any,
     ) -> None:
         self.path, self.rehearsal, self.names = path, rehearsal, [f"p{i}" for i in range(nodes)]
         rng = np.random.default_rng(3)
         x = rng.normal(size=(nodes * records, dim))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        everything = dm.Dataset(x, np.where(x[:, 0] > 0, 1, -1), "synthetic")
+        if problem is not None:
+            terms.setdefault("numbers", "float32")
+        lower = -1 if problem is None else 0  # a network has classes 0 and 1
+        numbers = x.astype(terms.get("numbers", "float64"))
+        everything = dm.Dataset(numbers, np.where(x[:, 0] > 0, 1, lower), "synthetic")
         parts = np.split(np.arange(len(x)), nodes)
-        self.whole = dm.LinearProblem(everything, tuple(parts), "logistic", feature_norm=1.0)
         self.records = [everything.take(part) for part in parts]
         given: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
         self.folders = [Folder.create(path / name, **given) for name in self.names]
@@ -90,7 +108,7 @@ class Parties:
                 "features": dim,
                 **terms,
             },
-            "problem": {"loss": "logistic", "feature_norm": 1.0},
+            "problem": problem or {"loss": "logistic", "feature_norm": 1.0},
             "algorithm": settings,
             "party": [
                 {
@@ -106,6 +124,7 @@ class Parties:
         if not settings["kind"].startswith("With"):
             self.content["topology"] = table | {"keep": 0.8}
         self.contract = Contract.of(self.content)
+        self.whole = self.contract.problem_of(everything, parts)
         self.nodes = [self.node(i) for i in range(nodes)]
 
     def node(self, number: int) -> Node:

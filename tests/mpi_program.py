@@ -165,6 +165,20 @@ def make(network: str) -> tuple[dm.LinearProblem, topology.Topology]:
     return problem, topology.edge_dropping(topology.torus(3, 4), keep=0.6, key=key)
 
 
+def hidden_layer(problem: dm.LinearProblem) -> Any:
+    """The same records for a network in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    def start(key):
+        return {"in": jax.random.normal(key, (5, 3)), "out": jnp.ones(3)}
+
+    def loss(params, x, y):
+        return jnp.log1p(jnp.exp(-y * (jnp.tanh(x @ params["in"]) @ params["out"])))
+
+    return dm.problems.JaxProblem(problem.train, problem.partition, start, loss)
+
+
 def quantized(**changes) -> dm.QuantizedGossip:
     return dm.QuantizedGossip(
         step_size=HorizonPower(scale=1.0, exponent=-0.8, rounds=ROUNDS),
@@ -207,6 +221,7 @@ ALGORITHMS = {
     "with replacement": dm.WithReplacement(
         nodes=NODES, records=ROUNDS, noise_multiplier=2.0, batch_size=2, visits=2
     ),
+    "hidden layer": dm.GradientDescent(records=ROUNDS, noise_multiplier=10.0),
     "another epsilon": dm.OnlineLearning(epsilon=2.0),
     "more rounds": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),
@@ -229,6 +244,8 @@ def run(name: str, network: str, **options) -> Run:
     if name == "with replacement":  # all nodes have as many records
         parts = [part[:ROUNDS] for part in problem.partition]
         problem = replace(problem, partition=tuple(parts))
+    if name == "hidden layer":
+        problem = hidden_layer(problem)
     return dm.simulate(
         algorithm,
         problem,

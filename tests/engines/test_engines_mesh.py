@@ -11,7 +11,7 @@ from typing import Any
 import mesh_fuzz
 import numpy as np
 import pytest
-from mesh_parties import ALGORITHMS, Parties, Started
+from mesh_parties import ALGORITHMS, NETWORK, Parties, Started
 
 import dpmesh as dm
 from dpmesh.engines.mesh import Contract, Node, Party, Position, Router, Row
@@ -61,6 +61,34 @@ def test_a_deployed_run_draws_noise_of_its_own(algorithm: str, tmp_path: Path) -
         parties.run()
     assert np.abs(one.models() - other.models()).max() > 1e-3
     assert np.abs(one.models()[:1] - one.simulated().parameters[:1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", ["gradient descent", "with replacement"])
+def test_a_network_has_the_simulators_bits(algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    changes = {"clipping_norm": 1.0}
+    parties = Parties(tmp_path, algorithm, nodes=2, problem=NETWORK, changes=changes)
+    parties.run()
+    simulated = parties.simulated()
+    models = parties.models()[: len(simulated.parameters)]
+    assert models.shape[1] == parties.contract.dim == 21
+    np.testing.assert_array_equal(models, simulated.parameters)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "terms", "message"),
+    [
+        ("gradient descent", {"numbers": "float64"}, "contract.numbers: wanted 'float32' for a"),
+        ("with replacement", {}, "clipping_norm: wanted a number, since the loss"),
+        ("without replacement", {}, "clipping_norm: wanted a number, with AlwaysGlobal"),
+    ],
+)
+def test_a_network_whose_proof_is_missing_is_refused(
+    algorithm: str, terms: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("jax")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Parties(tmp_path, algorithm, nodes=2, problem=NETWORK, **terms)
 
 
 def test_a_lost_node_is_missing_and_catches_up_with_its_own_row(tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ TOKEN = ["token", "learned", "with replacement"]
 def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
     names = ["online", *PACKED, *PERSONAL, *TOKEN, "one learns"]
+    if ranks == 2 and util.find_spec("jax") is not None:
+        names.append("hidden layer")
     succeed(ranks, "varying", tmp_path, *names)
     for name in names:
         alone = mpi_program.run(name, "varying")

@@ -175,7 +175,11 @@ class Settings:
             return argument
         if argument in arguments:
             return f"{path}.{argument}"
-        tables = [name for name in self.content if argument in self.table(name)]
+        tables = [
+            name
+            for name, table in self.content.items()
+            if isinstance(table, dict) and argument in table
+        ]
         return f"{tables[0]}.{argument}" if len(tables) == 1 else None
 
     def convert(self, key: str, value: Any, hint: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.shown import ROUNDING, rounded_up
-from dpmesh.problems import LinearProblem
+from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.arguments import check_records as last_long_enough
 from dpmesh.topology import Topology
 
@@ -74,14 +75,21 @@ def check_algorithm(
                 settings.fail("topology", "wanted a symmetric mixing matrix")
 
 
-def check_records(
-    settings: Settings, algorithm: AnyAlgorithm, made_up: LinearProblem, rounds: int
-) -> None:
+def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
+    """Refuse a network that learns no classes, or in other numbers than its own."""
+    if not classifies:
+        settings.fail("contract.label", "wanted a column of categories for a network")
+    if numbers != "float32":
+        settings.fail("contract.numbers", f"wanted 'float32' for a network, got {numbers!r}")
+
+
+def check_records(settings: Settings, algorithm: AnyAlgorithm, made_up: Any, rounds: int) -> None:
     """Refuse records without a public bound, or too few for the rounds.
 
-    A gradient overflows at a record of norm 1e155, and a node that then stops says that it has one.
+    A linear model's gradient overflows at a record of norm 1e155, and a node that then stops says
+    that it has one. A network's counts as 0 where it is not finite.
     """
-    bounded = made_up.feature_norm is not None
+    bounded = isinstance(made_up, DenseProblem) or made_up.feature_norm is not None
     if not settings.table("ranges") and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound on the norm of a record")
     needs_number = getattr(algorithm, "mode", "") == "paper" or np.isfinite(

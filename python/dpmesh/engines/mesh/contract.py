@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from dpmesh._core import __version__
+from dpmesh._networks import named
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.data import Dataset
@@ -30,6 +31,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_range
 from dpmesh.tables import as_table
 from dpmesh.topology import Topology, edge_dropping
@@ -37,6 +39,7 @@ from dpmesh.topology import Topology, edge_dropping
 PROTOCOL = 1
 MOST_PARTIES = 2**16
 PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
+PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Contract:
         if (self.columns is None) == (self.terms.features is None):
             settings.fail("contract.features", "wanted features, or a table [ranges]")
         admission.check_algorithm(settings, self.algorithm, self.topology, rounds)
+        if self.network is not None:
+            classifies = self.columns is None or isinstance(self._label, Category)
+            admission.check_network(settings, classifies, self.terms.numbers)
+            start = {"problem": self.made_up, "key": self.public_key}
+            settings.call("algorithm", self.algorithm.init, **start)
         admission.check_records(settings, self.algorithm, self.made_up, rounds)
         admission.check_costs(settings, self.parties, self.cost)
 
@@ -80,10 +88,12 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of all that the contract says, of the module it names, and of the version."""
+        """SHA-256 of all that the contract says, of the modules it names, and of the version."""
         text = json.dumps(self.settings.content, sort_keys=True)
         module = self.settings.module
-        own = [] if module is None else [Path(_file_of(module)).read_bytes()]
+        network = None if self.network is None else self.network.partition(":")[0]
+        modules = dict.fromkeys(name for name in (module, network) if name is not None)
+        own = [Path(_file_of(name)).read_bytes() for name in modules]
         version = f"{PROTOCOL} {__version__}"
         return digest(b"dpmesh contract", text.encode(), version.encode(), *own)
 
@@ -160,10 +170,20 @@ class Contract:
         return as_range(label, ranges[label])
 
     @property
+    def network(self) -> str | None:
+        """The function that makes a network in JAX, as "module:function"; None: a linear model."""
+        maker, arguments = self._problem
+        return arguments["model"] if maker is jax_model else None
+
+    @property
+    def features(self) -> int:
+        """Number of features of a record."""
+        return (self.terms.features if self.columns is None else self.columns.dim) or 0
+
+    @property
     def dim(self) -> int:
         """Length of a model."""
-        features = self.terms.features if self.columns is None else self.columns.dim
-        return (features or 0) * (self._problem.get("classes") or 1)
+        return int(self.made_up.dim)
 
     @property
     def models(self) -> int:
@@ -189,7 +209,7 @@ class Contract:
             if not (encoded.sum(axis=1) == 1).all():
                 fail(label, f"one of {', '.join(map(str, self._label.categories))}", "another")
             labels = encoded.argmax(axis=1)
-            if self._problem.get("classes") is None:
+            if self.network is None and self._problem[1].get("classes") is None:
                 labels = 2 * labels - 1
         return Dataset(features.astype(self.terms.numbers), labels, "own records")
 
@@ -212,7 +232,7 @@ class Contract:
         """
         if weights is None:
             fail("weights", "a run with at least one released model", "none")
-        if self.columns is None:
+        if self._outline is None:
             fail("ranges", "a contract with [ranges] for a model of tables", "none")
         delta = max(party.delta for party in self.parties)
         privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes)
@@ -220,13 +240,20 @@ class Contract:
             epsilon = total_cost(charged * [self.plan], delta).epsilon
             privacy = replace(privacy, epsilon=epsilon, releases=charged * privacy.releases)
         about = {"privacy": privacy.as_dict()}
-        if isinstance(self._label, Number):
-            outline = Outline(columns=self.columns, target=self._label)
-        else:
-            outline = Outline(columns=self.columns, classes=np.array(self._label.categories))
-        return outline.model(weights, about)
+        return self._outline.model(weights, about)
 
-    def problem(self, records: Dataset, party: int) -> LinearProblem:
+    @cached_property
+    def _outline(self) -> Outline | None:
+        """What the numbers of a model stand for; None without ranges."""
+        if self.columns is None:
+            return None
+        if isinstance(self._label, Number):
+            return Outline(columns=self.columns, target=self._label)
+        network = None if self.network is None else named(self.network)
+        classes = np.array(self._label.categories)
+        return Outline(columns=self.columns, classes=classes, network=network)
+
+    def problem(self, records: Dataset, party: int) -> Any:
         """Return what a party learns from its own records, which are checked.
 
         Raises
@@ -235,15 +262,18 @@ class Contract:
             If the records are not those that the contract describes. The text depends on them and
             stays with the party.
         """
-        own = self.linear_problem(records, [np.arange(records.records)])
-        if own.dim != self.dim or records.features.dtype != self.terms.numbers:
-            wanted = f"{self.terms.numbers} records of {self.dim} parameters"
-            fail("records", wanted, f"{records.features.dtype} of {own.dim}")
+        if records.dim != self.features or records.features.dtype != self.terms.numbers:
+            wanted = f"{self.terms.numbers} records of {self.features} features"
+            fail("records", wanted, f"{records.features.dtype} of {records.dim}")
+        own = self.problem_of(records, [np.arange(records.records)])
         return own.as_node(party, self.records)
 
-    def linear_problem(self, records: Dataset, partition: Any) -> LinearProblem:
+    def problem_of(self, records: Dataset, partition: Any) -> Any:
         """Return the contract's problem on these records, as `LinearProblem` takes them."""
-        return LinearProblem(records, tuple(partition), **self._problem)
+        maker, arguments = self._problem
+        if self.network is not None:
+            arguments = {**arguments, "outline": self._outline}
+        return maker(records, tuple(partition), **arguments)
 
     def releases(self, node: int, t: int) -> tuple[Release, ...]:
         """Return what a party releases if it sends in round t, from public numbers alone."""
@@ -320,22 +350,25 @@ class Contract:
         return {}
 
     @cached_property
-    def _problem(self) -> dict[str, Any]:
-        """The arguments of the linear problem."""
-        table = self.settings.table("problem")
-        _, arguments = self.settings.part("problem", table, {"linear": LinearProblem})
-        return arguments
+    def _problem(self) -> tuple[Any, dict[str, Any]]:
+        """What makes the problem, and its arguments."""
+        return self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
 
     @cached_property
-    def made_up(self) -> LinearProblem:
+    def made_up(self) -> Any:
         """The problem of the party with the fewest records, which are all 0: nobody's."""
-        classes, party = self._problem.get("classes"), int(self.records.argmin())
-        shape = self.records[party], self.dim // (classes or 1)
-        zero = classes or self._problem.get("loss") == "squared"
-        labels = np.full(shape[0], 0 if zero else 1, np.int64)
-        features = sparse.csr_array(shape, dtype=self.terms.numbers)
+        _, arguments = self._problem
+        party = int(self.records.argmin())
+        shape = self.records[party], self.features
+        signs = self.network is None and not arguments.get("classes")
+        labels = np.full(shape[0], int(signs and arguments.get("loss") != "squared"), np.int64)
+        features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
+        if self.network is not None:
+            features = np.zeros(shape, self.terms.numbers)
         made_up = Dataset(features, labels, "nobody's")
-        return self.linear_problem(made_up, [np.arange(shape[0])]).as_node(party, self.records)
+        everything = {"records": made_up, "partition": [np.arange(shape[0])]}
+        made = self.settings.call("problem", self.problem_of, **everything)
+        return made.as_node(party, self.records)
 
 
 _TABLES = (("contract", True), ("problem", True), ("algorithm", True), ("topology", False))

@@ -20,7 +20,6 @@ from dpmesh.engines.mesh.http import RouterServer, run_node
 from dpmesh.engines.mesh.node import Node
 from dpmesh.engines.mesh.records import read_records
 from dpmesh.engines.mesh.router import Router
-from dpmesh.problems import LinearProblem
 from dpmesh.run import simulate
 
 HERE = "127.0.0.1"
@@ -120,14 +119,14 @@ def _with_new_keys(contract: Contract, place: Path) -> dict[str, Any]:
     return content
 
 
-def _whole(contract: Contract, records: list[Dataset]) -> LinearProblem:
+def _whole(contract: Contract, records: list[Dataset]) -> Any:
     """Return the problem of all parties' records in one place, for the simulator."""
     parts = [contract.problem(own, number) for number, own in enumerate(records)]
     features = np.concatenate([np.asarray(part.train.features) for part in parts])
     labels = np.concatenate([part.train.labels for part in parts])
     ends = np.cumsum([part.train.records for part in parts])[:-1]
     partition = np.split(np.arange(len(labels)), ends)
-    return contract.linear_problem(Dataset(features, labels, "all records"), partition)
+    return contract.problem_of(Dataset(features, labels, "all records"), partition)
 
 
 def _party(

@@ -1,0 +1,194 @@
+"""Where networks lose to linear models under noise: MNIST at one budget by several algorithms.
+
+    DPMESH_DATA=folder python -m benches.networks_table [records] [seeds] [nodes ..]
+
+Three models: a linear one on pixels, one on scattering features, and a small convolutional network
+in JAX (5,994 parameters). Steps are the arena's, by its one rule from public numbers
+(`dpmesh.reproduce.arena.methods.RULE`). That rule is made for scores that move as far as the
+parameters do, as those of a linear model on records of norm 1. So the network is trained in units
+in which this holds where it starts, on an image of noise: `in_units_of_its_scores`. No test record
+was looked at, and no constant was changed for MNIST.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dpmesh as dm
+from dpmesh.algorithms import WithoutReplacement, WithReplacement
+from dpmesh.controllers import AlwaysGlobal
+from dpmesh.data import Dataset, mnist, random_projection, scattering, unit_norm
+from dpmesh.data.preprocessing import with_constant
+from dpmesh.keys import Key
+from dpmesh.privacy import accounting
+from dpmesh.problems import JaxProblem, LinearProblem
+from dpmesh.problems.networks import Model, strided_convolutional
+from dpmesh.reproduce.arena import given, methods
+from dpmesh.reproduce.arena.given import CLIPPING_NORM, Setting, Trial
+
+DELTA, EPSILONS, TESTED, SIDE = 1e-5, (1.0, 2.0, 4.0, 8.0), 2_000, 28
+
+
+def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
+    """Return the model with parameters in units in which a score's gradient has norm 1.
+
+    That is the root of its mean square over the classes, at a public start, on an image of noise.
+    """
+
+    def squared(key: Any) -> Any:
+        ours, image = jax.random.split(key)
+        x = jax.random.uniform(image, image_shape)
+        slopes = jax.jacrev(model.scores)(model.start(ours), x)
+        return sum((leaf**2).sum() for leaf in jax.tree.leaves(slopes)) / len(
+            jax.tree.leaves(slopes)[0]
+        )
+
+    unit = float(jnp.sqrt(jax.vmap(squared)(jax.random.split(jax.random.key(0), 16)).mean()))
+
+    def scaled(factor: float, params: Any) -> Any:
+        return jax.tree.map(lambda leaf: factor * leaf, params)
+
+    return Model(
+        lambda key: scaled(unit, model.start(key)),
+        lambda params, x, y: model.loss(scaled(1 / unit, params), x, y),
+        lambda params, x: model.scores(scaled(1 / unit, params), x),
+    )
+
+
+def with_replacement(setting: Setting) -> Trial:
+    """The arena's, with gradients of the loss clipped, as a network needs."""
+    problem, smallest = setting.problem, setting.smallest
+    equal = replace(problem, partition=tuple(part[:smallest] for part in problem.partition))
+    batch = max(1, smallest // given.PASSES)
+    turns = given.VISITS * smallest // batch
+    rounds = equal.nodes * turns
+    z = accounting.fixed_size_gaussian_noise_multiplier(
+        target_epsilon=setting.epsilon,
+        target_delta=setting.delta,
+        sampling_rate=batch / smallest,
+        neighboring_relation="replace_one",
+        count=turns,
+    )
+    noise = np.sqrt(rounds) * z * 2 * CLIPPING_NORM / batch
+    algorithm = WithReplacement(
+        nodes=equal.nodes,
+        records=smallest,
+        noise_multiplier=z,
+        batch_size=batch,
+        visits=given.VISITS,
+        step_size=dm.defaults.step_size(noise, rounds=rounds),
+        clipping_norm=CLIPPING_NORM,
+    )
+    return Trial(algorithm, equal, None, rounds)
+
+
+def without_replacement(setting: Setting) -> Trial:
+    """One pass, each node in turn on the global model alone: all that is proved for any model."""
+    nodes, rounds = setting.problem.nodes, given.ONLINE_ROUNDS
+    batch = setting.smallest // rounds
+    mu = 1 / accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=setting.epsilon, target_delta=setting.delta
+    )
+    noise = np.sqrt(rounds * nodes) * 2 * CLIPPING_NORM / (batch * mu)
+    algorithm = WithoutReplacement(
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        batch_size=batch,
+        step_size=dm.defaults.step_size(noise, rounds=rounds * nodes),
+        controller=AlwaysGlobal(),
+        clipping_norm=CLIPPING_NORM,
+    )
+    return Trial(algorithm, setting.problem, None, rounds)
+
+
+def row_of(name: str) -> Callable[[Setting], Trial]:
+    """Return the arena's method of that name."""
+    (row,) = (row for row in methods.ROWS if row.name == name)
+    return row.trial
+
+
+METHODS: dict[str, Callable[[Setting], Trial]] = {
+    "secure sum": row_of("secure sum, 1 site may collude"),
+    "federated": row_of("federated"),
+    "online": row_of("online learning"),
+    "with replacement": with_replacement,
+    "without replacement": without_replacement,
+    "gossip": row_of("gradient descent by gossip"),
+    "quantized": row_of("quantized gossip"),
+}
+
+
+def problems(records: int, nodes: int, seed: int) -> Iterator[tuple[str, Any]]:
+    """Yield each model's problem, of the same images at the same nodes."""
+    draw = np.random.default_rng(seed)
+    train = mnist("train").take(draw.permutation(60_000)[: records // nodes * nodes])
+    test = mnist("test").take(np.arange(TESTED))
+    parts = np.arange(train.records).reshape(nodes, -1)
+
+    def wavelets(images: Dataset) -> Dataset:
+        directions = np.random.default_rng(0)  # which everybody knows
+        return random_projection(scattering(images, (SIDE, SIDE)), 800, directions)
+
+    for name, features in (("linear, pixels", lambda data: data), ("linear, scattering", wavelets)):
+        ours, tested = (
+            unit_norm(with_constant(unit_norm(features(data)))) for data in (train, test)
+        )
+        yield (
+            name,
+            LinearProblem(ours, parts, "softmax", classes=10, test=tested, feature_norm=1.0),
+        )
+    shape = (SIDE, SIDE, 1)
+    model = in_units_of_its_scores(strided_convolutional(shape), shape)
+    yield "network, pixels", JaxProblem(train, parts, *model, test=test, record_shape=shape)
+
+
+def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> tuple[float, float]:
+    """Return the mean accuracy of what a run releases, and its seconds."""
+    begin = perf_counter()
+    setting = Setting(problem=problem, unit="record", epsilon=epsilon, delta=DELTA)
+    trial = METHODS[method](setting)
+    run = dm.simulate(
+        trial.algorithm,
+        trial.problem,
+        trial.topology,
+        rounds=trial.rounds,
+        key=Key.seeded(seed).derive(method.encode()),
+        budget=setting.budget,
+        metrics=[],
+        progress=False,
+    )
+    some = run.released[:: max(1, len(run.released) // 8)]  # of many nodes, about eight
+    return float(trial.problem.accuracy(some).mean()), perf_counter() - begin
+
+
+def main(records: int = 6_400, seeds: int = 1, *nodes: int) -> None:
+    """Print a row for each method and model as it is finished."""
+    for count in nodes or (10, 64):
+        print(f"\nMNIST, {count} nodes of {records // count} records, {seeds} seeds", flush=True)
+        print("| method | model | epsilon 1 | 2 | 4 | 8 | seconds of a run |\n|" + "---|" * 7)
+        made = [dict(problems(records, count, seed)) for seed in range(seeds)]
+        for method in METHODS:
+            for model in made[0]:
+                cells, seconds = [], []
+                for epsilon in EPSILONS:
+                    runs = [
+                        accuracy(method, own[model], epsilon, seed) for seed, own in enumerate(made)
+                    ]
+                    rates = 100 * np.array([rate for rate, _ in runs])
+                    spread = f" ± {rates.std(ddof=1):.1f}" if seeds > 1 else ""
+                    cells.append(f"{rates.mean():.1f}{spread}")
+                    seconds += [time for _, time in runs]
+                row = [method, model, *cells, f"{np.mean(seconds):.0f}"]
+                print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
