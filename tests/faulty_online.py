@@ -28,6 +28,17 @@ class ByCoordinate(OnlineLearning):
         return b - alpha * g
 
 
+class AddedOneByOne(OnlineLearning):
+    """Adds each gradient onto the model, whose type rounds it as often."""
+
+    def _stepped(self, state, b, alpha, problem, examples, radius):
+        w = b.copy()
+        for records in examples.T[:, :, np.newaxis]:
+            g = problem.gradient(b, records, clipping_norm=self.clipping_norm)
+            w -= np.float32(alpha / examples.shape[1]) * g
+        return w
+
+
 class HalvedNoise(OnlineLearning):
     """Broadcasts with half of the noise."""
 

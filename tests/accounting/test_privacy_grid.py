@@ -10,6 +10,10 @@ from math import comb, exp, expm1, log, sqrt
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import (
+    from_discrete_gaussian_mechanism,
+    from_discrete_laplace_mechanism,
+)
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given
@@ -30,6 +34,8 @@ from dpmesh.privacy import (
     Sensitivity,
     accounting,
 )
+from dpmesh.privacy.accounting._pairs import integer_laplace
+from dpmesh.privacy.accounting.discrete import SLACK, SMOOTHING
 from dpmesh.privacy.audit import audit_mechanism
 from dpmesh.privacy.grid import add_on_grid, round_to_grid
 
@@ -144,8 +150,10 @@ def plan(*releases) -> Plan:
     return Plan(releases=releases, neighboring_relation="add_remove", unit="record")
 
 
-@given(st.lists(st.floats(0.3, 10), min_size=1, max_size=5), st.sampled_from([1e-5, 1e-9]))
-def test_what_it_costs_is_what_is_proved(multipliers: list[float], delta: float) -> None:
+@given(st.lists(st.floats(0.3, 1.99), min_size=1, max_size=5), st.sampled_from([1e-5, 1e-9]))
+def test_noise_on_a_coarse_grid_costs_what_its_concentration_proves(
+    multipliers: list[float], delta: float
+) -> None:
     laplace = [Release(t, Laplace(z, grid=0.5), ONE) for t, z in enumerate(multipliers)]
     assert plan(*laplace).cost().epsilon == pytest.approx(sum(1 / z for z in multipliers))
     gaussian = [Release(t, Gaussian(z, grid=0.5), ONE) for t, z in enumerate(multipliers)]
@@ -174,10 +182,83 @@ def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() ->
     ):
         real, discrete = cost(relation, sampling, None), cost(relation, sampling, 0.5)
         assert real < discrete < cost(relation, None, 0.5)
+    unsampled = cost("replace_one", None, 0.5)
     everybody = cost("replace_one", FixedSizeSampling(size=100, population=100), 0.5)
-    assert everybody == cost("replace_one", None, 0.5)
-    unamplified = cost("replace_one", PoissonSampling(0.5), 0.5)
-    assert unamplified == cost("replace_one", None, 0.5)
+    assert everybody == pytest.approx(unsampled, rel=1e-6)
+    assert cost("replace_one", PoissonSampling(0.5), 0.5) < unsampled
+
+
+LATTICES = {
+    Laplace: from_discrete_laplace_mechanism,
+    Gaussian: from_discrete_gaussian_mechanism,
+}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_numbers_on_a_grid_cost_what_their_lattice_says(mechanism) -> None:
+    """At most 5% more, for a plan that knows neither the dimension nor the direction."""
+    rounds = [(2.0, 3), (3.1, 4), (1.5, 9), (2.5, 33)]
+    truth = None
+    for z, steps in rounds:
+        pld = LATTICES[mechanism](
+            1 / (z * steps) if mechanism is Laplace else z * steps,
+            sensitivity=steps,
+            value_discretization_interval=1e-3,
+            pessimistic_estimate=False,
+        ).self_compose(5)
+        truth = pld if truth is None else truth.compose(pld)
+    releases = [
+        Release(t, mechanism(z, grid=0.5), Sensitivity((steps - 1) / 2, "l1", "one number"))
+        for t, (z, steps) in enumerate(rounds * 5)
+    ]
+    for delta in (1e-5, 1e-8, 1e-12):
+        least = truth.get_epsilon_for_delta(delta)
+        assert least * (1 - 1e-6) <= plan(*releases).cost(delta).epsilon <= 1.05 * least
+
+
+def test_vectors_on_a_fine_grid_cost_what_their_lattice_says() -> None:
+    """Of two numbers that move by 3 and 4 steps, by summation."""
+    scale, steps = 8.0, 5.0
+    x = np.arange(-100, 101)
+    log_one = -(x**2) / (2 * scale**2) - np.log(np.exp(-(x**2) / (2 * scale**2)).sum())
+    chances = np.exp(log_one[:, np.newaxis] + log_one)
+    loss = (2 * (3 * x[:, np.newaxis] + 4 * x) + steps**2) / (2 * scale**2)
+    # the same distance on a grid of 1, as a row of a single number would have it
+    release = Release(0, Gaussian(scale / steps, grid=1.0), Sensitivity(steps - 1, "l2", "a test"))
+
+    def spent(epsilon: float) -> float:
+        return float((chances * np.maximum(0, -np.expm1(epsilon - loss))).sum())
+
+    for delta in (1e-3, 1e-6):
+        found = plan(release).cost(delta).epsilon
+        assert spent(found) <= delta < spent(found / 1.05)
+
+
+@given(st.integers(1, 40), st.integers(0, 200), st.floats(0.1, 5))
+def test_one_pair_dominates_all_moves_on_integers_of_some_length(least, more, z) -> None:
+    """Each move's best half-line, by summation; a single step is the pair itself."""
+    steps = least + more
+    scale = z * steps
+    at = np.arange(1, steps + 1)  # Q(x >= at); by symmetry P(x >= at) = 1 - Q(x >= steps - at + 1)
+    beyond = np.exp(-at / scale) / (1 + np.exp(-1 / scale))
+    losses = np.linspace(0, 1 / z, 50)
+    exact = (1 - beyond[::-1] - np.exp(losses)[:, np.newaxis] * beyond).max(axis=1)
+    found = integer_laplace(least).profile(losses, z, 0.0, losses).values
+    assert (found >= exact - 1e-12).all()
+    if steps == 1:
+        np.testing.assert_allclose(found, exact, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.5, 0.7, 1.0])
+def test_rounding_at_random_is_even_up_to_the_stated_factor(scale: float) -> None:
+    """With less noise than is charged, where the factor is not 1 in all digits."""
+    k, x = np.arange(-30, 31), np.linspace(0, 1, 101)[:, np.newaxis]
+    sums = np.exp(-((k - x) ** 2) / (2 * scale**2)).sum(axis=1) / (scale * np.sqrt(2 * np.pi))
+    tail = exp(-2 * np.pi**2 * scale**2)
+    assert np.abs(sums - 1).max() <= 2 * tail / (1 - tail) * (1 + 1e-9) + 1e-15
+    assert np.abs(sums - 1).max() >= 2 * tail * (1 - 1e-3) - 1e-15
+    charged = exp(-2 * np.pi**2 * SMOOTHING**2)
+    assert 4 * 1e13 * 2 * charged / (1 - charged) < SLACK
 
 
 SAMPLED = pytest.mark.parametrize(

@@ -250,7 +250,12 @@ def test_small_deltas_and_many_kinds_and_noise_on_a_grid_are_composed() -> None:
     assert real.epsilon < on_grid.epsilon < 1.02 * real.epsilon
     what = "discrete Laplace noise on all data"
     assert on_grid.accountant == f"privacy loss distribution of {what}"
+    gaussian = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0))).cost(1e-6)
     both = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0, grid=2**-10))).cost(1e-6)
+    assert gaussian.epsilon < both.epsilon < gaussian.epsilon * (1 + 1e-4)
+    what = "discrete Gaussian and Laplace noise on all data"
+    assert both.accountant == f"privacy loss distribution of {what}"
+    both = plan(*rounds(3, Laplace(2.0)), *rounds(3, Gaussian(2.0, grid=1))).cost(1e-6)
     assert both.accountant.startswith("Rényi curve of discrete Gaussian")
     assert both.accountant.endswith("pure differential privacy of Laplace noise")
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged
 from dpmesh._validate import as_python_numbers, fail, integer, positive
 from dpmesh.algorithms.base import (
@@ -29,7 +28,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import check_batches, check_records, gradient_of
+from dpmesh.algorithms.gradients import check_batches, check_records, descended
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
@@ -190,8 +189,8 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         for _ in range(1, self._mixings):
             b = yield Relay()
         used = self._records_of(t, problem)
-        g = gradient_of(problem, b, used, clipping_norm=self.clipping_norm)
-        x = kernels.weighted_sum((1.0, b), (-at(self.step_size, t + 1), g))
+        alpha = at(self.step_size, t + 1)
+        x = descended(problem, b, alpha, used, clipping_norm=self.clipping_norm)
         return GradientDescentState(Sensitive(x))
 
     def losses(

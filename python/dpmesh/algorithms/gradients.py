@@ -14,6 +14,7 @@ from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.dense import DenseProblem
 from dpmesh.problems.partition import PartitionedProblem
 
 MOST_RECORDS = 2**16
@@ -49,6 +50,23 @@ def gradient_of(
         if (kernels.row_norms(of_losses) > longest).any():
             fail("problem", f"gradients clipped to {clipping_norm:g} each", "longer ones")
     return g
+
+
+def descended(
+    problem: Any, point: Floats, step_size: float, batches: Batches, *, clipping_norm: float | None
+) -> Floats:
+    """Return ``point - step_size * gradient``, see `gradient_of`.
+
+    In float32 a problem of this package makes it by its `step`, which rounds it once: a gradient
+    with its weight decay would be rounded on its own, however small the sum is.
+    """
+    rounds_once = type(problem) is LinearProblem or isinstance(problem, DenseProblem)
+    if point.itemsize == 4 and rounds_once:
+        _check_sizes(batches)
+        moved: Floats = problem.step(point, step_size, batches, clipping_norm=clipping_norm)
+        return moved
+    g = gradient_of(problem, point, batches, clipping_norm=clipping_norm)
+    return kernels.weighted_sum((1.0, point), (-step_size, g))
 
 
 def _check_sizes(batches: Batches) -> None:

@@ -18,7 +18,7 @@ that it sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -217,7 +217,13 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         sensitivity = self._delta(t)
         if self.noise_std is None or sensitivity == 0:
             return NoNoise()
-        return Gaussian(at(self.noise_std, t + 1) / sensitivity, grid=self.grid)
+        multiplier = at(self.noise_std, t + 1) / sensitivity
+        return Gaussian(multiplier, grid=self.grid, roundings=self._roundings(t))
+
+    def _roundings(self, t: int) -> float:
+        """Return how many roundings of a state are in it: three a round, which fade as it mixes."""
+        fades = 1 - abs(1 - at(self.consensus_step_size, t))
+        return 3 * min(t, 1 / fades if fades > 0 else inf)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return Delta_k of iteration k = t."""
@@ -229,8 +235,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     def release_of(self, t: int) -> Release:
         """Return the messages z_k of iteration k = t, before their quantization."""
         joint = self._joint
-        row = None if joint is None or t == 0 else CorrelatedRow.of(joint, t - 1)
-        return Release(t, row or self.mechanism_of(t), self.sensitivity(t))
+        if joint is None or t == 0:
+            return Release(t, self.mechanism_of(t), self.sensitivity(t))
+        row = replace(CorrelatedRow.of(joint, t - 1), roundings=self._roundings(t))
+        return Release(t, row, self.sensitivity(t))
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:

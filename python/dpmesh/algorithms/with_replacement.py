@@ -32,7 +32,7 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.gradients import descended
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
@@ -196,8 +196,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         if problem.holds(m):
             point, batch = Released(w.reshape(1, -1)), self.sample(m, t, problem, key)
             bound = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
-            g = gradient_of(problem, point, batch, clipping_norm=bound)
-            update = Sensitive(w - eta * g.reshape(w.shape))
+            moved = descended(problem, point, eta, batch, clipping_norm=bound)
+            update = Sensitive(moved.reshape(w.shape))
         release, unit = self.release_by(m, t), self.unit_of(t, problem)
         arrived = yield Message(update, release, sender=m, among=self.models, unit=unit)
         w = state.released if arrived is None else arrived

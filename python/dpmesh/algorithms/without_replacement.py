@@ -326,7 +326,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
                 batch = batches[1][np.newaxis, batches[0][row] : batches[0][row + 1]]
                 point = Released(w_g.reshape(1, -1))
                 g = gradient_of(problem, point, batch, clipping_norm=clip).reshape(w_g.shape)
-                update = Sensitive((w_g[k] + w_l[row, k]) / 2 - eta * g[k])  # (5)
+                exact = (w_g[k].astype(np.float64) + w_l[row, k]) / 2 - eta * g[k]  # (5)
+                update = Sensitive(exact.astype(w_g.dtype))
                 others = len(problem.all_records) - 1
                 bits = 8 * update.itemsize * update.shape[1] + others * ANNOUNCEMENT_BITS
                 message = message._replace(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
+from math import frexp, inf
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._html import as_html
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.privacy import accounting
@@ -31,6 +32,7 @@ from dpmesh.privacy.accounting._pairs import (
     integer_laplace,
 )
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
+from dpmesh.privacy.accounting.discrete import FINE, SLACK, gaussian_multiplier
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
 from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
@@ -42,6 +44,9 @@ from dpmesh.privacy.types import NeighboringRelation
 
 MOST_COMPOSITIONS = 32
 """With more distinct parts, those alone that may cost most have a loss distribution."""
+
+MOST_STEPS = 64
+"""Beyond them noise on integers costs what noise on the real numbers costs, to 0.01%."""
 
 _MOST_KINDS = 1024  # in all compositions of parts that cannot cost most
 
@@ -57,9 +62,11 @@ SAMPLED = {
 LAWS = {
     "gaussian": (GAUSSIAN, "Gaussian"),
     "laplace": (LAPLACE, "Laplace"),
-    # of which only the epsilon of one release is known here, which this pair dominates
     "discrete_laplace": (integer_laplace(), "discrete Laplace"),
+    "discrete_gaussian": (GAUSSIAN, "discrete Gaussian"),
 }
+GAUSSIANS = ("gaussian", "discrete_gaussian")
+COARSE = "coarse_gaussian"
 PURE = "pure differential privacy of Laplace noise"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
@@ -73,6 +80,9 @@ class Cost(NamedTuple):
     def __str__(self) -> str:
         return f"epsilon = {rounded_up(self.epsilon)} ({self.accountant})"
 
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
 
 class _Kind(NamedTuple):
     """What a release costs depends on this alone."""
@@ -81,6 +91,8 @@ class _Kind(NamedTuple):
     noise_multiplier: float
     sampling: Sampling | None
     secure_sum: SecureSum | None
+    steps: int = 1
+    """By which neighbours move a row on a grid, at least, if the noise is Laplace."""
 
     @property
     def rate(self) -> float:
@@ -94,6 +106,8 @@ def _amplified(kind: _Kind, relation: NeighboringRelation) -> bool:
 def _pair(kind: _Kind, relation: NeighboringRelation) -> Pair:
     """Return the pair that dominates a release with Laplace or Gaussian noise."""
     law, _ = LAWS[kind.mechanism]
+    if kind.mechanism == "discrete_laplace":
+        law = integer_laplace(kind.steps)
     if isinstance(kind.sampling, FixedSizeSampling):
         return FixedSize(law)
     if isinstance(kind.sampling, PoissonSampling):
@@ -182,7 +196,9 @@ def costs(
     apart = pure + gaussian
     together, proofs = _together(kinds, which, parts, apart, delta, relation)
     proofs[together >= apart] = ""
-    epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
+    rounded = np.array([kind.mechanism == "discrete_gaussian" for kind in kinds] + [False])[which]
+    slack = SLACK * (parts.totals(rounded.astype(np.float64)) > 0)
+    epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together) + slack)
     found: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
     for part in np.flatnonzero((parts.totals(own.astype(np.float64)) > 0) & (unprotected == 0)):
         touching = [releases[index] for index in parts.releases(int(part))]
@@ -218,12 +234,14 @@ def _gaussian(
         touched = parts.totals(chosen.astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
     kinds, which = _kinds(releases, chosen, relation)
-    if all(kind.sampling is None and kind.mechanism == "gaussian" for kind in kinds):
+    if all(kind.sampling is None and kind.mechanism in GAUSSIANS for kind in kinds):
         squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
         exact = accounting.gdp_epsilon(delta=delta, mu=values)[part]
-        return exact, lambda index: _exact_text(mu[index])
+        rounded = np.array([kind.mechanism != "gaussian" for kind in kinds] + [False])[which]
+        of_integers = parts.totals(rounded.astype(np.float64)) > 0
+        return exact, lambda index: _exact_text(mu[index], of_integers[index])
     counts = parts.counts(which, len(kinds))
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
     found = [_by_curve(kinds, times, delta, relation) for times in distinct]
@@ -251,7 +269,7 @@ def _together(
     if delta == 0 or not kinds:
         return epsilons, proofs
     counts = parts.counts(which, len(kinds))
-    plain = np.array([kind.mechanism == "gaussian" and kind.sampling is None for kind in kinds])
+    plain = np.array([kind.mechanism in GAUSSIANS and kind.sampling is None for kind in kinds])
     unknown = np.array([kind.mechanism not in LAWS for kind in kinds])
     pure = np.array([kind.mechanism.endswith("laplace") for kind in kinds])
     exact = (counts[:, ~plain].sum(axis=1) == 0) | (
@@ -295,13 +313,33 @@ def _kinds(
                 f"that of the secure sum, {sums.neighboring_relation}",
                 relation,
             )
-        kind = _Kind(release.name, release.noise_multiplier, release.sampling, sums)
+        kind = _on_grid(
+            release, _Kind(release.name, release.noise_multiplier, release.sampling, sums)
+        )
         which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which
 
 
-def _exact_text(mu: float) -> str:
-    return f"Gaussian differential privacy, exact, mu = {rounded_up(mu)}" if mu > 0 else ""
+def _on_grid(release: Release, kind: _Kind) -> _Kind:
+    """Return the kind of a release on a grid by the scale of its noise there.
+
+    A row of d numbers moves by at most ``N >= sensitivity / grid + 1`` steps in the norm of the
+    mechanism, and the noise has a scale of ``noise_multiplier * N`` steps.
+    """
+    grid = release.mechanism.grid
+    if grid is None or kind.secure_sum is not None:
+        return kind
+    steps = release.sensitivity.bound / grid + 1
+    if kind.mechanism == "discrete_laplace":
+        return kind._replace(steps=min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
+    if (scale := kind.noise_multiplier * steps) < FINE:
+        return kind._replace(mechanism=COARSE)
+    return kind._replace(noise_multiplier=gaussian_multiplier(kind.noise_multiplier, scale))
+
+
+def _exact_text(mu: float, of_integers: bool) -> str:
+    how = " of noise on a grid" if of_integers else ", exact"
+    return f"Gaussian differential privacy{how}, mu = {rounded_up(mu)}" if mu > 0 else ""
 
 
 def _by_curve(
@@ -332,8 +370,8 @@ def _by_curve(
         return Cost(
             epsilon, f"Rényi curve of sums of discrete Gaussian shares on {SAMPLED[sampled]}"
         )
-    if any(kind.mechanism == "discrete_gaussian" for kind in used):
-        epsilon = accounting.discrete_gaussian_epsilon(
+    if any(kind.mechanism == COARSE for kind in used):
+        epsilon = accounting.discrete_gaussian_epsilon(  # fine noise among it is charged too much
             delta=delta,
             noise_multiplier=multiplier,
             neighboring_relation=relation,
@@ -343,7 +381,8 @@ def _by_curve(
         return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {SAMPLED[sampled]}")
     if sampled is None:
         mu = accounting.gdp_mu(multiplier, count=count)
-        return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu))
+        of_integers = any(kind.mechanism != "gaussian" for kind in used)
+        return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, of_integers))
     epsilon_of = (
         accounting.poisson_gaussian_epsilon
         if sampled is PoissonSampling

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, get_args
@@ -27,7 +27,7 @@ from dpmesh._validate import (
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
-from dpmesh.privacy.rounding import fail_for_length, longest_row, rounding_factor
+from dpmesh.privacy.rounding import ROUNDINGS, fail_for_length, longest_row, rounding_factor
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -66,12 +66,16 @@ class Mechanism(ABC):
         small beside sensitivity / dim for Laplace and sensitivity / sqrt(dim) for Gaussian noise,
         and at least a 2**-25th of the noise. A power of 2, on which floating-point arithmetic is
         exact.
+    roundings
+        How often numbers as large as a row's were rounded to their type since they were last
+        released. The more, the shorter are the longest rows that are released.
     """
 
     noise_multiplier: float
     _: KW_ONLY
     clipping_norm: float | None = None
     grid: float | None = None
+    roundings: float = field(default=ROUNDINGS, repr=False, compare=False)
 
     distribution: ClassVar[str]
     """Of the noise on the real numbers."""
@@ -87,6 +91,7 @@ class Mechanism(ABC):
         positive("noise_multiplier", self.noise_multiplier)
         if self.grid is not None:
             power_of_two("grid", self.grid)
+        positive("roundings", self.roundings)
 
     @property
     def name(self) -> str:
@@ -142,7 +147,7 @@ class Mechanism(ABC):
     @final
     def rounding_factor(self, values: Floats) -> float:
         """Return by how much `drawn_scale` exceeds `noise_scale`, to hide rounding."""
-        return rounding_factor(values, self._widest, self.norm)
+        return rounding_factor(values, self._widest, self.norm, self.roundings)
 
     @property
     def _widest(self) -> float:
@@ -225,7 +230,7 @@ class Mechanism(ABC):
         """Return values plus noise, in an array of their own, unless a row is too long."""
         distance = self._distance(sensitivity, values.shape[-1])
         scale = self.noise_multiplier * distance * self.rounding_factor(values)
-        longest = longest_row(values, distance, scale, self.norm)
+        longest = longest_row(values, distance, scale, self.norm, self.roundings)
         if self.grid is not None:
             noisy = self._on_grid(values, scale, self.grid, stream)
         else:
@@ -234,12 +239,12 @@ class Mechanism(ABC):
             except ValueError as error:
                 _check_finite(values)
                 if argument_of(error) == "x":
-                    fail_for_length(values, distance)
+                    fail_for_length(values, distance, self.roundings)
                 raise
         if self._has_kernel:
             return noisy
         if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
-            fail_for_length(values, distance)
+            fail_for_length(values, distance, self.roundings)
         return noisy
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
@@ -296,8 +301,8 @@ class Gaussian(Mechanism):
     Guarantee: as accounted for real-valued noise. The noise is drawn in floating point from a
     64-bit radius: its tail ends at 9.4 standard deviations, and the last bits of the sum are not
     hidden, as with `Laplace`. With a `grid`, each release is ``mu**2 / 2``-zCDP (Canonne, Kamath
-    and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number; that it is
-    mu-Gaussian-DP is not proved and not claimed.
+    and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number; noise of 6 steps
+    and more is also Gaussian-DP with a slightly larger mu (docs/privacy/accounting.md).
     """
 
     distribution = "gaussian"

@@ -6,6 +6,7 @@ the releases that happened; the two must be equal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 
+from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.privacy.charged import charged, joints, joints_from
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow
+from dpmesh.privacy.shown import NEIGHBOURS
 from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 
@@ -46,7 +49,7 @@ def each_round(rounds: int) -> range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(InNotebooks):
     """All releases of a run, with what is needed to say what they cost.
 
     Parameters
@@ -93,6 +96,18 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"Plan({len(self.releases)} releases, {self.neighboring_relation}, {self.unit})"
+
+    def __str__(self) -> str:
+        touching = self.touching
+        rounds = len({release.round for release in touching})
+        lines = [f"releases    {len(touching)} that depend on data, in {rounds} rounds"]
+        for name, count in Counter(release.name for release in touching).items():
+            own = sorted(release.noise_multiplier for release in touching if release.name == name)
+            span = " to ".join(dict.fromkeys(f"{z:.4g}" for z in (own[0], own[-1])))
+            amount = f", noise multiplier {span}" if own[-1] > 0 else ""
+            lines.append(f"noise       {name} in {count} of them{amount}")
+        lines.append(f"neighbours  {NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}")
+        return "\n".join([*lines, *(f"assumption  {text}" for text in self.assumptions)])
 
     def with_releases(self, releases: Iterable[Release]) -> Plan:
         """Return the same kind of plan with other releases: the ledger of a run."""

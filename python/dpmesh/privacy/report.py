@@ -13,7 +13,7 @@ from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, probability
 from dpmesh.privacy.charged import joints
 from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.shown import rounded_up
+from dpmesh.privacy.shown import NEIGHBOURS, rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views import (
     EverybodyButPartners,
@@ -23,11 +23,6 @@ from dpmesh.privacy.views import (
     costs_by_distance,
 )
 from dpmesh.topology.topology import Static
-
-_NEIGHBOURS = {
-    "replace_one": "replace-one: two datasets differ in the value of one {unit}",
-    "add_remove": "add-remove: one dataset has one {unit} more",
-}
 
 COVERED = ("released_accuracy", "bits_per_node", "compression", "megabytes", "seconds")
 """What follows from releases, public numbers and test records."""
@@ -140,7 +135,7 @@ class Report(InNotebooks):
             *([] if self.view is None else [f"view        {self.view}"]),
             *([] if self.view_proof is None else [f"view proof  {self.view_proof}"]),
             *self._distances(),
-            f"neighbours  {_NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
+            f"neighbours  {NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
             f"unit        one {self.unit}",
             f"accountant  {self.accountant}",
             f"releases    {self.releases} round{'' if self.releases == 1 else 's'}",

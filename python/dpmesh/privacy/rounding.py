@@ -1,9 +1,9 @@
 """How long a row and how small its noise may be, for the noise to hide the rounding of its numbers.
 
-A row that a node computed was rounded to its type: by at most half a digit in each number, which
-for two neighbours together is at most a ``2**-digits`` of its norm. In float32 the noise covers 1%
-of the sensitivity for it, and a row that rounding may move further is refused; it covers another 1%
-for the sums that the row was made of. In float64 a row is refused where that would be a millionth.
+Each time that a row is rounded to its type, its numbers move by at most half a digit, which for two
+neighbours together is at most a ``2**-digits`` of its norm. In float32 the noise covers 1% of the
+sensitivity for it, and a row that rounding may move further is refused; it covers another 1% for
+the sums that the row was made of. In float64 a row is refused where that would be a millionth.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ class Precision(NamedTuple):
     share: float
     factor: float
 
-    @property
-    def longest(self) -> float:
+    def longest(self, roundings: float) -> float:
         """Norm of the longest row over its sensitivity."""
-        return self.share * 2.0**self.digits
+        return self.share * 2.0**self.digits / roundings
 
 
 SINGLE = Precision("float32", 23, 2.0**-126, 0.01, 1.02)
 DOUBLE = Precision("float64", 52, float_info.min, 2.0**-20, 1.0)
+ROUNDINGS = 2
+"""Of a row: after a step, and after a projection or a change of units."""
 TAIL = 63 * log(2)
 
 
@@ -46,8 +47,8 @@ def precision_of(values: Floats) -> Precision:
     return SINGLE if values.itemsize == 4 else DOUBLE
 
 
-def rounding_factor(values: Floats, noise_multiplier: float, norm: Norm) -> float:
-    """Return by how much larger noise is drawn, so that it also hides the rounding of a row.
+def rounding_factor(values: Floats, noise_multiplier: float, norm: Norm, roundings: float) -> float:
+    """Return by how much larger noise is drawn, so that it also hides `roundings` of a row.
 
     A row whose noisy one is not longer than `longest_row` is itself at most twice the room for
     noise longer than `Precision.longest` allows; noise covers that, too, in float32.
@@ -60,7 +61,8 @@ def rounding_factor(values: Floats, noise_multiplier: float, norm: Norm) -> floa
     precision = precision_of(values)
     if precision is DOUBLE:
         return precision.factor
-    moved = 2 * _most_noise(values.shape[-1], noise_multiplier, norm) * 2.0**-precision.digits
+    room = 2 * _most_noise(values.shape[-1], noise_multiplier, norm)
+    moved = roundings * room * 2.0**-precision.digits
     if moved > 0.5:
         most = f"at most {noise_multiplier / (2 * moved):.4g} in {precision.name}, which rounds"
         fail("noise_multiplier", f"{most} noisier rows too coarsely, or float64", noise_multiplier)
@@ -78,7 +80,9 @@ def _most_noise(dim: int, scale: float, norm: Norm) -> float:
     return scale * (sqrt(dim) + sqrt(2 * TAIL))
 
 
-def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> float:
+def longest_row(
+    values: Floats, distance: float, scale: float, norm: Norm, roundings: float
+) -> float:
     """Return the norm that noisy rows of a sensitivity `distance` must not exceed.
 
     It has room for the noise, which alone makes no row too long. As the noisy row is measured, a
@@ -94,13 +98,13 @@ def longest_row(values: Floats, distance: float, scale: float, norm: Norm) -> fl
     if scale < precision.least:
         wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
         fail("sensitivity", f"{wanted} {precision.name}", scale)
-    longest = precision.longest * distance + _most_noise(values.shape[-1], scale, norm)
+    longest = precision.longest(roundings) * distance + _most_noise(values.shape[-1], scale, norm)
     return longest if longest < inf else float_info.max
 
 
-def fail_for_length(values: Floats, distance: float) -> NoReturn:
+def fail_for_length(values: Floats, distance: float, roundings: float) -> NoReturn:
     """Refuse a row that is longer."""
     precision = precision_of(values)
-    longest, name, share = precision.longest * distance, precision.name, precision.share
+    longest, name, share = precision.longest(roundings) * distance, precision.name, precision.share
     wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
     fail("values", f"{wanted} than {share:.1g} of the sensitivity, {distance:g}", "a longer one")

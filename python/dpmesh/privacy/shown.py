@@ -12,6 +12,11 @@ from numbers import Real
 
 from dpmesh._validate import fail, integer, number
 
+NEIGHBOURS = {
+    "replace_one": "replace-one: two datasets differ in the value of one {unit}",
+    "add_remove": "add-remove: one dataset has one {unit} more",
+}
+
 ROUNDING = 1e-12
 """Relative error of an epsilon that was converted to noise and back."""
 

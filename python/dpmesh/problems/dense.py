@@ -152,9 +152,7 @@ class DenseProblem(PartitionedProblem, ABC):
         -------
         Shape (rows, dim), float32.
         """
-        sums = self.gradient_sum(params, batches, clipping_norm=clipping_norm, norm=norm)
-        sums /= np.maximum(np.diff(as_ragged(batches)[0]), 1)[:, np.newaxis]
-        return np.asarray(sums + self.regularization * params, np.float32)
+        return np.asarray(self._gradient(params, batches, clipping_norm, norm), np.float32)
 
     def step(
         self,
@@ -172,9 +170,18 @@ class DenseProblem(PartitionedProblem, ABC):
         -------
         Shape (rows, dim), float32.
         """
-        g = self.gradient(params, batches, clipping_norm=clipping_norm, norm=norm)
+        g = self._gradient(params, batches, clipping_norm, norm)
         w = np.asarray(params - step_size * g, np.float32)
         return w if radius is None else kernels.clip_rows(w, radius)
+
+    def _gradient(
+        self, params: FloatArray, batches: Batches, clipping_norm: float | None, norm: Norm
+    ) -> npt.NDArray[np.float64]:
+        """Return `gradient` in float64."""
+        sums = self.gradient_sum(params, batches, clipping_norm=clipping_norm, norm=norm)
+        sums /= np.maximum(np.diff(as_ragged(batches)[0]), 1)[:, np.newaxis]
+        sums += self.regularization * np.asarray(params, np.float64)
+        return sums
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -203,14 +203,14 @@ fn finite_norms<T: Real>(
     }
 }
 
-/// Scales a row, whose norm this is, down to the bound.
+/// Scales a row, whose norm this is, down to the bound. Each number is rounded once.
 #[inline(always)]
 pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
     if norm > bound {
-        let factor = T::from_f64(bound / norm);
-        if factor >= T::MIN_POSITIVE {
+        let factor = bound / norm;
+        if factor >= f64::MIN_POSITIVE {
             for v in row {
-                *v *= factor;
+                *v = T::from_f64(factor * v.to_f64());
             }
         } else {
             // The factor has too few bits left: rounded up, it would leave the row outside the ball.

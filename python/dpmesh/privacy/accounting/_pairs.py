@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, exp, inf, log, log1p
 from typing import NamedTuple, Protocol
 
@@ -123,16 +124,30 @@ def _gaussian_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
     return losses, *both
 
 
-def _laplace_profile(
-    loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats
-) -> Profile:
-    """The same of Laplace noise, whose losses are at most 1 / multiplier.
+def _laplace_profile(steps: float) -> ProfileOf:
+    """The same of Laplace noise on integers that neighbours move by at least `steps` in L1.
 
-    This pair dominates that of a vector whose shift has the same L1 norm.
+    With ``y = exp(loss - 1 / multiplier)`` and ``q = exp(-1 / (multiplier steps))`` it is ``1 - 2
+    sqrt(q y) / (1 + q)`` for y <= q and ``(1 - y) / (1 + q)`` above: the best test of any such move
+    (docs/privacy/accounting.md). Infinitely many steps are noise on the real numbers.
+
+    One number that moves by all of it dominates several: the tests between two sites of one
+    log-concave law are half-lines, so the trade-off of a sum of shifts is the composition of
+    trade-offs by which group privacy bounds those of the coordinates (Dong, Roth and Su 2022,
+    Theorem 2.14).
     """
-    exponent = (loss - 1 / multiplier) / 2
-    values, errors = between(log_factor, 0 * exponent, exponent, slack + 1 / multiplier)
-    return Profile(values, _up_to(1 / multiplier, loss, errors))
+
+    def profile(loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats) -> Profile:
+        largest = 1 / multiplier
+        step, exponent = largest / steps, loss - largest
+        halves = exponent <= -step
+        constant = log1p(exp(-step))
+        top = log_factor - np.where(halves, 0.0, constant)
+        lower = np.where(halves, exponent / 2 + log(2) - constant - step / 2, exponent)
+        values, errors = between(top, 0 * lower, lower, slack + largest + step)
+        return Profile(values, _up_to(largest, loss, errors))
+
+    return profile
 
 
 def _up_to(largest: float, loss: Floats, errors: Floats) -> Floats:
@@ -150,47 +165,6 @@ def _laplace_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
     return losses, at_p, at_p * np.exp(np.minimum(-losses, 700))
 
 
-def _integer_laplace_profile(
-    steps: int,
-) -> ProfileOf:
-    """The profile of discrete Laplace noise on integers that move by `steps` in L1.
-
-    One integer that moves by all of it dominates several: the tests between two sites of one
-    log-concave law are half-lines, so the trade-off of a sum of shifts is the composition of
-    trade-offs by which group privacy bounds those of the coordinates (Dong, Roth and Su 2022,
-    Theorem 2.14).
-    """
-
-    def profile(loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats) -> Profile:
-        scale = steps * multiplier
-        # the last integer at which the loss, (2 x - steps) / scale, does not exceed this one
-        last = np.clip(np.floor((loss * scale + steps) / 2), 0, steps)
-        above = -np.expm1(-(steps - last) / scale) - exp(-1 / scale) * np.expm1(loss - last / scale)
-        values = np.exp(log_factor) * np.maximum(0, above) / (1 + exp(-1 / scale))
-        values = np.where(loss < 1 / multiplier, values, 0)
-        errors = values * (1 + np.abs(log_factor)) + (slack + 1 / multiplier) * np.exp(log_factor)
-        errors *= 8 * UNIT
-        return Profile(values, _up_to(1 / multiplier, loss, errors))
-
-    return profile
-
-
-def _integer_laplace_losses(
-    steps: int,
-) -> Callable[[Floats], tuple[Floats, Floats, Floats]]:
-    def losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
-        if steps > 32:
-            return _laplace_losses(multiplier)
-        scale, x = steps * multiplier, np.arange(steps + 1)
-        damping = np.exp(-1 / scale)
-        at_q = np.exp(-x / scale) * (1 - damping) / (1 + damping)
-        at_q[..., [0, -1]] = np.concatenate([1 / (1 + damping)] * 2, axis=-1)
-        at_q[..., -1:] *= np.exp(-steps / scale)
-        return (2 * x - steps) / scale, at_q[..., ::-1], at_q
-
-    return losses
-
-
 GAUSSIAN = Law(
     _gaussian_profile,
     lambda multiplier, deviations: (0.5 + deviations * multiplier) / multiplier**2,
@@ -199,7 +173,7 @@ GAUSSIAN = Law(
     has_atom=False,
 )
 LAPLACE = Law(
-    _laplace_profile,
+    _laplace_profile(inf),
     lambda multiplier, _: 1 / multiplier,
     _laplace_losses,
     lambda multiplier: np.expm1(-0.5 / multiplier),  # linear, cut off at 0
@@ -207,17 +181,15 @@ LAPLACE = Law(
 )
 
 
+@cache
 def integer_laplace(steps: int = 1) -> Law:
-    """The law of discrete Laplace noise; with one step it dominates every pure guarantee.
+    """The law of discrete Laplace noise on integers that neighbours move by at least `steps` in L1.
 
-    A pair for `steps` dominates those for more steps at the same noise multiplier.
+    With one step it dominates every pure guarantee.
     """
-    return Law(
-        _integer_laplace_profile(steps),
-        LAPLACE.largest,
-        _integer_laplace_losses(steps),
-        (lambda multiplier: -np.tanh(0.5 / multiplier)) if steps == 1 else None,
-        has_atom=True,
+    return LAPLACE._replace(
+        profile=_laplace_profile(steps),
+        coordinate=(lambda multiplier: -np.tanh(0.5 / multiplier)) if steps == 1 else None,
     )
 
 

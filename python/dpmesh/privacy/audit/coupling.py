@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
@@ -48,7 +49,7 @@ class Movement(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coupling:
+class Coupling(InNotebooks):
     """What two coupled runs showed.
 
     Parameters
@@ -68,17 +69,29 @@ class Coupling:
         """Whether there is a fault."""
         return bool(self.faults)
 
+    @property
+    def sentence(self) -> str:
+        """What was found in one line, to be quoted."""
+        found = "; ".join(self.faults) if self.faults else "no violation found"
+        return f"Two coupled runs on neighbouring datasets: {self._moved}; {found}."
+
     def __str__(self) -> str:
-        moved = [movement for movement in self.movements if movement.distance > 0]
-        largest = max((m.distance / m.allowed for m in moved if m.allowed > 0), default=0.0)
         held = "verdict   no violation found (an audit cannot prove the claim)"
         lines = [
             "audit     transcript coupling: one pair of runs that receive the same releases",
-            f"moved     {len(moved)} of {len(self.movements)} releases differed; largest shift = "
-            f"{largest:.4%} of the declared sensitivity",
+            f"moved     {self._moved}",
             "verdict   violated" if self.faults else held,
         ]
         return "\n".join(lines + [f"fault     {fault}" for fault in self.faults])
+
+    @property
+    def _moved(self) -> str:
+        moved = [movement for movement in self.movements if movement.distance > 0]
+        largest = max((m.distance / m.allowed for m in moved if m.allowed > 0), default=0.0)
+        return (
+            f"{len(moved)} of {len(self.movements)} releases differed; largest shift = "
+            f"{largest:.4%} of the declared sensitivity"
+        )
 
 
 def couple(

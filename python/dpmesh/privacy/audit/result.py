@@ -50,6 +50,16 @@ class AuditResult(InNotebooks):
         """Whether the claim is refuted, at this confidence."""
         return self.lower_bound > self.claim.level
 
+    @property
+    def sentence(self) -> str:
+        """What was found in one line, to be quoted."""
+        least = self.claim.at(self.lower_bound, rounded_down)
+        verdict = "which refutes the claim of" if self.violated else "no violation of the claimed"
+        return (
+            f"An audit ({self.method}) found at least {least}, with confidence "
+            f"{rounded_down(self.confidence)}: {verdict} {self.claim.at(self.claim.level)}."
+        )
+
     def __str__(self) -> str:
         held = "no violation found (an audit cannot prove the claim)"
         verdict = "violated" if self.violated else held

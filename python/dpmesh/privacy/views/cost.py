@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import shortest_path
 
 from dpmesh._core import ViewSystem
+from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, number, positive, probability
 from dpmesh.kernels.views import Certificate, Observer, Received, all_pairs, worst_pair
 from dpmesh.privacy import accounting
@@ -37,7 +38,7 @@ MARGIN = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewCost:
+class ViewCost(InNotebooks):
     """What a run costs against everybody and, if it is proved to be less, against a view.
 
     Attributes

@@ -19,6 +19,11 @@ pub(super) const RECORDS_AT_ONCE: usize = 32;
 /// The fixed cost of a node, in elements of its parameters.
 const NODE: usize = 32;
 
+/// Whether sums in this type are as exact as in `f64`.
+pub(super) fn is_exact<T>() -> bool {
+    size_of::<T>() == size_of::<f64>()
+}
+
 /// Features, and the objective of their records.
 #[derive(Debug)]
 pub struct LinearModel<'a, F> {
@@ -81,7 +86,8 @@ impl<'a, F: Features> LinearModel<'a, F> {
                     let batch = batches.of(node);
                     scale_into(params, averaging.regularization, out);
                     let weight = averaging.weight(batch);
-                    if batch.len() <= RECORDS_PER_BLOCK {
+                    let adds_up = is_exact::<F::Value>() || averaging.regularization == 0.0;
+                    if batch.len() <= if adds_up { RECORDS_PER_BLOCK } else { 1 } {
                         self.add_gradients(params, batch, clipping, weight, out, &mut scratch);
                     } else {
                         let partial = self.partial_gradients(params, batch, clipping, weight);
@@ -123,8 +129,11 @@ impl<'a, F: Features> LinearModel<'a, F> {
         weight: f64,
     ) -> Vec<Vec<f64>> {
         let block = RECORDS_PER_BLOCK.max(records.len().div_ceil(MOST_BLOCKS));
-        let is_exact = size_of::<F::Value>() == size_of::<f64>();
-        let at_once = if is_exact { block } else { RECORDS_PER_BLOCK };
+        let at_once = if is_exact::<F::Value>() {
+            block
+        } else {
+            RECORDS_PER_BLOCK
+        };
         map(records.chunks(block), false, |records| {
             let mut sum = vec![0.0; self.dim];
             let (mut part, mut scratch) = (vec![F::Value::ZERO; self.dim], Scratch::new());

@@ -4,14 +4,14 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::batches::records_factor;
-use super::model::RECORDS_PER_BLOCK;
+use super::model::{RECORDS_PER_BLOCK, is_exact};
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
 use crate::error::{non_negative, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, for_each_group_or_within};
-use crate::projection::{Norm, check_bound, inlined_norm, sum_of_powers};
+use crate::projection::{Norm, check_bound, clip, inlined_norm, sum_of_powers};
 use crate::{KernelError, Real};
 
 /// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones
@@ -131,6 +131,9 @@ impl<F: Features> LinearModel<'_, F> {
     }
 
     /// Moves one node's parameters by a step on its batch.
+    ///
+    /// In `f32` gradients are added up on their own, and once onto the parameters: each addition to these would be
+    /// rounded as they are.
     #[inline(always)]
     pub(super) fn step_one(
         &self,
@@ -145,7 +148,13 @@ impl<F: Features> LinearModel<'_, F> {
         let decay = averaging.decay(step_size);
         if let (&[_], 1) = (batch, self.objective.outputs()) {
             self.step_on_singles(params, step_size, batch, averaging, clipping);
-        } else if batch.len() <= RECORDS_PER_BLOCK {
+        } else if batch.len()
+            <= if is_exact::<F::Value>() {
+                RECORDS_PER_BLOCK
+            } else {
+                1
+            }
+        {
             let factors = self.factors(params, batch, clipping, weight, scratch);
             self.features.add_scaled(batch, factors, decay, params);
         } else {
@@ -205,9 +214,7 @@ fn project_rows<T: Real>(rows: &mut [T], dim: usize, radius: f64) -> bool {
         *norm = Norm::L2.root(*norm);
     }
     for (row, norm) in rows.chunks_exact_mut(dim).zip(norms) {
-        if norm > radius {
-            scale_in_place(row, radius / norm);
-        }
+        clip(row, norm, radius);
     }
     norms.iter().all(|norm| norm.is_finite())
 }
