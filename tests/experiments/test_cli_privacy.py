@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from dpmesh.privacy import accounting, rounded_up
+from dpmesh.privacy import Report, accounting, rounded_up
 
 testing = pytest.importorskip("typer.testing")
 
@@ -115,12 +115,52 @@ def test_a_view_that_does_not_fit_is_named(option: list[str], message: str) -> N
     assert message in result.output
 
 
-def test_a_delta_above_one_over_the_records_is_named() -> None:
+@pytest.mark.parametrize(
+    ("question", "warning"),
+    [
+        ("sgd --records 100 --batch 10 --epochs 1 --noise 2", "delta is above 1 / 100: "),
+        ("federated --clients 9 --sampling-rate .5 --noise 2 --rounds 3", "delta is above 1 / 9: "),
+        ("gaussian --noise 2", "delta should be well below 1 / number of records"),
+    ],
+)
+def test_a_large_delta_is_named(question: str, warning: str) -> None:
     from dpmesh.cli import app
 
-    question = ["privacy", "sgd", "--records", "100", "--batch", "10", "--epochs", "1"]
-    result = testing.CliRunner().invoke(app, [*question, "--noise", "2", "--delta", "0.5"])
-    assert "Warning: delta is above 1 / records = 0.01" in result.output
+    asked = ["privacy", *question.split(), "--delta", "0.5"]
+    assert f"Warning: {warning}" in testing.CliRunner().invoke(app, asked).output
+
+
+def test_an_algorithm_answers_in_json() -> None:
+    from dpmesh.cli import app
+
+    asked = ["privacy", "gradient-descent", "--records", "100", "--noise", "4", "--rounds", "10"]
+    text, data = (testing.CliRunner().invoke(app, [*asked, *end]) for end in ((), ("--json",)))
+    answer = json.loads(data.stdout)
+    assert (answer["noise"], answer["rounds"]) == (4.0, 10)
+    report = Report.from_dict(answer["report"])
+    assert text.stdout.splitlines()[2:] == str(report).splitlines()
+
+
+def test_a_mechanism_is_drawn(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    from dpmesh.cli import app
+
+    asked = ["privacy", "laplace", "--epsilon", "1", "--epsilon", "2", "--plot"]
+    result = testing.CliRunner().invoke(app, [*asked, str(tmp_path / "cost.svg")])
+    assert result.exit_code == 0
+    assert "epsilon at delta = 0" in (tmp_path / "cost.svg").read_text()
+    result = testing.CliRunner().invoke(app, [*asked, str(tmp_path / "cost.txt")])
+    assert "plot: wanted a file that ends in .pdf, .png or .svg" in result.output
+
+
+def test_help_fits_on_a_screen() -> None:
+    from dpmesh.cli import app
+    from dpmesh.cli.privacy import privacy
+
+    for command in privacy.registered_commands:
+        name = (command.name or command.callback.__name__).replace("_", "-")
+        shown = testing.CliRunner().invoke(app, ["privacy", name, "--help"], terminal_width=80)
+        assert len(shown.output.splitlines()) <= 45
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json as json_format
 from collections.abc import Callable
 from math import ceil, sqrt
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive, probability
+from dpmesh.cli.answers import Json, Plot, draw, warn_of_delta
 
 Epsilons = Annotated[
     list[float] | None, typer.Option("--epsilon", help="Compute the noise; repeat for a table.")
@@ -23,7 +25,6 @@ Noises = Annotated[
 ]
 Delta = Annotated[float, typer.Option(help="Take it well below 1 / number of records.")]
 Rounds = Annotated[int, typer.Option(help="Number of releases of the same data.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def gaussian(
@@ -32,9 +33,11 @@ def gaussian(
     rounds: Rounds = 1,
     delta: Delta = 1e-5,
     json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """Price Gaussian noise: standard deviation over L2 sensitivity, exactly."""
     count = integer("rounds", rounds, at_least=1)
+    warn_of_delta(delta)
 
     def epsilon_of(noise: float) -> float:
         mu = dm.privacy.accounting.gdp_mu(noise, count=count)
@@ -45,7 +48,7 @@ def gaussian(
             target_epsilon=target, target_delta=delta
         )
 
-    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": count, "delta": delta}, json)
+    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": count, "delta": delta}, json, plot)
 
 
 def laplace(
@@ -54,9 +57,11 @@ def laplace(
     rounds: Rounds = 1,
     delta: Annotated[float, typer.Option(help="Pure epsilon at 0.")] = 0.0,
     json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """Price Laplace noise: scale over L1 sensitivity."""
     count = integer("rounds", rounds, at_least=1)
+    warn_of_delta(delta)
 
     def epsilon_of(noise: float) -> float:
         return dm.privacy.accounting.laplace_epsilon(
@@ -70,7 +75,7 @@ def laplace(
             epsilon_of, target_epsilon=target, guess=count / positive("epsilon", target)
         )
 
-    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": count, "delta": delta}, json)
+    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": count, "delta": delta}, json, plot)
 
 
 def sgd(
@@ -81,6 +86,7 @@ def sgd(
     noise: Noises = None,
     delta: Delta = 1e-5,
     json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """Price DP-SGD on Poisson batches, for adding or removing a record.
 
@@ -88,8 +94,7 @@ def sgd(
     """
     rate = integer("batch", batch, at_least=1, below=records + 1) / records
     steps = ceil(positive("epochs", epochs) / rate)
-    if delta > 1 / records:
-        typer.echo(f"Warning: delta is above 1 / records = {1 / records:.3g}.", err=True)
+    warn_of_delta(delta, records)
 
     def epsilon_of(noise: float) -> float:
         return dm.privacy.accounting.poisson_gaussian_epsilon(
@@ -109,7 +114,7 @@ def sgd(
             count=steps,
         )
 
-    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": steps, "delta": delta}, json)
+    _answer(epsilon, noise, epsilon_of, noise_for, {"rounds": steps, "delta": delta}, json, plot)
 
 
 def _answer(
@@ -119,6 +124,7 @@ def _answer(
     noise_for: Callable[[float], float],
     public: dict[str, float],
     json: bool,
+    plot: Path | None,
 ) -> None:
     """Print a row for each epsilon or each noise that was asked for."""
     if bool(epsilons) == bool(noises):
@@ -126,6 +132,8 @@ def _answer(
     probability("delta", public["delta"], one=False)
     rows = [(target, noise_for(target)) for target in epsilons or ()]
     rows += [(epsilon_of(noise), noise) for noise in noises or ()]
+    if plot is not None:
+        draw(plot, rows, epsilon_of, public["delta"])
     if json:
         answers = [{"epsilon": x, "noise_multiplier": z, **public} for x, z in rows]
         typer.echo(json_format.dumps(answers))

@@ -12,6 +12,7 @@ import typer
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.cli._errors import telling
+from dpmesh.cli.answers import MOST_ROUNDS, Answer, answered
 from dpmesh.cli.mechanisms import gaussian, laplace, sgd
 from dpmesh.cli.views import Seen, with_view
 
@@ -29,37 +30,34 @@ privacy = typer.Typer(
 for mechanism in (gaussian, laplace, sgd):
     privacy.command()(telling(mechanism))
 
-MOST_ROUNDS = 100_000
-
 MOST_ROUNDS_OF_A_VIEW = 1000
 
 AlgorithmT = TypeVar("AlgorithmT", bound="Planned")
 
-Epsilon = Annotated[float | None, typer.Option(help="What may be spent.")]
-Noise = Annotated[
-    float | None, typer.Option(help="Noise multiplier: scale of the noise over the sensitivity.")
-]
-Rounds = Annotated[int | None, typer.Option(help="Of the whole run.")]
-Delta = Annotated[float, typer.Option(help="Should be well below 1 / number of units.")]
-Models = Annotated[int, typer.Option(help="A node's models: one per class (one-vs-all), or 1.")]
-BatchSize = Annotated[int, typer.Option(help="Records of a mini-batch, b.")]
-StepSize = Annotated[float, typer.Option(help="The largest, eta.")]
-Lipschitz = Annotated[float, typer.Option(help="Of the loss, L.")]
+Epsilon = Annotated[float | None, typer.Option(help="Compute what keeps it.")]
+Noise = Annotated[float | None, typer.Option(help="Compute its cost: scale over sensitivity.")]
+Rounds = Annotated[int | None, typer.Option(help="Total number of rounds.")]
+Delta = Annotated[float, typer.Option(help="Keep it below 1 / units.")]
+Models = Annotated[int, typer.Option(help="Number of classes if one-vs-all.")]
+BatchSize = Annotated[int, typer.Option(help="Size of a mini-batch, b.")]
+StepSize = Annotated[float, typer.Option(help="Largest step, eta.")]
+Lipschitz = Annotated[float, typer.Option(help="Largest slope of the loss, L.")]
 
 
 @privacy.command()
 @telling
+@answered
 def cross_silo(
     sites: Annotated[int, typer.Option(help="Number of sites.")],
-    records: Annotated[int, typer.Option(help="Number of records of all sites together.")],
+    records: Annotated[int, typer.Option(help="Records of all sites.")],
     dim: Annotated[int, typer.Option(help="Number of parameters.")],
     rounds: Annotated[int, typer.Option(help="Total number of rounds.")],
     epsilon: Epsilon = None,
     noise: Noise = None,
     delta: Delta = 1e-5,
     colluding: Annotated[int, typer.Option(help="Sites that may help the server.")] = 1,
-    sampling_rate: Annotated[float, typer.Option(help="Share of the records in a round.")] = 1.0,
-) -> None:
+    sampling_rate: Annotated[float, typer.Option(help="Share of records in a round.")] = 1.0,
+) -> Answer:
     """Distributed SGD by secure sums, for replacing a record of any site.
 
     Give --epsilon or --noise to get the other.
@@ -80,23 +78,22 @@ def cross_silo(
         algorithm = dm.CrossSiloSGD(noise_multiplier=positive("noise", noise), **public)
     sums = algorithm.secure_sum
     meaning = f"over the sensitivity of the sum; {sums.modulus_bits} bits a number"
-    _print(algorithm, rounds, delta, algorithm.noise_multiplier, meaning)
+    return _answer(algorithm, rounds, delta, algorithm.noise_multiplier, meaning)
 
 
 @privacy.command()
 @telling
+@answered
 def federated(
-    clients: Annotated[int, typer.Option(help="Their number, N.")],
-    sampling_rate: Annotated[
-        float, typer.Option(help="Expected share of clients in a cohort, tau.")
-    ],
+    clients: Annotated[int, typer.Option(help="Number of clients, N.")],
+    sampling_rate: Annotated[float, typer.Option(help="Expected share in a round, tau.")],
     epsilon: Epsilon = None,
     noise: Noise = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
     sampling: Annotated[str, typer.Option(help="poisson or uniform.")] = "poisson",
-    clipping_norm: Annotated[float, typer.Option(help="Of a client's move, L.")] = 1.0,
-) -> None:
+    clipping_norm: Annotated[float, typer.Option(help="Largest norm of an update, L.")] = 1.0,
+) -> Answer:
     """Federated learning, for adding (poisson) or replacing (uniform) a client."""
 
     def make(multiplier: float) -> dm.FederatedLearning:
@@ -111,27 +108,25 @@ def federated(
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta)
     std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(0), dim=1))
-    _print(algorithm, rounds, delta, noise, f"standard deviation {std} on the sum of moves")
+    return _answer(algorithm, rounds, delta, noise, f"standard deviation {std} on the sum of moves")
 
 
 @privacy.command()
 @telling
+@answered
 @with_view
 def gradient_descent(
-    records: Annotated[int, typer.Option(help="The fewest of a node.")],
+    records: Annotated[int, typer.Option(help="Fewest records of a node.")],
     epsilon: Epsilon = None,
     noise: Noise = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
-    clipping_norm: Annotated[float, typer.Option(help="Largest gradient of a record, L.")] = 1.0,
-    step_size: Annotated[float, typer.Option(help="In every round, alpha.")] = 1.0,
+    clipping_norm: Annotated[float, typer.Option(help="Largest gradient, L.")] = 1.0,
+    step_size: Annotated[float, typer.Option(help="Step of every round, alpha.")] = 1.0,
     *,
     seen: Seen,
-) -> None:
-    """Gradient descent by gossip, for replacing a record, which every round uses.
-
-    With --view, epsilon is against that observer; the cost against everybody stands beside it.
-    """
+) -> Answer:
+    """Gradient descent by gossip, for replacing a record, which every round uses."""
 
     def make(multiplier: float) -> dm.GradientDescent:
         return dm.GradientDescent(
@@ -144,28 +139,28 @@ def gradient_descent(
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, seen)
     std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), dim=1))
     meaning = f"standard deviation {std} of n_t"
-    _print(algorithm, rounds, delta, noise, meaning, seen)
+    return _answer(algorithm, rounds, delta, noise, meaning, seen)
 
 
 @privacy.command()
 @telling
+@answered
 @with_view
 def online(
     epsilon: Epsilon = None,
     noise: Noise = None,
-    delta: Annotated[float, typer.Option(help="0: Laplace noise; more: Gaussian noise.")] = 0.0,
+    delta: Annotated[float, typer.Option(help="0 for Laplace noise.")] = 0.0,
     dim: Annotated[int, typer.Option(help="Number of parameters.")] = 1,
-    clipping_norm: Annotated[float, typer.Option(help="Largest gradient of an example, L.")] = 1.0,
+    clipping_norm: Annotated[float, typer.Option(help="Largest gradient, L.")] = 1.0,
     batch_size: Annotated[int, typer.Option(help="Examples of a round, h.")] = 1,
-    step_size: Annotated[float, typer.Option(help="In the first round, alpha_1.")] = 0.5,
-    rounds: Annotated[int, typer.Option(help="Of the whole run, for --view.")] = 32,
+    step_size: Annotated[float, typer.Option(help="First step, alpha_1.")] = 0.5,
+    rounds: Annotated[int, typer.Option(help="Number of rounds, for --view.")] = 32,
     *,
     seen: Seen,
-) -> None:
+) -> Answer:
     """Online learning, for replacing an example, which one round uses: for any round count.
 
-    Give --epsilon or --noise to get the other. With --view, epsilon is against that observer, with
-    Gaussian noise and so many rounds; the cost against everybody stands beside it.
+    Give --epsilon or --noise to get the other.
     """
     if seen[0] is not None and delta == 0:
         fail("delta", "one above 0, such as 1e-5, for a view", delta)
@@ -183,8 +178,7 @@ def online(
         algorithm, noise, count = _solve(make, epsilon, noise, rounds, delta, seen)
         std = dm.privacy.rounded_up(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), 1))
         meaning = f"gaussian, standard deviation {std} in the first round"
-        _print(algorithm, count, delta, noise, meaning, seen)
-        return
+        return _answer(algorithm, count, delta, noise, meaning, seen)
     algorithm = dm.OnlineLearning(
         epsilon=_single_epsilon(epsilon, noise, delta),
         delta=delta,
@@ -194,7 +188,7 @@ def online(
     )
     mechanism, dim = algorithm.mechanism, integer("dim", dim, at_least=1)
     scale = dm.privacy.rounded_up(mechanism.noise_scale(algorithm.sensitivity(1), dim))
-    _print(
+    return _answer(
         algorithm,
         None,
         delta,
@@ -205,29 +199,24 @@ def online(
 
 @privacy.command()
 @telling
+@answered
 @with_view
 def quantized(
-    step_size: Annotated[float, typer.Option(help="Of the gradient, alpha_K.")],
-    consensus_step_size: Annotated[float, typer.Option(help="Step to the neighbours, beta_K.")],
-    sample_size: Annotated[int, typer.Option(help="Records per node and round, gamma_K.")],
+    step_size: Annotated[float, typer.Option(help="Gradient step, alpha.")],
+    consensus_step_size: Annotated[float, typer.Option(help="Mixing step, beta.")],
+    sample_size: Annotated[int, typer.Option(help="Records a round, gamma.")],
     epsilon: Epsilon = None,
-    noise: Annotated[float | None, typer.Option(help="Its standard deviation, sigma_0.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Standard deviation, sigma_0.")] = None,
     rounds: Rounds = None,
     delta: Delta = 1e-5,
-    noise_exponent: Annotated[float, typer.Option(help="Exponent of its growth, zeta.")] = 0.0,
-    clipping_norm: Annotated[
-        float, typer.Option(help="Largest gradient of a record, C / 2.")
-    ] = 1.0,
+    noise_exponent: Annotated[float, typer.Option(help="Noise grows by t^zeta.")] = 0.0,
+    clipping_norm: Annotated[float, typer.Option(help="Largest gradient, C / 2.")] = 1.0,
     mode: Annotated[str, typer.Option(help="safe, paper or public_point.")] = "safe",
-    smoothness: Annotated[float, typer.Option(help="Of a record's loss, L.")] = inf,
+    smoothness: Annotated[float, typer.Option(help="Smoothness of a loss, L.")] = inf,
     *,
     seen: Seen,
-) -> None:
-    """Quantized gossip, for replacing a record, with the same sizes in all rounds.
-
-    With --view, epsilon is against that observer, of messages that are not compressed; the cost
-    against everybody stands beside it.
-    """
+) -> Answer:
+    """Quantized gossip, for replacing a record, with the same sizes in all rounds."""
     gossip = dm.QuantizedGossip(
         step_size=step_size,
         consensus_step_size=consensus_step_size,
@@ -245,21 +234,22 @@ def quantized(
 
     algorithm, noise, rounds = _solve(make, epsilon, noise, rounds, delta, seen)
     meaning = f"standard deviation in round k: x (k + 1)^{noise_exponent:g}"
-    _print(algorithm, rounds, delta, noise, meaning, seen)
+    return _answer(algorithm, rounds, delta, noise, meaning, seen)
 
 
 @privacy.command()
 @telling
+@answered
 def without_replacement(
     epsilon: Epsilon = None,
     noise: Noise = None,
     delta: Delta = 1e-5,
     models: Models = 1,
-    copies: Annotated[int, typer.Option(help="Most nodes that hold the same record.")] = 1,
+    copies: Annotated[int, typer.Option(help="Most nodes that hold a record.")] = 1,
     batch_size: BatchSize = 50,
     step_size: StepSize = 0.1,
     lipschitz: Lipschitz = 1.0,
-) -> None:
+) -> Answer:
     """SGD without replacement, for replacing a record, which one step uses: for any round count.
 
     Give --epsilon or --noise to get the other.
@@ -272,22 +262,23 @@ def without_replacement(
     over = mechanism.noise_scale(algorithm.sensitivity(0), dim=1)
     std = _noise_of_sgd(over, step_size, lipschitz, batch_size)
     meaning = f"over the sensitivity of all releases; {std}"
-    _print(algorithm, None, delta, mechanism.noise_multiplier, meaning)
+    return _answer(algorithm, None, delta, mechanism.noise_multiplier, meaning)
 
 
 @privacy.command()
 @telling
+@answered
 def with_replacement(
-    records: Annotated[int, typer.Option(help="Of each node.")],
+    records: Annotated[int, typer.Option(help="Records of each node.")],
     epsilon: Epsilon = None,
     noise: Noise = None,
     delta: Delta = 1e-5,
     models: Models = 1,
     batch_size: BatchSize = 50,
-    visits: Annotated[int, typer.Option(help="Visits of a record on average, v.")] = 5,
+    visits: Annotated[int, typer.Option(help="Mean uses of a record, v.")] = 5,
     step_size: StepSize = 0.1,
     lipschitz: Lipschitz = 1.0,
-) -> None:
+) -> Answer:
     """SGD with replacement, for replacing a record, over all rounds of its node.
 
     Give --epsilon or --noise to get the other.
@@ -308,7 +299,7 @@ def with_replacement(
     algorithm, noise, rounds = _solve(make, epsilon, noise, turns, delta)
     std = _noise_of_sgd(noise, step_size, lipschitz, batch_size)
     meaning = f"over the sensitivity of one model; {std}"
-    _print(algorithm, rounds, delta, noise, meaning)
+    return _answer(algorithm, rounds, delta, noise, meaning)
 
 
 def _noise_of_sgd(over: float, step_size: float, lipschitz: float, batch_size: int) -> str:
@@ -365,22 +356,16 @@ def _either(epsilon: float | None, noise: float | None) -> None:
         fail("options", "either --epsilon or --noise", got)
 
 
-def _print(
+def _answer(
     algorithm: Planned,
     rounds: int | None,
     delta: float,
     noise: float,
     meaning: str,
     seen: Seen = (None, None),
-) -> None:
-    """Print the noise and the report; `rounds` is None if their number does not matter."""
+) -> Answer:
+    """Return the noise and the report; `rounds` is None if their number does not matter."""
     made: Any = algorithm
     view, facts = seen
     plan = made.plan(rounds or 2) if view is None else made.plan(rounds, facts)
-    report = str(dm.privacy.report(plan, delta, view=view))
-    number = {None: "any number", MOST_ROUNDS: f"{MOST_ROUNDS} or more"}.get(rounds, str(rounds))
-    typer.echo(f"noise       {dm.privacy.rounded_up(noise, 8)} ({meaning})")
-    typer.echo(f"rounds      {number}")
-    if rounds is None:  # nor does the number of releases
-        report = "\n".join(x for x in report.splitlines() if not x.startswith("releases"))
-    typer.echo(report)
+    return Answer(noise, meaning, rounds, dm.privacy.report(plan, delta, view=view))

@@ -13,6 +13,7 @@ import dpmesh as dm
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
+    from dpmesh.cli.answers import Answer
     from dpmesh.kernels.linear_model import Loss
     from dpmesh.privacy.views import LossFacts, View
     from dpmesh.topology import Topology
@@ -21,33 +22,33 @@ Observer = Annotated[
     str | None,
     typer.Option(
         "--view",
-        help="Who looks on: one (any one node), 3 (node 3), 3,7 (both together), any-2 (any two "
-        "together) or last (readers of the last messages); by default everybody.",
+        help="Cost against an observer: one (any node), 3 (node 3), 3,7 (both), any-2 (any two), "
+        "last. The options below describe the network and the loss.",
     ),
 ]
-Nodes = Annotated[int, typer.Option(help="Number of nodes, for --view.")]
+Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
 Network = Annotated[
-    str, typer.Option(help="For --view: meetings, matchings, one-peer, ring, torus or complete.")
+    str, typer.Option(help="meetings, matchings, one-peer, ring, torus or complete.")
 ]
-Seed = Annotated[int, typer.Option(help="Public seed of meetings and matchings, for --view.")]
+Seed = Annotated[int, typer.Option(help="Seed of the network.")]
 Seen: TypeAlias = "tuple[View | None, LossFacts | None]"
 """The view that the options describe, and the facts that it rests on; None without --view."""
 
-LossName = Annotated[str, typer.Option("--loss", help="logistic, squared or softmax, for --view.")]
-FeatureNorm = Annotated[float, typer.Option(help="Largest L2 norm of a record, for --view.")]
-Classes = Annotated[int | None, typer.Option(help="Number of classes, for --view.")]
-Regularization = Annotated[float, typer.Option(help="lambda of the loss, for --view.")]
+LossName = Annotated[str, typer.Option("--loss", help="logistic, squared or softmax.")]
+FeatureNorm = Annotated[float, typer.Option(help="Largest norm of a record.")]
+Classes = Annotated[int | None, typer.Option(help="Number of classes.")]
+Regularization = Annotated[float, typer.Option(help="Weight decay, lambda.")]
 
 
-def with_view(command: Callable[..., None]) -> Callable[..., None]:
+def with_view(command: Callable[..., Answer]) -> Callable[..., Answer]:
     """Give a command the options of a view, in place of its `seen`, which they describe."""
     own, more = (signature(each, eval_str=True) for each in (command, _seen))
     options = more.parameters
 
     @wraps(command)
-    def viewed(**given: Any) -> None:
+    def viewed(**given: Any) -> Answer:
         described = {name: given.pop(name) for name in options}
-        command(**given, seen=_seen(**described))
+        return command(**given, seen=_seen(**described))
 
     kept = [each for each in own.parameters.values() if each.name != "seen"]
     merged = own.replace(parameters=[*kept, *options.values()])
