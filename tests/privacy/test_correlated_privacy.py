@@ -242,7 +242,6 @@ def test_what_is_not_proved_is_refused() -> None:
     for argument, refused in [
         ("distribution", {"distribution": "laplace"}),
         ("distribution", {"norm": "l1"}),
-        ("grid", {"discrete": True}),
         ("sampling", {"sampled": True}),
         ("view", {"one_node": True}),
         ("topology", {"data_dependent_topology": True}),

@@ -17,6 +17,7 @@ from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.audit.transcript import alone, record
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.run import Gossip
+from dpmesh.run.noise import NoiseRows
 from dpmesh.schedules import PowerLaw
 
 NODES, ROUNDS, DELTA = 5, 6, 1e-5
@@ -185,7 +186,25 @@ def test_rows_are_released_in_order_and_each_once() -> None:
         stage.run(send(0, 1))
 
 
-@each_algorithm
+@pytest.mark.parametrize("grid", [None, 2.0**-10])
+def test_a_process_draws_the_rows_of_its_own_nodes(grid: float | None) -> None:
+    joint = online(replace(IN_TIME, grid=grid)).release_of(1).mechanism.joint
+    some = np.array([3, 4], dtype=np.uint32)
+    everywhere, here = NoiseRows(KEY, whole=True), NoiseRows(KEY.for_nodes(some), whole=False)
+    values = np.random.default_rng(0).normal(size=(NODES, 4))
+    for t in range(1, 4):
+        row = CorrelatedRow.of(joint, t - 1)
+        whole, part = everywhere.draw(row, t, values), here.draw(row, t, values[some])
+        np.testing.assert_array_equal(whole[some], part)
+        for rows in (everywhere, here):
+            rows.recall(rows.memory | rows.in_round)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [*ALGORITHMS.values(), online(replace(BOTH, grid=2.0**-10))],
+    ids=[*ALGORITHMS, "both, on a grid"],
+)
 def test_a_resumed_run_has_the_same_bits(algorithm: Any, tmp_path: Any) -> None:
     whole = simulate(algorithm)
 
@@ -310,7 +329,7 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     audit = correlated.read_back(noise_of(algorithm), KEY, plan, claim=joint.mu)
     assert audit.violations(tolerance=1e-6) == []
     for noise in (IN_TIME, PARTNERS):
-        with pytest.raises(ValueError, match="with one mixing, and no grid"):
+        with pytest.raises(ValueError, match="with one mixing, and the grid= of"):
             replace(quiet, noise=noise)
 
 
@@ -319,7 +338,7 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     [
         ({"sampling": "poisson"}, "not proved for random cohorts"),
         ({"sampling_rate": 1.0}, "buys nothing where all take part"),
-        ({"grid": 2.0**-16}, "no grid"),
+        ({"grid": 2.0**-16}, "the grid= of the noise"),
         ({"noise": IN_TIME}, "noise: wanted noise for a server, with topology=None"),
     ],
 )

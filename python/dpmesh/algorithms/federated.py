@@ -228,8 +228,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             check_strategy(self.noise, self)
             if self.sampling != "cyclic" or self.grid is not None or self.groups == 1:
                 wanted = (
-                    "None, or sampling='cyclic' in several groups and no grid: correlated noise is "
-                    "not proved for random cohorts, and buys nothing where all take part"
+                    "None, or sampling='cyclic' in several groups and the grid= of the noise "
+                    "alone: correlated noise is not proved for random cohorts, and buys nothing "
+                    "where all take part"
                 )
                 fail("noise", wanted, self.noise)
             if self.noise.topology is not None:

@@ -113,8 +113,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     distances, by up to (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used
     once. The un-noised parameters, and predictions or metrics made from them, are not covered;
     publish broadcasts. With `noise` the guarantee is that of its joint
-    event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3): secrets between partners hold
-    against everybody except link partners.
+    event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets between
+    partners hold against everybody except link partners.
     """
 
     travels = "gossip"
@@ -228,7 +228,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.noise is None or self.epsilon is None:
             return None
         bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rows + 1)]
-        return self.noise.release(self.mechanism.noise_multiplier, bounds)
+        return self.noise.release(self.noise.multiplier(self.epsilon, self.delta), bounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -206,9 +206,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             check_strategy(self.noise, self)
             if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
                 wanted = (
-                    "correlated.BetweenPartners(..) with one mixing, and no grid: states remember "
-                    "records, so that noise in time buys nothing, and a second mixing would have "
-                    "to be quantized anew"
+                    "correlated.BetweenPartners(..) with one mixing, and the grid= of the noise "
+                    "alone: states remember records, so that noise in time buys nothing, and a "
+                    "second mixing would have to be quantized anew"
                 )
                 fail("noise", wanted, self.noise)
 

@@ -99,6 +99,11 @@ class Mechanism(ABC):
         return self.distribution if self.grid is None else f"discrete_{self.distribution}"
 
     @property
+    def spacing(self) -> float:
+        """Distance of neighbouring values that it can release; 0 for real-valued noise."""
+        return self.grid or 0.0
+
+    @property
     @abstractmethod
     def event(self) -> DpEvent:
         """One release as an event of the dp-accounting library: what is proved of it.

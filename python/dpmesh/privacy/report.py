@@ -227,8 +227,10 @@ def report(
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     assumptions, touching = plan.assumptions, plan.touching
     if any(release.name in _ON_REALS for release in touching):
-        remedy = " (use grid= to remove this assumption)" * (not joints(touching))
-        assumptions += (f"the adversary does not exploit floating-point rounding{remedy}",)
+        assumptions += (
+            "the adversary does not exploit floating-point rounding (use grid= to remove this "
+            "assumption)",
+        )
     if seeded:
         assumptions += (
             "the noise is seeded: whoever knows the seed can remove it, so this run is "

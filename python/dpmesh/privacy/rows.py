@@ -47,7 +47,7 @@ class CorrelatedRow(Mechanism):
     joint: CorrelatedGaussian
     row: int
     noise: Floats | None = field(default=None, repr=False, compare=False)
-    """What the loop drew for this row, secret; None in a plan."""
+    """What the loop drew for this row, secret; on a grid, the noisy values; None in a plan."""
 
     distribution = "gaussian"
     norm = "l2"
@@ -68,8 +68,14 @@ class CorrelatedRow(Mechanism):
 
     @property
     def name(self) -> str:
-        """``"correlated_gaussian"``."""
-        return "correlated_gaussian"
+        """``"correlated_gaussian"``, or of discrete noise on a grid."""
+        discrete = "" if self.joint.grid is None else "discrete_"
+        return f"{discrete}correlated_gaussian"
+
+    @property
+    def spacing(self) -> float:
+        """That of the row's grid."""
+        return (self.joint.grid or 0.0) / float(self.joint.recursion[self.row, 0])
 
     @property
     def event(self) -> DpEvent:
@@ -93,4 +99,6 @@ class CorrelatedRow(Mechanism):
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         if self.noise is None:
             fail("mechanism", "the loop of a run, which keeps earlier rows of noise", "one row")
+        if self.joint.grid is not None:
+            return self.noise
         return values + self.noise * self.rounding_factor(values)

@@ -55,7 +55,7 @@ class NoiseRows:
         self.memory = memory
 
     def draw(self, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:
-        """Return the noise of a row for the values of round t.
+        """Return the noise of a row for the values of round t; on a grid, the noisy values.
 
         Raises
         ------
@@ -83,6 +83,11 @@ class NoiseRows:
             dtype=values.dtype,
             earlier=() if drawn is None else drawn.earlier,
         )
-        noise, after = CorrelatedNoise(release=joint, first_round=t - row).draw(self._key, state)
+        sampler = CorrelatedNoise(release=joint, first_round=t - row)
+        if joint.grid is None:
+            noise, after = sampler.draw(self._key, state)
+        else:
+            factor = mechanism.rounding_factor(values)
+            noise, after = sampler.send(self._key, state, values, factor=factor)
         self.in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
         return noise

@@ -231,7 +231,7 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
         sizes.append(np.abs(noise))
         unit = float(np.finfo(np.result_type(inside, np.float32)).eps)
         rounding = 4 * unit * float(np.abs(noisy).max() + np.abs(inside).max())
-        near = max(near, (rounding + (release.mechanism.grid or 0.0)) / scale)
+        near = max(near, (rounding + release.mechanism.spacing) / scale)
     drawn = np.sort(np.concatenate(sizes))
     again = int((np.diff(drawn) <= near).sum())
     # Each of n^2 / 2 pairs is this near with a probability below 1.2 near under either law.

@@ -18,7 +18,7 @@ from dpmesh.privacy.correlated.factorization import Factorization, from_matrix
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
 from dpmesh.privacy.correlated.participation import Participation
-from dpmesh.privacy.correlated.readback import ReadBack, read_back
+from dpmesh.privacy.correlated.readback import ReadBack, read_back, read_back_on_grid
 from dpmesh.privacy.correlated.refusals import require_proved
 from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
 from dpmesh.privacy.correlated.secrets import Secrets, links
@@ -46,6 +46,7 @@ __all__ = [
     "links",
     "partner_secrets",
     "read_back",
+    "read_back_on_grid",
     "require_proved",
     "server",
 ]

@@ -15,8 +15,10 @@ from scipy.linalg.lapack import dtbtrs
 from dpmesh._validate import fail, instance, positive
 from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
+from dpmesh.privacy.correlated.lattice import widening
 from dpmesh.privacy.correlated.objective import sensitivities_of
 from dpmesh.privacy.correlated.secrets import Secrets
+from dpmesh.privacy.grid import power_of_two
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -53,11 +55,16 @@ class CorrelatedGaussian:
         this one (1 - beta of quantized gossip, 1 - beta - alpha lambda with a regularized gradient
         at x). The noise of a round then goes on in the next ones as the state does, and
         ``P[t, s]`` is the product of the factors. 0 for none, a number, or one for each round.
+    grid
+        If given, a power of 2: row t is on multiples of ``grid s_t / C_tt``, and all noise is a
+        whole number of steps, larger by `widened`, which covers the rounding. Proved is then
+        ``mu**2 / 2``-zCDP, not mu-Gaussian-DP. It needs one graph of secrets and no `memory`.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the secrets are of different nodes or claims.
+        If a number is out of range, the secrets are of different nodes or claims, or noise on a
+        grid is not proved.
     """
 
     noise_multiplier: float
@@ -65,6 +72,7 @@ class CorrelatedGaussian:
     sensitivities: npt.ArrayLike = 1.0
     secrets: Secrets | Sequence[Secrets] | None = None
     memory: npt.ArrayLike = 0.0
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         instance("factorization", self.factorization, "a Factorization", Factorization)
@@ -79,6 +87,11 @@ class CorrelatedGaussian:
         if self.secrets is not None and not isinstance(self.secrets, Secrets):
             object.__setattr__(self, "secrets", tuple(self.secrets))
             self._check_changing(tuple(self.secrets))
+        if self.grid is not None:
+            power_of_two("grid", self.grid)
+            if kept.any() or isinstance(self.secrets, tuple):
+                wanted = "None, or one graph of secrets for all rounds and no memory: noise on a"
+                fail("grid", f"{wanted} grid is proved for these alone", self.grid)
 
     def _check_changing(self, secrets: tuple[Secrets, ...]) -> None:
         if len(secrets) != self.rounds:
@@ -153,7 +166,17 @@ class CorrelatedGaussian:
         """All releases of the run as one event of the dp-accounting library."""
         import dp_accounting
 
-        return dp_accounting.GaussianDpEvent(1 / self.mu)
+        if self.grid is None:
+            return dp_accounting.GaussianDpEvent(1 / self.mu)
+        return dp_accounting.ZCDpEvent(self.mu**2 / 2)
+
+    def widened(self, dim: int) -> float:
+        """Return by how much larger noise is drawn for rows of this length: 1 without a grid."""
+        if self.grid is None:
+            return 1.0
+        secrets = self.secrets
+        assert not isinstance(secrets, Sequence)
+        return widening(self.factorization, secrets, self.grid, dim)
 
     def prefix(self, rounds: int) -> CorrelatedGaussian:
         """Return what a run that stopped after this many rows released: never more than the whole.
@@ -172,6 +195,7 @@ class CorrelatedGaussian:
             sensitivities=np.asarray(self.sensitivities)[:rounds],
             secrets=secrets,
             memory=np.asarray(self.memory)[:rounds],
+            grid=self.grid,
         )
 
     def secrets_of(self, row: int) -> Secrets | None:
@@ -239,6 +263,7 @@ class CorrelatedGaussian:
             "sensitivities": np.asarray(self.sensitivities).tolist(),
             "memory": np.asarray(self.memory).tolist(),
             "secrets": [each.as_dict() for each in self._each_secrets],
+            "grid": self.grid,
         }
 
     @classmethod
@@ -251,6 +276,7 @@ class CorrelatedGaussian:
             sensitivities=fields["sensitivities"],
             secrets=(secrets[0] if len(secrets) == 1 else secrets) if secrets else None,
             memory=fields["memory"],
+            grid=fields["grid"],
         )
 
     @cached_property
@@ -258,9 +284,8 @@ class CorrelatedGaussian:
         """256 bits that differ for other noise."""
         each = [(one.nodes, one.own, one.shared, one.coalition) for one in self._each_secrets]
         strategy = self.factorization
-        found = sha256(
-            repr((self.noise_multiplier, strategy.kind, strategy.participation, each)).encode()
-        )
+        kind = (self.noise_multiplier, self.grid, strategy.kind)
+        found = sha256(repr((*kind, strategy.participation, each)).encode())
         arrays = [strategy.bands, self.sensitivities, self.memory]
         for array in (*arrays, *(one.pairs for one in self._each_secrets)):
             found.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())

@@ -23,6 +23,9 @@ from dpmesh.privacy.correlated.sampler import CorrelatedNoise, pair_numbers
 
 Array = npt.NDArray[np.float64]
 
+_WHOLE = 1e-4
+"""Steps by which floating-point products of whole numbers may miss them."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReadBack:
@@ -88,9 +91,11 @@ def read_back(
     Raises
     ------
     ValueError
-        If dim is too small.
+        If dim is too small, or the noise is on a grid (`read_back_on_grid`).
     """
     release = plan.release
+    if release.grid is not None:
+        fail("plan", "real-valued noise (read_back_on_grid takes noise on a grid)", release.grid)
     rounds, nodes, dim = noise.shape
     normals = _normals(key, plan, noise)
     if dim < len(normals):
@@ -106,6 +111,62 @@ def read_back(
         mu=_mu(factors, release, nodes, coalition),
         claim=release.prefix(rounds).mu_of(coalition) if claim is None else claim,
     )
+
+
+def read_back_on_grid(
+    messages: FloatArray, values: FloatArray, key: Key, plan: CorrelatedNoise
+) -> list[str]:
+    """Return what is wrong with the messages of a run on a grid, in words; empty if nothing is.
+
+    Every whole number of steps is drawn again, and what is left of a message must be the values,
+    less the earlier noise as it was sent, rounded to the grid.
+
+    Parameters
+    ----------
+    messages, values
+        What was released, and what it was released of: shape (rounds, nodes, dim), float64.
+    key, plan
+        As in `read_back`.
+    """
+    release, (rounds, nodes, dim) = plan.release, messages.shape
+    grid, factors = release.grid, release.recursion
+    if grid is None:
+        fail("plan", "noise on a grid", None)
+    scale = release.noise_multiplier * release.widened(dim) / grid
+    noise, found = np.subtract(messages, values, dtype=np.float64), []
+    for t in range(rounds):
+        steps = _steps(key, plan, scale, t, nodes, dim)
+        sent = factors[t, 0] * messages[t] / grid
+        centre = factors[t, 0] * values[t] / grid
+        for k in range(1, min(t + 1, factors.shape[1])):
+            centre -= factors[t, k] * noise[t - k] / grid
+        whole = np.rint(sent)
+        if (apart := float(np.abs(sent - whole).max())) > _WHOLE:
+            found.append(f"row {t} is {apart:.2g} steps away from the grid")
+        elif (apart := float(np.abs(whole - steps - centre).max())) > 0.5 + _WHOLE:
+            found.append(f"row {t} has noise that is {apart:.2g} steps off, rounding 0.5")
+    return found
+
+
+def _steps(
+    key: Key, plan: CorrelatedNoise, scale: float, row: int, nodes: int, dim: int
+) -> npt.NDArray[np.int64]:
+    """The noise of a row in steps, of all nodes."""
+    secrets = plan.release.secrets_of(row)
+    own = scale if secrets is None else scale * secrets.own
+    stream = key.stream(plan.purpose, plan.first_round + row)
+    steps = kernels.discrete_gaussian((nodes, dim), own, stream)
+    if secrets is None:
+        return steps
+    shared = kernels.discrete_gaussian(
+        (len(secrets.pairs), dim),
+        scale * secrets.shared,
+        key.stream(Purpose.PAIR, plan.first_round + row),
+        nodes=pair_numbers(secrets.pairs),
+    )
+    np.add.at(steps, secrets.pairs[:, 0], shared)
+    np.subtract.at(steps, secrets.pairs[:, 1], shared)
+    return steps
 
 
 def planned_factors(release: CorrelatedGaussian, rounds: int, nodes: int) -> Array:

@@ -20,7 +20,6 @@ def require_proved(
     one_node: bool = False,
     state_memory: StateMemory = "none",
     travels: str = "gossip",
-    discrete: bool = False,
     data_dependent_topology: bool = False,
 ) -> None:
     """Fail, with the reason, unless the guarantee of `release` is proved for a run of this kind.
@@ -44,8 +43,6 @@ def require_proved(
         gossip), so that the record is used in every round.
     travels
         ``"gossip"``, ``"server"`` or ``"token"``.
-    discrete
-        Whether noise is drawn on a grid.
     data_dependent_topology
         Whether the network depends on records.
 
@@ -59,8 +56,6 @@ def require_proved(
     if distribution != "gaussian" or norm != "l2":
         wanted = "Gaussian noise and an L2 sensitivity: correlated Laplace noise has no proof"
         fail("distribution", wanted, f"{distribution} noise and norm {norm}")
-    if discrete:
-        fail("grid", "no grid: the integer versions of correlated noise are not built", "a grid")
     if sampled:
         wanted = "batches fixed beforehand: amplification by sampling is not proved for correlated "
         fail("sampling", f"{wanted}noise and replace-one neighbours", "random batches")

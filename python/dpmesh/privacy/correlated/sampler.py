@@ -21,7 +21,9 @@ from dpmesh._arrays import FloatArray, float_type, read_only
 from dpmesh._validate import fail, instance, integer
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
+from dpmesh.privacy.correlated.lattice import noise_steps
 from dpmesh.privacy.correlated.secrets import Secrets
+from dpmesh.privacy.grid import add_on_grid, round_to_grid
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,9 +134,7 @@ class CorrelatedNoise:
             If the release has no more rows: a longer run needs a C planned for it.
         """
         release, t = self.release, state.row
-        if t >= release.rounds:
-            fail("state", f"a run of at most {release.rounds} rows, as C was planned for", t + 1)
-        instance("key", key, "a Key", Key)
+        self._check(key, t)
         secrets, at = release.secrets_of(t), self.first_round + t
         factors = release.recursion[t]
         fresh = release.noise_multiplier / float(factors[0])
@@ -155,6 +155,57 @@ class CorrelatedNoise:
         noise = read_only(noise)
         kept = (noise, *earlier)[: len(factors) - 1]
         return noise, replace(state, row=t + 1, earlier=kept)
+
+    def send(
+        self, key: Key, state: NoiseState, values: FloatArray, *, factor: float = 1.0
+    ) -> tuple[FloatArray, NoiseState]:
+        """Return the messages of the next row on the grid, and the state after it.
+
+        Parameters
+        ----------
+        key, state
+            As in `draw`; the state keeps what was added to the values of earlier rows.
+        values
+            What is released, shape (rows, dim), secret.
+        factor
+            By how much more noise is drawn, to hide what rounded the values before.
+
+        Returns
+        -------
+        Messages of the values' type, read-only.
+
+        Raises
+        ------
+        ValueError
+            As `draw`, or if the grid is too fine for the noise.
+        """
+        release, t = self.release, state.row
+        self._check(key, t)
+        grid, factors, at = release.grid, release.recursion[t], self.first_round + t
+        assert grid is not None
+        centre = factors[0] * np.asarray(values, dtype=np.float64)
+        for weight, noise in zip(factors[1:], state.earlier, strict=False):
+            centre -= weight * noise
+        secrets = release.secrets_of(t)
+        steps = noise_steps(
+            release.noise_multiplier * factor * release.widened(state.dim) / grid,
+            secrets,
+            (key.stream(self.purpose, at), key.stream(Purpose.PAIR, at)),
+            state.nodes,
+            state.dim,
+            None if secrets is None else held_pairs(secrets, state.nodes),
+        )
+        on_grid = add_on_grid(round_to_grid(centre, grid), steps, grid)
+        sent = read_only((on_grid / factors[0]).astype(values.dtype))
+        added = read_only(np.subtract(sent, values, dtype=np.float64))
+        kept = (added, *state.earlier)[: len(factors) - 1]
+        return sent, replace(state, row=t + 1, earlier=kept)
+
+    def _check(self, key: Key, row: int) -> None:
+        if row >= self.release.rounds:
+            wanted = f"a run of at most {self.release.rounds} rows, as C was planned for"
+            fail("state", wanted, row + 1)
+        instance("key", key, "a Key", Key)
 
     def replay(
         self,

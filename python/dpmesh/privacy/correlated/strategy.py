@@ -15,7 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of, positive, require_methods
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.accounting import (
+    analytic_gaussian_noise_multiplier,
+    calibrate_noise,
+    discrete_gaussian_epsilon,
+)
 from dpmesh.privacy.correlated.amplitudes import changing_secrets, partner_secrets
 from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
@@ -24,6 +28,7 @@ from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossi
 from dpmesh.privacy.correlated.participation import Participation
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import Method, factorize
+from dpmesh.privacy.grid import power_of_two
 from dpmesh.topology import MixingMatrix, Static, Topology
 
 Array = npt.NDArray[np.float64]
@@ -50,6 +55,12 @@ class CorrelatedStrategy(ABC):
     mixings
         How often a round's messages travel over the network before the next step: several mixings
         cost traffic and no privacy.
+    grid
+        If given, a power of 2, small beside ``1 / sqrt(dim)``, such as 2**-16, in units of a row's
+        noise over the noise multiplier: messages are rounded to multiples of it, and all noise is
+        discrete Gaussian, so that the guarantee does not rest on the last bits of floating-point
+        sums. It is then proved as zero-concentrated differential privacy, which takes a little more
+        noise. Secrets must be shared along the same graph in every round.
 
     Raises
     ------
@@ -60,9 +71,12 @@ class CorrelatedStrategy(ABC):
     topology: Topology | None
     rounds: int
     mixings: int = 1
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", integer("rounds", self.rounds, at_least=2))
+        if self.grid is not None:
+            power_of_two("grid", self.grid)
         object.__setattr__(self, "mixings", integer("mixings", self.mixings, at_least=1))
         if self.topology is None:
             if self.mixings > 1:
@@ -141,6 +155,18 @@ class CorrelatedStrategy(ABC):
             sensitivities=s,
             secrets=secrets,
             memory=memory,
+            grid=self.grid,
+        )
+
+    def multiplier(self, epsilon: float, delta: float) -> float:
+        """Return the least noise multiplier for this epsilon and delta."""
+        if self.grid is None:
+            return analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        return calibrate_noise(
+            lambda z: discrete_gaussian_epsilon(
+                delta=delta, noise_multiplier=z, neighboring_relation="replace_one"
+            ),
+            target_epsilon=epsilon,
         )
 
     def release_of_size(
@@ -163,6 +189,7 @@ class CorrelatedStrategy(ABC):
             factorization=factorization,
             sensitivities=s,
             secrets=_scaled(self.secrets(tuple((s / s.max()).tolist())), factorization),
+            grid=self.grid,
         )
 
     def step_size(
@@ -198,7 +225,7 @@ class CorrelatedStrategy(ABC):
         uses, separation
             As in `release`.
         """
-        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        multiplier = self.multiplier(epsilon, delta)
         per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
         noise = per_step * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
         return min(_LONGEST, positive("radius", radius) / 2 / noise)
@@ -229,7 +256,7 @@ class InTime(CorrelatedStrategy):
 
     Parameters
     ----------
-    topology, rounds, mixings
+    topology, rounds, mixings, grid
         As in `CorrelatedStrategy`.
     bands
         Diagonals of C: ``bands - 1`` earlier rows of noise stay in memory; None for all.
@@ -273,7 +300,7 @@ class BetweenPartners(CorrelatedStrategy):
 
     Parameters
     ----------
-    topology, rounds, mixings
+    topology, rounds, mixings, grid
         As in `CorrelatedStrategy`. Take several mixings: after a single one much of the secrets is
         left.
     coalition
