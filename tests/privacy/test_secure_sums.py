@@ -22,6 +22,7 @@ from dpmesh.kernels import (
 )
 from dpmesh.kernels.masking import MASK_PURPOSE
 from dpmesh.keys import Key
+from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
 from dpmesh.privacy.secure import (
     DistributedDiscreteGaussian,
     SecureSum,
@@ -407,3 +408,19 @@ def test_calibration_keeps_the_budget_and_attempts_cost() -> None:
     with_dropout = calibrated_sum(epsilon=1.0, delta=1e-5, dropouts=1, **public)
     assert with_dropout.noise_multiplier > found.noise_multiplier
     assert with_dropout.share > found.share * math.sqrt(4 / 3)
+
+
+def test_samples_cost_less_under_add_remove_alone() -> None:
+    def cost(relation: Any, rate: float) -> float:
+        return sum_of_shares_epsilon(
+            delta=1e-5,
+            noise_multiplier=2.0,
+            share=8.0,
+            sites=10,
+            dim=100,
+            neighboring_relation=relation,
+            sampling_rate=rate,
+        )
+
+    assert cost("replace_one", 0.1) == cost("replace_one", 1.0) == cost("add_remove", 1.0)
+    assert cost("add_remove", 0.1) < 0.5 * cost("add_remove", 1.0)
