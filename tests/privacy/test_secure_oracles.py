@@ -148,6 +148,17 @@ def _(n: int, share_scale_squared: float, shift: int, delta: float, gaussian: fl
     return exact
 
 
+@pytest.mark.parametrize(("n", "share_squared", "shift"), [(2, 64, 12), (5, 64, 16), (3, 400, 9)])
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+def test_shares_of_many_steps_cost_what_gaussian_noise_does(
+    n: int, share_squared: float, shift: int, rate: float
+) -> None:
+    without, with_it = shifted(sum_mass(n, share_squared), shift)
+    mixed = (1 - rate) * without + rate * with_it
+    exact = max(epsilon_at(1e-5, mixed, without), epsilon_at(1e-5, without, mixed))
+    assert exact <= proved_epsilon(1e-5, n, share_squared, shift, rate) <= 1.05 * exact
+
+
 @check(r"sum_skellam\.epsilon")
 def _(n: int, share_variance: float, shift: int, delta: float, gaussian: float) -> float:
     # Not chosen: its bound needs the L1 sensitivity, too. In one dimension it is ahead.

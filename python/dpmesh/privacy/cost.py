@@ -34,6 +34,7 @@ from dpmesh.privacy.accounting._pairs import (
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.discrete import FINE, SLACK, gaussian_multiplier
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
+from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
 from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
@@ -337,6 +338,13 @@ def _on_grid(release: Release, kind: _Kind) -> _Kind:
     return kind._replace(noise_multiplier=gaussian_multiplier(kind.noise_multiplier, scale))
 
 
+def _share(kind: _Kind) -> float:
+    """Return the scale of a share in steps: of other noise one whose steps are as fine."""
+    if kind.secure_sum is not None:
+        return kind.secure_sum.share
+    return SMALLEST_SHARE if kind.mechanism == COARSE else float(MOST_GRID_STEPS)
+
+
 def _exact_text(mu: float, of_integers: bool) -> str:
     how = " of noise on a grid" if of_integers else ", exact"
     return f"Gaussian differential privacy{how}, mu = {rounded_up(mu)}" if mu > 0 else ""
@@ -357,19 +365,19 @@ def _by_curve(
     if any(kind.secure_sum is not None for kind in used):
         if sampled is PoissonSampling:
             only_add_remove(relation)
+        shares = [_share(kind) for kind in used]
         epsilon = sum_of_shares_epsilon(
             delta=delta,
             noise_multiplier=multiplier,
-            share=[SMALLEST_SHARE if s is None else s.share for s in sums],
+            share=shares,
             sites=[1 if s is None else s.sites for s in sums],
             dim=[1 if s is None else s.dim for s in sums],
             neighboring_relation=relation,
             sampling_rate=rate,
             count=count.astype(int),
         )
-        return Cost(
-            epsilon, f"Rényi curve of sums of discrete Gaussian shares on {SAMPLED[sampled]}"
-        )
+        how = "Gaussian accounting" if min(shares) >= FINE else "Rényi curve"
+        return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
     if any(kind.mechanism == COARSE for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(  # fine noise among it is charged too much
             delta=delta,

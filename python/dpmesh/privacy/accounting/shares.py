@@ -3,13 +3,14 @@
 A sum of discrete Gaussian samples is not a discrete Gaussian sample. The logarithm of the ratio of
 their probabilities is at most `closure_gap` everywhere, 3e-68 for 100 shares of scale 4, so that a
 guarantee of the exact discrete Gaussian noise carries over with a little more epsilon and delta
-(Kairouz, Liu and Steinke 2021). Guarantees of the exact noise rest on Rényi divergences: Gaussian
-differential privacy is no upper bound for noise on the integers.
+(Kairouz, Liu and Steinke 2021). The exact noise costs what Gaussian noise of a slightly smaller
+scale costs, from shares of `discrete.FINE` steps on; smaller ones have Rényi divergences.
 """
 
 from __future__ import annotations
 
 from math import exp, inf, pi, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,18 @@ import numpy.typing as npt
 from dpmesh._validate import fail, integer, positive
 from dpmesh.privacy.accounting._arguments import open_probability
 from dpmesh.privacy.accounting.calibration import calibrate_noise
-from dpmesh.privacy.accounting.discrete import discrete_gaussian_epsilon
-from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.accounting.discrete import (
+    FINE,
+    SLACK,
+    discrete_gaussian_epsilon,
+    gaussian_multiplier,
+)
+from dpmesh.privacy.accounting.gaussian import (
+    analytic_gaussian_noise_multiplier,
+    gdp_epsilon,
+    gdp_mu,
+)
+from dpmesh.privacy.accounting.sampled import poisson_gaussian_epsilon
 from dpmesh.privacy.types import NeighboringRelation
 
 SMALLEST_SHARE = 4.0
@@ -114,19 +125,24 @@ def sum_of_shares_epsilon(
     samplers = float((times * d.astype(float) * n).sum()) * _SAMPLER_ERROR
     if neighboring_relation == "replace_one":
         rate = np.ones(rate.shape)
+    if (shares >= FINE).all():  # the unknown noise has the scale of a share at least
+        z = np.array([gaussian_multiplier(*each) for each in zip(z, shares, strict=True)])
+
+    def exact(delta: float) -> float:
+        """Return what is proved of exact discrete Gaussian noise."""
+        sampled: Any = {"sampling_rate": rate.astype(float), "count": times}
+        sampled |= {"noise_multiplier": z.astype(float), "delta": delta}
+        if (shares < FINE).any():
+            return discrete_gaussian_epsilon(neighboring_relation=neighboring_relation, **sampled)
+        if (rate == 1).all():
+            return gdp_epsilon(delta=delta, mu=gdp_mu(z, count=times)) + SLACK
+        return poisson_gaussian_epsilon(neighboring_relation="add_remove", **sampled) + SLACK
 
     def proved(epsilon_of_samplers: float) -> float:
         left: float = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap)
         if left <= 0:
             return inf
-        exact = discrete_gaussian_epsilon(
-            delta=left,
-            noise_multiplier=z.astype(float),
-            neighboring_relation=neighboring_relation,
-            sampling_rate=rate.astype(float),
-            count=times,
-        )
-        return exact + 2 * gap
+        return exact(left) + 2 * gap
 
     allowed = proved(0.0) + 1e-3
     while allowed < _LARGEST_EPSILON:
