@@ -142,7 +142,7 @@ def test_few_different_nodes_have_a_loss_distribution_each() -> None:
 def test_the_event_is_that_of_the_whole_plan() -> None:
     sampled = plan("add_remove", *rounds(20, 1.5, PoissonSampling(0.05)))
     accountant = dp_accounting.pld.PLDAccountant(
-        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-3
     )
     accountant.compose(sampled.event(1e-5))
     assert sampled.cost(1e-5).epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)

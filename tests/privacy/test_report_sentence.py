@@ -41,3 +41,13 @@ def test_audits_are_quoted_in_one_line() -> None:
         "0.0000% of the declared sensitivity; it moved too far."
     )
     assert "<tr><th>fault</th><td>it moved too far</td></tr>" in coupling._repr_html_()
+
+
+def test_a_report_names_a_delta_above_one_over_the_records() -> None:
+    plan = dm.GradientDescent(records=400, noise_multiplier=4.0).plan(5)
+    named = [
+        any("delta may exceed 1 / 800" in text for text in report.assumptions)
+        for report in (dm.privacy.report(plan, delta, units=800) for delta in (1e-3, 1e-2))
+    ]
+    assert named == [False, True]
+    assert "delta may" not in str(dm.privacy.report(plan, 0.5))

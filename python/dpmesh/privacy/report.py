@@ -192,6 +192,7 @@ def report(
     *,
     seeded: bool = False,
     nodes: int | None = None,
+    units: int | None = None,
     view: View | None = None,
     not_covered: tuple[str, ...] = (),
 ) -> Report:
@@ -208,6 +209,9 @@ def report(
         equals the plan either way; a run's own report, ``run.privacy``, does.
     nodes
         Number of nodes; by default the least that includes all nodes named by releases.
+    units
+        Number of records or users that the data hold. A `delta` above 1 over it is named; None if
+        it is not known.
     view
         Against whom the cost is reported, too; see `Plan.cost`. None for everybody alone, and where
         partners share secrets, for everybody except link partners.
@@ -235,6 +239,10 @@ def report(
         assumptions += (
             "the noise is seeded: whoever knows the seed can remove it, so this run is "
             "reproducible but no private release",
+        )
+    if units is not None and delta > 1 / units:
+        assumptions += (
+            f"delta may exceed 1 / {units}: to publish one {plan.unit} as it is would satisfy it",
         )
     seen, proof = None, None
     secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]

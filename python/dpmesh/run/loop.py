@@ -211,6 +211,7 @@ def simulate(
             delta,
             seeded=seeded,
             nodes=problem.nodes,
+            units=_units(problem, plan),
             view=view,
             not_covered=not_covered(
                 (*end.history.metrics, "run.parameters"),
@@ -223,6 +224,14 @@ def simulate(
         problem=problem if engine is None else None,
         outline=getattr(problem, "outline", None),
     )
+
+
+def _units(problem: Any, plan: Plan) -> int | None:
+    """Return how many records or users a problem holds; None if it does not say."""
+    if plan.unit == "user":
+        return int(problem.nodes)
+    records = getattr(problem, "all_records", None)
+    return None if records is None else int(records.sum())
 
 
 @dataclass
