@@ -43,9 +43,40 @@ def case(law: str, dtype: type, shape: tuple[int, int], cipher: str) -> Case:
     )
 
 
+def in_time(dtype: type, shape: tuple[int, int], bands: int) -> Case:
+    """A row of noise of so many bands, beside a row of independent noise."""
+    stream, out = Key.generate().stream(1), np.zeros(shape, dtype)
+    earlier, weights = list(np.ones((bands - 1, *shape), dtype)), [0.1] * (bands - 1)
+    return Case(
+        f"noise in time {dtype.__name__} {shape[0]} x {shape[1]}, {bands} bands",
+        lambda: kernels.correlated_gaussian(shape, 1.5, earlier, weights, stream, out=out),
+        peers={"independent": lambda: kernels.gaussian(shape, 1.5, stream, out=out)},
+        goals={"independent": 1 / (bands + 1)},
+        values=out.size,
+    )
+
+
+def between_partners(dtype: type, nodes: int, dim: int) -> Case:
+    """Noise that the links of a ring of 4 neighbours share, beside one draw for each link."""
+    stream, x = Key.generate().stream(1), np.zeros((nodes, dim), dtype)
+    here = np.arange(nodes)
+    ends = np.concatenate([np.stack([here, (here + apart) % nodes], axis=1) for apart in (1, 2)])
+    pairs, drawn = np.arange(len(ends), dtype=np.uint32), np.zeros((2 * nodes, dim), dtype)
+    return Case(
+        f"noise of partners {dtype.__name__} {nodes} x {dim}, {len(ends)} links",
+        lambda: kernels.add_pair_gaussian(x, pairs, ends, 1.5, stream),
+        limits={"draws": lambda: kernels.gaussian(drawn.shape, 1.5, stream, out=drawn)},
+        values=drawn.size,
+    )
+
+
 def cases() -> Iterator[Case]:
     for law in ("gaussian", "laplace"):
         for dtype in (np.float32, np.float64):
             for shape in SHAPES:
                 for cipher in ("aes", "chacha20"):
                     yield case(law, dtype, shape, cipher)
+    for dtype in (np.float32, np.float64):
+        for bands in (4, 16):
+            yield in_time(dtype, (16, 650), bands)
+        yield between_partners(dtype, 16, 650)
