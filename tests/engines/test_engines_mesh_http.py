@@ -35,6 +35,7 @@ from dpmesh.engines.mesh.http import RouterServer, run_node
 from dpmesh.engines.mesh.messages import Signature, refusal, refused
 from dpmesh.engines.mesh.traffic import bytes_of_round
 from dpmesh.engines.signing import SigningKey
+from dpmesh.tables import read_table
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
 HERE = "127.0.0.1"
@@ -329,13 +330,22 @@ def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path
         folder.close()
         np.testing.assert_allclose(model.weights, models[0].weights, rtol=1e-12)
         assert json.dumps(model.about["privacy"])
-        assert set(model.predict(_table("north"))) <= {"benign", "malignant"}
+        assert set(model.predict(read_table(EXAMPLE / "north.csv"))) <= {"benign", "malignant"}
 
 
-def _table(name: str) -> Any:
-    from dpmesh.tables import read_table
-
-    return read_table(EXAMPLE / f"{name}.csv")
+def test_records_that_do_not_fit_are_named_on_their_partys_screen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    contract, table = read_contract(EXAMPLE / "contract.toml"), read_table(EXAMPLE / "north.csv")
+    table.loc[:6, "radius"] = 1e3
+    fits = contract.dataset(table)
+    clipped = "radius: 7 of 180 values are outside of the contract's range, and are clipped"
+    assert caplog.messages == [clipped]
+    with pytest.raises(ValueError, match="180 of north, as the contract has, got 179"):
+        contract.problem(fits.take(np.arange(179)), 0)
+    table.loc[5, "finding"] = "unclear"
+    with pytest.raises(ValueError, match="benign, malignant, got unclear in record 5"):
+        contract.dataset(table)
 
 
 def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_charged(

@@ -96,7 +96,8 @@ def node(
     folder: Annotated[Path, typer.Option(help="Your folder, which dpmesh contract keys made.")],
     router: Annotated[str, typer.Option(help="Where the router is: https://host:port.")],
     certificate: Annotated[
-        Path | None, typer.Option(help="Certificate to trust for it, if the system does not.")
+        Path | None,
+        typer.Option(exists=True, help="Certificate to trust for it, if the system does not."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File for the released model.")] = None,
     restored: Annotated[
@@ -145,8 +146,10 @@ def router(
     file: File,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.")] = 8443,
-    certificate: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(exists=True, help="TLS certificate, PEM.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(exists=True, help="Its private key, PEM.")] = None,
     module: Module = None,
 ) -> None:
     """Carry released rows between the nodes of a contract, until its run is over."""

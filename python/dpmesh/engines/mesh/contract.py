@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +36,8 @@ from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_range
 from dpmesh.tables import as_table
 from dpmesh.topology import Topology, edge_dropping
+
+_log = logging.getLogger("dpmesh")
 
 PROTOCOL = 1
 MOST_PARTIES = 2**16
@@ -193,6 +196,8 @@ class Contract:
     def dataset(self, table: Any) -> Dataset:
         """Return the records of a table, encoded by the contract's public ranges.
 
+        Numbers outside of a range are clipped; the log, which stays with the party, counts them.
+
         Raises
         ------
         ValueError
@@ -201,16 +206,24 @@ class Contract:
         if self.columns is None or self.terms.label is None:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         held, label = as_table(table), self.terms.label
-        features = self.columns.encode(held.select(self.columns.names).columns).features
+        features, outside = self.columns.encode(held.select(self.columns.names).columns)
         (values,) = held.select([label]).columns
-        encoded, _ = self._label.encode(label, np.asarray(values))
+        encoded, beyond = self._label.encode(label, np.asarray(values))
         labels = encoded[:, 0]
         if isinstance(self._label, Category):
-            if not (encoded.sum(axis=1) == 1).all():
-                fail(label, f"one of {', '.join(map(str, self._label.categories))}", "another")
+            unlisted = encoded.sum(axis=1) != 1
+            if unlisted.any():
+                first = int(unlisted.argmax())
+                known = ", ".join(map(str, self._label.categories))
+                fail(label, f"one of {known}", f"{values[first]} in record {first}, from 0 on")
             labels = encoded.argmax(axis=1)
             if self.network is None and self._problem[1].get("classes") is None:
                 labels = 2 * labels - 1
+        elif beyond:
+            outside = outside | {label: beyond}
+        for name, count in outside.items():
+            text = "%s: %d of %d values are outside of the contract's range, and are clipped"
+            _log.warning(text, name, count, len(labels))
         return Dataset(features.astype(self.terms.numbers), labels, "own records")
 
     def model(self, weights: Any, seeded: bool, charged: int = 1) -> Model:
@@ -262,6 +275,10 @@ class Contract:
             If the records are not those that the contract describes. The text depends on them and
             stays with the party.
         """
+        counted = self.parties[party]
+        if records.records != counted.records:
+            wanted = f"{counted.records} of {counted.name}, as the contract has"
+            fail("records", wanted, records.records)
         if records.dim != self.features or records.features.dtype != self.terms.numbers:
             wanted = f"{self.terms.numbers} records of {self.features} features"
             fail("records", wanted, f"{records.features.dtype} of {records.dim}")
@@ -340,9 +357,9 @@ class Contract:
         ValueError
             If there is none.
         """
-        keys = [party.public_key for party in self.parties]
+        keys, own = [party.public_key for party in self.parties], public_key.hex()
         if public_key not in keys:
-            fail("party", "the public key of a party of the contract", public_key.hex())
+            fail("signing_key", "that of a [[party]] of the contract", f"this folder's, {own}")
         return keys.index(public_key)
 
     @cached_property

@@ -170,7 +170,8 @@ class Folder:
             If another process holds it, or a copy of it with the same marks.
         """
         if not (Path(path) / DATABASE).exists():
-            raise FileNotFoundError(f"{path}: there is no party's folder; make one first")
+            make = f"dpmesh contract keys {path} --epsilon E"
+            raise FileNotFoundError(f"{path}: there is no party's folder; make one: {make}")
         return cls(Path(path), marks)
 
     def close(self) -> None:
