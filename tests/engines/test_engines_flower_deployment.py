@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import mesh_parties
 import numpy as np
@@ -114,6 +115,14 @@ class Deployment:
         own = ["--root-certificates", self.signed, "--node-config", self.nodes[node]]
         self.start(f"node{node}", "flower-supernode", *self.tls, *where, *own)
 
+    def start_all(self, until: str) -> None:
+        """Start the link, all nodes and the app; wait until it wrote this file."""
+        self.start_link()
+        for node in range(len(self.nodes)):
+            self.start_node(node)
+        self.start("run", "flwr", "run", str(self.folder / "app"), "test", "--stream")
+        self.wait_for(until)
+
     def kill(self, name: str) -> None:
         """Kill a service and all that it started, without a warning."""
         with suppress(ProcessLookupError):
@@ -123,7 +132,7 @@ class Deployment:
     def wait_for(self, name: str) -> Path:
         """Wait until the app wrote this file."""
         path = self.folder / name
-        for _ in range(2400):
+        for _ in range(4800):
             if path.exists():
                 return path
             time.sleep(0.25)
@@ -145,6 +154,44 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         made.kill(name)
 
 
+def meshes(folder: Path, **terms: Any) -> dict[str, mesh_parties.Parties]:
+    """Return parties of all four algorithms, 10 rounds each, whose folders are closed."""
+    made = {
+        name: mesh_parties.Parties(folder / name, name, rounds=10, records=20, **terms)
+        for name in MESHED
+    }
+    for meshed in made.values():
+        for each in meshed.folders:
+            each.close()
+    return made
+
+
+def publish(folder: Path, made: dict[str, mesh_parties.Parties], **more: Any) -> None:
+    """Write what the app knows beforehand."""
+    content = {name: each.content for name, each in made.items()}
+    records = made["online"].records
+    (folder / "public").write_bytes(pickle.dumps({"mesh": content, "records": records, **more}))
+
+
+def reopened(folder: Path, made: dict[str, mesh_parties.Parties]) -> None:
+    """Open all folders again, with nodes."""
+    for name, meshed in made.items():
+        meshed.folders = [Folder.open(folder / name / party) for party in meshed.names]
+        meshed.nodes = [meshed.node(i) for i in range(len(meshed.names))]
+
+
+def turns(meshed: mesh_parties.Parties, own: int) -> list[int]:
+    """Return the rounds in which a party sends."""
+    schedule = Router(meshed.contract).schedule
+    return [t for t in range(10) if schedule.gossips or own in schedule.holders(t)]
+
+
+def charged(meshed: mesh_parties.Parties, own: int) -> list[int]:
+    """Return the rounds that a party's ledger holds."""
+    ledger = meshed.folders[own].ledger(meshed.contract)
+    return [release.round for release in ledger.releases]
+
+
 def test_a_deployment_has_the_results_of_one_process_through_a_kill(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,28 +200,16 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
     from app import ALGORITHM, CLIENTS, KEY, ROUNDS, RUN, make_problem
 
     folder = deployment.folder
-    meshes = {
-        name: mesh_parties.Parties(folder / name, name, rounds=2, deadline=600.0) for name in MESHED
-    }
-    for meshed in meshes.values():
-        for each in meshed.folders:
-            each.close()
+    made = meshes(folder, deadline=600.0)
     sites = secure_parties.Parties(folder, rounds=1)
     for own, site in enumerate(sites.sites):
         site.join(RUN)  # its secrets of the run, from which all its noise follows
         site.folder.close()
         shutil.copytree(folder / f"site{own}", folder / f"copy{own}")
-    public = {
-        "mesh": {name: each.content for name, each in meshes.items()},
-        "records": meshed.records,
-        "secure": (sites.contract, sites.algorithm, sites.problem),
-    }
-    (folder / "public").write_bytes(pickle.dumps(public))
-    deployment.start_link()
-    for node in range(CLIENTS):
-        deployment.start_node(node)
-    deployment.start("run", "flwr", "run", str(folder / "app"), "test", "--stream")
-    deployment.wait_for("mesh")
+    publish(folder, made, secure=(sites.contract, sites.algorithm, sites.problem))
+    deployment.start_all("round0")
+    moment = np.random.default_rng().uniform(0, 30)
+    time.sleep(moment)
     deployment.kill("node2")
     deployment.start_node(2)
     found = np.load(deployment.wait_for("result"))
@@ -186,15 +221,42 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
     np.testing.assert_array_equal(found["secure"], train(server, sites.algorithm, sites.w))
     for node in range(CLIENTS):
         deployment.kill(f"node{node}")
-    assert found["missing"].size == 0
-    for name, meshed in meshes.items():
-        meshed.folders = [Folder.open(folder / name / party) for party in meshed.names]
-        meshed.nodes = [meshed.node(i) for i in range(CLIENTS)]
+    assert found["missing"].tolist() == 4 * [""], moment
+    reopened(folder, made)
+    for meshed in made.values():
         simulated = meshed.simulated().parameters
         np.testing.assert_array_equal(meshed.models()[: len(simulated)], simulated)
+        for own in range(CLIENTS):
+            assert charged(meshed, own) == turns(meshed, own), moment
+
+
+def test_a_deployment_ends_with_one_party_late_and_one_that_never_comes_back(
+    deployment: Deployment,
+) -> None:
+    """And with a third that is killed and restarted; each ledger is right."""
+    folder = deployment.folder
+    made = meshes(folder, deadline=90.0)
+    publish(folder, made)
+    deployment.start_all("round1")
+    for name in ("node1", "node3"):
+        deployment.kill(name)
+    deployment.wait_for("round4")
+    deployment.start_node(1)
+    deployment.wait_for("round6")
+    deployment.kill("node2")
+    deployment.start_node(2)
+    found = np.load(deployment.wait_for("result"))
+    for node in (0, 1, 2):
+        deployment.kill(f"node{node}")
+    assert found["missing"].tolist() == 4 * ["p3"]
+    reopened(folder, made)
+    for meshed in made.values():
         schedule = Router(meshed.contract).schedule
-        for own, each in enumerate(meshed.folders):
-            charged = [release.round for release in each.ledger(meshed.contract).releases]
-            assert charged == [
-                t for t in range(2) if schedule.gossips or own in schedule.holders(t)
-            ]
+        ended = [node.at == schedule.end for node in meshed.nodes]
+        assert ended == [True, True, True, False]
+        for own in range(4):
+            spent, due = charged(meshed, own), turns(meshed, own)
+            assert spent == sorted({*spent} & {*due})
+            if schedule.gossips:  # who comes back runs the rounds that it missed
+                assert spent == (due if own < 3 else due[: len(spent)])
+                assert own < 3 or 0 < len(spent) < 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -85,29 +86,47 @@ def answer(question: bytes, context: Context) -> bytes:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    from dpmesh.engines import mesh, secure
-
     folder, made = public()
-    strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY, parties=NAMES)
-    federated = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4))}), num_rounds=ROUNDS)
-    contract, algorithm, _ = made["secure"]
-    server = secure.Server(contract, Courier(grid, NAMES), run=RUN)
-    sums = secure.train(server, algorithm, np.zeros((1, algorithm.dim)))
-    routers = [mesh.Router(mesh.Contract.of(content)) for content in made["mesh"].values()]
-    (folder / "mesh").touch()
-    courier = Courier(grid, NAMES)
+    found = {}
+    if "secure" in made:
+        from dpmesh.engines import secure
+
+        strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY, parties=NAMES)
+        federated = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4))}), num_rounds=ROUNDS)
+        contract, algorithm, _ = made["secure"]
+        server = secure.Server(contract, Courier(grid, NAMES), run=RUN)
+        sums = secure.train(server, algorithm, np.zeros((1, algorithm.dim)))
+        found = {"federated": flat(federated.arrays), "secure": sums}
+    found["missing"] = route_meshes(grid, folder, made["mesh"])
+    new = folder / "new.npz"
+    np.savez(new, **found)
+    new.replace(folder / "result")
+
+
+def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
+    """Route all meshes at once, as `route` does one; return who is missing in each.
+
+    A file for each round appears when all meshes have come to it.
+    """
+    from dpmesh.engines import mesh
+
+    routers = [mesh.Router(mesh.Contract.of(content)) for content in contents.values()]
+    courier, questions = Courier(grid, NAMES), dict[int, bytes]()
     while not all(router.done for router in routers):
         asked = [router.requests() for router in routers]
-        questions = {
-            party: pack(MESHES, *(each.get(party, b"") for each in asked))
-            for party in range(CLIENTS)
-            if any(party in each for each in asked)
-        }
-        for party, said in courier(questions).items():
+        for party in {*range(CLIENTS)} - questions.keys():
+            if any(party in each for each in asked):
+                questions[party] = pack(MESHES, *(each.get(party, b"") for each in asked))
+        for party, said in courier.look(questions).items():
+            del questions[party]
             for router, answer in zip(routers, unpack(said), strict=True):
                 if answer:
                     router.take(party, answer)
-    missing = [name for router in routers for name in router.missing]
-    new = folder / "new.npz"
-    np.savez(new, federated=flat(federated.arrays), secure=sums, missing=missing)
-    new.replace(folder / "result")
+        for router in routers:
+            if router.waits_since() > router.contract.terms.deadline:
+                router.close()
+        reached = min(-1 if router.at is None else router.at.round for router in routers)
+        for t in range(reached + 1):
+            (folder / f"round{t}").touch()
+        time.sleep(0.5)
+    return [", ".join(router.missing) for router in routers]
