@@ -106,6 +106,36 @@ def test_several_runs_cost_what_their_worst_parts_cost_together(
     assert total >= max(p.cost(delta).epsilon for p in plans) * (1 - 1e-12)
 
 
+@given(releases_of_one_law, st.integers(2, 4))
+def test_a_record_at_several_nodes_costs_what_those_that_pay_most_do(drawn, copies: int) -> None:
+    """Each at another node, in the batch that costs most; some nodes may be named by no release."""
+    whole, delta = replace(plan(*drawn[0]), copies=copies), drawn[1]
+    used: dict[tuple[int, int], list[Release]] = defaultdict(list)
+    for node, batch, release in product(range(NODES + copies), range(3), whole.releases):
+        if node in (release.nodes or (node,)) and release.batch in (None, batch):
+            used[node, batch].append(release)
+
+    def spent(touched: list[Release]) -> float:
+        return sum(r.noise_multiplier ** (-2 if delta else -1) for r in touched)
+
+    by_node = [max(spent(used[n, b]) for b in range(3)) for n in range(NODES + copies)]
+    most = sum(sorted(by_node)[-copies:])
+    exact = accounting.gdp_epsilon(delta=delta, mu=most**0.5) if delta else most
+    assert whole.cost(delta).epsilon == pytest.approx(exact, rel=1e-9, abs=1e-12)
+
+
+def test_copies_on_a_grid_cost_by_their_own_steps() -> None:
+    """The noise multiplier is the same, but it is a coarser grid for the smaller sensitivity."""
+    releases = [
+        Release(0, Gaussian(2.0, grid=1.0), Sensitivity(bound, "l2", "a test"), batch=batch)
+        for batch, bound in enumerate((2.0, 100.0))
+    ]
+    for order in (releases, releases[::-1]):
+        twice = replace(plan(*order), copies=2).cost(1e-5).epsilon
+        coarse = (replace(releases[0], batch=None, round=t) for t in range(2))
+        assert twice == pytest.approx(plan(*coarse).cost(1e-5).epsilon, rel=1e-9)
+
+
 def test_several_runs_of_all_data_are_one_long_one() -> None:
     long = plan(*(Release(t, Gaussian(2.0), ONE) for t in range(6)))
     short = plan(*(Release(t, Gaussian(2.0), ONE) for t in range(3)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, combinations_with_replacement, product
 from math import prod
 from typing import TYPE_CHECKING, Any, get_args, overload
 
@@ -165,13 +165,47 @@ class Plan(InNotebooks):
 
         See `dpmesh.privacy.parts`, and `dpmesh.privacy.charged` for `colluding`.
         """
+        of_nodes = self._compositions(self._nodes(None), colluding)
+        return list({key: one for of_node in of_nodes for key, one in of_node.items()}.values())
+
+    def compositions_of_copies(self) -> list[tuple[Release, ...]]:
+        """Return as `compositions` what a record can touch that `copies` different nodes hold.
+
+        Raises
+        ------
+        ValueError
+            If there are more than 10,000 combinations.
+        """
+        if self.copies == 1:
+            return self.compositions()
+        if self.names_nodes:  # beside those that are named there may be others
+            of_nodes = self._compositions(self._nodes(None) + self.copies)
+        else:
+            of_nodes = self._compositions(1) * self.copies
+        alike = Counter(tuple(sorted(of_node, key=hash)) for of_node in of_nodes)
+        released = {key: one for of_node in of_nodes for key, one in of_node.items()}
+        found = []
+        for chosen in combinations_with_replacement(alike, self.copies):
+            times = Counter(chosen)
+            if all(number <= alike[kind] for kind, number in times.items()):
+                each = (combinations_with_replacement(*pair) for pair in times.items())
+                for keys in product(*each):
+                    found.append(sum((released[key] for key in chain(*keys)), ()))
+                    _check_number(len(found))
+        return found
+
+    def _compositions(
+        self, nodes: int, colluding: int | None = None
+    ) -> list[dict[tuple[object, ...], tuple[Release, ...]]]:
+        """Return the distinct sequences of releases that each node's batches touch."""
         touching = charged(self.touching, colluding)
-        parts = parts_of(touching, self._nodes(None))
-        distinct = {}
-        for part in range(len(parts.owners)):
+        parts = parts_of(touching, nodes)
+        of_nodes: list[dict[tuple[object, ...], tuple[Release, ...]]] = [{} for _ in range(nodes)]
+        for part, owner in enumerate(parts.owners.tolist()):
             touched = tuple(touching[index] for index in parts.releases(part))
-            distinct[tuple((r.mechanism, r.sampling) for r in touched)] = touched
-        return list(distinct.values())
+            key = tuple((r.mechanism, r.sampling, _steps(r)) for r in touched)
+            of_nodes[owner][key] = touched
+        return of_nodes
 
     @overload
     def cost(self, delta: float = 0.0, *, view: None = None) -> Cost: ...
@@ -308,7 +342,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         differently.
     """
     if isinstance(plans, Plan):
-        fail("plans", "a list of plans", plans)
+        fail("plans", "a list of plans", repr(plans))
     runs = list(plans)
     if not runs:
         fail("plans", "at least 1 plan", "none")
@@ -320,12 +354,21 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
     return _together(runs).cost(delta)
 
 
+def _steps(release: Release) -> float | None:
+    """Return what else a release on a grid costs by: its sensitivity there."""
+    return None if release.mechanism.grid is None else release.sensitivity.bound
+
+
+def _check_number(combinations: int) -> None:
+    if combinations > MOST_COMBINATIONS:
+        wanted = f"at most {MOST_COMBINATIONS} combinations of parts of the data"
+        fail("plans", wanted, f"{combinations} or more")
+
+
 def _together(plans: Sequence[Plan]) -> Plan:
     """Return the plan of all of these on the same data, one for each copy of a record."""
-    parts = [plan.compositions() for plan in plans for _ in range(plan.copies)]
-    count = prod(map(len, parts))
-    if count > MOST_COMBINATIONS:
-        fail("plans", f"at most {MOST_COMBINATIONS} combinations of parts of the data", count)
+    parts = [plan.compositions_of_copies() for plan in plans]
+    _check_number(prod(map(len, parts)))
     together = [
         replace(release, batch=combination, nodes=None)
         for combination, touched in enumerate(product(*parts))
