@@ -40,6 +40,25 @@ def test_without_a_budget_a_ledger_records_what_departs_from_its_plan() -> None:
     assert ledger.plan.cost().epsilon == 1e3
 
 
+def test_nodes_that_send_one_after_the_other_make_one_release() -> None:
+    """Unless it is another release, or a node sends again."""
+    plan = Plan(releases=(), neighboring_relation="replace_one", unit="record")
+    first, other = (Release(0, Laplace(z), ONE) for z in (2.0, 1.0))
+    for sent, recorded in [
+        ([(first, (0,)), (first, (1, 2))], [first]),
+        ([(first, (0,)), (other, (1,))], [first, other]),
+        ([(first, (0,)), (first, (1,)), (first, (0,)), (first, (2,))], [first, first]),
+        ([(first, None), (first, (1,))], [first, first]),
+    ]:
+        ledger = Ledger(plan, nodes=3)
+        for release, nodes in sent:
+            ledger.admit(release, nodes)
+        ledger.end_round()
+        assert ledger.releases == recorded
+        ledger.admit(first, (0,))
+        assert ledger.in_round == [first]
+
+
 def test_a_ledger_watches_what_departs_from_an_approved_plan() -> None:
     planned = Repeated(4.0, Laplace).plan(4)
     ledger = Ledger(planned, Budget(1.0))
