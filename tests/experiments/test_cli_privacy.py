@@ -141,6 +141,14 @@ def test_an_algorithm_answers_in_json() -> None:
     assert text.stdout.splitlines()[2:] == str(report).splitlines()
 
 
+def test_several_epsilons_of_an_algorithm_are_a_table() -> None:
+    asked = [*FEDERATED, "--rounds", "30"]
+    each = [number("noise", ask(*asked, "--epsilon", epsilon)) for epsilon in ("1", "2")]
+    head, *rows = ask(*asked, "--epsilon", "1", "--epsilon", "2").splitlines()
+    assert head.split() == ["epsilon", "noise", "rounds", "delta"]
+    assert [float(row.split()[1]) for row in rows] == each
+
+
 def test_a_mechanism_is_drawn(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     from dpmesh.cli import app

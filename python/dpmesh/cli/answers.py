@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 import typer
@@ -53,20 +54,49 @@ class Answer(NamedTuple):
 
 
 def answered(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Give a command the option ``--json``, and print what it answers."""
+    """Print what a command answers, as JSON with ``--json``; more values make a table."""
     own = signature(command, eval_str=True)
-    option = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    options = {**own.parameters, "json": Parameter("json", Parameter.KEYWORD_ONLY, default=False)}
+    options["json"] = options["json"].replace(annotation=Json)
+    for name in ("epsilon", "noise"):
+        options[name] = options[name].replace(annotation=_many(options[name].annotation))
 
     @wraps(command)
-    def printed(json: bool, **given: Any) -> None:
-        answer = command(**given)
-        warn_of_delta(answer.report.delta, given.get("records") or given.get("clients"))
-        typer.echo(json_format.dumps(answer.as_dict()) if json else str(answer))
+    def printed(
+        json: bool, epsilon: list[float] | None, noise: list[float] | None, **given: Any
+    ) -> None:
+        none: list[float | None] = [None]
+        pairs = product(epsilon or none, noise or none)
+        answers = [command(epsilon=one, noise=other, **given) for one, other in pairs]
+        warn_of_delta(answers[0].report.delta, given.get("records") or given.get("clients"))
+        if json:
+            plain = [answer.as_dict() for answer in answers]
+            typer.echo(json_format.dumps(plain[0] if len(plain) == 1 else plain))
+        elif len(answers) == 1:
+            typer.echo(str(answers[0]))
+        else:
+            rows = ((a.report.epsilon, a.noise, a.rounds or "any", a.report.delta) for a in answers)
+            typer.echo(table(rows))
 
-    merged = own.replace(parameters=[*own.parameters.values(), option], return_annotation=None)
+    merged = own.replace(parameters=[*options.values()], return_annotation=None)
     printed.__signature__ = merged  # type: ignore[attr-defined]
     printed.__annotations__ = {each.name: each.annotation for each in merged.parameters.values()}
     return printed
+
+
+def _many(annotation: Any) -> Any:
+    """Return the annotation of an option that takes a number, for several."""
+    _, option = get_args(annotation)
+    return Annotated[list[float] | None, option]
+
+
+def table(rows: Iterable[tuple[float, float, int | str, float]]) -> str:
+    """Return epsilons, noises, rounds and deltas under each other."""
+    lines = [f"{'epsilon':>12}{'noise':>14}{'rounds':>10}{'delta':>10}"]
+    for epsilon, noise, rounds, delta in rows:
+        shown = dm.privacy.rounded_up(epsilon), dm.privacy.rounded_up(noise, 8)
+        lines.append(f"{shown[0]:>12}{shown[1]:>14}{rounds:>10}{delta:>10.3g}")
+    return "\n".join(lines)
 
 
 def warn_of_delta(delta: float, units: int | None = None) -> None:

@@ -12,7 +12,7 @@ import typer
 
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive, probability
-from dpmesh.cli.answers import Json, Plot, draw, warn_of_delta
+from dpmesh.cli.answers import Json, Plot, draw, table, warn_of_delta
 
 Epsilons = Annotated[
     list[float] | None, typer.Option("--epsilon", help="Compute the noise; repeat for a table.")
@@ -138,8 +138,4 @@ def _answer(
         answers = [{"epsilon": x, "noise_multiplier": z, **public} for x, z in rows]
         typer.echo(json_format.dumps(answers))
         return
-    typer.echo(f"{'epsilon':>12}{'noise':>14}{'rounds':>10}{'delta':>10}")
-    for x, z in rows:
-        shown = dm.privacy.rounded_up(x), dm.privacy.rounded_up(z, 8)
-        rest = f"{public['rounds']:>10}{public['delta']:>10.3g}"
-        typer.echo(f"{shown[0]:>12}{shown[1]:>14}{rest}")
+    typer.echo(table((x, z, int(public["rounds"]), public["delta"]) for x, z in rows))

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 privacy = typer.Typer(
     no_args_is_help=True,
     help="Compute noise, epsilon or rounds from public numbers, without data. For an algorithm "
-    "whose cost grows with its rounds, give two of --epsilon, --noise and --rounds.",
+    "whose cost grows with its rounds, give two of --epsilon, --noise and --rounds. Repeat "
+    "--epsilon or --noise for a table.",
 )
 
 for mechanism in (gaussian, laplace, sgd):
