@@ -34,3 +34,12 @@ def test_files(tmp_path, monkeypatch) -> None:
     assert "slope -1.00, intercept 1.95; paper -0.80, 3.31" in text.read_text()
     assert "exact accounting allows 959." in text.read_text()
     assert figure.stat().st_size > 10_000
+
+
+def test_the_inequality_of_figure_s8_is_false_for_large_variances(tmp_path) -> None:
+    """At nu^2 = 2.3: e^(1 / 2.3) = 1.5446 > 3.5 / 2.3 = 1.5217."""
+    _, text, figure = s9.figure_s7(tmp_path)
+    assert "Figure S7: min(4 (e^(1/nu^2) - 1)" in text.read_text()
+    assert "for nu^2 >= 0.6667: holds" in text.read_text()
+    assert "for nu^2 >= 0.5556: is false from nu^2 = 2.24 on" in text.read_text()
+    assert figure.stat().st_size > 10_000

@@ -6,7 +6,9 @@ import csv
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
+import dpmesh as dm
 from dpmesh.data import Dataset, iid
 
 pytest.importorskip("jax", reason="needs the extra jax")
@@ -50,7 +52,7 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
 
 
 def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(federated_stability, "small_images", tiny)
+    monkeypatch.setattr(tables, "small_images", tiny)
     monkeypatch.setattr(federated_stability, "EVERY", 1)
     monkeypatch.setattr(federated_stability, "NOISE_MULTIPLIERS", (2.0, 3.0))
     reported: list[str] = []
@@ -61,6 +63,41 @@ def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
     assert len(reported) == 1 + 2 * 2 * 2
     assert all(line in text.read_text() for line in reported[1:])
     assert figure.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["federated-figure3", "federated-figure5"])
+def test_files_of_training_curves(name, tmp_path, monkeypatch) -> None:
+    for make in ("small_images", "small_texts"):
+        monkeypatch.setattr(tables, make, tiny)
+    reported: list[str] = []
+    shown = REPRODUCTIONS[name]
+    files = shown.function(tmp_path, **shown.settings, **shown.quick, progress=reported.append)
+    with files[0].open() as file:
+        points = list(csv.DictReader(file))
+    assert len(points) == 2 * 4
+    one = next(p for p in points if p["smoothing"] == "0.0")
+    assert one["validation_loss"] == one["loss"]  # it is tested on what it learns from
+    assert one["training_accuracy"] == one["accuracy"]
+    assert all(line in files[1].read_text() for line in reported[1:])
+    assert [file.stem for file in files] == [name] * 3
+
+
+def test_svhn_is_read_at_the_papers_size(tmp_path, monkeypatch) -> None:
+    """From files of the publisher's format, with a few images each."""
+    draw = np.random.default_rng(0)
+    (tmp_path / "svhn").mkdir()
+    for part, count in (("train", 400), ("extra", 300), ("test", 20)):
+        images = draw.integers(256, size=(32, 32, 3, count), dtype=np.uint8)
+        labels = draw.integers(1, 11, size=(count, 1), dtype=np.uint8)
+        savemat(tmp_path / "svhn" / f"{part}_32x32.mat", {"X": images, "y": labels})
+    monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
+    problem = tables.street_numbers(dm.Key.seeded(0), clients=2)
+    assert problem.records.tolist() == [300, 300]
+    assert (problem.train.records, problem.test.records) == (600, 20)
+    assert problem.dim == pytest.approx(3.4e6, rel=0.01)
+    shown = [REPRODUCTIONS[f"federated-{name}-svhn"] for name in ("table3", "table5", "figure3")]
+    assert all(one.data == "svhn" and one.quick["clients"] == 20 for one in shown)
+    assert tables.IMAGES_IN_FULL.paper_rounds == tables.IMAGES_IN_FULL.rounds
 
 
 def test_the_papers_epsilons_are_above_the_proved_ones() -> None:

@@ -63,7 +63,7 @@ def test_figures_take_colours_that_all_readers_can_tell_apart(tmp_path, monkeypa
     drawn: list[str] = []
 
     def savefig(self, file, **_) -> None:
-        drawn.extend(colors.to_hex(line.get_color()).upper() for line in self.axes[0].lines)
+        drawn.extend(colors.to_hex(line.get_color()).upper() for line in self.axes[-1].lines)
 
     monkeypatch.setattr(figure, "savefig", savefig)
     reproduce("federated-figureS15", tmp_path)
@@ -96,3 +96,12 @@ def test_moves_are_those_of_the_algorithm() -> None:
     moves = figures.average_moves(problem, Key.seeded(0), (1, 3))
     assert set(moves) == {1, 3}
     assert 0 < np.linalg.norm(moves[1]) <= 0.3
+
+
+def test_smoothed_gradients_keep_the_coordinates_together(tmp_path) -> None:
+    """Smoothing 1 on a cycle of two divides the difference of the gradients by 5."""
+    table, text, _ = figures.figure_s14(tmp_path)
+    rows = np.loadtxt(table, delimiter=",", skiprows=1)
+    plain, smoothed = (np.abs(np.diff(rows[rows[:, 0] == s, 2:], axis=1)).mean() for s in (0, 1))
+    assert smoothed < plain / 3
+    assert f"smoothing 1: the coordinates differ by {smoothed:.3f}" in text.read_text()

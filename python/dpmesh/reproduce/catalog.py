@@ -60,11 +60,25 @@ REPRODUCTIONS = {
         shows="training with and without smoothing, by round",
         data="mnist",
     ),
+    "federated-figure3": Reproduction(
+        run="federated_stability:learning",
+        shows="a network with and without smoothing, by round",
+        data="mnist",
+        settings={"of": "images"},
+        quick={"rounds": 1},
+    ),
     "federated-figure4": Reproduction(
         run="federated_stability:figure4",
         shows="a network under much noise",
         data="mnist",
         quick={"rounds": 4},
+    ),
+    "federated-figure5": Reproduction(
+        run="federated_stability:learning",
+        shows="the next character with and without smoothing, by round",
+        data="shakespeare",
+        settings={"of": "texts"},
+        quick={"rounds": 1},
     ),
     "federated-figure6": Reproduction(
         run="federated_membership:figure6",
@@ -72,8 +86,14 @@ REPRODUCTIONS = {
         data="mnist",
         quick={"rounds": 10},
     ),
+    "federated-figureS7": Reproduction(
+        run="federated_accountants:figure_s7", shows="two inequalities of the privacy proofs"
+    ),
     "federated-figureS9": Reproduction(
         run="federated_accountants:figure_s9", shows="noise by the theorems and by accountants"
+    ),
+    "federated-figureS14": Reproduction(
+        run="federated_signals:figure_s14", shows="gradient descent under noise, smoothed or not"
     ),
     "federated-figureS15": Reproduction(
         run="federated_signals:figure_s15", shows="error that smoothing a noisy sine takes away"
@@ -98,9 +118,10 @@ REPRODUCTIONS = {
         quick={"rounds": 1},
     ),
     "federated-table5": Reproduction(
-        run="federated_networks:table5",
+        run="federated_networks:images",
         shows="convolution kernels smoothed in four orders",
         data="mnist",
+        settings={"table": "table5"},
         quick={"rounds": 1},
     ),
     "federated-table6": Reproduction(
@@ -206,6 +227,24 @@ REPRODUCTIONS = {
     ),
 }
 """All of them, by their names on the command line."""
+
+REPRODUCTIONS |= {
+    f"federated-{table}-svhn": Reproduction(
+        run="federated_networks:images",
+        shows=f"{REPRODUCTIONS[f'federated-{table}'].shows}, at the paper's size: wants a GPU",
+        data="svhn",
+        settings={"table": table, "data": "svhn"},
+        quick={"rounds": 1, "clients": 20},
+    )
+    for table in ("table3", "table4", "table5")
+}
+REPRODUCTIONS["federated-figure3-svhn"] = Reproduction(
+    run="federated_stability:learning",
+    shows="a network with and without smoothing, by round, at the paper's size: wants a GPU",
+    data="svhn",
+    settings={"of": "svhn"},
+    quick={"rounds": 1, "clients": 20},
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Figure S9 of the federated paper: its theorems against accountants."""
+"""Figures S7, S8 and S9 of the federated paper: steps of its proofs, and what they are worth."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ PAPER_FITS = {
     ("uniform", 1000, "moments"): (-0.73, 2.29),
 }
 """Slope and intercept of log noise over log epsilon that the caption reports."""
+
+
+INEQUALITIES = (
+    (
+        "(16), Figure S7",
+        "min(4 (e^(1/nu^2) - 1), 2 e^(1/nu^2)) <= 6 / nu^2",
+        2 / 3,
+        lambda v: np.minimum(4 * np.expm1(1 / v), 2 * np.exp(1 / v)),
+        lambda v: 6 / v,
+    ),
+    (
+        "(21), Figure S8",
+        "e^(1/nu^2) <= 7 / (2 nu^2)",
+        5 / 9,
+        lambda v: np.exp(1 / v),
+        lambda v: 7 / (2 * v),
+    ),
+)
+"""Name, claim, the least variance, and both sides as functions of it."""
 
 
 class Setting(NamedTuple):
@@ -151,6 +170,38 @@ def figure_s9(folder: Path, *, progress: Progress = print) -> list[Path]:
     )
     output.text(as_text(noises))
     output.figure(draw(noises))
+    return output.files
+
+
+def figure_s7(folder: Path) -> list[Path]:
+    """Draw both sides of the inequalities (16) and (21), which the paper checks by eye.
+
+    Figures S7 and S8 draw them for small variances; here for variances up to 6.
+    """
+    from matplotlib.figure import Figure
+
+    output = Output(folder, "federated-figureS7")
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    rows: list[tuple[str, float, float, float]] = []
+    lines = ["Figures S7 and S8: inequalities of the proofs of Lemmas 2 and 3, in nu^2.", ""]
+    for ax, (name, claim, least, left, right) in zip(
+        figure.subplots(1, len(INEQUALITIES)), INEQUALITIES, strict=True
+    ):
+        variances = np.linspace(least, 6, 2001)
+        sides = left(variances), right(variances)
+        fails = variances[sides[0] > sides[1]]
+        holds = "holds" if not len(fails) else f"is false from nu^2 = {fails[0]:.2f} on"
+        lines.append(f"{name}: {claim} for nu^2 >= {least:.4g}: {holds}")
+        rows += [(name, *numbers) for numbers in zip(variances, *sides, strict=True)]
+        for side, label in zip(sides, claim.split(" <= "), strict=True):
+            ax.plot(variances, side, label=label)
+        ax.set_title(name)
+        ax.set_xlabel("nu^2")
+        ax.legend(frameon=False)
+    lines += ["", "Lemma 3 stands by a repaired proof; no accountant here rests on it."]
+    output.table(("inequality", "variance", "left", "right"), rows)
+    output.text("\n".join(lines))
+    output.figure(figure)
     return output.files
 
 

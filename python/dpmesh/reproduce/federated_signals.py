@@ -1,4 +1,4 @@
-"""Why smoothing helps: Figures 1 and S15 of the federated paper."""
+"""Why smoothing helps: Figures 1, S14 and S15 of the federated paper."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+import dpmesh.kernels as kernels
 from dpmesh.data import mnist
 from dpmesh.estimators import Identity, smoothing_risk
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output
 from dpmesh.reproduce.federated import algorithm_of, mnist_clients, standardized, states
@@ -38,13 +39,22 @@ frequencies, and the energy in the lowest tenth (of white noise: 0, and 10%):
 """
 
 SINE = """\
-Figure S15 (b): the share of the mean square error that Laplacian smoothing takes from a noisy sine.
+Figure S15: a noisy sine before and after smoothing (a), and the share of the mean square error
+that Laplacian smoothing takes away (b).
 
 Exact, by Proposition 1. The paper does not say how finely it samples sin(x) on [0, 30]; here at 301
 points, steps of 0.1.
 
 The paper: under little noise smoothing adds to the error; under much it takes some away, the more
 the stronger it is. Here, noise as its standard deviation:
+"""
+
+
+PATHS = """\
+Figure S14: the path of a linear classifier in two dimensions under noisy gradients; the best W has
+equal coordinates.
+
+The paper: the path of smoothed gradients is the smoother one. Here:
 """
 
 
@@ -140,6 +150,43 @@ def figure1(folder: Path) -> list[Path]:
     return output.files
 
 
+def figure_s14(folder: Path) -> list[Path]:
+    """Draw the path of a linear classifier by noisy gradient descent, smoothed and not.
+
+    y = sigmoid(W x) in two dimensions, standard deviation 0.3 of the gradients' noise, steps of
+    0.1, 100 updates, smoothing 1, from (0, 0). The paper does not give its points; here there are
+    100 around (1, 1) of class 0 and 100 around (-1, -1) of class 1.
+    """
+    from matplotlib.figure import Figure
+
+    draw = generator(Key.seeded(0), Purpose.INIT)
+    labels = np.repeat([0.0, 1.0], 100)
+    x = draw.normal(np.where(labels, -1.0, 1.0)[:, np.newaxis], 0.5, (200, 2))
+    noise = draw.normal(0.0, 0.3, (100, 2))
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    ax = figure.subplots()
+    rows, lines = [], []
+    for smoothing in (0.0, 1.0):
+        w, path = np.zeros(2), [np.zeros(2)]
+        for drawn in noise:
+            slope = (1 / (1 + np.exp(-x @ w)) - labels) @ x / len(x)
+            w = w - 0.1 * kernels.smooth((slope + drawn)[np.newaxis], smoothing)[0]
+            path.append(w)
+        rows += [(smoothing, t, *point) for t, point in enumerate(path)]
+        apart = np.diff(np.array(path), axis=1)[:, 0]
+        name = f"smoothing {smoothing:g}"
+        lines.append(f"    {name}: the coordinates differ by {np.abs(apart).mean():.3f} on average")
+        ax.plot(*np.array(path).T, label=name)
+    ax.set_xlabel("first coordinate of W")
+    ax.set_ylabel("second")
+    ax.legend(frameon=False)
+    output = Output(folder, "federated-figureS14")
+    output.table(("smoothing", "update", "first", "second"), rows)
+    output.text("\n".join([PATHS, *lines]))
+    output.figure(figure)
+    return output.files
+
+
 def error_reduction(signal: Floats, noise_scale: float, smoothing: float) -> float:
     """Return by which share smoothing reduces the mean square error; negative if it adds to it."""
     plain = len(signal) * noise_scale**2
@@ -161,8 +208,15 @@ def figure_s15(folder: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     signal = np.sin(np.linspace(0, 30, 301))
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    ax = figure.subplots()
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    signals, ax = figure.subplots(1, 2)
+    noisy = signal + generator(Key.seeded(0), Purpose.INIT).normal(0, 0.1, len(signal))
+    smoothed = kernels.smooth(noisy[np.newaxis], 1.0)[0]
+    for shift, (name, y) in enumerate(
+        {"sin(x)": signal, "noise 0.1": noisy, "smoothing 1": smoothed}.items()
+    ):
+        signals.plot(np.linspace(0, 30, 301), y - 3 * shift, linewidth=0.8, label=name)
+    signals.legend(frameon=False, loc="upper right")
     rows = []
     for smoothing in SMOOTHINGS:
         reductions = [error_reduction(signal, nu, smoothing) for nu in NOISE_SCALES]
