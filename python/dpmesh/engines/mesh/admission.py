@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpmesh.algorithms import (
+    CrossSiloSGD,
     GradientDescent,
     Muffliato,
     OnlineLearning,
@@ -26,6 +27,7 @@ from dpmesh.run.arguments import check_records as last_long_enough
 from dpmesh.topology import Topology
 
 PROVED = (
+    CrossSiloSGD,
     GradientDescent,
     Muffliato,
     OnlineLearning,
@@ -54,6 +56,9 @@ def check_algorithm(
     if kind.__module__.startswith("dpmesh.") and kind not in PROVED:
         names = ", ".join(each.__name__ for each in PROVED)
         settings.fail("algorithm", f"wanted one of {names}, got {kind.__name__}")
+    if isinstance(algorithm, CrossSiloSGD):
+        check_sums(settings, algorithm)
+        return
     if algorithm.travels == "server":
         settings.fail("algorithm", f"wanted one without a server, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
@@ -81,6 +86,18 @@ def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
         settings.fail("contract.label", "wanted a column of categories for a network")
     if numbers != "float32":
         settings.fail("contract.numbers", f"wanted 'float32' for a network, got {numbers!r}")
+
+
+def check_sums(settings: Settings, algorithm: CrossSiloSGD) -> None:
+    """Refuse secure sums that are not what the rest of the contract says."""
+    least = algorithm.sites - algorithm.dropouts
+    if algorithm.neighboring_relation != "replace_one":
+        settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
+    for name, wanted in (("quorum", least), ("numbers", "float64")):
+        if (got := settings.table("contract").get(name, wanted)) != wanted:
+            settings.fail(f"contract.{name}", f"wanted {wanted} for these sums, got {got}")
+    if settings.table("topology"):
+        settings.fail("topology", "secure sums have a server and no topology; remove it")
 
 
 def check_records(settings: Settings, algorithm: AnyAlgorithm, made_up: Any, rounds: int) -> None:

@@ -19,6 +19,7 @@ from dpmesh._core import __version__
 from dpmesh._networks import named
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.data import Dataset
 from dpmesh.engines.mesh import admission
 from dpmesh.engines.mesh.terms import Party, Terms
@@ -77,11 +78,14 @@ class Contract:
             settings.fail("contract.features", "wanted features, or a table [ranges]")
         admission.check_algorithm(settings, self.algorithm, self.topology, rounds)
         if self.network is not None:
+            if self.is_secure_sum:
+                settings.fail("problem.kind", "wanted a linear model for secure sums, got a network")
             classifies = self.columns is None or isinstance(self._label, Category)
             admission.check_network(settings, classifies, self.terms.numbers)
             start = {"problem": self.made_up, "key": self.public_key}
             settings.call("algorithm", self.algorithm.init, **start)
-        admission.check_records(settings, self.algorithm, self.made_up, rounds)
+        if not self.is_secure_sum:
+            admission.check_records(settings, self.algorithm, self.made_up, rounds)
         admission.check_costs(settings, self.parties, self.cost)
 
     @classmethod
@@ -139,14 +143,34 @@ class Contract:
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm, with all its public parameters."""
         table, kinds = self.settings.table("algorithm"), SECTIONS["algorithm"]
+        if table.get("kind") == CrossSiloSGD.__name__:
+            table = table | self._sums_of(table)
         made = self.settings.make("algorithm", table, kinds, nodes=self.nodes)
         instance("algorithm", made, "an algorithm", Algorithm)
         algorithm: AnyAlgorithm = made
         return algorithm
 
+    def _sums_of(self, table: Mapping[str, Any]) -> dict[str, int]:
+        """Return the parameters of secure sums that follow from the parties and the records."""
+        follow = {
+            "dim": self.dim,
+            "sites": self.nodes,
+            "records": int(self.records.sum()),
+            "records_per_site": int(self.records.max()),
+            "rounds": self.terms.rounds,
+        }
+        for name in follow.keys() & table.keys():
+            self.settings.fail(f"algorithm.{name}", "follows from the contract; remove it")
+        return follow
+
+    @property
+    def is_secure_sum(self) -> bool:
+        """Whether parties send their parts of sums under masks, and no rows."""
+        return isinstance(self.algorithm, CrossSiloSGD)
+
     @cached_property
     def topology(self) -> Topology | None:
-        """Who hears whom; None if messages travel by token."""
+        """Who hears whom; None if messages travel by token, or are masked."""
         if self.algorithm.travels != "gossip":
             return None
         table = dict(self.settings.table("topology"))
@@ -309,7 +333,7 @@ class Contract:
 
         The noise stays as it is.
         """
-        if release.sensitivity.bound == 0:
+        if release.sensitivity.bound == 0 or self.is_secure_sum:
             return release
         mechanism, more = release.mechanism, 1 + self._rounding
         return replace(

@@ -17,15 +17,15 @@ from contextlib import suppress
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_bytes
-from typing import Any
+from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from dpmesh._validate import fail
 from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.messages import refused
-from dpmesh.engines.mesh.node import Node
-from dpmesh.engines.mesh.router import Router
+from dpmesh.engines.mesh.folder import Folder
+from dpmesh.engines.mesh.messages import Position
 from dpmesh.engines.mesh.traffic import bytes_of_row
 from dpmesh.engines.signing import is_signed
 
@@ -48,6 +48,66 @@ SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
 NOT_SIGNED, OVER = 401, 410
 
 
+class Asks(Protocol):
+    """What asks the parties of a contract: a router of the mesh, or the server of secure sums."""
+
+    contract: Contract
+    gone: dict[int, str]
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        ...
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the parties that are late or gone."""
+        ...
+
+    def waits_since(self) -> float:
+        """Return for how many seconds it has waited."""
+        ...
+
+    def close(self) -> bool:
+        """End the wait, as the deadline has passed."""
+        ...
+
+    def request(self, party: int) -> bytes | None:
+        """Return what to ask a party now."""
+        ...
+
+    def take(self, party: int, answer: bytes) -> None:
+        """Take an answer."""
+        ...
+
+
+class Answers(Protocol):
+    """What answers for a party."""
+
+    contract: Contract
+    folder: Folder
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The party's name."""
+        ...
+
+    @property
+    def at(self) -> Position | None:
+        """What it answered last."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run is over for it."""
+        ...
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the answer to a question."""
+        ...
+
+
 class RouterServer:
     """Serves a router until its run is over.
 
@@ -62,7 +122,7 @@ class RouterServer:
     """
 
     def __init__(
-        self, router: Router, host: str, port: int, tls: ssl.SSLContext | None = None
+        self, router: Asks, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> None:
         self.router, self._lock, self._told = router, threading.Lock(), set[int]()
         self._parties = {str(number): number for number in range(router.contract.nodes)}
@@ -75,7 +135,7 @@ class RouterServer:
             )  # shakes hands in the thread of each connection
         self.port: int = self._server.server_address[1]
 
-    def run(self, progress: Callable[[Router], object] = id) -> None:
+    def run(self, progress: Callable[[Any], object] = id) -> None:
         """Serve until the run is over for everybody who is not missing; then close."""
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
@@ -157,10 +217,10 @@ class RouterServer:
 
 
 def run_node(
-    node: Node,
+    node: Answers,
     url: str,
     tls: ssl.SSLContext | None = None,
-    progress: Callable[[Node], object] = id,
+    progress: Callable[[Any], object] = id,
     *,
     patience: float = PATIENCE,
 ) -> None:

@@ -20,6 +20,7 @@ from dpmesh.engines.mesh.http import RouterServer, run_node
 from dpmesh.engines.mesh.node import Node
 from dpmesh.engines.mesh.records import read_records
 from dpmesh.engines.mesh.router import Router
+from dpmesh.engines.secure.parties import SumNode, SumRouter
 from dpmesh.run import simulate
 
 HERE = "127.0.0.1"
@@ -47,7 +48,7 @@ def rehearse(
     contract: Contract,
     files: Mapping[str, Path],
     *,
-    progress: Callable[[Router], object] = id,
+    progress: Callable[[Any], object] = id,
 ) -> Rehearsal:
     """Run a contract on this machine, with seeded noise and keys that are thrown away.
 
@@ -74,13 +75,14 @@ def rehearse(
         module = contract.settings.module
         own = Contract.of(content, module)
         whole = _whole(own, [read_records(own, files[name]) for name in names])
-        server = RouterServer(Router(own), HERE, 0)
+        router = SumRouter(own) if own.is_secure_sum else Router(own)
+        server = RouterServer(router, HERE, 0)
         arguments = [(content, module, Path(place), n, files[n], server.port) for n in names]
         processes = [context.Process(target=_party, args=each, daemon=True) for each in arguments]
         for process in processes:
             process.start()
 
-        def watch(router: Router) -> None:
+        def watch(router: Any) -> None:
             progress(router)
             for name, process in zip(names, processes, strict=True):
                 if process.exitcode:
@@ -106,7 +108,7 @@ def rehearse(
         )
         released = np.concatenate(kept)
         expected = np.broadcast_to(simulated.released, released.shape)
-        return Rehearsal(released, np.array_equal(released, expected), server.router.bytes)
+        return Rehearsal(released, np.array_equal(released, expected), router.bytes)
 
 
 def _with_new_keys(contract: Contract, place: Path) -> dict[str, Any]:
@@ -133,7 +135,8 @@ def _party(
     content: dict[str, Any], module: str | None, place: Path, name: str, file: Path, port: int
 ) -> None:
     contract = Contract.of(content, module)
-    node = Node(contract, Folder.open(place / name), read_records(contract, file), rehearsal=True)
+    kind = SumNode if contract.is_secure_sum else Node
+    node = kind(contract, Folder.open(place / name), read_records(contract, file), rehearsal=True)
     with suppress(KeyboardInterrupt):
         run_node(node, f"http://{HERE}:{port}")
     np.save(place / f"{name}.npy", node.released)

@@ -61,12 +61,12 @@ class Terms:
         Where topology, turns and common starts come from, 64 hexadecimal digits that everybody
         knows. It is the key of no noise.
     largest_row
-        The largest L2 norm of a row that a node accepts or sends.
+        The largest L2 norm of a row that a node accepts or sends; secure sums have no rows.
     deadline
         Seconds after which a message counts as missing.
     quorum
         The fewest parties with which a round goes on, at least 2; also how many, with a node
-        itself, confirm its start.
+        itself, confirm its start. In secure sums, all parties but the `dropouts`.
     features
         Number of features of a record; none if the contract has public ranges of columns.
     label
@@ -77,9 +77,9 @@ class Terms:
 
     rounds: int
     public_key: str
-    largest_row: float
     deadline: float
     quorum: int
+    largest_row: float = 1e10
     features: int | None = None
     label: str | None = None
     numbers: Literal["float64", "float32"] = "float64"

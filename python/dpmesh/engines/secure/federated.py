@@ -151,4 +151,5 @@ def train_federated(
         run={"algorithm": str(algorithm)},
         checkpoint=checkpoint,
     )
+    server.close(state.output)
     return state.output

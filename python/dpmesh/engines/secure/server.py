@@ -113,9 +113,10 @@ class Server:
                 answers = {own: answer_in(word)[0] for own, word in said.items()}
                 return open_sum(self.contract.numbers, answers)
 
-    def close(self) -> None:
-        """End the run at all sites that are left."""
-        self._asked(question(LEAVE, self.run))
+    def close(self, model: Floats | None = None) -> None:
+        """End the run at all sites that are left, and send them the model, if there is one."""
+        fields = [] if model is None else [model.astype("<f8").tobytes()]
+        self._asked(question(LEAVE, self.run, *fields))
 
     def _header(self, step: int) -> Header:
         if not self._hellos:

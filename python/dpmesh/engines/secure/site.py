@@ -144,11 +144,11 @@ class Site:
             stopped=failed,
         )
 
-    def leave(self, run: bytes) -> None:
-        """End a run and erase its secrets."""
+    def leave(self, run: bytes, released: bytes = b"") -> None:
+        """End a run, erase its secrets, and store what the server says is the model."""
         with self.folder.transaction():
             ended = replace(self._run(run), secrets=None, answer=b"")
-            store(self.folder, self.contract, ended)
+            store(self.folder, self.contract, ended, released)
 
     def _run(self, run: bytes) -> RunState:
         state = self.state

@@ -85,10 +85,10 @@ def load(folder: Folder, contract: Contract) -> RunState | None:
     return None if last is None or last.state is None else RunState.from_bytes(last.state)
 
 
-def store(folder: Folder, contract: Contract, state: RunState) -> None:
+def store(folder: Folder, contract: Contract, state: RunState, released: bytes = _NONE) -> None:
     """Store the state of a run; an attempt that is new is charged. Inside of a transaction."""
     last, at = folder.last(contract), Position(state.last_attempt)
     if last is None or last.at != at:
         charged = () if at == BEFORE else (contract.plan.releases[state.spent - 1],)
         folder.begin(contract, at, (), charged)
-    folder.finish(contract, at, state.as_bytes(), state.digest, _NONE)
+    folder.finish(contract, at, state.as_bytes(), state.digest, released)

@@ -77,7 +77,9 @@ def train(
         checkpoint=checkpoint,
         progress=progress,
     )
-    return algorithm.parameters(state)
+    model = algorithm.parameters(state)
+    server.close(model)
+    return model
 
 
 def run_rounds(
@@ -90,7 +92,7 @@ def run_rounds(
     checkpoint: str | PathLike[str] | None = None,
     progress: Callable[[int], object] = id,
 ) -> S:
-    """Release and absorb the sums of all rounds that are left, and end the run.
+    """Release and absorb the sums of all rounds that are left.
 
     Parameters
     ----------
@@ -127,5 +129,4 @@ def run_rounds(
         done += 1
         save()
         progress(done)
-    server.close()
     return state

@@ -54,7 +54,7 @@ def serve(site: Site, question: bytes) -> bytes:
         if kind == SUM:
             return pack(_ANSWER, site.answer(*_header(run, fields)))
         if kind == LEAVE:
-            site.leave(run)
+            site.leave(run, *fields)
             return pack(_ANSWER)
         raise RefusedError("the question is none of this protocol")
     except RefusedError as reason:
