@@ -23,9 +23,8 @@ from urllib.request import Request, urlopen
 
 from dpmesh._validate import fail
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import refused
 from dpmesh.engines.mesh.folder import Folder
-from dpmesh.engines.mesh.messages import Position
+from dpmesh.engines.mesh.messages import Position, refused
 from dpmesh.engines.mesh.traffic import bytes_of_row
 from dpmesh.engines.signing import is_signed
 
