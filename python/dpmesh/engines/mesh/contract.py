@@ -79,7 +79,9 @@ class Contract:
         admission.check_algorithm(settings, self.algorithm, self.topology, rounds)
         if self.network is not None:
             if self.is_secure_sum:
-                settings.fail("problem.kind", "wanted a linear model for secure sums, got a network")
+                settings.fail(
+                    "problem.kind", "wanted a linear model for secure sums, got a network"
+                )
             classifies = self.columns is None or isinstance(self._label, Category)
             admission.check_network(settings, classifies, self.terms.numbers)
             start = {"problem": self.made_up, "key": self.public_key}
