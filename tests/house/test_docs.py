@@ -137,7 +137,7 @@ def test_every_experiment_and_its_data_are_on_the_page() -> None:
     rows = re.findall(r"^\|.*$", (ROOT / "docs" / "reproduce.md").read_text(), re.M)
     for experiment, shown in REPRODUCTIONS.items():
         data = shown.data
-        (row,) = (row for row in rows if f"`{experiment}`" in row)
+        row = next(row for row in rows if f"`{experiment}`" in row)
         assert f"| {data or 'none'} |" in row, experiment
         assert not data or any(row.startswith(f"| `{data}` |") for row in rows)
 

@@ -136,7 +136,8 @@ def test_reproduce_names_the_folders_in_which_loaders_look(tmp_path, monkeypatch
 
     monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
     looked_for = set()
-    for load in (dm.data.covertype, dm.data.mnist, dm.data.rcv1, dm.data.shakespeare):
+    loaders = dm.data.covertype, dm.data.mnist, dm.data.rcv1, dm.data.shakespeare, dm.data.svhn
+    for load in loaders:
         with pytest.raises(FileNotFoundError) as caught:
             load()
         folder = str(caught.value).partition(" in ")[2].partition("; get")[0]
