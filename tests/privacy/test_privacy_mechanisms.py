@@ -165,6 +165,9 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         (lambda: Gaussian(1.0, clipping_norm=0), "clipping_norm: wanted .* greater than 0, got 0"),
         (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
         (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
+        (lambda: Sensitivity(-1.0, "l2", ""), "bound: wanted .* at least 0, got -1.0"),
+        (lambda: Sensitivity(np.inf, "l2", ""), "bound: wanted a finite number, got inf"),
+        (lambda: Sensitivity(np.nan, "l2", ""), "bound: wanted a finite number, got nan"),
         (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
         (lambda: Gaussian(1.0).clipping_sensitivity("add_remove"), "clipping_norm: wanted a clip"),
         (
