@@ -83,7 +83,7 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
     earlier messages, each record moves the message after a round that uses it by at most
     2 alpha L / (records // batches), since b_t is made of messages alone. With `noise` that of
     partners is against everybody except link partners (Theorems 1 and 3 of
-    ``docs/privacy/correlated_noise.md``; mu^2 / 2-zCDP on its grid). The nodes' own models are not
+    ``docs/privacy/correlated_noise.md``). The nodes' own models are not
     covered.
     """
 

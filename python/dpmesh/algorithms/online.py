@@ -228,7 +228,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.noise is None or self.epsilon is None:
             return None
         bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rows + 1)]
-        return self.noise.release(self.noise.multiplier(self.epsilon, self.delta), bounds)
+        return self.noise.release(self.mechanism.noise_multiplier, bounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, sqrt
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -62,12 +62,16 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
 from dpmesh.problems import Constants, LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 Calibration = Literal["analytic", "classical", "paper"]
 
@@ -138,6 +142,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
         L): it trains any model, but only with `AlwaysGlobal`, since steps of local models are
         non-expansive (Lemma 4) for convex, smooth losses alone. None for linear models.
+    noise
+        `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, with `AlwaysGlobal` and
+        an `arrival_rate` of 1: each node takes back part of the noise of its own earlier updates.
+        None for noise of each update by itself.
 
     Guarantee
     ---------
@@ -149,7 +157,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     So it moves K `copies` releases, which together are one Gaussian release of sensitivity sqrt(K
     copies) Delta. The ledger records them as such, in units of Delta: once per round, each round
     charged with all that a record can move, and the rounds composed in parallel. The number of
-    releases costs nothing. A controller with a `NoisyLoss` decides by noisy answers: a record is in
+    releases costs nothing. With `noise` a record is in one update of its node, which a C of unit
+    columns hides as well (Theorem 1 of ``docs/privacy/correlated_noise.md``); noise of other nodes
+    is independent. A controller with a `NoisyLoss` decides by noisy answers: a record is in
     one of them, too, and the noise of both together keeps the budget (``docs/algorithms``). Local
     models, and metrics made from them, are not covered.
     """
@@ -170,6 +180,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     arrival_rate: float = 1.0
     public_data: Dataset | None = field(default=None, repr=False)
     clipping_norm: float | None = None
+    noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -193,6 +204,21 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             if not isinstance(self.controller, AlwaysGlobal):
                 wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
                 fail("controller", wanted, self.controller)
+        if self.noise is not None:
+            self._check_noise(self.noise)
+
+    def _check_noise(self, noise: CorrelatedStrategy) -> None:
+        """Fail unless a node releases in each round, from which noise in time is planned."""
+        check_strategy(noise, self)
+        if noise.topology is not None or noise.grid is not None:
+            fail("noise", "correlated.InTime(topology=None, ..) without a grid", noise)
+        every = isinstance(self.controller, AlwaysGlobal) and self.arrival_rate == 1
+        if not every or self.controller.noisy_loss or self.calibration != "analytic":
+            wanted = (
+                "None, or AlwaysGlobal(), arrival_rate=1 and calibration='analytic': the rounds in "
+                "which a node releases must be planned"
+            )
+            fail("noise", wanted, noise)
 
     @property
     def rewinds(self) -> bool:
@@ -265,8 +291,18 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """
         if not self.controller.may_be_global(t):
             return ()
-        update = Release(t, self.mechanism, self.sensitivity(t), batch=t)
+        joint = self._joint
+        mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
+        update = Release(t, mechanism, self.sensitivity(t), batch=t)
         return update if self._query is None else (Release(t, *self._query, batch=t), update)
+
+    @cached_property
+    def _joint(self) -> CorrelatedGaussian | None:
+        """The noise of a node's updates together, each record in one of them; None if apart."""
+        if self.noise is None or self.epsilon is None:
+            return None
+        bounds = [self.sensitivity(t).bound for t in range(self.noise.rows)]
+        return self.noise.release(self.mechanism.noise_multiplier, bounds)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
         """Return Delta of a node that stepped in round t alone; 1 without noise."""

@@ -85,7 +85,7 @@ def _of_one(
     released = joint.prefix(1 + max(max(pattern) for pattern in patterns))
     mus = released.mus(patterns, colluding)
     return [
-        Release(first.round, Gaussian(1 / mu, grid=joint.grid), first.sensitivity, batch=batch)
+        Release(first.round, Gaussian(1 / mu), first.sensitivity, batch=batch)
         for (batch, used), mu in zip(uses.items(), mus, strict=True)
         for first in [used[min(used)]]
     ]

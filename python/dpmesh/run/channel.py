@@ -33,8 +33,8 @@ AGAIN = 2**16
 class Passage(NamedTuple):
     """One release as an audit sees it, in units of its message: before and after the noise.
 
-    `values` are those that travel, after their compression if there is one, and `bits` the lengths
-    of compressed rows, shape (rows,).
+    `values` are those that travel, after their compression if there is one, `bits` the lengths of
+    compressed rows, shape (rows,), and `rows` their numbers, if the message names some.
     """
 
     release: Release
@@ -43,6 +43,7 @@ class Passage(NamedTuple):
     noisy: Released
     values: Released
     bits: npt.NDArray[np.int64] | None = None
+    rows: Indices | None = None
 
 
 Watcher: TypeAlias = Callable[[Passage], Passage]
@@ -119,7 +120,7 @@ class Channel:
         self._whole, self._turns = (0, 0), 0
         if len(self._times):
             self._times = np.zeros(0, np.int64)
-        self.noise.in_round.clear()
+        self.noise.begin_round()
         self._unsent, self._bits, self._count = None, 0, 0
         requests = algorithm.round(state, t, problem, key)
         if not isinstance(requests, GeneratorType):
@@ -203,9 +204,14 @@ class Channel:
             (one,) = releases
             mechanism = one.mechanism
             if type(mechanism) is CorrelatedRow:
-                if rows is not None or message.sender is not None or again:
+                if again or (rows is None) != (message.sender is None):
                     fail("release", "correlated noise in one message of all nodes a round", one)
-                mechanism = mechanism.drawn(self.noise.draw(mechanism, t, inside))
+                if rows is None:
+                    drawn = self.noise.draw(mechanism, t, inside)
+                else:
+                    count = self.ledger.nodes * (message.among or 1)
+                    drawn = self.noise.draw_some(mechanism, t, inside, rows, count)
+                mechanism = mechanism.drawn(drawn)
             out = mechanism.release(inside, one.sensitivity, stream)
         else:
             out = Released(np.empty_like(inside))
@@ -219,7 +225,9 @@ class Channel:
             compressed = _compressed(message.compressor, Released(out * unit), coins)
             out = Released(compressed.values / unit) if has_unit else Released(compressed.values)
         if self._watcher is not None:
-            out, compressed = self._watched(releases, parts, inside, noisy, out, compressed)
+            out, compressed = self._watched(
+                releases, parts, inside, noisy, out, compressed, rows=rows
+            )
         if has_unit:
             out = Released(out * unit)
         return self._packed(message, out, compressed)
@@ -284,6 +292,8 @@ class Channel:
         noisy: Released,
         values: Released,
         compressed: Compressed | None,
+        *,
+        rows: Indices | None,
     ) -> tuple[Released, Compressed | None]:
         """Show the releases of a message to the watcher; return what travels instead."""
         assert self._watcher is not None
@@ -296,7 +306,7 @@ class Channel:
             before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
             length = None if compressed is None else compressed.bits[some]
             after = Released(noisy[some]), Released(values[some]), length
-            shown = self._watcher(Passage(release, scale, before, *after))
+            shown = self._watcher(Passage(release, scale, before, *after, rows))
             out[some] = shown.values
             if bits is not None:
                 bits[some] = shown.bits

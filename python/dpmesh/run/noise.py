@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.keys import Key
 from dpmesh.privacy.rows import CorrelatedRow
@@ -49,6 +51,36 @@ class NoiseRows:
         """What the finished rounds drew, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
         """What the round that is not over drew."""
+        self._left: dict[str, tuple[int, FloatArray, npt.NDArray[np.bool_]]] = {}
+        """The row of that round, its noise, and which of it is not released yet."""
+
+    def begin_round(self) -> None:
+        """Forget what an earlier try of the round drew."""
+        self.in_round.clear()
+        self._left.clear()
+
+    def draw_some(
+        self, mechanism: CorrelatedRow, t: int, values: Sensitive, rows: Indices, count: int
+    ) -> FloatArray:
+        """Return the noise of some of the `count` rows of round t, which nodes release in turn.
+
+        Raises
+        ------
+        ValueError
+            As `draw`, or if a row was released in this round, or some nodes are elsewhere.
+        """
+        if not self._whole:
+            fail("engine", "one process, in which nodes take turns", "several")
+        name = mechanism.joint.digest
+        if name not in self._left:
+            whole = np.broadcast_to(values[:1], (count, values.shape[1]))
+            noise = self.draw(mechanism, t, Sensitive(whole))
+            self._left[name] = mechanism.row, noise, np.ones(count, dtype=np.bool_)
+        row, noise, left = self._left[name]
+        if row != mechanism.row or not left[rows].all():
+            fail("release", f"row {row} of the correlated noise once for each node", rows)
+        left[rows] = False
+        return noise[rows]
 
     def recall(self, memory: dict[str, DrawnRows]) -> None:
         """Go on from there."""

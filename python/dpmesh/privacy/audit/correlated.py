@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,29 @@ def by_joint(passages: Sequence[Passage]) -> dict[CorrelatedGaussian, list[int]]
         if isinstance(passage.release.mechanism, CorrelatedRow):
             found[passage.release.mechanism.joint].append(index)
     return dict(found)
+
+
+def rows_of(
+    passages: Sequence[Passage],
+    apart: Callable[[int], Numbers],
+    indices: Sequence[int],
+) -> list[Numbers]:
+    """Return `apart` of the passages of a joint event by its rows, all nodes of a row together.
+
+    Nodes that take turns release a row in several messages; one that released nothing has zeros.
+    """
+    named = [numbers for i in indices if (numbers := passages[i].rows) is not None]
+    count = 1 + max((int(numbers.max()) for numbers in named), default=-1)
+    found: dict[int, Numbers] = {}
+    for i in indices:
+        mechanism, part = passages[i].release.mechanism, apart(i)
+        assert isinstance(mechanism, CorrelatedRow)
+        if (numbers := passages[i].rows) is None:
+            found[mechanism.row] = part
+        else:
+            whole = found.setdefault(mechanism.row, np.zeros((count, part.shape[1])))
+            whole[numbers] = part
+    return [found[row] for row in sorted(found)]
 
 
 def noise_between(passage: Passage, values: Floats) -> Numbers:

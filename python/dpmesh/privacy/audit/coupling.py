@@ -19,7 +19,7 @@ from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.correlated import by_joint, noise_between, standardized
+from dpmesh.privacy.audit.correlated import by_joint, noise_between, rows_of, standardized
 from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
@@ -181,7 +181,8 @@ def _correlated(run: Transcript, other: Transcript) -> list[float]:
     first, second = run.passages, other.passages
     found = []
     for joint, rows in by_joint(first).items():
-        shifts = [noise_between(second[i], first[i].inside) for i in rows if i < len(second)]
+        both = [i for i in rows if i < len(second)]
+        shifts = rows_of(first, lambda i: noise_between(second[i], first[i].inside), both)
         found.append(float(np.linalg.norm(standardized(joint, shifts))))
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,11 @@ from dpmesh._arrays import floats
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.correlated import by_joint, noise_between, standardized
+from dpmesh.privacy.audit.correlated import Numbers, by_joint, noise_between, rows_of, standardized
 from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
+from dpmesh.run.channel import Passage
 
 
 def log_likelihood_ratio(
@@ -100,7 +101,7 @@ class ReplayedLikelihood:
                 yield log_likelihood_ratio(values, one.inside, other.inside, norm, scale)
         for joint, rows in joints.items():
             from_one, from_other = (
-                standardized(joint, [noise_between(world[i], run.passages[i].values) for i in rows])
+                standardized(joint, rows_of(run.passages, _apart(world, run), rows))
                 for world in (positive, negative)
             )
             for one_row, other_row in zip(from_one, from_other, strict=True):
@@ -109,6 +110,11 @@ class ReplayedLikelihood:
     def __call__(self, run: Transcript) -> float:
         """Return the logarithm of the whole ratio."""
         return float(sum(ratio.sum() for ratio in self.ratios(run)))
+
+
+def _apart(world: Sequence[Passage], run: Transcript) -> Callable[[int], Numbers]:
+    """The noise of each release of a run, if its values are those of a replay."""
+    return lambda i: noise_between(world[i], run.passages[i].values)
 
 
 def projection(directions: npt.ArrayLike) -> Callable[[Transcript], npt.NDArray[np.float64]]:

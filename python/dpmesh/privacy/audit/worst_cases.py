@@ -266,7 +266,7 @@ def quantized(
 def _drift(run: Transcript) -> float:
     """Return the sum of a canary's releases, each weighted as if it moved by its sensitivity."""
     total = 0.0
-    for release, scale, _, _, values, _ in run.passages:
+    for release, scale, _, _, values, *_ in run.passages:
         if scale > 0:
             total += float(values[0].sum()) * release.sensitivity.bound / scale**2
     return total

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from scipy.linalg.lapack import dtbtrs
 
 from dpmesh._validate import fail, instance, positive
+from dpmesh.privacy.accounting.discrete import SMOOTHING
 from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
 from dpmesh.privacy.correlated.lattice import widening
@@ -57,8 +59,8 @@ class CorrelatedGaussian:
         ``P[t, s]`` is the product of the factors. 0 for none, a number, or one for each round.
     grid
         If given, a power of 2: row t is on multiples of ``grid s_t / C_tt``, and all noise is a
-        whole number of steps, larger by `widened`, which covers the rounding. Proved is then
-        ``mu**2 / 2``-zCDP, not mu-Gaussian-DP. It needs one graph of secrets and no `memory`.
+        whole number of steps, larger by `widened`, which covers the rounding: mu stays. It needs
+        one graph of secrets and no `memory`.
 
     Raises
     ------
@@ -166,9 +168,7 @@ class CorrelatedGaussian:
         """All releases of the run as one event of the dp-accounting library."""
         import dp_accounting
 
-        if self.grid is None:
-            return dp_accounting.GaussianDpEvent(1 / self.mu)
-        return dp_accounting.ZCDpEvent(self.mu**2 / 2)
+        return dp_accounting.GaussianDpEvent(1 / self.mu)
 
     def widened(self, dim: int) -> float:
         """Return by how much larger noise is drawn for rows of this length: 1 without a grid."""
@@ -176,7 +176,9 @@ class CorrelatedGaussian:
             return 1.0
         secrets = self.secrets
         assert not isinstance(secrets, Sequence)
-        return widening(self.factorization, secrets, self.grid, dim)
+        rounding = widening(self.factorization, secrets, self.grid, dim)
+        sizes = (1.0,) if secrets is None else (secrets.own, secrets.shared or secrets.own)
+        return hypot(rounding, SMOOTHING * self.grid / (self.noise_multiplier * min(sizes)))
 
     def prefix(self, rounds: int) -> CorrelatedGaussian:
         """Return what a run that stopped after this many rows released: never more than the whole.

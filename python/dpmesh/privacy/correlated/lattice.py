@@ -26,12 +26,13 @@ def widening(factorization: Factorization, secrets: Secrets | None, grid: float,
     """Return by how much larger noise on a grid is, so that it hides rounding as well.
 
     Let a coalition leave ``e^2 = [(own^2 I + shared^2 L')^-1]_uu`` of node u. At noise multiplier z
-    row t is rho-zCDP with ``sqrt(2 rho) z = e (|C[t, tau]| + g sqrt(dim)) + g sqrt(dim) kappa``:
-    the least noise of each kind that makes up a whole shift is rounded to whole numbers, by at most
-    1/2, which ``kappa^2 = pairs / (4 shared^2) + sum(degree^2) / (4 own^2)`` covers. Over m rows
-    with entries c that is at most ``e |c| + g sqrt(m dim) (e + kappa)`` (triangle inequality). The
-    noise of this factor keeps ``e |c|`` for every leading part c of a column, so that runs that
-    stop early and repeated uses cost what mu says.
+    row t is mu-Gaussian-DP with ``mu z = e (|C[t, tau]| + g sqrt(dim)) + g sqrt(dim) kappa``, but
+    for how discrete noise differs from Gaussian noise (`CorrelatedGaussian.widened`): the least
+    noise of each kind that makes up a whole shift is rounded to whole numbers, by at most 1/2,
+    which ``kappa^2 = pairs / (4 shared^2) + sum(degree^2) / (4 own^2)`` covers. Over m rows with
+    entries c that is at most ``e |c| + g sqrt(m dim) (e + kappa)`` (triangle inequality). The noise
+    of this factor keeps ``e |c|`` for every leading part c of a column, so that runs that stop
+    early and repeated uses cost what mu says.
     """
     columns = factorization.columns
     counts = np.arange(1, columns.shape[1] + 1)

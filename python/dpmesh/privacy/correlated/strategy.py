@@ -15,11 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of, positive, require_methods
-from dpmesh.privacy.accounting import (
-    analytic_gaussian_noise_multiplier,
-    calibrate_noise,
-    discrete_gaussian_epsilon,
-)
+from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.correlated.amplitudes import changing_secrets, partner_secrets
 from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
@@ -58,9 +54,8 @@ class CorrelatedStrategy(ABC):
     grid
         If given, a power of 2, small beside ``1 / sqrt(dim)``, such as 2**-16, in units of a row's
         noise over the noise multiplier: messages are rounded to multiples of it, and all noise is
-        discrete Gaussian, so that the guarantee does not rest on the last bits of floating-point
-        sums. It is then proved as zero-concentrated differential privacy, which takes a little more
-        noise. Secrets must be shared along the same graph in every round.
+        discrete Gaussian, a little larger, so that the guarantee does not rest on the last bits of
+        floating-point sums. Secrets must be shared along the same graph in every round.
 
     Raises
     ------
@@ -158,17 +153,6 @@ class CorrelatedStrategy(ABC):
             grid=self.grid,
         )
 
-    def multiplier(self, epsilon: float, delta: float) -> float:
-        """Return the least noise multiplier for this epsilon and delta."""
-        if self.grid is None:
-            return analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
-        return calibrate_noise(
-            lambda z: discrete_gaussian_epsilon(
-                delta=delta, noise_multiplier=z, neighboring_relation="replace_one"
-            ),
-            target_epsilon=epsilon,
-        )
-
     def release_of_size(
         self, noise_stds: npt.ArrayLike, sensitivities: npt.ArrayLike
     ) -> CorrelatedGaussian:
@@ -225,7 +209,7 @@ class CorrelatedStrategy(ABC):
         uses, separation
             As in `release`.
         """
-        multiplier = self.multiplier(epsilon, delta)
+        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
         noise = per_step * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
         return min(_LONGEST, positive("radius", radius) / 2 / noise)
