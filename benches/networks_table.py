@@ -116,13 +116,13 @@ def row_of(name: str) -> Callable[[Setting], Trial]:
 
 
 METHODS: dict[str, Callable[[Setting], Trial]] = {
-    "secure sum": row_of("secure sum, 1 site may collude"),
-    "federated": row_of("federated"),
-    "online": row_of("online learning"),
-    "with replacement": with_replacement,
-    "without replacement": without_replacement,
     "gossip": row_of("gradient descent by gossip"),
+    "online": row_of("online learning"),
+    "without replacement": without_replacement,
+    "with replacement": with_replacement,
+    "federated": row_of("federated"),
     "quantized": row_of("quantized gossip"),
+    "secure sum": row_of("secure sum, 1 site may collude"),
 }
 
 
@@ -169,7 +169,7 @@ def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> tuple[floa
     return float(trial.problem.accuracy(some).mean()), perf_counter() - begin
 
 
-def main(records: int = 6_400, seeds: int = 1, *nodes: int) -> None:
+def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
     """Print a row for each method and model as it is finished."""
     for count in nodes or (10, 64):
         print(f"\nMNIST, {count} nodes of {records // count} records, {seeds} seeds", flush=True)
