@@ -82,6 +82,8 @@ def test_noise_is_for_all_releases_that_a_record_moves() -> None:
         "no record is held by more than 2 nodes, nor twice by one",
     )
     assert paper.plan(1).assumptions == ("no record is held by more than 1 node, nor twice by one",)
+    local = replace(paper, controller=dm.controllers.RandomGlobal(0.5))
+    assert "rounding of local steps" in local.plan(1).assumptions[0]
     single = replace(paper, models=1)
     assert single.plan(1).cost(delta).epsilon == pytest.approx(0.84991906, rel=1e-7)
     for calibration, of_one in (("analytic", 18.040913), ("classical", 6.6674348 * sqrt(10))):

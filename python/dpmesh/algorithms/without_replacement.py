@@ -75,6 +75,12 @@ if TYPE_CHECKING:
 
 Calibration = Literal["analytic", "classical", "paper"]
 
+ROUNDED_STEPS = (
+    "the rounding of local steps does not move neighbouring datasets apart (take float64 records "
+    "to make it negligible)"
+)
+"""What is not proved of local models, which are rounded in every step and never sent themselves."""
+
 ANNOUNCEMENT_BITS = 64
 """The step and the node's number, which all others receive after a global update of a model."""
 
@@ -275,10 +281,12 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the controller may look at."""
+        """What the controller may look at, and how local steps are rounded."""
         assumed = list(self.controller.assumptions)
         if not self.controller.public:
             assumed.insert(0, PRIVATE_DECISIONS)
+        if self.epsilon is not None and not isinstance(self.controller, AlwaysGlobal):
+            assumed.append(ROUNDED_STEPS)
         return tuple(assumed)
 
     def release_of(self, t: int) -> Release | tuple[Release, ...]:
