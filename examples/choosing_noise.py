@@ -1,4 +1,4 @@
-"""How much noise a budget needs, and how many rounds it affords: no data, no run.
+"""How much noise a budget needs, and how many rounds it allows: no data, no run.
 
 For federated learning of 1,000 clients: the noise over the number of rounds for three budgets.
 Writes choosing_noise.png.
@@ -30,7 +30,7 @@ for epsilon in (1.0, 2.0, 8.0):
     noises = [budget.calibrate(learning, rounds) for rounds in ROUNDS]
     affordable = budget.affordable_rounds(learning(1.0))
     needed = dm.privacy.rounded_up(noises[2], 4)  # rounded up, noise still keeps the budget
-    print(f"{budget}: at noise 1 it affords {affordable} rounds; 100 rounds need {needed}")
+    print(f"{budget}: at noise 1 it allows {affordable} rounds; 100 rounds need {needed}")
     ax.semilogx(ROUNDS, noises, marker="o", label=f"epsilon {epsilon:g}")
 ax.set_xlabel("rounds")
 ax.set_ylabel("noise multiplier")

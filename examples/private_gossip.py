@@ -1,7 +1,7 @@
 """Private logistic regression by gossip: how the network matters.
 
-Sixteen nodes hold some handwritten digits each, and learn to tell small digits from large ones at
-epsilon 16, over a ring, a torus and a complete graph. Writes private_gossip.png.
+Sixteen nodes hold some handwritten digits each, and learn to distinguish small digits from large
+ones at epsilon 16, over a ring, a torus and a complete graph. Writes private_gossip.png.
 """
 
 from __future__ import annotations

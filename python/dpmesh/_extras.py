@@ -28,7 +28,7 @@ EXTRA_OF = {_IMPORTED_AS.get(name, name): extra for extra, of in EXTRAS.items() 
 
 @contextmanager
 def needed_by(purpose: str) -> Iterator[None]:
-    """If an import within the block fails, say what needs the package and how to get it."""
+    """If an import within the block fails, report what needs the package and how to get it."""
     try:
         yield
     except ModuleNotFoundError as error:

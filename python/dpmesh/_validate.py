@@ -83,7 +83,7 @@ def non_negative(argument: str, value: float) -> float:
 
 
 def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
-    """A number between 0 and 1; `zero` and `one` say whether the ends are allowed."""
+    """A number between 0 and 1; `zero` and `one` state whether the ends are allowed."""
     kept = number(argument, value)
     if not 0 <= kept <= 1 or (kept == 0 and not zero) or (kept == 1 and not one):
         ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")

@@ -160,7 +160,7 @@ def choose(
     task
         ``"classification"`` (softmax) or ``"regression"`` (squared loss, targets in [-1, 1]).
     algorithm
-        ``"secure"``, ``"gossip"``, or None for what `method_for` says.
+        ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
     colluding
         Sites that may collude with the server of a secure sum. At least 1 protects a site from any
         other one.

@@ -16,7 +16,7 @@ pickle ever sees the key.
 - ``Key.generate(cipher="aes")`` takes the key from the operating system, as a release needs.
 - ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
   repeat. Whoever knows the seed can subtract the noise: a seeded run is not a private release, and
-  ``is_seeded`` of the key and of its streams says so.
+  ``is_seeded`` of the key and of its streams states it.
 - ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes: row r of its
   draws is the row of node ``nodes[r]`` (distinct, uint32) of all, and ``nodes`` arguments of its
   draws index into this list.
@@ -97,8 +97,8 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
 def fingerprint(key: Key) -> str:
     """Return 128 bits that identify this key; they reveal nothing else about it.
 
-    They are words of the key's own stream, so that nobody without the key can tell them from random
-    ones. The seed of a seeded key can be guessed and checked.
+    They are words of the key's own stream, so that nobody without the key can distinguish them from
+    random ones. The seed of a seeded key can be guessed and checked.
     """
     instance("key", key, A_KEY, Key)
     words = np.empty(4, dtype=np.uint32)

@@ -79,7 +79,7 @@ class Number:
         numbers = _numbers(name, values)
         absent = np.isnan(numbers)
         if absent.any() and not self.missing:
-            wanted = f"no NaN (missing) values, unless its range says missing = true: {name} = "
+            wanted = f"no NaN (missing) values, unless its range has missing = true: {name} = "
             wanted += f"{{range = [{self.low:g}, {self.high:g}], missing = true}}"
             fail(name, wanted, f"NaN in record {absent.argmax()}, counted from 0")
         if np.isinf(numbers).any():
@@ -235,7 +235,7 @@ class Columns:
         Raises
         ------
         ValueError
-            If the number of columns differs, or one does not hold what its range says.
+            If the number of columns differs, or one does not hold what its range allows.
         """
         if len(columns) != len(self.names):
             fail("X", f"{len(self.names)} features (columns)", len(columns))

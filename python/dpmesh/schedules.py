@@ -1,9 +1,9 @@
 """Step sizes, noise scales and sample sizes over time, as public parameters of an algorithm.
 
 A schedule is a function of t, the paper's count of rounds that starts at 1: the simulator's rounds
-start at 0, so that round r has t = r + 1 unless the algorithm says otherwise. Schedules are frozen
-records: they can be compared, hashed and stored, and print as they are written in code. A plain
-number stands for a constant schedule.
+start at 0, so that round r has t = r + 1 unless the algorithm states otherwise. Schedules are
+frozen records: they can be compared, hashed and stored, and print as they are written in code. A
+plain number stands for a constant schedule.
 """
 
 from __future__ import annotations

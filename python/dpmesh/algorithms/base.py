@@ -221,7 +221,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def release_of(self, t: int) -> Releases:
         """Return what is released in round t, from public numbers alone.
 
-        Where the run decides (whose turn it is, say), this is the most that can be released.
+        Where the run decides (for example whose turn it is), this is the most that can be released.
         """
 
     @abstractmethod
@@ -251,8 +251,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         rounds
             At least 1.
         problem
-            If given, its public facts (its loss, the bound on its features) say what the run costs
-            against a view: ``plan.cost(delta, view=..)``. `LossFacts` give them without data.
+            If given, its public facts (its loss, the bound on its features) determine what the run
+            costs against a view: ``plan.cost(delta, view=..)``. `LossFacts` give them without data.
         """
         releases: list[Release] = []
         for t in each_round(rounds):

@@ -221,7 +221,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         wanted = "AdaptiveClipping() or None"
         instance("adaptive_clipping", self.adaptive_clipping, wanted, AdaptiveClipping, NoneType)
         if self.optimizer is not None:
-            require_methods("optimizer", self.optimizer, "ServerAdam(), say, or None", "step")
+            require_methods(
+                "optimizer", self.optimizer, "ServerAdam(), for example, or None", "step"
+            )
         non_negative("proximal", self.proximal)
         _ = self._bit_weight  # checks the noise on the bits
         if self.noise is not None:

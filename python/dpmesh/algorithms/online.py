@@ -312,8 +312,8 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
 
     Its step 6, ``Pro[b_t - alpha_(t+1) (phi w_t + g_t)]``, takes the regularizer's gradient at the
     learner's own w_t before noise. So an example moves all later broadcasts too, each phi alpha
-    times as far as the last. The noise is the paper's, and `plan` says what that truly costs: with
-    steps 1 / (phi t), e times `epsilon`.
+    times as far as the last. The noise is the paper's, and `plan` computes what that truly costs:
+    with steps 1 / (phi t), e times `epsilon`.
 
     Parameters
     ----------

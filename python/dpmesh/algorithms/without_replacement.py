@@ -132,7 +132,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     calibration
         ``"analytic"``: the least Gaussian noise for the budget. ``"classical"``: by Theorem 1's
         formula. ``"paper"``: by that formula for each single release, as if a record were in one
-        only; the report then says what that really costs.
+        only; the report then states what that really costs.
     copies
         The most nodes that hold the same record, once each: two copies at a node could move the
         same release together. The paper's experiments give each node all of the data.

@@ -1,6 +1,6 @@
 """Membership inference: telling records of the training data from others.
 
-An attack gives every candidate a score, higher for likely members. Its curve says how many members
+An attack gives every candidate a score, higher for likely members. Its curve shows how many members
 it finds at each rate of false alarms; the area under it is 1/2 for guessing.
 """
 

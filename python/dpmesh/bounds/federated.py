@@ -1,8 +1,8 @@
 """Theorem 3 and Corollary 1 of the federated paper: how error and rounds grow.
 
 The paper omits constants and, for strongly convex losses, logarithms. So do these functions: their
-values say how a bound changes with the smoothing, the number of clients and so on, not how large an
-error is. Theorems 4 to 6 have constants, which their proof does not bear out: (25) omits the
+values show how a bound changes with the smoothing, the number of clients and so on, not how large
+an error is. Theorems 4 to 6 have constants, which their proof does not bear out: (25) omits the
 products of a client's later gradients with the noise of its earlier mini-batches, on which the
 later models depend; these are positive where a loss is concave.
 """

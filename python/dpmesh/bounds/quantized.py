@@ -260,7 +260,8 @@ def advise(
     Raises
     ------
     ValueError
-        If an argument is out of range, or nothing on the grid meets the budget; the error says why.
+        If an argument is out of range, or nothing on the grid meets the budget; the error states
+        why.
     """
     rounds = integer("rounds", rounds, at_least=2)
     records = integer("records", records, at_least=1)

@@ -57,7 +57,7 @@ def fit(
         typer.Option(min=0, help="Make the fit reproducible. It is then not private."),
     ] = None,
 ) -> None:
-    """Fit a private model to the tables of several sites, and say whether sharing paid.
+    """Fit a private model to the tables of several sites, and report whether sharing paid.
 
     Each file is the table of one site: CSV with a header, Parquet, Arrow or Feather. The file of
     ranges has a line for each column to use, and one for the label: the lowest and the highest
@@ -160,7 +160,7 @@ def _estimator(
     delta: float,
     seed: int | None,
 ) -> PrivateClassifier | PrivateRegressor:
-    """Return the estimator of the kind that the label's range says."""
+    """Return the estimator of the kind that the label's range implies."""
     from dpmesh.ranges import Category, as_range
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
 

@@ -202,7 +202,7 @@ def router(
 
 
 class _Progress:
-    """Says when the run reaches another round, and for whom it waits."""
+    """Reports when the run reaches another round, and for whom it waits."""
 
     def __init__(self) -> None:
         self._said: Any = None
@@ -223,7 +223,7 @@ class _Progress:
 
 
 class _NodeProgress:
-    """Says when the node has answered another round."""
+    """Reports when the node has answered another round."""
 
     def __init__(self) -> None:
         self._said = -1

@@ -26,7 +26,7 @@ def reproduce(
         typer.Option(min=1, help="Number of repetitions; by default the experiment's own."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Run all of them; say which lack their data.")
+        bool, typer.Option("--all", help="Run all of them; name those whose data are missing.")
     ] = False,
     quick: Annotated[
         bool,

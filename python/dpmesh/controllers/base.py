@@ -27,7 +27,7 @@ PRIVATE_DECISIONS = (
     "the controller looks at private models and losses: when each node updates the global model is "
     "visible to all and depends on the data, which no proof covers and which is known to leak"
 )
-"""What a privacy report says about a controller that is not public."""
+"""What a privacy report states about a controller that is not public."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +108,14 @@ class Controller(Protocol[StateT]):
         """Whether decisions depend on public information and coins only.
 
         If not, they reveal something of private data: everybody sees which node updates the global
-        models and when, and no proof of the algorithm's guarantee covers that. The report then says
-        so.
+        models and when, and no proof of the algorithm's guarantee covers that. The report then
+        states it.
         """
         ...
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What else a privacy report must say about the decisions."""
+        """What else a privacy report must state about the decisions."""
         ...
 
     @property

@@ -165,7 +165,7 @@ class DeepQ:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What else a privacy report must say about the decisions."""
+        """What else a privacy report must state about the decisions."""
         if self.sees != "released":
             return ()
         return ("the data on which the controller scores released models is public",)

@@ -41,7 +41,7 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
     wanted = start + math.prod(shape) * dtype.itemsize
     if len(content) != wanted:
         got = f"{len(content)} in {os.fspath(path)}"
-        fail("path", f"an IDX file of {wanted} bytes, as its header says", got)
+        fail("path", f"an IDX file of {wanted} bytes, as in its header", got)
     numbers = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return numbers.astype(dtype.newbyteorder("="), copy=False)
 
@@ -138,7 +138,7 @@ def read_csv(path: StrPath) -> Dataset:
 
 
 def read_bytes(path: StrPath) -> bytes:
-    """Return the content of a file, decompressed if its name says that it is compressed."""
+    """Return the content of a file, decompressed if its name is that of a compressed file."""
     _check_path(path)
     unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix, bytes)
     return unpack(Path(path).read_bytes())

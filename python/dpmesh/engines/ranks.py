@@ -23,7 +23,7 @@ _BITS = 2**32 - 1
 
 
 class RankFailed(RuntimeError):  # noqa: N818
-    """A run on ranks ended because one of them failed; the text says which, and what is saved."""
+    """A run on ranks ended because one of them failed; the text states which, and what is saved."""
 
 
 class _Elsewhere(Exception):  # noqa: N818
@@ -74,7 +74,7 @@ class Ranks:
 
     @contextmanager
     def guard(self, keep: Callable[[], str | None]) -> Iterator[None]:
-        """Fail on all ranks if the block fails on one, and say which did and what is saved."""
+        """Fail on all ranks if the block fails on one, and report which did and what is saved."""
         try:
             yield
         except OverBudget:

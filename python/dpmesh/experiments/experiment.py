@@ -291,7 +291,7 @@ class Result(InNotebooks):
         Raises
         ------
         ValueError
-            If there is no such node, or nothing says what the released numbers stand for.
+            If there is no such node, or nothing states what the released numbers stand for.
         OSError
             If `released` cannot be read.
         """

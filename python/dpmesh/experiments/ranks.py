@@ -21,14 +21,14 @@ NAMED = 64
 """Up to this many ranks their processes are listed."""
 
 PAUSE = 10.0
-"""Rank 0 says how far a run is at most once in this many seconds."""
+"""Rank 0 reports how far a run is at most once in this many seconds."""
 
 
 def run_on_ranks(settings: Settings, folder: Path) -> None:
     """Run all cells that are not finished; every rank makes this call.
 
     However it ends, the same command resumes from the last checkpoint, on any number of ranks. Rank
-    0 says so at the beginning, since a killed process cannot.
+    0 reports it at the beginning, since a killed process cannot.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
 
 
 def _telling(name: str, rounds: int) -> Callable[[int, Any], None]:
-    """Return a callback that says how far a run is: under a launcher there is no bar."""
+    """Return a callback that reports how far a run is: under a launcher there is no bar."""
     said = time.monotonic()
 
     def callback(done: int, _: Any) -> None:

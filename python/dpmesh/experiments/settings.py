@@ -222,7 +222,7 @@ def read(path: str | Path, module: str | None = None) -> Settings:
         The file.
     module
         The name of a module of your own, which is imported: the file can name its classes and
-        functions as `kind`. Types of their parameters say what the file may give; what the
+        functions as `kind`. Types of their parameters define what the file may give; what the
         experiment has is given to parameters `nodes`, `key`, `dataset` and `generator`.
 
     Raises

@@ -2,7 +2,7 @@
 
 Adding it to integers (counts, codes of a quantizer) is exact, so it has none of the leaks of
 floating-point noise. Element ``j`` of a row is a function of (key, purpose, round, node, ``j``),
-the law and the scale alone.
+the distribution and the scale alone.
 
 Guarantee
 ---------

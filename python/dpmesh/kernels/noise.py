@@ -1,18 +1,18 @@
 """Gaussian and Laplace noise from cryptographic streams, one row for each node.
 
-Element ``j`` of a row is a function of (key, purpose, round, node, ``j``), the law and the type, so
-that results do not depend on threads, on the other rows or on the order of the calls. The same
-stream gives the same noise each time, so draw from a stream only once.
+Element ``j`` of a row is a function of (key, purpose, round, node, ``j``), the distribution and the
+type, so that results do not depend on threads, on the other rows or on the order of the calls. The
+same stream gives the same noise each time, so draw from a stream only once.
 
 Guarantee
 ---------
-A sample is a deterministic function of random bits that nobody without the key can tell from truly
-random ones; 64 of them (63 for Laplace) determine its magnitude. It has the stated distribution up
-to floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and 43 scales
-(Laplace), beyond which the mass is about 2**-64. A rounded floating-point sum is *not* exactly
-differentially private: which numbers can occur depends on the value beneath the noise (Mironov, CCS
-2012). Where that matters, use noise on the integers (`discrete_gaussian`, `discrete_laplace`, or
-the `grid` of a mechanism).
+A sample is a deterministic function of random bits that nobody without the key can distinguish from
+truly random ones; 64 of them (63 for Laplace) determine its magnitude. It has the stated
+distribution up to floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and
+43 scales (Laplace), beyond which the mass is about 2**-64. A rounded floating-point sum is *not*
+exactly differentially private: which numbers can occur depends on the value beneath the noise
+(Mironov, CCS 2012). Where that matters, use noise on the integers (`discrete_gaussian`,
+`discrete_laplace`, or the `grid` of a mechanism).
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def against_epsilon(
     Runs with the same epsilon, to three digits, are drawn as their mean, with a bar from the least
     to the largest. For accuracies, chance, nodes alone (mean, and a band from worst to best) and
     pooled records, all without privacy, are lines where the first run has `baselines`: no epsilon
-    covers them. Where reports differ in relation, unit or delta, the legend says which is whose.
+    covers them. Where reports differ in relation, unit or delta, the legend shows which is whose.
 
     Parameters
     ----------

@@ -139,7 +139,7 @@ class Budget:
         Raises
         ------
         OverBudget
-            A `ValueError`, if that costs more; it says how many rounds are affordable.
+            A `ValueError`, if that costs more; it states how many rounds are affordable.
         """
         require_methods("algorithm", algorithm, "an algorithm", "plan")
         plan = self._plan(algorithm, rounds, problem)

@@ -245,7 +245,7 @@ class Levels:
 class RandomSparsifier:
     """Each number is kept with probability `keep` and divided by it, or else becomes 0.
 
-    The first byte of a message says how the places of the kept numbers are encoded: as a bit for
+    The first byte of a message states how the places of the kept numbers are encoded: as a bit for
     every place, or as 4 bytes for every kept one, whichever is shorter. The places follow, then the
     kept numbers as they are. The variance added to a number is ``(1 / keep - 1)`` times its square.
 

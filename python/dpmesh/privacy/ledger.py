@@ -49,7 +49,7 @@ class Ledger:
 
     @property
     def plan(self) -> Plan:
-        """The releases so far, as a plan that can say what they cost.
+        """The releases so far, as a plan that can compute what they cost.
 
         Unplanned ones are assumed to be no more sensitive than they declare. If earlier releases
         decided on them, as where noise adapts to results, a run could have cost more than this one

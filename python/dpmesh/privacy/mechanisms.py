@@ -116,7 +116,7 @@ class Mechanism(ABC):
     def privacy_loss(self) -> PrivacyLossDistribution | None:
         """The distribution of the loss of one release, by dp-accounting, where no event states it.
 
-        On a grid of 1e-4, the library's default; it errs upwards. None if `event` says it all.
+        On a grid of 1e-4, the library's default; it errs upwards. None if `event` states it all.
         """
         return None
 

@@ -42,7 +42,7 @@ def is_own(release: Release) -> bool:
 
 @lru_cache
 def _states_its_loss(kind: type[Mechanism]) -> bool:
-    """Whether a class outside of this package says what a release loses."""
+    """Whether a class outside of this package states what a release loses."""
     for name in ("event", "privacy_loss"):
         owner = next(base for base in kind.__mro__ if name in vars(base))
         if owner.__module__.partition(".")[0] != __name__.partition(".")[0]:
@@ -120,7 +120,7 @@ def _by_losses(losses: Sequence[tuple[Any, int]], delta: float) -> float:
 
 
 def _loss(mechanism: Mechanism) -> Any:
-    """Return the distribution of a mechanism's loss, None if neither it nor its event says."""
+    """Return the distribution of a mechanism's loss, None if neither it nor its event states it."""
     from dp_accounting import GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
     from dp_accounting.pld import privacy_loss_distribution as pld
 

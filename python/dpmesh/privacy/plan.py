@@ -224,7 +224,7 @@ class Plan(InNotebooks):
             Against whom, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
             somebody who sees every message. It needs the plan of a problem:
             ``algorithm.plan(rounds, problem)``. Where less than against everybody is not proved,
-            the cost says why.
+            the cost states why.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a run cost, said so that it cannot be misread."""
+"""What a run cost, stated so that it cannot be misread."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class PartitionedProblem:
         Raises
         ------
         ValueError
-            If there are several nodes here, or not as many records as `records` says.
+            If there are several nodes here, or not as many records as `records` states.
         """
         counts = integers("records", records, ndim=1)
         if self.nodes != 1 or counts[integer("node", node, below=len(counts))] != self.records[0]:

@@ -277,7 +277,7 @@ class Outcome:
 def reproduce_all(
     folder: Path, *, seeds: int | None = None, quick: bool = False, progress: Progress = print
 ) -> list[Outcome]:
-    """Run all experiments; one that lacks its data or an extra says so, and the others go on.
+    """Run all experiments; one that lacks its data or an extra reports it, and the others go on.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ def check_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> No
 
 
 def warn_unscaled(problem: object) -> None:
-    """Warn about columns that nobody scaled: clipping then throws away what they say."""
+    """Warn about columns that nobody scaled: clipping then discards what they hold."""
     if not isinstance(problem, LinearProblem) or problem.feature_norm is not None:
         return
     x: Any = problem.train.features

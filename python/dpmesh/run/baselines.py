@@ -74,7 +74,7 @@ class Baselines:
         return int((federation > self.alone).sum())
 
     def sentence(self, federation: float, epsilon: float | None = None) -> str:
-        """Say whether sharing paid.
+        """State whether sharing paid.
 
         Parameters
         ----------

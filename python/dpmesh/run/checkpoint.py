@@ -182,7 +182,7 @@ def salt_in(path: str | PathLike[str]) -> str | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return what the file says of its run, and its arrays."""
+    """Return what the file states about its run, and its arrays."""
     try:
         with path.open("rb") as file, NpzFile(file) as stored:
             arrays = {name: stored[name] for name in stored.files}

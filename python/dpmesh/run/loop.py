@@ -76,7 +76,7 @@ def simulate(
     key
         Source of all randomness; by default a new one from the operating system. A run mixes 256
         fresh bits into such a key, so that no two runs have the same noise. A seeded key makes the
-        run reproducible, and its report says that it is not a private release.
+        run reproducible, and its report states that it is not a private release.
     delta
         Delta of the privacy report, in [0, 1); by default that of the budget, or of the algorithm
         if it has a `delta`, or 0, at which Gaussian noise has no finite epsilon.
@@ -84,7 +84,7 @@ def simulate(
         What must not be exceeded: a plan that costs more is refused before the first round, and a
         run that departs from its plan ends before the first release that would cost more.
     metrics
-        What to measure: names of metrics and functions of your own, or `Metrics`, which also says
+        What to measure: names of metrics and functions of your own, or `Metrics`, which also sets
         how often and who receives the measurements; see there for the names and the default. An
         empty list measures nothing but traffic.
     progress
@@ -97,7 +97,7 @@ def simulate(
         all of them make this call. None runs all nodes in this process. The root measures and
         saves; the others' runs hold their own nodes and no history.
     checkpoint
-        A file in which the run keeps its progress, about every 10 seconds; `Checkpoint` says after
+        A file in which the run keeps its progress, about every 10 seconds; `Checkpoint` sets after
         how many rounds instead. If it exists, the run resumes from it, to the same bits as if it
         had not been interrupted; if not, it is created. Ctrl-C and SIGTERM save before they stop
         the run, unless the round takes longer than a second (with an engine, all stop after the
@@ -107,7 +107,7 @@ def simulate(
     Raises
     ------
     ValueError
-        If an argument is invalid, or the plan is over the budget (the error says how many rounds
+        If an argument is invalid, or the plan is over the budget (the error states how many rounds
         are affordable), or the topology and the problem differ in their nodes, or a topology is
         missing or superfluous, or the checkpoint is that of another run, key or data.
     OSError
@@ -288,13 +288,13 @@ class _Loop:
         return signs
 
     def _kept(self) -> str | None:
-        """Save what all have run after a failure, if that can be; say where it is."""
+        """Save what all have run after a failure, if that can be; report where it is."""
         if self.recording or not self.run.own.algorithm.rewinds:
             return self._last_checkpoint()
         return self._save()
 
     def _save(self) -> str | None:
-        """Save the rounds that all processes have run, if they are to be kept; say where."""
+        """Save the rounds that all processes have run, if they are to be kept; report where."""
         if self.saved is None:
             return None
         everybody = gathered(self.run.remembered(), self.ranks, self.run.own)
@@ -304,7 +304,7 @@ class _Loop:
         return f"{self.run.at.rounds} rounds are in {self.saved.path}"
 
     def _last_checkpoint(self) -> str | None:
-        """Say where the last checkpoint is, if there is one."""
+        """Report where the last checkpoint is, if there is one."""
         return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
 
 

@@ -353,9 +353,9 @@ REGRET_NODES = 256
 def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Testable) -> list[Metric]:
     """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
-    Accuracy needs test data that the problem `classifies`, if it says so; regret a linear problem
-    and an algorithm with a ``radius``, the ball of its comparator; consensus_distance a network;
-    compression an algorithm with a ``compressor``.
+    Accuracy needs test data that the problem `classifies`, if it states that; regret a linear
+    problem and an algorithm with a ``radius``, the ball of its comparator; consensus_distance a
+    network; compression an algorithm with a ``compressor``.
     """
     radius = getattr(algorithm, "radius", None)
     makers: dict[str, Callable[[], Metric]] = {"loss": Loss}

@@ -74,8 +74,8 @@ class Uniform:
         return source.uniform(self.low, self.high, count)
 
 
-Law: TypeAlias = float | Exponential | LogNormal | Uniform
-"""A constant, or a law to draw from."""
+Distribution: TypeAlias = float | Exponential | LogNormal | Uniform
+"""A constant, or a distribution to draw from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +125,9 @@ class Network:
     counts its messages as if they were received. Only delay moves the mean, by a bounded amount.
     """
 
-    latency: Law = 0.0
-    bandwidth: Law | None = None
-    compute: Law = 0.0
+    latency: Distribution = 0.0
+    bandwidth: Distribution | None = None
+    compute: Distribution = 0.0
     straggler_fraction: float = 0.0
     straggler_slowdown: float = 10.0
     loss: float = 0.0
@@ -142,9 +142,9 @@ class Network:
     def __post_init__(self) -> None:
         as_python_numbers(self)
         for name in ("latency", "compute"):
-            _check_law(name, getattr(self, name), zero=True)
+            _check_distribution(name, getattr(self, name), zero=True)
         if self.bandwidth is not None:
-            _check_law("bandwidth", self.bandwidth, zero=False)
+            _check_distribution("bandwidth", self.bandwidth, zero=False)
         probability("straggler_fraction", self.straggler_fraction)
         if positive("straggler_slowdown", self.straggler_slowdown) < 1:
             fail("straggler_slowdown", "at least 1", self.straggler_slowdown)
@@ -233,15 +233,15 @@ class Conditions:
         flags: Flags = self._source(_Use.OUTAGES, stretch).random(self.nodes) < self.network.offline
         return flags
 
-    def _draw(self, use: _Use, law: Law, count: int, round: int = 0) -> Numbers:
-        if not isinstance(law, (Exponential, LogNormal, Uniform)):
-            return np.full(count, float(law))
-        return law.draw(self._source(use, round), count)
+    def _draw(self, use: _Use, distribution: Distribution, count: int, round: int = 0) -> Numbers:
+        if not isinstance(distribution, (Exponential, LogNormal, Uniform)):
+            return np.full(count, float(distribution))
+        return distribution.draw(self._source(use, round), count)
 
     def _source(self, use: _Use, round: int = 0) -> np.random.Generator:
         return generator(self._key, Purpose.NETWORK, round, node=use)
 
 
-def _check_law(name: str, law: Law, *, zero: bool) -> None:
-    if not isinstance(law, (Exponential, LogNormal, Uniform)):
-        (non_negative if zero else positive)(name, law)
+def _check_distribution(name: str, distribution: Distribution, *, zero: bool) -> None:
+    if not isinstance(distribution, (Exponential, LogNormal, Uniform)):
+        (non_negative if zero else positive)(name, distribution)

@@ -153,7 +153,7 @@ class Repeats:
         Parameters
         ----------
         algorithm
-            One that uses each example once, and says in which round.
+            One that uses each example once, and states in which round.
         topology
             The network of each copy.
         at

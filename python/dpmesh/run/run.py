@@ -166,7 +166,7 @@ class Run(InNotebooks):
         Raises
         ------
         ValueError
-            If there is no such node, or nothing says what the released numbers stand for.
+            If there is no such node, or nothing states what the released numbers stand for.
         """
         own = getattr(self.problem, "model", None)
         if self.outline is None and own is not None:

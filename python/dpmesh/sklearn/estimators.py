@@ -25,7 +25,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Parameters
     ----------
     epsilon, delta
-        What a whole `fit` may cost, for replacing one record of one site. `report_` says against
+        What a whole `fit` may cost, for replacing one record of one site. `report_` states against
         whom. An epsilon of None learns without noise, for comparison.
     ranges
         Public ranges of the columns, see `dpmesh.ranges.Columns.of`. They must not be computed from
@@ -55,7 +55,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         With `algorithm` None it stands for ``"gossip"``.
     random_state
         None draws noise from the operating system. A seed makes the fit reproducible and not
-        private, which `report_` says.
+        private, which `report_` states.
 
     Attributes
     ----------

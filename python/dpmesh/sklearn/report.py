@@ -82,7 +82,7 @@ class FitReport(InNotebooks):
 def report_of(
     estimator: str, run: dm.Run, chosen: Choice, problem: Any, also_public: str
 ) -> FitReport:
-    """Return the report of a run; `also_public` says what is, beside the numbers of records."""
+    """Return the report of a run; `also_public` states what is, beside the numbers of records."""
     privacy = run.privacy
     secure = isinstance(chosen.algorithm, CrossSiloSGD)
     if privacy.is_private:

@@ -67,7 +67,7 @@ def from_networkx(
 
 
 def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Each node hears its two neighbours on a cycle.
+    """Each node receives from its two neighbours on a cycle.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Everyone hears everyone: one round with Metropolis weights computes the mean.
+    """Everyone receives from everyone: one round with Metropolis weights computes the mean.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Node 0 hears all others, and they hear it alone.
+    """Node 0 receives from all others, and they receive from it alone.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
-    """A grid that wraps around; node ``row * columns + column`` hears the four next to it.
+    """A grid that wraps around; node ``row * columns + column`` receives from the four next to it.
 
     Raises
     ------

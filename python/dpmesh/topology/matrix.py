@@ -1,4 +1,4 @@
-"""Mixing matrices: who hears whom in a round and with what weight, checked once."""
+"""Mixing matrices: who receives from whom in a round and with what weight, checked once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MixingMatrix:
 
     @cached_property
     def degrees(self) -> npt.NDArray[np.int64]:
-        """Shape (nodes,): how many other nodes each node hears."""
+        """Shape (nodes,): how many other nodes each node receives from."""
         heard = np.diff(self.weights.indptr.astype(np.int64))
         others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
@@ -86,14 +86,14 @@ class MixingMatrix:
 
     @cached_property
     def listeners(self) -> npt.NDArray[np.int64]:
-        """Shape (nodes,): how many other nodes hear each node; for a symmetric A, the `degrees`."""
+        """Shape (nodes,): how many others receive from each node (`degrees` if A is symmetric)."""
         heard = np.bincount(self.weights.indices, minlength=self.nodes)
         others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
         return others
 
     def neighbours(self, node: int) -> npt.NDArray[np.int64]:
-        """Return the other nodes that `node` hears, in ascending order."""
+        """Return the other nodes that `node` receives from, in ascending order."""
         node = integer("node", node, below=self.nodes)
         start, end = self.weights.indptr[node : node + 2]
         heard = self.weights.indices[start:end].astype(np.int64)
@@ -165,7 +165,7 @@ class MixingMatrix:
 
     @cached_property
     def edges(self) -> npt.NDArray[np.int64]:
-        """Shape (edges, 2): the pairs i < j of a symmetric A that hear each other, sorted."""
+        """Shape (edges, 2): the pairs i < j of a symmetric A that exchange messages, sorted."""
         self._want_symmetric()
         pairs = np.stack(self._upper.coords, axis=1).astype(np.int64)
         pairs.flags.writeable = False

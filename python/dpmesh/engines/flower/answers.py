@@ -21,7 +21,7 @@ def moves_in(replies: Iterable[Message], asked: Mapping[str, int], w: Floats) ->
     ----------
     replies
         What came. Answers for a dead node come from the SuperLink, under an id of its own, so that
-        who sent a message says nothing.
+        who sent a message proves nothing.
     asked
         The number of the client that each message went to, by the message's id.
     w

@@ -80,9 +80,9 @@ def private_update(
     With a noise multiplier z, each answer has the guarantee of `Gaussian` for replacing all the
     client's data: 1/z-Gaussian-DP except for the last bits, or with a `grid` ``1 / (2 z**2)``-zCDP,
     whoever sees it and whatever the server sent. Where training fails, the answer is noise alone,
-    and the client's log says why. Only messages to train, whatever their action, are answered. Not
-    covered are the time that an answer takes, which Flower reports to the server, a process that is
-    killed, and what the app does outside of the functions that it registers, such as in a
+    and the client's log states why. Only messages to train, whatever their action, are answered.
+    Not covered are the time that an answer takes, which Flower reports to the server, a process
+    that is killed, and what the app does outside of the functions that it registers, such as in a
     ``lifespan``. Flower takes the app from the server: if you do not trust the server, admit signed
     apps only (``flower-supernode --trusted-entities``).
 
@@ -129,7 +129,7 @@ def _clipped(clipping_norm: float) -> Mod:
         try:
             move = _clipped_move(w, call_next(message, context), clipping_norm)
         except Exception as error:  # Flower sends its text to the server
-            raise TrainingFailed("the client's log says why") from error
+            raise TrainingFailed("the client's log states why") from error
         return _answer(message, name, start, w, move)
 
     return mod

@@ -30,7 +30,7 @@ _TRIES = 3
 """How often a node is asked for its name if it answers with an error."""
 
 _LOOKS = 10
-"""How many looks lie between two lines of the log that say for whom the server waits."""
+"""How many looks lie between two lines of the log that report for whom the server waits."""
 
 
 def asks_for_name(message: Message) -> bool:

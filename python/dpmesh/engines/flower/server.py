@@ -377,7 +377,7 @@ class DPFedLS(Strategy):
         return rounded + self._std_of_client * (sqrt(dim) + TAIL)
 
     def _count(self, answers: int, server_round: int) -> None:
-        """Say how many answered, where that is no secret, and stop below the quorum."""
+        """Report how many answered, where that is no secret, and stop below the quorum."""
         secret = self._is_central and self.algorithm.sampling == "poisson"
         said = f"{answers} of {self._cohort} clients answered in round {server_round}"
         few = answers < ceil(self._cohort * self.quorum / self.algorithm.clients)

@@ -8,7 +8,7 @@ SuperNode answers questions by a function of its own app, and a ServerApp asks t
         return node_of(context).answer(question)                    route(grid, Router(contract))
 
 The SuperLink and the ServerApp are trusted with nothing but liveness: what protects the bytes is in
-them. A SuperNode says which party it is by its ``dpmesh-party``; who signed an answer is another
+them. A SuperNode states which party it is by its ``dpmesh-party``; who signed an answer is another
 matter, and that is what counts.
 """
 
@@ -61,7 +61,7 @@ def answers(app: ClientApp) -> Callable[[Answer], Answer]:
             try:
                 said = answer(_bytes_in(message), context)
             except Exception as error:  # Flower sends its text to the server
-                raise NoAnswerError("the node's log says why") from error
+                raise NoAnswerError("the node's log states why") from error
             return Message(_content(said), reply_to=message)
 
         app.query("dpmesh")(answered)
@@ -134,7 +134,7 @@ class Courier:
 def route(grid: Grid, router: Router) -> None:
     """Carry the rows of a mesh until its run is over; a party that is late is left out.
 
-    Below the contract's quorum the run pauses, and the log says for whom.
+    Below the contract's quorum the run pauses, and the log reports for whom.
     """
     contract, reported = router.contract, ""
     courier = Courier(grid, [party.name for party in contract.parties])

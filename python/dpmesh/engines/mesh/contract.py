@@ -108,7 +108,7 @@ class Contract:
 
     @cached_property
     def terms(self) -> Terms:
-        """What it says of the run."""
+        """What it states about the run."""
         table = self.settings.table("contract")
         arguments = self.settings.arguments("contract", table, entries(Terms))
         terms: Terms = self.settings.call("contract", Terms, **arguments)

@@ -41,7 +41,7 @@ RETRY = 1.0
 TIMEOUT = 60.0
 """Seconds of silence after which a connection is given up, many times `HOLD`."""
 PATIENCE = 3600.0
-"""Seconds for which a node tries to reach a router, unless its caller says otherwise."""
+"""Seconds for which a node tries to reach a router, unless its caller sets another."""
 SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
 """Headers of a post and of its response."""
 NOT_SIGNED, OVER = 401, 410

@@ -76,7 +76,7 @@ class Schedule:
         return weights.indices[start:end].tolist(), weights.data[start:end].tolist()
 
     def heard(self, at: Position, node: int) -> set[int]:
-        """Return the other nodes whose rows of a position a node may hear."""
+        """Return the other nodes whose rows of a position a node may receive."""
         if self.gossips:
             return set(self.matrix(at.round).neighbours(node).tolist())
         return set(self.senders(at)) - {node}

@@ -1,4 +1,4 @@
-"""The parties of a contract, and what it says of the run."""
+"""The parties of a contract, and what it states about the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Party:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a contract says beside its algorithm, problem, topology and parties.
+    """What a contract states beside its algorithm, problem, topology and parties.
 
     Parameters
     ----------

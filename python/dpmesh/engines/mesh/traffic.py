@@ -26,7 +26,7 @@ def bytes_of_row(contract: Contract, mixed: int) -> int:
 def bytes_of_round(contract: Contract) -> int:
     """Return what the router receives and sends in a round, questions included, without losses.
 
-    Each node's row goes to the router once, and once to each node that hears it. By token each
+    Each node's row goes to the router once, and once to each node that receives it. By token each
     model goes to the router and to the next holder.
     """
     schedule, by_token = Schedule(contract), bytes_of_row(contract, contract.models)

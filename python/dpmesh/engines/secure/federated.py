@@ -79,7 +79,7 @@ def federated_sum(
 
 
 def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums:
-    """Return what a client adds up: its clipped update, where its coin says that it takes part.
+    """Return what a client adds up: its clipped update, where its coin decides that it takes part.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums
         Those of the contract.
     train
         Returns the trained model for a global one, shape (1, dim). If it fails, or its result is
-        not finite, the update is 0, and the client's log says why.
+        not finite, the update is 0, and the client's log states why.
     """
 
     def sums(w: Floats, t: int, coins: Key) -> Floats:

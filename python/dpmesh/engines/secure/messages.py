@@ -1,7 +1,7 @@
 """What sites and server send each other. None of it depends on data but a site's answer.
 
-A `Hello` opens a site's run, a `Ready` says that it takes part in the next attempt, and a `Header`
-says who does. The answer to a header is bytes that `privacy.secure.answer` made.
+A `Hello` opens a site's run, a `Ready` states that it takes part in the next attempt, and a
+`Header` states who does. The answer to a header is bytes that `privacy.secure.answer` made.
 """
 
 from __future__ import annotations

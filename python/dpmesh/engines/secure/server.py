@@ -132,7 +132,7 @@ class Server:
         return Header(self.run, step, self.attempts, cohort, hellos, readies)
 
     def _asked(self, word: bytes) -> dict[int, bytes]:
-        """Return what each site that is left says, and forget those that are lost."""
+        """Return the answer of each site that is left, and forget those that are lost."""
         said = dict(self._carry(dict.fromkeys(self.cohort, word)))
         self.cohort = tuple(own for own in self.cohort if own in said)
         return said

@@ -1,6 +1,6 @@
 """A site of a secure sum: it answers a server that it does not trust.
 
-Whatever the server says, an answer is a vector under masks that cancel only in the sum over a
+Whatever the server sends, an answer is a vector under masks that cancel only in the sum over a
 cohort with enough honest sites, all of which agree on everything in the header's digest H. The
 records that take part, the noise and the masks are functions of H and of the site's secrets, so
 that a repeated header gets the same bytes, and any other one is charged and drawn anew.
@@ -98,7 +98,7 @@ class Site:
         return Hello.signed(self.contract, self.own, run, secrets.public, self.folder.signing)
 
     def ready(self, run: bytes) -> Ready:
-        """Say that it takes part in the next attempt, and what it knows of the run."""
+        """State that it takes part in the next attempt, and what it knows of the run."""
         state = self._run(run)
         known = state.last_attempt, state.spent
         return Ready.signed(self.contract, self.own, run, *known, self.folder.signing)

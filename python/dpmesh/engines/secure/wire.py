@@ -39,8 +39,8 @@ def in_process(sites: Iterable[Site]) -> Carry:
 def serve(site: Site, question: bytes) -> bytes:
     """Return a site's answer to a question of the server.
 
-    It depends on private data through the vector under masks alone. A refusal says why, from public
-    numbers; what else went wrong is in the site's own log.
+    It depends on private data through the vector under masks alone. A refusal states why, from
+    public numbers; what else went wrong is in the site's own log.
     """
     try:
         kind, run, *fields = _fields(question)

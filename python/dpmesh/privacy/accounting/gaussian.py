@@ -1,6 +1,6 @@
 """Gaussian differential privacy: releases of known shift in Gaussian noise, composed exactly.
 
-A release is ``mu``-GDP if neighbouring data sets are at least as hard to tell apart from it as
+A release is ``mu``-GDP if neighbouring data sets are at least as hard to distinguish from it as
 N(0, 1) and N(mu, 1) are from a sample. Noise of standard deviation sigma on a query that neighbours
 move by at most Delta in L2 has ``mu = Delta / sigma = 1 / noise_multiplier``; what follows holds
 for the neighbouring relation that Delta belongs to. Composition, also adaptive, adds the squares

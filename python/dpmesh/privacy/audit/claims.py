@@ -1,6 +1,6 @@
 """Privacy guarantees as bounds on tests that distinguish two neighbouring datasets.
 
-A test says of each run in which of two datasets it ran: "positive" for one, "negative" for its
+A test guesses for each run in which of two datasets it ran: "positive" for one, "negative" for its
 neighbour. A guarantee bounds its true positive rate by its false positive rate:
 
     (epsilon, delta):   TPR <= e^epsilon FPR + delta
@@ -90,7 +90,7 @@ class EpsilonClaim:
 class GaussianClaim:
     """mu-Gaussian differential privacy: no easier to distinguish than N(0, 1) and N(mu, 1).
 
-    It implies (epsilon, delta)-differential privacy at every delta; `delta` says which one to
+    It implies (epsilon, delta)-differential privacy at every delta; `delta` selects which one to
     print.
 
     Raises

@@ -57,7 +57,7 @@ class Coupling(InNotebooks):
     movements
         Of all releases, in order.
     faults
-        Where the code does not do what its plan says. None proves nothing, since other data might
+        Where the code does not do what its plan states. None proves nothing, since other data might
         show one.
     """
 

@@ -2,8 +2,8 @@
 
 Whoever has the key of a run can draw its standard normals again, and find by least squares the
 factors F with which they entered the messages of a run on constant data. F must be ``S C^-1`` times
-the own and shared amplitudes, and what F says of privacy must be what the plan claims. One seeded
-run shows mistakes that statistical audits need thousands of runs for, also those that cost
+the own and shared amplitudes, and what F implies for privacy must be what the plan claims. One
+seeded run shows mistakes that statistical audits need thousands of runs for, also those that cost
 accuracy only.
 """
 

@@ -167,7 +167,7 @@ compressor, grid
     fresh[1:] = (alpha * 2 * clipping_norm / _values(rounds, sample_size))[:-1]
     rougher = facts.loss == "hinge" or smoothness < curved < inf
     if mode != "paper" and smoothness < inf and rougher:
-        return NotProved(reason="the losses are less smooth than `smoothness` says")
+        return NotProved(reason="the losses are less smooth than `smoothness` states")
     own_message = None
     if mode == "paper":
         refused = facts.not_proved(None)

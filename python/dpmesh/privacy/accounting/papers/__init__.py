@@ -1,7 +1,7 @@
 """What the four papers claim, as published, for comparison with what can be proved today.
 
 One module for each paper. A claim beyond what its theorem proves is refused with `NotProved`, which
-says why; use the accountants of `dpmesh.privacy.accounting` then.
+states why; use the accountants of `dpmesh.privacy.accounting` then.
 """
 
 from dpmesh.privacy.accounting.papers import (
