@@ -214,7 +214,7 @@ def test_losses_are_those_before_the_step() -> None:
                 make_problem([9, 8], 2),
                 rounds=1,
             ),
-            "problem: wanted 2 nodes of 9 records, got",
+            "problem: wanted 2 nodes of 9 records each, got",
         ),
         (
             lambda: dm.simulate(

@@ -77,8 +77,8 @@ def test_a_file_names_who_looks_on(table: str, words: str, tmp_path: Path) -> No
     ("old", "new", "message"),
     [
         ("[budget]\nepsilon = 6.0\ndelta = 1e-5\n", "", r"view: wanted tables \[budget\]"),
-        ('kind = "OneNode"', 'kind = "Coalition"', r"view\.nodes: wanted a value: The members"),
-        ('kind = "OneNode"', 'kind = "Node"', r"view\.node: wanted a value"),
+        ('kind = "OneNode"', 'kind = "Coalition"', r"view\.nodes: wanted a value for Coal"),
+        ('kind = "OneNode"', 'kind = "Node"', r"view\.node: wanted a value for N"),
         ('kind = "OneNode"', 'kind = "Node"\nnode = 6', r"view\.node: wanted an integer .* below"),
         ('kind = "OneNode"', 'kind = "Two"', r"view\.kind: wanted one of OneNode, Node"),
     ],

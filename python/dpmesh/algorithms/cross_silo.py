@@ -86,7 +86,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     dim
         Length of the model, d.
     sites
-        Their number, n.
+        Number of sites, n.
     records
         Number of records of all sites together, N: a public constant.
     rounds

@@ -1,7 +1,7 @@
 """Differentially private federated learning with Laplacian smoothing (Liang et al.), DP-Fed-LS.
 
 In every round a server sends the global model to a random cohort of clients; each trains on its own
-records, within a ball around that model, and returns its move; the server sums the moves, adds
+records, within a ball around that model, and returns its update; the server sums the updates, adds
 Gaussian noise, smooths the result, and moves the global model. The symbols are those of Algorithm
 1; its t counts from 0, as our rounds do:
 
@@ -79,7 +79,7 @@ class FederatedState:
     w
         The global model.
     total
-        Sum of the noisy average moves of all rounds.
+        Sum of the noisy average updates of all rounds.
     output
         Average of w^0 .. w^t with the weights a_t: the paper's output.
     weight
@@ -105,7 +105,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     Parameters
     ----------
     clients
-        Their number N, which is public.
+        Number of clients, N, which is public.
     sampling_rate
         The paper's tau in (0, 1]: the expected share of clients in a cohort.
     clipping_norm
@@ -119,7 +119,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         drawn without replacement. ``"cyclic"``: round(1 / tau) fixed groups take turns, in public:
         client i is in group i modulo their number.
     batch_size
-        Of the clients' mini-batches.
+        Records of a client's mini-batch.
     local_epochs, local_steps
         Exactly one of them: passes of a client over its records (the paper's E), or mini-batches
         (K).
@@ -139,7 +139,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
         the rounding. None for real-valued noise.
     arrival_rate
-        Probability in (0, 1] that a client of a cohort returns its move, by coins that look at no
+        Probability in (0, 1] that a client of a cohort returns its update, by coins that look at no
         data; the others drop out, and are missing from the sum.
     adaptive_clipping
         If given, `clipping_norm` is that of the first round, and then follows a quantile of the
@@ -160,12 +160,12 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     one client (``"poisson"``, ``"cyclic"``) or replacing one (``"uniform"``), with everything that
     it holds. Groups that take turns are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier` for k
     turns of a group, also with `noise` (Theorem 1 of ``docs/privacy/correlated_noise.md``); a
-    removed client leaves its number free, so that the others' groups stay. Each client's move has a
-    norm of at most L whatever its data, the sum is divided by public numbers alone, and all that
+    removed client leaves its number free, so that the others' groups stay. Each client's update has
+    a norm of at most L whatever its data, the sum is divided by public numbers alone, and all that
     follows the noise is post-processing. Clients that drop out change nothing, even if it is known
-    who did: a missing move is 0. The plan counts all as if they had returned.
-    All clients have the same weight: weights by numbers of records would be private data.
-    The server is trusted: it sees the moves and the cohort.
+    who did: a missing move is 0. The plan counts all as if they had returned. All clients have the
+    same weight: weights by numbers of records would be private data. The server is trusted: it sees
+    the updates and the cohort.
     """
 
     travels = "server"
@@ -261,7 +261,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     @cached_property
     def expected_size(self) -> float:
-        """The public number S that the sum over a cohort is divided by: of moves that arrive."""
+        """The public number S that the sum over a cohort is divided by: of updates that arrive."""
         return self.arrival_rate * self._expected_cohort
 
     @property
@@ -278,11 +278,11 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one client moves the sum over a cohort; in units of C_t if that adapts."""
-        bound, what = self.clipping_norm, "clipped move"
+        bound, what = self.clipping_norm, "clipped update"
         if self.adaptive_clipping is not None:
             bound, what = (
                 hypot(1, self._bit_weight / 2),
-                "clipped move and its bit, in units of C_t,",
+                "clipped update and its bit, in units of C_t,",
             )
         if self.sampling != "uniform":
             return Sensitivity(bound, "l2", f"one {what} added or removed")
@@ -392,7 +392,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
                 return kernels.sample([fixed.population], fixed.size, coins).ravel()
 
     def returning(self, cohort: Indices, t: int, key: Key) -> Indices:
-        """Draw who of a cohort returns its move; the others drop out."""
+        """Draw who of a cohort returns its update; the others drop out."""
         if self.arrival_rate == 1:
             return cohort
         coins = key.stream(Purpose.SAMPLE, t)  # `sample` has those of node 0
@@ -450,7 +450,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         return state.w
 
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
-        """Move the global model by the estimated average move (*)."""
+        """Move the global model by the estimated average update (*)."""
         dim, norm = state.w.shape[1], state.clipping_norm
         average = Released(noisy[:, :dim] / noisy.dtype.type(self.expected_size))
         total = Released(state.total + average)

@@ -61,7 +61,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     Parameters
     ----------
     nodes
-        Their number, which is public.
+        Number of nodes, which is public.
     records
         Number of records of each node, which is public.
     noise_multiplier
@@ -178,7 +178,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if problem.all_records.tolist() != [self.records] * self.nodes:
-            fail("problem", f"{self.nodes} nodes of {self.records} records", problem.all_records)
+            fail(
+                "problem", f"{self.nodes} nodes of {self.records} records each", problem.all_records
+            )
         if self.noise_multiplier is not None and self._gradient_bound(problem) == inf:
             fail("clipping_norm", "a number, since the loss does not bound its gradients", None)
         start = initial_parameters(problem, key, 1).reshape(self.models, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import cleandoc
 from typing import NoReturn, ParamSpec
 
 import typer
@@ -30,6 +31,8 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
                 raise
             _end(str(error), error)
 
+    paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
+    reported.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # of any width
     return reported
 
 

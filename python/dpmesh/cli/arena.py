@@ -14,14 +14,14 @@ from dpmesh._validate import one_of, positive
 
 def arena(
     tasks: Annotated[
-        list[str] | None, typer.Argument(help="Such as digits-by-class; all by default.")
+        list[str] | None, typer.Argument(help="Tasks, such as digits-by-class; all by default.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder for the tables, figure and page.")] = Path(
         "dpmesh-arena"
     ),
     data: Annotated[
         Path | None,
-        typer.Option(envvar="DPMESH_DATA", help="The folder of all data sets: mnist, rcv1, .."),
+        typer.Option(envvar="DPMESH_DATA", help="Folder of all data sets: mnist, rcv1, .."),
     ] = None,
     epsilon: Annotated[
         list[float] | None, typer.Option(help="Budgets; by default 1, 2, 4 and 8.")

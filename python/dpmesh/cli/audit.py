@@ -61,7 +61,7 @@ def audit(
     ] = None,
     nodes: Nodes = 16,
     network: Network = "meetings",
-    rounds: Annotated[int, typer.Option(help="Of each run, for --view.")] = 16,
+    rounds: Annotated[int, typer.Option(help="Number of rounds of each run, for --view.")] = 16,
 ) -> None:
     """Audit an algorithm, a bare mechanism (gaussian, laplace), or all, where they leak most.
 

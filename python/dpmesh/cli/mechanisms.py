@@ -23,7 +23,9 @@ Noises = Annotated[
         "--noise", help="Compute the epsilon of this noise multiplier; repeat for a table."
     ),
 ]
-Delta = Annotated[float, typer.Option(help="Take it well below 1 / number of records.")]
+Delta = Annotated[
+    float, typer.Option(help="Delta of the guarantee; take it well below 1 / number of records.")
+]
 Rounds = Annotated[int, typer.Option(help="Number of releases of the same data.")]
 
 
@@ -55,7 +57,7 @@ def laplace(
     epsilon: Epsilons = None,
     noise: Noises = None,
     rounds: Rounds = 1,
-    delta: Annotated[float, typer.Option(help="Pure epsilon at 0.")] = 0.0,
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee; 0 for pure epsilon.")] = 0.0,
     json: Json = False,
     plot: Plot = None,
 ) -> None:

@@ -43,7 +43,7 @@ def keys(
 @contract.command()
 @telling
 def check(file: File, module: Module = None) -> None:
-    """Print what joining a contract costs each party, against whom, and what a round moves."""
+    """Print what joining a contract costs each party, against whom, and what a round sends."""
     from dpmesh.engines.mesh import read_contract
     from dpmesh.engines.mesh.traffic import bytes_of_round
     from dpmesh.engines.secure import parties

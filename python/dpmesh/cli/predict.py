@@ -20,7 +20,7 @@ def predict(
         Path | None, typer.Option(help="CSV file to write; by default the standard output.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Of a network: the module:function that was fitted.")
+        str | None, typer.Option(help="Network that was fitted, as module:function.")
     ] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add the probability of each class.")

@@ -14,7 +14,9 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(help="The page; by default report.html, in the folder if there is only one."),
+        typer.Option(
+            help="Page to write; by default report.html, in the folder if there is only one."
+        ),
     ] = None,
 ) -> None:
     """Write one self-contained HTML page about finished runs, of dpmesh run or Run.save."""

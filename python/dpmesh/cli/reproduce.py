@@ -13,13 +13,15 @@ from dpmesh.reproduce import catalog
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Such as federated-table2.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a table or figure, such as federated-table2.")
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
         "dpmesh-results"
     ),
     data: Annotated[
         Path | None,
-        typer.Option(envvar="DPMESH_DATA", help="The folder of all data sets: mnist, rcv1, .."),
+        typer.Option(envvar="DPMESH_DATA", help="Folder of all data sets: mnist, rcv1, .."),
     ] = None,
     seeds: Annotated[
         int | None,

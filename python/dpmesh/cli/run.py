@@ -32,13 +32,13 @@ def run(
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help="mpi: each run on all ranks, under mpiexec. By default one process."),
+        typer.Option(help="Run on mpi: all ranks together, under mpiexec. By default one process."),
     ] = None,
     module: Annotated[
         str | None,
         typer.Option(help="Your Python module, beside the file, whose parts it can name."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of a file, for editors.")

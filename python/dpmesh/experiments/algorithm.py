@@ -57,7 +57,7 @@ def algorithm_of(
         settings.fail("algorithm.epsilon", "wanted none for a function of one's own")
     own_length = {} if "rounds" in known else {"rounds": rounds}
     plain = {name: value for name, value in table.items() if name != "kind"}
-    public = settings.arguments("algorithm", {**plain, noise: 1.0}, known)
+    public = settings.arguments("algorithm", {**plain, noise: 1.0}, known, maker.__name__)
     public |= {name: nodes for name in NUMBERS if name in known and name not in table}
     del public[noise]
     budget = {"epsilon": epsilon, "delta": delta, **own_length}

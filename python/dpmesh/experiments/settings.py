@@ -61,11 +61,12 @@ class Settings:
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
         known = re.sub(r"\[\d+\]", "", key)
-        swept = ["sweep.seeds"] if known == "run.seed" else []
-        known = next((k for k in (f"sweep.{known}", *swept) if k in self.lines), known)
-        while known and known not in self.lines:
+        places = ["sweep.seeds"] if known == "run.seed" else []
+        while known:
+            places += [f"sweep.{known}", known]
             known = known.rpartition(".")[0]
-        line = f", line {self.lines[known]}" if known else ""
+        lines = [self.lines[place] for place in places if place in self.lines]
+        line = f", line {lines[0]}" if lines else ""
         return ValueError(f"{self.source}{line}: {key}: {problem}")
 
     def fail(self, key: str, problem: str) -> NoReturn:
@@ -102,13 +103,14 @@ class Settings:
                 self.fail(key, f"{wanted}, got {name}{nearest(name, names)}")
 
     def arguments(
-        self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry]
+        self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry], kind: str = ""
     ) -> dict[str, Any]:
-        """Return the values of a table's keys in the types that its part needs."""
+        """Return the values of a table's keys in the types that its part, a kind, needs."""
         self.known(path, table, (*wanted, *BESIDE.get(path, ())))
         for name, entry in wanted.items():
             if entry.required and name not in table:
-                self.fail(f"{path}.{name}", f"wanted a value: {entry.text}")
+                needed = f"wanted a value for {kind}" if kind else "wanted a value"
+                self.fail(f"{path}.{name}", f"{needed}: {entry.text}")
         return {
             name: self.convert(f"{path}.{name}", value, wanted[name].hint)
             for name, value in table.items()
@@ -120,7 +122,7 @@ class Settings:
         """Return which part a table describes, and the arguments that it gives."""
         maker = self.maker(path, table, kinds)
         rest = {name: value for name, value in table.items() if name != "kind"}
-        return maker, self.arguments(path, rest, entries(maker))
+        return maker, self.arguments(path, rest, entries(maker), str(table.get("kind", "")))
 
     def maker(self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker]) -> Maker:
         """Return which part a table describes; one of several kinds needs a name."""

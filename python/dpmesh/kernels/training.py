@@ -56,8 +56,8 @@ def linear_training(
 
     Returns
     -------
-    The moves ``w - w0``, shape (nodes, outputs * dim), and each node's objective on its first batch
-    at ``w0``, shape (nodes,), NaN for a node without steps.
+    The updates ``w - w0``, shape (nodes, outputs * dim), and each node's objective on its first
+    batch at ``w0``, shape (nodes,), NaN for a node without steps.
 
     Raises
     ------

@@ -82,7 +82,7 @@ class Cell:
     delta
         1 / clients ** 1.1.
     noise_std
-        Standard deviation nu of the noise on the sum of the clients' moves.
+        Standard deviation nu of the noise on the sum of the clients' updates.
     noise_multiplier
         `noise_std` over the sensitivity.
     epsilon_proved

@@ -89,7 +89,7 @@ class Point:
     epsilon
         The budget, at delta = 1 / clients ** 1.1.
     noise_std
-        nu, on the sum of moves clipped to norm 1; NaN where the theorem's conditions fail.
+        nu, on the sum of updates clipped to norm 1; NaN where the theorem's conditions fail.
     """
 
     sampling: str
@@ -101,7 +101,7 @@ class Point:
 
 
 def noise_std(kind: str, setting: Setting, epsilon: float) -> float:
-    """Return the standard deviation nu on the sum of moves clipped to norm 1."""
+    """Return the standard deviation nu on the sum of updates clipped to norm 1."""
     sampling, rounds, clients = setting
     delta = clients**-1.1
     if kind == "theorem":

@@ -93,6 +93,7 @@ class Baselines:
         tied = int(np.sum(self.alone == federation))
         ties = f" and ties with {tied}" if tied else ""
         mean = f"{self._shown(federation)} against {self._shown(self.alone.mean())} on average"
+        mean = mean if self.metric == "accuracy" else f"{self.metric} {mean}"
         verdict = "" if 2 * beaten > nodes else ": sharing does not pay here"
         return f"{at} the federation beats {who} sites working alone{ties} ({mean}){verdict}."
 

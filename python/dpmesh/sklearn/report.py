@@ -62,7 +62,7 @@ class FitReport(InNotebooks):
                 f"{self.estimator} of {sites} with {records}",
                 f"against     {self.against}",
                 f"algorithm   {self.algorithm}",
-                f"topology    {self.topology}",
+                *([] if self.topology == "None" else [f"topology    {self.topology}"]),
                 f"rounds      {self.rounds}",
                 f"traffic     {self.megabytes:.4g} MB",
                 str(self.privacy),

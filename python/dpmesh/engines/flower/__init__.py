@@ -6,7 +6,7 @@ Needs the extra ``flower``. An existing app changes two lines, one on each side:
     app = ClientApp(mods=[private_update(clipping_norm=0.5)])                  # was: ClientApp()
 
 Whatever the clients train, and with whatever library, the server takes their models as vectors. It
-draws the cohort, clips each move, adds noise to the sum and smooths it, by the code of
+draws the cohort, clips each update, adds noise to the sum and smooths it, by the code of
 `FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
 from the sum, one that answers twice is in it once, and nothing else changes: the divisor is the
 public expected size. Parties are known by name, so that a SuperNode may be killed, restart or

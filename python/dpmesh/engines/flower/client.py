@@ -72,7 +72,7 @@ def private_update(
 
     Guarantee
     ---------
-    Without a noise multiplier the server is trusted: it sees clipped moves, whether training
+    Without a noise multiplier the server is trusted: it sees clipped updates, whether training
     failed, and the app's unchanged answers to messages of other kinds, such as those to evaluate.
     The reason why training failed stays in the client's own log, and the metrics that come with a
     model are removed.
@@ -163,7 +163,7 @@ def _noisy(
 
 def client_sensitivity(clipping_norm: float) -> Sensitivity:
     """Return how far one client's own message moves when all its data is replaced."""
-    return Sensitivity(2 * clipping_norm, "l2", "a clipped move replaced, seen by itself")
+    return Sensitivity(2 * clipping_norm, "l2", "a clipped update replaced, seen by itself")
 
 
 def _is_to_train(message: Message) -> bool:
@@ -194,7 +194,7 @@ def _clipped_move(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
 def _answer(
     message: Message, name: str, start: ArrayRecord, w: Floats, move: Released | Sensitive
 ) -> Message:
-    """Return `start` plus the move, with its names, shapes and type, and nothing else."""
+    """Return `start` plus the update, with its names, shapes and type, and nothing else."""
     with np.errstate(over="ignore"):
         model = (w + move).astype(w.dtype)
     return Message(RecordDict({name: unflat(model, start)}), reply_to=message)

@@ -73,9 +73,9 @@ class DPFedLS(Strategy):
     delta
         Delta of the reports, in [0, 1); by default that of the budget, or 0.
     trust
-        ``"central"``: the server sees each client's clipped move and adds the noise. ``"local"``:
+        ``"central"``: the server sees each client's clipped update and adds the noise. ``"local"``:
         each client adds its own, by ``private_update(clipping_norm, noise_multiplier, grid=grid)``
-        with the algorithm's numbers, and the server never sees a move without noise.
+        with the algorithm's numbers, and the server never sees an update without noise.
     key
         Key of the server; by default a new one from the operating system. Into a key that is not
         seeded a run mixes fresh bits, and into its noise what it is added to, so that no two
@@ -271,7 +271,7 @@ class DPFedLS(Strategy):
 
     def summary(self) -> None:
         """Log what the rounds so far cost; before the first one, what all rounds will cost."""
-        log.info("\t%s sees the clients' moves", "The server" if self._is_central else "Nobody")
+        log.info("\t%s sees the clients' updates", "The server" if self._is_central else "Nobody")
         reported = self.report if self._ledger else self._report(self.plan(self._rounds))
         for line in str(reported).splitlines():
             log.info("\t%s", line)
@@ -370,7 +370,7 @@ class DPFedLS(Strategy):
 
     @property
     def _longest(self) -> float:
-        """Length of a client's noisy move that an honest one exceeds with probability 1e-9."""
+        """Length of a client's noisy update that an honest one exceeds with probability 1e-9."""
         assert self._state is not None
         dim, grid = self._state.w.shape[1], self.algorithm.grid or 0.0
         rounded = self.algorithm.clipping_norm + grid * sqrt(dim)
