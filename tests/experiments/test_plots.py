@@ -154,16 +154,29 @@ def test_a_torus_is_a_grid_and_a_star_has_its_hub_in_the_middle() -> None:
 
 
 def test_accuracy_against_epsilon_has_baselines_as_lines() -> None:
-    problem = stream_problem(4, 5)
     runs = [
-        dm.simulate(dm.OnlineLearning(epsilon=epsilon), problem, topology.ring(4), rounds=5)
-        for epsilon in (1.0, 4.0)
+        dm.simulate(
+            dm.OnlineLearning(epsilon=eps), stream_problem(4, n), topology.ring(4), rounds=5
+        )
+        for eps, n in [(1.0, 5), (4.0, 9)]
     ]
     ax = plots.against_epsilon({"online": runs}, "released_accuracy")
     assert {text.get_text() for text in ax.texts} == {"chance", "alone", "pooled"}
-    assert runs[0].baselines is not None
     levels = [line.get_ydata()[0] for line in ax.lines]
-    assert runs[0].baselines.pooled in levels
+    assert np.mean([run.baselines.pooled for run in runs if run.baselines]) in levels
+
+
+def test_bars_of_several_labels_at_one_epsilon_stand_side_by_side() -> None:
+    problem = stream_problem(4, 5)
+    run = dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), rounds=5)
+    ax = plots.against_epsilon({"one": [run], "other": [run]}, "loss")
+    left, right = (line.get_transform().transform((2.0, 0.0))[0] for line in ax.lines[::3])
+    assert right - left == pytest.approx(6 * ax.figure.dpi / 72)
+
+
+def test_only_accuracies_have_baselines_as_lines() -> None:
+    problem = stream_problem(4, 5)
+    runs = [dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), rounds=5)]
     assert not plots.against_epsilon({"online": runs}, "loss").texts
 
 

@@ -101,9 +101,9 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">{len(results)} runs of {len(groups)} settings. Curves are means over '
-        "seeds, bands reach from least to largest. Click a head to sort by it, a figure to enlarge "
-        "it. Measurements look at the nodes' own models, their records and test data: they are for "
-        "research, and no part of the release.</p>",
+        "seeds, bands reach from least to largest. Click a column's head to sort a table, a figure "
+        "to enlarge it. Measurements look at the nodes' own models, their records and test data: "
+        "they are for research, and no part of the release.</p>",
         warning if seeded else "",
         "<h2>What privacy buys</h2>",
         figures(_against_epsilon(results), large=True),

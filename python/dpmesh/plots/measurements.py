@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MARKS = 8
 """Up to this many different epsilons are written below their axis."""
 
+SIDE_BY_SIDE = 6
+"""Points between the bars of two labels at one epsilon."""
+
 
 class Curves(Protocol):
     """Anything with measurements over rounds, such as the `history` of a run."""
@@ -127,9 +130,10 @@ def against_epsilon(
     """Draw what privacy buys: a metric at the end of runs against the epsilon of their reports.
 
     Runs with the same epsilon, to three digits, are drawn as their mean, with a bar from the least
-    to the largest. For accuracies, chance, nodes alone (mean, and a band from worst to best) and
-    pooled records, all without privacy, are lines where the first run has `baselines`: no epsilon
-    covers them. Where reports differ in relation, unit or delta, the legend shows which is whose.
+    to the largest, those of several labels side by side. For accuracies, chance, nodes alone (mean,
+    and a band from worst to best) and pooled records, all without privacy, are lines, means over
+    all runs that have `baselines`: no epsilon covers them. Where reports differ in relation, unit
+    or delta, the legend shows which is whose.
 
     Parameters
     ----------
@@ -163,6 +167,8 @@ def against_epsilon(
             promises[label][_promise(run.privacy)] = None
         ends.append((label, dict(sorted(by_epsilon.items()))))
     ax = axes(ax)
+    from matplotlib.transforms import ScaledTranslation  # there, since `axes` found it
+
     every = sorted({epsilon for _, found in ends for epsilon in found})
     places = dict(zip(every, _over_epsilon(ax, "groups", np.array(every)), strict=True))
     aspects = zip(*(promise for reported in promises.values() for promise in reported), strict=True)
@@ -175,10 +181,14 @@ def against_epsilon(
         reported = [", ".join(compress(promise, differing)) for promise in promises[label]]
         name = f"{label} ({'; '.join(reported)})" if any(differing) else label
         at = [places[epsilon] for epsilon in found]
-        ax.errorbar(at, means, [below, above], marker="o", capsize=3, label=name, **look(i))
-    first = next(iter(groups.values()))[0]
+        aside = SIDE_BY_SIDE * (i - (len(ends) - 1) / 2) / 72
+        shifted = ax.transData + ScaledTranslation(aside, 0, ax.figure.dpi_scale_trans)
+        bars = look(i) | {"marker": "o", "capsize": 3, "label": name, "transform": shifted}
+        ax.errorbar(at, means, [below, above], **bars)
     if metric in ("accuracy", "released_accuracy"):
-        _draw_levels(ax, getattr(first, "baselines", None))
+        every_run = [run for runs in groups.values() for run in runs]
+        beside = [getattr(run, "baselines", None) for run in every_run]
+        _draw_levels(ax, [each for each in beside if each and each.metric == "accuracy"])
     return finished(ax, "epsilon", metric, curves=len(ends))
 
 
@@ -227,15 +237,17 @@ def tradeoff(
     return finished(ax, "epsilon", metric, curves=1)
 
 
-def _draw_levels(ax: Axes, beside: Baselines | None) -> None:
-    """Draw baselines without privacy as lines, each named at its left end."""
-    if beside is None or beside.metric != "accuracy":
+def _draw_levels(ax: Axes, known: Sequence[Baselines]) -> None:
+    """Draw the means of baselines without privacy as lines, each named at its left end."""
+    if not known:
         return
-    ax.axhspan(beside.alone.min(), beside.alone.max(), color="0.5", alpha=0.12, linewidth=0)
+    at = [(b.alone.min(), b.alone.max(), b.pooled, b.alone.mean(), b.chance) for b in known]
+    worst, best, pooled, alone, chance = np.mean(at, axis=0)
+    ax.axhspan(worst, best, color="0.5", alpha=0.12, linewidth=0)
     for name, level, style in (
-        ("pooled", beside.pooled, "--"),
-        ("alone", float(beside.alone.mean()), "-"),
-        ("chance", beside.chance, ":"),
+        ("pooled", pooled, "--"),
+        ("alone", alone, "-"),
+        ("chance", chance, ":"),
     ):
         ax.axhline(level, color="0.45", linestyle=style, linewidth=1)
         at_left = ax.get_yaxis_transform()
