@@ -36,7 +36,7 @@ def arena(
 ) -> None:
     """Compare all methods on the same tasks, beside chance, alone and pooled.
 
-    The table says what each method costs by proof, what an audit measured, what it sends, and whom
+    The table shows what each method costs by proof, what an audit measured, what it sends, and whom
     one has to trust. The folder keeps the results of other tasks, so that one can run them in turn.
     """
     from dpmesh.reproduce._output import made

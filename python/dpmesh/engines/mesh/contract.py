@@ -97,7 +97,7 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of all that the contract says, of the modules it names, and of the version."""
+        """SHA-256 of all that the contract states, of the modules it names, and of the version."""
         text = json.dumps(self.settings.content, sort_keys=True)
         module = self.settings.module
         network = None if self.network is None else self.network.partition(":")[0]
