@@ -33,6 +33,7 @@ def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeli
         steps.append(("intercept", PolynomialFeatures(degree=1)))
     steps.append(("unit_norm", Normalizer()))
     Pipeline(steps).fit(ends)
+    linear.coef_ = linear.coef_[..., _order(columns)]
     return Pipeline([*steps, ("model", linear)])
 
 
@@ -53,9 +54,25 @@ def _ends(columns: Columns, *, named: bool) -> Any:
     return np.stack([values.astype(common) for values in ends.values()], axis=1)
 
 
+def _order(columns: Columns) -> list[int]:
+    """Return the places of the features as `_encoder` puts them: categories as `_categories`."""
+    places = [0] if columns.intercept else []
+    for kind in columns.kinds:
+        listed = kind.categories if isinstance(kind, Category) else ()
+        own = [*map(listed.index, _categories(kind))] if listed else range(kind.width)
+        places += [len(places) + place for place in own]
+    return places
+
+
+def _categories(kind: Category) -> list[Any]:
+    """Return categories in an order that scikit-learn takes: numbers ascending."""
+    texts = any(isinstance(category, str) for category in kind.categories)
+    return [*kind.categories] if texts else sorted(kind.categories)
+
+
 def _encoder(kind: Number | Category) -> Any:
     if isinstance(kind, Category):
-        return OneHotEncoder(categories=[[*kind.categories]], handle_unknown="ignore")
+        return OneHotEncoder(categories=[_categories(kind)], handle_unknown="ignore")
     scaled = MinMaxScaler((-1, 1), clip=True)
     if not kind.missing:
         return scaled

@@ -359,10 +359,11 @@ def _match(by_name: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:
     names = [str(name) for name in by_name]
     if strange := [str(name) for name in given if str(name) not in names]:
         hint = nearest(strange[0], names)
-        fail("ranges", "names of columns of the table", f"{strange[0]!r}{hint}")
+        wanted = "names of columns of the table (the label's go to classes= or target_range=)"
+        fail("ranges", wanted, f"{strange[0]!r}{hint}")
     if lacking := [str(name) for name, each in by_name.items() if each is None]:
-        wanted = f"a public range for each column, such as {lacking[0]} = [0, 100]"
-        fail("ranges", wanted, f"none for {', '.join(lacking)}")
+        wanted = f"a public range for each column to use, such as {lacking[0]} = [0, 100]"
+        fail("ranges", wanted, f"none for {', '.join(lacking)}; leave out columns not to use")
 
 
 def _is_range(given: Any) -> bool:

@@ -19,6 +19,8 @@ RANGES: dict[str, Any] = {
     "age": [0, 120],
     "ward": ["north", "south"],
     "weight": {"range": [30, 250], "missing": True},
+    "grade": [3, 1, 2],
+    "smoker": {"categories": [True, False]},
 }
 
 
@@ -31,6 +33,8 @@ def table() -> Any:
             "ward": draw.choice(["north", "south", None], 40),
             "unused": "x",
             "age": draw.integers(0, 140, 40),
+            "grade": draw.integers(1, 4, 40),
+            "smoker": draw.random(40) < 0.5,
         }
     )
 
@@ -80,7 +84,7 @@ def test_tables_of_all_kinds_give_the_same(model: dm.Model, tmp_path: Path) -> N
     frame = table()
     expected = model.predict(frame)
     np.testing.assert_array_equal(model.predict(arrow.Table.from_pandas(frame)), expected)
-    in_order = frame[["age", "ward", "weight"]].to_numpy()
+    in_order = frame[[*RANGES]].to_numpy()
     np.testing.assert_array_equal(model.predict(in_order), expected)
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
@@ -126,7 +130,7 @@ def test_a_model_is_loaded_without_the_simulator(model: dm.Model, tmp_path: Path
     code = (
         "import sys, dpmesh as dm\n"
         f"model = dm.Model.load({str(tmp_path / 'm.dpmesh')!r})\n"
-        "model.predict([[50, 'north', 70.0]])\n"
+        "model.predict([[50, 'north', 70.0, 1, True]])\n"
         "heavy = {'dpmesh.algorithms', 'dpmesh.privacy', 'dpmesh.topology', 'scipy', 'sklearn'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

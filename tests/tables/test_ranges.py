@@ -86,7 +86,7 @@ def test_forms_of_ranges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ranges", "said"),
     [
-        ({"a": [0, 1]}, "a public range for each column, such as b = "),
+        ({"a": [0, 1]}, "a public range for each column to use, such as b = "),
         ({"a": [0, 1], "b": [0, 1], "bb": [0, 1]}, "'bb'; did you mean b?"),
         ({"a": [1, 0], "b": [0, 1]}, "ranges of a: range: wanted a low end below"),
         ({"a": [0, np.nan], "b": [0, 1]}, "ranges of a: high: wanted a finite number"),

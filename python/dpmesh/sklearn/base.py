@@ -352,11 +352,12 @@ def warn_outside(outside: dict[str, int], records: int, *, guessed: bool) -> Non
     if not outside:
         return
     worst = max(outside, key=lambda name: outside[name])
-    given = "no public range was given, so [-1, 1] was taken" if guessed else "of public ranges"
-    hint = "target_range" if worst == "y" else "ranges"
+    ranges = "target_range" if worst == "y" else "ranges"
+    taken = f"{ranges}= is missing, and [-1, 1] was taken. " if guessed else ""
+    more = f", and some in {len(outside) - 1} more columns" if len(outside) > 1 else ""
     warnings.warn(
-        f"values outside {given}: {outside[worst]} of {records} in {worst}, and {len(outside)} "
-        f"columns in all. They are clipped; set {hint}= to what the columns may hold",
+        f"{taken}Values outside of public ranges are clipped: {outside[worst]} of {records} in "
+        f"{worst}{more}; set {ranges}= to what may occur",
         UserWarning,
         stacklevel=4,
     )
