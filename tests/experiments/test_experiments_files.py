@@ -107,6 +107,8 @@ def test_a_run_of_files_predicts_a_file(folder: Path, loss: str) -> None:
     assert not run_sweep(read("own.toml"), "results", processes=1)
     model = Result.load("results/run").model()
     assert model.predict(people(9)).tolist() == model.to_sklearn().predict(people(9)).tolist()
+    found = testing.CliRunner().invoke(app, ["predict", "results", "site0.csv"])
+    assert "name one of its runs, such as results/run" in found.output
     found = testing.CliRunner().invoke(app, ["predict", "results/run", "site0.csv"])
     assert found.output.split()[1:] == model.predict(people(0)).tolist()
     assert {*found.output.split()[1:]} <= {"no", "yes"}

@@ -309,6 +309,10 @@ class Result(InNotebooks):
             If there is none.
         """
         folder = Path(folder)
+        if not (folder / "run.json").exists():
+            runs = sorted(file.parent for file in folder.glob("*/run.json"))
+            hint = f"; name one of its runs, such as {runs[0]}" if runs else ""
+            raise FileNotFoundError(f"{folder} is not the folder of a run{hint}")
         run = json.loads((folder / "run.json").read_text())
         if not is_finished(folder):
             return cls(changes={}, run=run, graph=None, folder=folder)
