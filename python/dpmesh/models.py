@@ -153,12 +153,11 @@ class Model(Outline):
             fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
 
     def __repr__(self) -> str:
-        from dpmesh.privacy.shown import rounded_up  # here, so that loading imports little
-
         kind = "regression" if self.classes is None else f"{len(self.classes)} classes"
         kind += "" if self.network is None else f", network {name_of(self.network)}"
-        epsilon = self.about.get("privacy", {}).get("epsilon", "unknown")
-        epsilon = rounded_up(epsilon) if isinstance(epsilon, float) else epsilon
+        spent = self.about.get("privacy", {}).get("epsilon", "unknown")
+        budget = self.about.get("epsilon")  # of an estimator, which spends a little less
+        epsilon = spent if budget is None else f"{budget:.15g}"
         return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
 
     def scores(self, table: Any) -> npt.NDArray[np.float64]:
