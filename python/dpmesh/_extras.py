@@ -16,7 +16,7 @@ EXTRAS = {
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
     "secure": ("cryptography",),
-    "tracking": ("mlflow-skinny", "tensorboardX", "wandb"),
+    "tracking": ("alembic", "mlflow-skinny", "sqlalchemy", "tensorboardX", "wandb"),
 }
 """Each extra, and the distributions that it installs."""
 
