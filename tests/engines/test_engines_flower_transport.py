@@ -73,8 +73,7 @@ class Grid:
                 yield flwr.Message(flwr.Error(2, f"{type(error)}: {error}"), reply_to=message)
 
 
-@pytest.mark.parametrize("killed", [{}, {7: "site 1", 12: "site 3"}])
-def test_sites_train_over_flower_to_the_bits_of_one_process(killed, tmp_path: Path) -> None:
+def test_sites_train_over_flower_to_the_bits_of_one_process(tmp_path: Path) -> None:
     """Sites that restart meanwhile are asked again, at no cost."""
     made = secure_parties.Parties(tmp_path)
     names = [f"site {i}" for i in range(4)]
@@ -82,7 +81,7 @@ def test_sites_train_over_flower_to_the_bits_of_one_process(killed, tmp_path: Pa
     def answer(question, context):
         return serve(made.sites[names.index(context.node_config["dpmesh-party"])], question)
 
-    courier = Courier(Grid(names, answer, killed), names, patience=20.0)
+    courier = Courier(Grid(names, answer, {7: "site 1", 12: "site 3"}), names, patience=20.0)
 
     def compared(questions):
         said = courier(questions)
@@ -98,17 +97,15 @@ def test_sites_train_over_flower_to_the_bits_of_one_process(killed, tmp_path: Pa
 
 
 @pytest.mark.parametrize("algorithm", ["online", "without replacement"])
-@pytest.mark.parametrize("killed", [{}, {9: "p1", 14: "p2"}])
-def test_a_mesh_over_flower_has_the_bits_of_the_simulator(
-    algorithm, killed, tmp_path: Path
-) -> None:
+def test_a_mesh_over_flower_has_the_bits_of_the_simulator(algorithm, tmp_path: Path) -> None:
+    """Two nodes restart meanwhile."""
     made = mesh_parties.Parties(tmp_path, algorithm)
 
     def answer(question, context):
         number = made.names.index(context.node_config["dpmesh-party"])
         return made.node(number).answer(question)
 
-    route(Grid(made.names, answer, killed), Router(made.contract))
+    route(Grid(made.names, answer, {9: "p1", 14: "p2"}), Router(made.contract))
     simulated = made.simulated().parameters
     np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
 
