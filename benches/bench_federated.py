@@ -21,7 +21,6 @@ import numpy as np
 
 from benches.measure import THREADS, Case
 from benches.pfl_peer import pfl
-from dpmesh import kernels
 from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import mnist
 from dpmesh.estimators import LaplacianSmoothing
@@ -44,15 +43,11 @@ class OneForm(LinearProblem):
     form: str | None = None
 
     def local_training(self, start, walks, *, step_size, radius):
-        return kernels.linear_training(
+        return self._linear.train(
             start,
-            self.train.features,
-            self.train.labels,
             walks,
-            self.loss,
             step_size=step_size,
             radius=radius,
-            classes=self.classes,
             regularization=self.regularization,
             form=self.form,
         )

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 
 from benches.measure import Way
-from dpmesh import _memory
 
 RUNS = {
     "federated, direct": ("federated", 0),
@@ -36,7 +35,6 @@ def both_runs(bench: str, place: int, way: str) -> tuple[float, float]:
 
 def added(run: Way) -> float:
     gc.collect()
-    _memory._kept.clear()  # memory that the last run left for the next
     ctypes.CDLL(None).malloc_trim(0)  # memory freed while the data were loaded
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now

@@ -20,7 +20,7 @@ class ExpandingSteps(WithoutReplacement):
     """Forgets the condition of Lemma 4 on the step sizes, as the paper's experiments do."""
 
     def _lemma4(self, problem, largest_step):
-        lipschitz = problem.model_constants(self.model_radius).loss_lipschitz
+        lipschitz = problem.model_constants(self.radius).loss_lipschitz
         return 2 * largest_step * lipschitz / self.batch_size
 
 

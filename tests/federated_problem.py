@@ -18,6 +18,10 @@ class Clients:
     test = None
 
     @property
+    def linear(self):
+        return kernels.LinearModel(self.features, self.labels, "logistic")
+
+    @property
     def nodes(self):
         return len(self.indptr) - 1
 
@@ -29,12 +33,9 @@ class Clients:
         return np.cumsum([0, *map(len, rows)]), np.concatenate([np.empty(0, np.int64), *rows])
 
     def local_training(self, start, walks, *, step_size, radius):
-        updates, _ = kernels.linear_training(
+        updates, _ = self.linear.train(
             start,
-            self.features,
-            self.labels,
             walks,
-            "logistic",
             step_size=step_size,
             radius=radius,
             regularization=self.weight_decay,
@@ -42,10 +43,7 @@ class Clients:
         return updates
 
     def objective(self, params, batches):
-        data = self.features, self.labels
-        return kernels.linear_loss(
-            params, *data, batches, "logistic", regularization=self.weight_decay
-        )
+        return self.linear.losses(params, batches, regularization=self.weight_decay)
 
     def accuracy(self, params):
         raise AssertionError("there are no records to test on")

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import _core
-from dpmesh._memory import empty
 from dpmesh._validate import fail
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
@@ -112,7 +111,9 @@ def whole(argument: str, value: Any) -> None:
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
     """`value` as a C-contiguous array of int64 with `ndim` axes."""
-    array = value if type(value) is np.ndarray else unmasked(argument, value)
+    if _core.is_index_array(value) and value.ndim == ndim:
+        return value
+    array = unmasked(argument, value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
         wanted = f"integers with {ndim} axes"
         fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
@@ -162,9 +163,17 @@ def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -
         fail(argument, "at least 1 element", f"shape {array.shape}")
 
 
+def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return a new array of undefined values."""
+    try:
+        return np.empty(shape, dtype)
+    except ValueError:
+        fail("shape", "an array of less than 2**63 bytes", shape)
+
+
 def buffer(out: FloatArray | None, like: FloatArray) -> FloatArray:
     """The array that a kernel fills: `out` if it fits `like`, or a new one."""
-    return empty(like.shape, like.dtype) if out is None else filled(out, like.shape, like.dtype)
+    return new(like.shape, like.dtype) if out is None else filled(out, like.shape, like.dtype)
 
 
 def filled(
@@ -172,7 +181,7 @@ def filled(
 ) -> npt.NDArray[Any]:
     """The array that a kernel fills: `out` if it has this shape and type, or a new one."""
     if out is None:
-        return empty(shape, dtype)
+        return new(shape, dtype)
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
         got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         fail("out", f"an array of {dtype} and shape {shape}", got)

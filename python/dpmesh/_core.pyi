@@ -22,6 +22,7 @@ def after_fork(is_child: bool) -> None: ...
 
 # arguments
 def is_float_array(value: object) -> TypeGuard[_Floats]: ...
+def is_index_array(value: object) -> TypeGuard[npt.NDArray[np.int64]]: ...
 
 # accounting
 def gdp_epsilons(mu: _Float64s, delta: float) -> _Float64s: ...
@@ -88,9 +89,9 @@ def mix_noisy(
     rows: _Rows,
     x: _Floats,
     law: str,
-    scale: npt.ArrayLike,
+    scale: _PerRow,
     stream: Stream,
-    nodes: npt.ArrayLike | None,
+    nodes: npt.NDArray[np.uint32] | None,
     out: _Floats | None,
 ) -> _Floats: ...
 
@@ -101,11 +102,11 @@ def rademacher_suprema(
 
 # correlated
 def correlated_noise(
-    scale: npt.ArrayLike,
+    scale: _PerRow,
     weights: list[float],
     earlier: list[_Floats],
     stream: Stream,
-    nodes: npt.ArrayLike | None,
+    nodes: npt.NDArray[np.uint32] | None,
     out: _Floats,
 ) -> None: ...
 def add_pair_noise(
@@ -162,86 +163,75 @@ def batch_ends(
 # noise
 def add_noise(
     law: str,
-    x: npt.ArrayLike,
-    scale: npt.ArrayLike,
+    x: _Floats,
+    scale: _PerRow,
     stream: Stream,
-    nodes: npt.ArrayLike | None,
+    nodes: npt.NDArray[np.uint32] | None,
     out: _Floats | None,
     longest: float | None,
 ) -> _Floats: ...
 def noise(
-    law: str, scale: npt.ArrayLike, stream: Stream, nodes: npt.ArrayLike | None, out: _Floats
+    law: str, scale: _PerRow, stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats
 ) -> None: ...
 
 # linear
 _Features: TypeAlias = _Floats | tuple[_Integers, _Integers, _Floats, int]  # dense or CSR
-_Model: TypeAlias = tuple[_Features, npt.NDArray[Any], str, int | None]  # labels, loss, classes
 _Ragged: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # indptr, indices
 _Batches: TypeAlias = _Ragged | npt.NDArray[np.int64]
-_Averaging: TypeAlias = tuple[float, float | None]  # regularization, divide_by
-_Clipping: TypeAlias = tuple[float, str]  # bound, norm
-_Step: TypeAlias = tuple[_PerRow, float | None]  # sizes, radius
 
-def linear_gradient(
-    params: _Floats,
-    model: _Model,
-    batches: _Batches,
-    averaging: _Averaging,
-    clipping: _Clipping | None,
-    out: _Floats,
-) -> None: ...
-def linear_step(
-    params: _Floats,
-    step: _Step,
-    model: _Model,
-    batches: _Batches,
-    averaging: _Averaging,
-    clipping: _Clipping | None,
-    out: _Floats,
-) -> None: ...
-def linear_step_in_place(
-    params: _Floats,
-    step: _Step,
-    model: _Model,
-    batches: _Batches,
-    averaging: _Averaging,
-    clipping: _Clipping | None,
-) -> None: ...
-def linear_training(
-    start: _Floats,
-    model: _Model,
-    walks: tuple[npt.NDArray[np.int64], _Ragged],
-    step_size: float,
-    radius: float,
-    regularization: float,
-    form: str | None,
-    moves: _Floats,
-    losses: npt.NDArray[np.float64],
-) -> None: ...
-def linear_losses(
-    params: _Floats,
-    model: _Model,
-    batches: _Batches,
-    averaging: _Averaging,
-    out: npt.NDArray[np.float64],
-) -> None: ...
-def linear_class_losses(
-    params: _Floats,
-    model: _Model,
-    batches: _Batches,
-    averaging: _Averaging,
-    out: npt.NDArray[np.float64],
-) -> None: ...
-def linear_record_losses(
-    params: _Floats, model: _Model, batches: _Batches, out: npt.NDArray[np.float64]
-) -> None: ...
-def linear_count_correct(params: _Floats, model: _Model, out: npt.NDArray[np.int64]) -> None: ...
+@final
+class LinearModel:
+    def __new__(
+        cls, features: _Features, labels: npt.NDArray[Any], loss: str, classes: int | None
+    ) -> LinearModel: ...
+    def gradient(
+        self,
+        params: _Floats,
+        batches: _Batches,
+        regularization: float,
+        divide_by: float | None,
+        clipping_norm: float | None,
+        norm: str,
+        out: _Floats | None,
+    ) -> _Floats: ...
+    def step(
+        self,
+        params: _Floats,
+        step_size: _PerRow,
+        batches: _Batches,
+        regularization: float,
+        divide_by: float | None,
+        clipping_norm: float | None,
+        norm: str,
+        radius: float | None,
+        out: _Floats | None,
+    ) -> _Floats: ...
+    def train(
+        self,
+        start: _Floats,
+        walks: tuple[npt.NDArray[np.int64], _Ragged],
+        step_size: float,
+        radius: float,
+        regularization: float,
+        form: str | None,
+    ) -> tuple[_Floats, _Float64s]: ...
+    def losses(
+        self,
+        params: _Floats,
+        batches: _Batches,
+        regularization: float,
+        divide_by: float | None,
+        of_classes: bool,
+    ) -> _Float64s: ...
+    def record_losses(self, params: _Floats, batches: _Batches) -> _Float64s: ...
+    def count_correct(self, params: _Floats) -> npt.NDArray[np.int64]: ...
+
 def linear_scores(params: _Floats, features: _Features, out: _Floats) -> None: ...
 
 # projection
-def all_finite(x: npt.ArrayLike) -> bool: ...
-def row_norms(x: npt.ArrayLike, norm: str) -> _Float64s: ...
-def clip_rows(x: npt.ArrayLike, bound: float, norm: str, out: _Floats | None) -> _Floats: ...
+def all_finite(x: _Floats) -> bool: ...
+def row_norms(x: _Floats, norm: str) -> _Float64s: ...
+def clip_rows(x: _Floats, bound: float, norm: str, out: _Floats | None) -> _Floats: ...
 
 # qnet
 _Float32s: TypeAlias = npt.NDArray[np.float32]
@@ -265,22 +255,22 @@ def q_learn(
 _Codes = npt.NDArray[np.signedinteger[Any]]
 
 def quantize(
-    x: npt.ArrayLike,
+    x: _Floats,
     step: float,
     stream: Stream,
     saturate: bool,
-    dtype: npt.DTypeLike,
-    nodes: npt.ArrayLike | None,
+    dtype: np.dtype[Any],
+    nodes: npt.NDArray[np.uint32] | None,
     out: _Codes | None,
 ) -> tuple[_Codes, int]: ...
 def quantize_noisy(
-    x: npt.ArrayLike,
-    scale: npt.ArrayLike,
+    x: _Floats,
+    scale: _PerRow,
     step: float,
     noise: Stream,
     coins: Stream,
-    dtype: npt.DTypeLike,
-    nodes: npt.ArrayLike | None,
+    dtype: np.dtype[Any],
+    nodes: npt.NDArray[np.uint32] | None,
     out: _Codes | None,
 ) -> _Codes: ...
 def dequantize(codes: _Codes, step: float, out: _Floats) -> None: ...
@@ -292,7 +282,7 @@ def unpack(message: bytes, bits: int, out: _Codes) -> None: ...
 
 # smoothing
 def smooth(
-    x: npt.ArrayLike,
+    x: _Floats,
     smoothing: float,
     power: int,
     blocks: Sequence[int] | None,

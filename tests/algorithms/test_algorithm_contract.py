@@ -151,7 +151,7 @@ def test_a_start_that_is_no_model_is_named(algorithm: Any, start: Any) -> None:
 def test_a_start_beyond_the_ball_is_projected_where_gradients_are_bounded_only_there() -> None:
     plain = make_problem()
     own = Pretrained(plain.train, plain.partition, plain.loss, feature_norm=1.0)
-    algorithm = dm.WithoutReplacement(delta=DELTA, batch_size=2, model_radius=0.1)
+    algorithm = dm.WithoutReplacement(delta=DELTA, batch_size=2, radius=0.1)
     state = algorithm.init(own, Key.seeded(0))
     for models in (state.local, state.released):
         np.testing.assert_allclose(np.linalg.norm(models, axis=-1), 0.1, rtol=1e-12)

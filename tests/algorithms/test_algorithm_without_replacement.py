@@ -58,7 +58,7 @@ def test_equals_its_twin(
         controller=controller,
         calibration=calibration,
         copies=copies,
-        model_radius=radius,
+        radius=radius,
         arrival_rate=arrival_rate,
     )
     state = algorithm.init(problem, key)
@@ -228,7 +228,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
         (lambda: dm.WithoutReplacement(batch_size=1.5), "batch_size: wanted an integer"),
         (lambda: dm.WithoutReplacement(copies=0), "copies: wanted an integer of at least 1"),
         (lambda: dm.WithoutReplacement(calibration="exact"), "calibration: wanted one of"),
-        (lambda: dm.WithoutReplacement(model_radius=-1), "model_radius: wanted .* greater than 0"),
+        (lambda: dm.WithoutReplacement(radius=-1), "radius: wanted .* greater than 0"),
         (lambda: dm.WithoutReplacement(arrival_rate=0), r"arrival_rate: wanted .* in \(0, 1\]"),
         (lambda: dm.WithoutReplacement().plan(0), "rounds: wanted an integer of at least 1, got 0"),
         (
@@ -258,7 +258,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             lambda: dm.WithoutReplacement().init(
                 make_problem([9], 2, loss="squared"), dm.Key.seeded(0)
             ),
-            "model_radius: wanted one, to bound the gradients of the squared loss, got None",
+            "radius: wanted one, to bound the gradients of the squared loss, got None",
         ),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_record_moves_one_release_of_each_model_within_lemma_4(
         batch_size=3,
         step_size=_Capped(schedule, cap),
         controller=controller,
-        model_radius=radius,
+        radius=radius,
     )
     key = dm.Key.seeded(seed)
     one, other = neighbours(problem, 1, place)

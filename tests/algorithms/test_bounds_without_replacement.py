@@ -99,7 +99,7 @@ class Hearing(Broadcast):
 def measured(algorithm: dm.WithoutReplacement, problem: dm.LinearProblem, key: dm.Key):
     """Run one pass; return suboptimality and generalization gap of each step, in order."""
     everything = np.arange(problem.train.records)[np.newaxis]
-    best = best_fixed_predictor(problem, everything[0], radius=algorithm.model_radius).value
+    best = best_fixed_predictor(problem, everything[0], radius=algorithm.radius).value
     state = algorithm.init(problem, key)
     excess, gaps = [], []
     for t in range(problem.rounds(algorithm.batch_size)):
@@ -163,7 +163,7 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
             batch_size=b,
             step_size=Constant(eta),
             controller=controller,
-            model_radius=radius,
+            radius=radius,
         )
         excess, gap = measured(algorithm, problem, key)
         excesses.append(excess.mean())
@@ -208,7 +208,7 @@ def test_distances_shrink_as_theorem_4_says() -> None:
                 batch_size=b,
                 step_size=theorem_4_steps(problem, 0.5),
                 controller=RandomGlobal(0.5),
-                model_radius=10.0,
+                radius=10.0,
             )
             state = algorithm.init(problem, key)
             for t in range(400):

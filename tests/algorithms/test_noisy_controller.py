@@ -29,7 +29,7 @@ DELTA, BATCH, FAR = 1e-5, 2, 100.0
 def learner(kind: type[WithoutReplacement] = WithoutReplacement, **changes: Any) -> Any:
     controller = DeepQ(anneal_rounds=3, hidden=16, batch_size=1, memory_size=2, sees="noisy")
     settings: dict[str, Any] = {"epsilon": 2.0, "delta": DELTA, "batch_size": BATCH}
-    settings |= {"step_size": 0.001, "model_radius": 1.0, "controller": controller}
+    settings |= {"step_size": 0.001, "radius": 1.0, "controller": controller}
     return kind(**settings | changes)
 
 
@@ -71,7 +71,7 @@ def test_answers_are_cut_losses_of_the_released_model_and_reach_the_controller()
     parts = tuple(np.split(np.arange(24), 2))
     problem = LinearProblem(data, parts, "logistic", classes=3, feature_norm=1.0)
     spy = Spy(anneal_rounds=3, hidden=16, sees="noisy", loss=NoisyLoss(bound=0.69))
-    algorithm = learner(epsilon=None, models=3, step_size=0.5, model_radius=None, controller=spy)
+    algorithm = learner(epsilon=None, models=3, step_size=0.5, radius=None, controller=spy)
     run = simulate(algorithm, problem, rounds=6, key=Key.seeded(1), metrics=[], progress=False)
     for t, observation in enumerate(seen):
         assert np.isnan(observation.local_models).all()

@@ -47,7 +47,7 @@ LAMBDA, A = 1e-4, 0.5
 
 def nodes(kind=WithoutReplacement, *, mu=1.0, controller=None, **others) -> WithoutReplacement:
     """An algorithm that claims this mu."""
-    settings = {"batch_size": 2, "step_size": Constant(0.001), "model_radius": 1.0} | others
+    settings = {"batch_size": 2, "step_size": Constant(0.001), "radius": 1.0} | others
     epsilon = gdp_epsilon(delta=DELTA, mu=mu)
     decides = controller or AlwaysGlobal()
     return kind(epsilon=epsilon, delta=DELTA, controller=decides, **settings)
@@ -132,7 +132,7 @@ def test_coupling_flags_decisions_that_depend_on_data() -> None:
 def test_coupling_flags_steps_that_expand() -> None:
     """The paper's steps 1 / (a lambda t), and the same schedule as late as Lemma 4 wants it."""
     problem, neighbor = drifting()
-    steps = {"batch_size": 50, "controller": Periodic(3), "model_radius": None}
+    steps = {"batch_size": 50, "controller": Periodic(3), "radius": None}
     late = nodes(step_size=theorem_4_steps(problem, A), **steps)
     right = couple(late, problem, neighbor, alone, rounds=3, key=Key.seeded(1))
     assert not right.violated, str(right)
@@ -164,7 +164,7 @@ def test_many_runs_tell_right_from_wrong(kind, controller, violated: bool) -> No
 
 def test_many_runs_flag_steps_that_expand() -> None:
     """At 13 times the claimed mu no run is mistaken: 100 of 100 prove mu = 2.9."""
-    steps = {"batch_size": 50, "controller": Periodic(3), "model_radius": None}
+    steps = {"batch_size": 50, "controller": Periodic(3), "radius": None}
     early = nodes(ExpandingSteps, step_size=InverseTime(scale=1 / (A * LAMBDA)), **steps)
     result = many_runs(early, *drifting(), rounds=3, runs=100)
     assert result.lower_bound > 2.5
@@ -192,5 +192,5 @@ def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
 
 
 def test_a_worst_case_needs_a_radius() -> None:
-    with pytest.raises(ValueError, match="algorithm: wanted one with a model_radius, got None"):
-        worst_cases.without_replacement(nodes(model_radius=None))
+    with pytest.raises(ValueError, match="algorithm: wanted one with a radius, got None"):
+        worst_cases.without_replacement(nodes(radius=None))

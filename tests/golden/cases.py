@@ -206,7 +206,7 @@ CASES: dict[str, Case] = {
         lambda: once(
             controller=RandomGlobal(0.5),
             arrival_rate=0.6,
-            model_radius=0.5,
+            radius=0.5,
             copies=2,
             step_size=InverseSqrt(0.5),
         ),

@@ -16,7 +16,7 @@ PACKAGE = Path(dpmesh.__file__).parent
 FLOORS = [
     ["_core"],
     ["_extras", "_files", "_html", "_validate"],
-    ["_ragged", "_memory", "ranges"],
+    ["_ragged", "ranges"],
     ["_arrays", "_networks", "tables", "_to_sklearn"],
     ["models"],
     ["keys", "kernels"],

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from linear_calls import linear_gradient
 
 import dpmesh as dm
-from dpmesh import _memory, kernels
+from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
 
 THREADS, TURNS = 8, 20
@@ -58,9 +59,7 @@ def calls() -> dict[str, Callable[[], Any]]:
         "mixing": lambda: kernels.mix_noisy(weights, x, "gaussian", 0.1, stream),
         "quantization": lambda: kernels.quantize_noisy(x, 0.5, 0.1, stream, coins),
         "packing": lambda: kernels.unpack(kernels.pack(codes, kernels.bits_needed(codes))),
-        "linear": lambda: kernels.linear_gradient(
-            params, x, labels, batches, "logistic", classes=3
-        ),
+        "linear": lambda: linear_gradient(params, x, labels, batches, "logistic", classes=3),
         "networks": lambda: kernels.q_values(networks, states),
         "complexity": lambda: kernels.rademacher_complexity(x, 8, 50, stream),
     }
@@ -114,19 +113,6 @@ def test_two_threads_that_write_into_one_array_are_refused_or_take_turns() -> No
     assert all(message.startswith("out: wanted a writeable array of its own") for message in said)
     results = [kernels.gaussian(out.shape, 1.0, stream) for stream in streams]
     assert any(np.array_equal(out, result) for result in results)
-
-
-def test_memory_of_results_that_are_gone_goes_to_one_thread_alone() -> None:
-    shape = (_memory.SMALLEST // 8,)
-
-    def work(thread: int) -> None:
-        for turn in range(500):
-            mine = [_memory.empty(shape, np.dtype(np.float64)) for _ in range(1 + turn % 4)]
-            for array in mine:
-                array[:] = thread
-            assert all((array == thread).all() for array in mine)
-
-    at_once(work)
 
 
 def problem_and_network() -> tuple[dm.LinearProblem, dm.topology.Topology]:

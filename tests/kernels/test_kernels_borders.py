@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_calls import linear_gradient, linear_loss, linear_step
 from numpy.lib.stride_tricks import as_strided
 
 from dpmesh import kernels
@@ -104,11 +105,11 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
         (X, SQUARE.toarray()),
     ),
     "linear_step": (
-        lambda *a: kernels.linear_step(*a, "logistic", clipping_norm=0.5),
+        lambda *a: linear_step(*a, "logistic", clipping_norm=0.5),
         (PARAMS, STEPS, FEATURES, LABELS, BATCHES),
     ),
     "linear_loss": (
-        lambda params, *parts: kernels.linear_loss(
+        lambda params, *parts: linear_loss(
             params, csr(*parts, FEW.shape), LABELS, BATCHES, "hinge"
         ),
         (PARAMS, *PARTS),
@@ -141,9 +142,7 @@ INTO: dict[str, Callable[[Array, Array | None], Any]] = {
     "smoothing": lambda x, out: kernels.smooth(x, 2.0, out=out),
     "mixing": lambda x, out: kernels.mix(SQUARE, x, out=out),
     "sums": lambda x, out: kernels.weighted_sum((1, x), (2, x), out=out),
-    "gradient": lambda x, out: kernels.linear_gradient(
-        x, FEATURES, LABELS, BATCHES, "squared", out=out
-    ),
+    "gradient": lambda x, out: linear_gradient(x, FEATURES, LABELS, BATCHES, "squared", out=out),
 }
 IN_PLACE = {"noise", "clipping", "smoothing"}
 """Those that work in place, in the very memory of `x`."""

@@ -121,7 +121,7 @@ def test_rows_are_those_of_their_nodes(draw: Callable[..., np.ndarray]) -> None:
         ({"scale": np.inf}, "scale: wanted a finite number, got inf"),
         ({"scale": 1e8}, "scale: wanted a number of at least 0 and at most 33554432, got 1"),
         ({"nodes": [1, 1]}, "nodes: wanted distinct nodes, got 1 twice"),
-        ({"nodes": [1]}, "nodes: wanted an integer for each of 2 rows"),
+        ({"nodes": [1]}, "nodes: wanted one for each of 2 rows, got 1"),
         ({"shape": (2, 0)}, "shape: wanted an integer of at least 1, got 0"),
         ({"out": np.zeros((2, 3))}, "out: wanted an array of int64 and shape"),
         ({"stream": Key.seeded(1)}, "stream: wanted a Stream, as .*, got Key"),

@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_calls import (
+    linear_accuracy,
+    linear_class_losses,
+    linear_gradient,
+    linear_loss,
+    linear_record_losses,
+    linear_step,
+)
 from scipy import sparse, special
 
 from dpmesh import kernels
@@ -131,25 +139,25 @@ def test_all_equal_loops(
     gradient, loss = slow(case, regularization, clipping_norm or np.inf, norm, divide_by)
     settings: Any = {"classes": case.classes, "regularization": regularization}
     settings |= {"divide_by": divide_by}
-    got = kernels.linear_loss(case.params, *case.model, **settings)
+    got = linear_loss(case.params, *case.model, **settings)
     np.testing.assert_allclose(got, loss, **tolerance(case))
 
     settings |= {"clipping_norm": clipping_norm, "norm": norm}
-    got = kernels.linear_gradient(case.params, *case.model, **settings)
+    got = linear_gradient(case.params, *case.model, **settings)
     assert got.dtype == case.params.dtype
     np.testing.assert_allclose(got, gradient, **tolerance(case))
     out = np.full_like(case.params, np.nan)
-    assert kernels.linear_gradient(case.params, *case.model, **settings, out=out) is out
+    assert linear_gradient(case.params, *case.model, **settings, out=out) is out
     np.testing.assert_array_equal(out, got)
 
     steps = np.linspace(0, 1, len(case.params))
-    moved = kernels.linear_step(case.params, steps, *case.model, **settings)
+    moved = linear_step(case.params, steps, *case.model, **settings)
     expected = case.params - steps[:, None] * gradient
     np.testing.assert_allclose(moved, expected, **tolerance(case))
     longest = np.sqrt((moved**2).sum(axis=1)).max() + 0.1
-    inside = kernels.linear_step(case.params, steps, *case.model, **settings, radius=longest / 2)
+    inside = linear_step(case.params, steps, *case.model, **settings, radius=longest / 2)
     np.testing.assert_array_equal(inside, kernels.clip_rows(moved, longest / 2))
-    own = kernels.linear_step(case.params, steps, *case.model, **settings, out=case.params)
+    own = linear_step(case.params, steps, *case.model, **settings, out=case.params)
     assert own is case.params
     np.testing.assert_array_equal(case.params, moved)
 
@@ -160,24 +168,22 @@ def test_batches_of_one_length_are_as_good_in_rows(size: int) -> None:
     x, y = rng.standard_normal((20, 11)), rng.choice([-1, 1], 20)
     w, rows = rng.standard_normal((5, 11)), rng.integers(0, 20, (5, size))
     ragged = np.arange(6) * size, rows.ravel()
-    for kernel in (kernels.linear_gradient, partial(kernels.linear_step, step_size=0.3)):
+    for kernel in (linear_gradient, partial(linear_step, step_size=0.3)):
         one, other = (
             kernel(w, features=x, labels=y, batches=batches, loss="hinge")
             for batches in (rows, ragged)
         )
         np.testing.assert_array_equal(one, other)
-    of_rows = kernels.linear_record_losses(w, x, y, rows, "hinge")
+    of_rows = linear_record_losses(w, x, y, rows, "hinge")
     assert of_rows.shape == (5, size)
-    np.testing.assert_array_equal(
-        of_rows.ravel(), kernels.linear_record_losses(w, x, y, ragged, "hinge")
-    )
+    np.testing.assert_array_equal(of_rows.ravel(), linear_record_losses(w, x, y, ragged, "hinge"))
 
 
 @given(cases())
 def test_losses_are_those_of_their_records(case: Case) -> None:
     settings: Any = {"classes": case.classes}
-    each = kernels.linear_record_losses(case.params, *case.model, **settings)
-    sums = kernels.linear_loss(case.params, *case.model, divide_by=1, **settings)
+    each = linear_record_losses(case.params, *case.model, **settings)
+    sums = linear_loss(case.params, *case.model, divide_by=1, **settings)
     parts = np.split(each, case.batches[0][1:-1])
     np.testing.assert_allclose([part.sum() for part in parts], sums, rtol=1e-12, atol=1e-12)
 
@@ -189,11 +195,11 @@ def test_class_losses_are_those_of_each_model_alone(
     if case.classes is None or case.loss == "softmax":
         return
     settings: Any = {"regularization": regularization, "divide_by": divide_by}
-    got = kernels.linear_class_losses(case.params, *case.model, classes=case.classes, **settings)
+    got = linear_class_losses(case.params, *case.model, classes=case.classes, **settings)
     for k, model in enumerate(np.split(case.params, case.classes, axis=1)):
         signs = np.where(case.labels == k, 1, -1)
         alone = case.features, signs, case.batches, case.loss
-        expected = kernels.linear_loss(model, *alone, **settings)
+        expected = linear_loss(model, *alone, **settings)
         np.testing.assert_allclose(got[:, k], expected, rtol=1e-12, atol=1e-12)
 
 
@@ -203,8 +209,8 @@ def test_sparse_features_give_what_dense_ones_give(case: Case, index: type) -> N
     csr.indices, csr.indptr = csr.indices.astype(index), csr.indptr.astype(index)
     settings: Any = {"classes": case.classes, "clipping_norm": 1.0}
     for kernel in (
-        kernels.linear_gradient,
-        lambda w, *rest, **s: kernels.linear_step(w, 1, *rest, **s),
+        linear_gradient,
+        lambda w, *rest, **s: linear_step(w, 1, *rest, **s),
     ):
         dense = kernel(case.params, *case.model, **settings)
         got = kernel(case.params, csr, *case.model[1:], **settings)
@@ -222,11 +228,11 @@ def test_sparse_features_give_what_dense_ones_give(case: Case, index: type) -> N
 def test_gradients_are_the_derivatives_of_losses(case: Case) -> None:
     case.params, case.features = case.params.astype(np.float64), case.features.astype(np.float64)
     settings: Any = {"classes": case.classes, "regularization": 0.1}
-    gradient = kernels.linear_gradient(case.params, *case.model, **settings)
+    gradient = linear_gradient(case.params, *case.model, **settings)
     direction = np.random.default_rng(0).normal(size=case.params.shape)
     step = 1e-6
-    above = kernels.linear_loss(case.params + step * direction, *case.model, **settings)
-    below = kernels.linear_loss(case.params - step * direction, *case.model, **settings)
+    above = linear_loss(case.params + step * direction, *case.model, **settings)
+    below = linear_loss(case.params - step * direction, *case.model, **settings)
     # Rounding of losses over the step; a kink of the hinge inside the step has probability 1e-5.
     np.testing.assert_allclose(
         (above - below) / (2 * step), (gradient * direction).sum(1), atol=1e-6
@@ -246,19 +252,15 @@ def test_no_record_contributes_more_than_the_clipping_norm(
     each = np.arange(50)[:, None]
     classes = 4 if many else None
     arguments = (features, labels, each, loss)
-    free = kernels.linear_gradient(params, *arguments, classes=classes)
+    free = linear_gradient(params, *arguments, classes=classes)
     lengths = kernels.row_norms(free, norm=norm)
     bound = float(np.quantile(lengths, 0.8))
-    clipped = kernels.linear_gradient(
-        params, *arguments, classes=classes, clipping_norm=bound, norm=norm
-    )
+    clipped = linear_gradient(params, *arguments, classes=classes, clipping_norm=bound, norm=norm)
     expected = free * np.minimum(1, bound / np.maximum(lengths, 1e-30))[:, None]
     epsilon = np.finfo(dtype).eps
     np.testing.assert_allclose(clipped, expected, rtol=1e2 * epsilon, atol=1e2 * epsilon)
     assert kernels.row_norms(clipped, norm=norm).max() <= bound * (1 + 4 * epsilon)
-    moved = kernels.linear_step(
-        params, 1.0, *arguments, classes=classes, clipping_norm=bound, norm=norm
-    )
+    moved = linear_step(params, 1.0, *arguments, classes=classes, clipping_norm=bound, norm=norm)
     np.testing.assert_allclose(moved, params - clipped, rtol=1e2 * epsilon, atol=1e2 * epsilon)
     assert (lengths > bound).any()
 
@@ -270,13 +272,13 @@ def test_a_large_batch_is_the_mean_of_small_ones(classes: int | None) -> None:
     y = rng.integers(classes, size=900) if classes else rng.choice([-1, 1], 900)
     w = rng.normal(size=(1, 30 * (classes or 1)))
     settings: Any = {"classes": classes, "regularization": 0.3, "clipping_norm": 1.0}
-    gradient = kernels.linear_gradient(w, x, y, records, "logistic", **settings)
+    gradient = linear_gradient(w, x, y, records, "logistic", **settings)
     parts = [
-        kernels.linear_gradient(w, x, y, part, "logistic", **settings)
+        linear_gradient(w, x, y, part, "logistic", **settings)
         for part in np.split(records, 9, axis=1)
     ]
     np.testing.assert_allclose(gradient, np.mean(parts, axis=0), rtol=1e-12, atol=1e-12)
-    moved = kernels.linear_step(w, 0.5, x, y, records, "logistic", **settings)
+    moved = linear_step(w, 0.5, x, y, records, "logistic", **settings)
     np.testing.assert_allclose(moved, w - 0.5 * gradient, rtol=1e-12, atol=1e-12)
 
 
@@ -291,15 +293,15 @@ def test_extreme_margins(loss: Loss, dtype: type) -> None:
         params, labels, classes = np.array([[-1e4], [1e4]], dtype), [1], None
         slopes = [[-1], [0]]
     value = 1e4 + (loss == "hinge")
-    got = kernels.linear_loss(params, x, labels, each, loss, classes=classes)
+    got = linear_loss(params, x, labels, each, loss, classes=classes)
     np.testing.assert_array_equal(got, [value, 0])
-    got = kernels.linear_gradient(params, x, labels, each, loss, classes=classes)
+    got = linear_gradient(params, x, labels, each, loss, classes=classes)
     np.testing.assert_array_equal(got, slopes)
 
 
 def test_nan_is_passed_on() -> None:
     for loss in BINARY:
-        got = kernels.linear_gradient([[np.nan]], [[1.0]], [1], [[0]], loss, clipping_norm=1.0)
+        got = linear_gradient([[np.nan]], [[1.0]], [1], [[0]], loss, clipping_norm=1.0)
         assert np.isnan(got).all()
 
 
@@ -307,7 +309,7 @@ def test_nan_is_passed_on() -> None:
 def test_accuracy_counts_signs_and_largest_scores(case: Case) -> None:
     if case.classes is None:
         case.labels = np.where(case.labels > 0, 1, -1)
-    got = kernels.linear_accuracy(case.params, case.features, case.labels, classes=case.classes)
+    got = linear_accuracy(case.params, case.features, case.labels, classes=case.classes)
     for accuracy, (w, _) in zip(got, case.nodes, strict=True):
         scores = case.features.astype(np.float64) @ w.T
         right = np.sign(scores[:, 0]) == case.labels
@@ -333,8 +335,8 @@ def test_same_bits_on_any_number_of_threads(form: str) -> None:
         for threads in (1, 2, 7):
             kernels.set_threads(threads)
             arguments: Any = (x, labels, batches, "softmax")
-            gradient = kernels.linear_gradient(params, *arguments, classes=5, clipping_norm=1.0)
-            loss = kernels.linear_loss(params, *arguments, classes=5)
+            gradient = linear_gradient(params, *arguments, classes=5, clipping_norm=1.0)
+            loss = linear_loss(params, *arguments, classes=5)
             results.append(gradient.tobytes() + loss.tobytes())
     finally:
         kernels.set_threads(before)

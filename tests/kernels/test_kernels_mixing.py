@@ -180,12 +180,12 @@ X = np.ones((2, 3))
         (lambda: kernels.mix(np.eye(2), X.astype(complex)), "x: wanted an array of float32 or"),
         (lambda: kernels.mix(np.eye(2), np.empty((2, 0))), "x: wanted at least 1 element"),
         (
-            lambda: _core.mix((np.zeros(2, int), np.zeros(0, int), X[0, :0]), X[:0], None),
+            lambda: _core.mix((np.zeros(2, "i"), np.zeros(0, "i"), X[0, :0]), X[:0], None),
             "columns: wanted at least 1, got 0",
         ),
         (
             lambda: kernels.mix(np.eye(2), X, out=np.empty((2, 2))),
-            r"out: wanted an array of float64 and shape \(2, 3\), got float64 \(2, 2\)",
+            r"out: wanted an array of float64 and shape \(2, 3\), .*got float64 \(2, 2\)",
         ),
         (
             lambda: kernels.mix_noisy(np.eye(2), X * np.nan, "gaussian", 1.0, STREAM),
@@ -197,7 +197,7 @@ X = np.ones((2, 3))
         ),
         (
             lambda: kernels.mix_noisy(np.eye(2), X, "gausian", 1.0, STREAM),
-            "law: wanted one of 'gaussian', 'laplace', got 'gausian'; did you mean gaussian",
+            "law: wanted one of 'gaussian', 'laplace', got 'gausian'",
         ),
         (
             lambda: kernels.mix_noisy(np.eye(2), X, 5, 1.0, STREAM),

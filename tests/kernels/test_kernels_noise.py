@@ -126,11 +126,11 @@ def test_bad_input_is_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nodes": [1]}, "nodes: wanted an integer for each of 2 rows, got"),
+        ({"nodes": [1]}, "nodes: wanted one for each of 2 rows, got 1"),
         ({"nodes": [1, 1]}, "nodes: wanted distinct nodes, got 1 twice"),
         ({"nodes": [0, -1]}, "nodes: wanted integers of at least 0 .*, got -1"),
         ({"nodes": [0, 2**32]}, "nodes: wanted integers of .* below .*, got 4294967296"),
-        ({"nodes": [0.0, 1.0]}, "nodes: wanted an integer for each of 2 rows, got dtype float64"),
+        ({"nodes": [0.0, 1.0]}, "nodes: wanted an integer for each row, got dtype float64"),
         ({"out": np.zeros((2, 2))}, "out: wanted an array of float64 and shape"),
         ({"out": np.zeros((2, 3), int)}, "out: wanted float32 or float64, got int64"),
         ({"dtype": np.int32}, "dtype: wanted float32 or float64, got int32"),

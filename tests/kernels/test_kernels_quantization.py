@@ -131,7 +131,10 @@ X = np.zeros((2, 3))
             "x: wanted values with codes from -32768 to 32767, got 1000000",
         ),
         (lambda: kernels.quantize(X, 0.0, COINS), "step: wanted a finite number greater than 0"),
-        (lambda: kernels.quantize(X, np.nan, COINS), "step: wanted a finite number, got nan"),
+        (
+            lambda: kernels.quantize(X, np.nan, COINS),
+            "step: wanted a finite .* 0, got nan",
+        ),
         (lambda: kernels.quantize(X, 1e-200, COINS), "step: wanted a number between 1e-150 and"),
         (lambda: kernels.quantize(X, 1.0, KEY), "stream: wanted a Stream, as key.stream"),
         (
@@ -144,7 +147,7 @@ X = np.zeros((2, 3))
         ),
         (
             lambda: kernels.quantize(X, 1.0, COINS, out=np.empty((3, 2), np.int8)),
-            r"out: wanted an array of int8 and shape \(2, 3\), got int8 \(3, 2\)",
+            r"out: wanted an array of int8 and shape \(2, 3\), .*got int8 \(3, 2\)",
         ),
         (
             lambda: kernels.quantize(X, 1.0, COINS, out=np.empty((2, 3))),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_calls import linear_loss, linear_step, linear_training
 from scipy import sparse
 
 from dpmesh import kernels
@@ -33,8 +34,8 @@ def slowly(start, x, y, walks, loss, *, step_size, radius, classes, regularizati
         for i in range(first, last):
             batch = indices[np.newaxis, indptr[i] : indptr[i + 1]]
             if i == first:
-                before = kernels.linear_loss(start, x, y, batch, loss, **options)[0]
-            stepped = kernels.linear_step(w, step_size, x, y, batch, loss, **options)
+                before = linear_loss(start, x, y, batch, loss, **options)[0]
+            stepped = linear_step(w, step_size, x, y, batch, loss, **options)
             w = start + kernels.clip_rows(stepped - start, radius)
         moves.append((w - start)[0])
         losses.append(before)
@@ -67,7 +68,7 @@ def test_equals_single_steps(
     options = {"step_size": step_size, "radius": radius, "classes": classes}
     options["regularization"] = regularization
     features = sparse.csr_array(x) if is_sparse else x
-    moves, losses = kernels.linear_training(start, features, y, walks, loss, form=form, **options)
+    moves, losses = linear_training(start, features, y, walks, loss, form=form, **options)
     slow_moves, slow_losses = slowly(start, x, y, walks, loss, **options)
     assert moves.dtype == dtype
     tolerance = 1e-4 if dtype == np.float32 else 1e-10
@@ -87,7 +88,7 @@ def test_the_cheaper_form_is_one_of_the_two() -> None:
         steps = 2 * epochs
         walks = Walks(np.array([0, steps]), (np.arange(steps + 1) * 10, order))
         moves = {
-            form: kernels.linear_training(start, x, y, walks, "softmax", form=form, **options)[0]
+            form: linear_training(start, x, y, walks, "softmax", form=form, **options)[0]
             for form in (None, "direct", "span")
         }
         np.testing.assert_allclose(moves["direct"], moves["span"], rtol=1e-10, atol=1e-12)
@@ -101,7 +102,7 @@ def test_the_span_of_many_sparse_records_is_that_of_dense_ones() -> None:
     y, start = rng.choice([-1.0, 1.0], 20), rng.normal(size=(1, 30))
     walks = Walks(np.array([0, 2]), (np.array([0, 10, 20]), np.arange(20)))
     of_sparse, of_dense = (
-        kernels.linear_training(
+        linear_training(
             start, features, y, walks, "logistic", step_size=0.5, radius=0.2, form="span"
         )[0]
         for features in (sparse.csr_array(x), x)
@@ -113,7 +114,7 @@ def test_what_is_not_finite_is_passed_on() -> None:
     walks = Walks(np.array([0, 1]), (np.array([0, 1]), np.array([0])))
     x, y = np.ones((1, 2)), np.ones(1)
     for form in ("direct", "span"):
-        moves, losses = kernels.linear_training(
+        moves, losses = linear_training(
             np.array([[np.nan, 0.0]]), x, y, walks, "squared", step_size=1, radius=1, form=form
         )
         assert np.isnan(moves).any()
@@ -158,4 +159,4 @@ def test_bad_input_is_named(bad, message) -> None:
     arguments = GOOD | bad
     positional = [arguments.pop(n) for n in ("start", "features", "labels", "walks", "loss")]
     with pytest.raises(ValueError, match=message):
-        kernels.linear_training(*positional, **arguments)
+        linear_training(*positional, **arguments)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from linear_calls import linear_gradient
 
-from dpmesh import kernels
 from dpmesh.kernels.linear_model import Loss
 from dpmesh.problems import linear_constants
 
@@ -31,7 +31,7 @@ def gradients(
     w: np.ndarray, x: np.ndarray, y: np.ndarray, loss: Loss, **settings: Any
 ) -> np.ndarray:
     """Gradient of each record's objective at its own parameters."""
-    return kernels.linear_gradient(w, x, y, np.arange(len(x))[:, None], loss, **settings)
+    return linear_gradient(w, x, y, np.arange(len(x))[:, None], loss, **settings)
 
 
 @pytest.mark.parametrize("strength", [0.0, STRENGTH])

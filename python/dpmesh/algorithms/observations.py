@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged
 from dpmesh.controllers import Observation
 from dpmesh.data import Dataset
+from dpmesh.kernels import LinearModel
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 
@@ -74,8 +73,8 @@ def with_private(
 
 def losses_on(public: Dataset, released: Released, problem: LinearProblem) -> Floats:
     """Return the losses of the global models, shape (K, d), on public records, shape (K,)."""
-    x, y = public.features, public.labels
-    arguments = released.reshape(1, -1), x, y, np.arange(len(y))[np.newaxis], problem.loss
-    settings: Any = {"classes": problem.classes, "regularization": problem.regularization}
-    measure = kernels.linear_loss if len(released) == 1 else kernels.linear_class_losses
-    return measure(*arguments, **settings).reshape(-1)
+    model = LinearModel(public.features, public.labels, problem.loss, classes=problem.classes)
+    measure = model.losses if len(released) == 1 else model.class_losses
+    everything = np.arange(public.records)[np.newaxis]
+    losses = measure(released.reshape(1, -1), everything, regularization=problem.regularization)
+    return losses.reshape(-1)

@@ -139,7 +139,7 @@ REGISTRY = (
             batch_size=2,
             step_size=0.001,
             controller=Periodic(2),
-            model_radius=1.0,
+            radius=1.0,
         ),
         worst_case="without_replacement",
     ),

@@ -17,7 +17,7 @@ with decisions of its own. The paper needs repair in some places:
 - Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
   every step of the paper's runs; `theorem_4_steps` of `dpmesh.bounds.without_replacement` starts
   the same schedule late enough.
-- Algorithm 1 does not project, although its constants need a bounded model: see `model_radius`.
+- Algorithm 1 does not project, although its constants need a bounded model: see `radius`.
 - Theorem 2 does not cover decisions that depend on private data: the default controller looks at
   none, and the report names controllers that do.
 """
@@ -136,7 +136,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     copies
         The most nodes that hold the same record, once each: two copies at a node could move the
         same release together. The paper's experiments give each node all of the data.
-    model_radius
+    radius
         Local models, and global ones after their noise, are projected onto the ball of this radius
         around 0, each of the K by itself; None for no projection. Its diameter is the paper's R.
     arrival_rate
@@ -182,7 +182,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     controller: AnyController = RandomGlobal(0.05)
     calibration: Calibration = "analytic"
     copies: int = 1
-    model_radius: float | None = None
+    radius: float | None = None
     arrival_rate: float = 1.0
     public_data: Dataset | None = field(default=None, repr=False)
     clipping_norm: float | None = None
@@ -200,8 +200,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.controller.noisy_loss is not None and self.calibration != "analytic":
             fail("calibration", "'analytic', which noisy losses need", repr(self.calibration))
-        if self.model_radius is not None:
-            positive("model_radius", self.model_radius)
+        if self.radius is not None:
+            positive("radius", self.radius)
         probability("arrival_rate", self.arrival_rate, zero=False)
         if self.public_data is not None:
             require_methods("public_data", self.public_data, "a Dataset, or None", "take")
@@ -525,18 +525,18 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return key.for_nodes(rows.astype(np.uint32))
 
     def _projected(self, w: Floats) -> Floats:
-        return w if self.model_radius is None else kernels.clip_rows(w, self.model_radius)
+        return w if self.radius is None else kernels.clip_rows(w, self.radius)
 
     def _constants(self, problem: LinearProblem) -> Constants:
         """Return what Lemma 4 rests on."""
         if isinstance(problem, DenseProblem):
             wanted = f"a number, with AlwaysGlobal(), for a {type(problem).__name__}"
             fail("clipping_norm", wanted, None)
-        constants = problem.model_constants(self.model_radius)
+        constants = problem.model_constants(self.radius)
         if constants.smoothness == inf:
             fail("problem", "one of a smooth loss, as Lemma 4 does", f"{problem.loss!r}")
         if constants.loss_lipschitz == inf:
-            fail("model_radius", f"one, to bound the gradients of the {problem.loss} loss", None)
+            fail("radius", f"one, to bound the gradients of the {problem.loss} loss", None)
         return constants
 
     def _lemma4(self, problem: LinearProblem, largest_step: Floats) -> Floats:

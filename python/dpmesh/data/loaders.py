@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
-from dpmesh._memory import empty
 from dpmesh._validate import fail, one_of
 from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm, read_mat
@@ -191,7 +190,7 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
 def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Return pixels from 0 to 255 divided by 255, one row for each image."""
     rows = images.reshape(len(images), -1)
-    pixels = empty(rows.shape, np.dtype(np.float32))
+    pixels = np.empty(rows.shape, np.float32)
     np.divide(rows, np.float32(255), out=pixels, dtype=np.float32)
     return pixels
 

@@ -24,18 +24,10 @@ from dpmesh.kernels.complexity import (
 from dpmesh.kernels.correlated import add_pair_gaussian, correlated_gaussian
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
 from dpmesh.kernels.draws import batch_ends, bernoulli, rademacher, sample, shuffle, uniform
-from dpmesh.kernels.linear import (
-    linear_accuracy,
-    linear_class_losses,
-    linear_gradient,
-    linear_loss,
-    linear_record_losses,
-    linear_scores,
-    linear_step,
-)
+from dpmesh.kernels.linear import LinearModel, linear_scores
 from dpmesh.kernels.masking import mask_and_pack, unpack_sum
 from dpmesh.kernels.mixing import mix, mix_noisy
-from dpmesh.kernels.noise import add_gaussian, add_laplace, gaussian, laplace
+from dpmesh.kernels.noise import add_gaussian, add_laplace, add_noise, gaussian, laplace
 from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
 from dpmesh.kernels.projection import all_finite, clip_rows, row_norms
 from dpmesh.kernels.qnet import (
@@ -62,10 +54,10 @@ from dpmesh.kernels.smoothing import (
 )
 from dpmesh.kernels.sums import column_sums, weighted_sum
 from dpmesh.kernels.threads import get_threads, set_threads
-from dpmesh.kernels.training import linear_training
 
 __all__ = [
     "EffectiveDimensions",
+    "LinearModel",
     "Packed",
     "QReplay",
     "QTrained",
@@ -73,6 +65,7 @@ __all__ = [
     "RademacherComplexity",
     "add_gaussian",
     "add_laplace",
+    "add_noise",
     "add_pair_gaussian",
     "all_finite",
     "batch_ends",
@@ -88,14 +81,7 @@ __all__ = [
     "gaussian",
     "get_threads",
     "laplace",
-    "linear_accuracy",
-    "linear_class_losses",
-    "linear_gradient",
-    "linear_loss",
-    "linear_record_losses",
     "linear_scores",
-    "linear_step",
-    "linear_training",
     "mask_and_pack",
     "mean_gap_bound",
     "mix",

@@ -16,7 +16,6 @@ from dpmesh import _core
 from dpmesh._arrays import floats
 from dpmesh._core import Stream
 from dpmesh._validate import fail, integer, non_negative
-from dpmesh.kernels._rows import a_stream
 
 _PRODUCTS_AT_ONCE = 1 << 28
 """Multiplications between two checks for Ctrl-C: some tenths of a second."""
@@ -66,7 +65,7 @@ def rademacher_complexity(
     at_once = max(1, _PRODUCTS_AT_ONCE // vectors.size)
     for first in range(0, draws, at_once):
         part = suprema[first : first + at_once]
-        _core.rademacher_suprema(vectors, s * u / n**2, a_stream(stream), first, part)
+        _core.rademacher_suprema(vectors, s * u / n**2, stream, first, part)
     factor = 1 / s + 1 / u
     error = float(suprema.std(ddof=1)) / sqrt(draws)
     return RademacherComplexity(factor * float(suprema.mean()), factor * error)

@@ -15,7 +15,7 @@ from dpmesh import _core
 from dpmesh._arrays import FloatArray, filled, float_type, floats
 from dpmesh._core import Stream
 from dpmesh._validate import fail, non_negative, number
-from dpmesh.kernels._rows import node_ids, row_shape
+from dpmesh.kernels._rows import node_ids, per_row, row_shape
 
 
 def correlated_gaussian(
@@ -62,7 +62,8 @@ def correlated_gaussian(
         if array.shape != result.shape or array.dtype != result.dtype:
             wanted = f"arrays of {result.dtype} and shape {result.shape}"
             fail("earlier", wanted, f"{array.dtype} {array.shape}")
-    _core.correlated_noise(scale, factors, arrays, stream, nodes, result)
+    scales, ids = per_row("scale", scale), node_ids(nodes)
+    _core.correlated_noise(scales, factors, arrays, stream, ids, result)
     return result
 
 
@@ -102,7 +103,9 @@ def add_pair_gaussian(
         fail("x", "a writeable C-contiguous array of shape (rows, dim)", type(x).__name__)
     float_type(x.dtype)
     rows = np.ascontiguousarray(ends, dtype=np.int64).reshape(-1, 2)
-    numbers = node_ids(np.asarray(pairs, dtype=np.uint32), len(rows))
+    numbers = node_ids(np.asarray(pairs, dtype=np.uint32))
+    if numbers is None or len(numbers) != len(rows):
+        fail("pairs", f"one for each of {len(rows)} pairs of ends", np.shape(pairs))
     if rows.size and (rows.min() < -1 or rows.max() >= len(x)):
         fail("ends", f"rows from 0 to {len(x) - 1}, or -1", "others")
     _core.add_pair_noise(x, numbers, rows, non_negative("scale", scale), stream)

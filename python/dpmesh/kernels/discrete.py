@@ -21,7 +21,7 @@ from dpmesh import _core
 from dpmesh._arrays import filled
 from dpmesh._core import Stream
 from dpmesh._validate import non_negative
-from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
+from dpmesh.kernels._rows import node_ids, row_shape
 
 
 def discrete_laplace(
@@ -89,6 +89,6 @@ def _draw(
 ) -> npt.NDArray[np.int64]:
     sizes = row_shape(shape)
     out = filled(out, sizes, np.dtype(np.int64))
-    ids = node_ids(nodes, row_count(sizes))
-    _core.discrete_noise(law, non_negative("scale", scale), a_stream(stream), ids, out)
+    ids = node_ids(nodes)
+    _core.discrete_noise(law, non_negative("scale", scale), stream, ids, out)
     return out

@@ -14,7 +14,7 @@ from dpmesh._arrays import FloatArray, code_array, filled, float_type, integers,
 from dpmesh._core import Stream
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail, integer, probability
-from dpmesh.kernels._rows import a_stream, node_ids, row_count, row_shape
+from dpmesh.kernels._rows import node_ids, row_shape
 
 
 def uniform(
@@ -51,7 +51,7 @@ def uniform(
     """
     sizes = row_shape(shape)
     out = filled(out, sizes, float_type(dtype, out))
-    _core.uniform(a_stream(stream), node_ids(nodes, row_count(sizes)), out)
+    _core.uniform(stream, node_ids(nodes), out)
     return out
 
 
@@ -69,8 +69,8 @@ def bernoulli(
     """
     sizes = row_shape(shape)
     out = filled(out, sizes, np.dtype(np.bool_))
-    ids = node_ids(nodes, row_count(sizes))
-    _core.bernoulli(probability("p", p), a_stream(stream), ids, out)
+    ids = node_ids(nodes)
+    _core.bernoulli(probability("p", p), stream, ids, out)
     return out
 
 
@@ -90,7 +90,7 @@ def rademacher(
         fail("p", "a number in [0, 0.5]", p)
     sizes = row_shape(shape)
     out = filled(out, sizes, np.dtype(np.int8))
-    _core.rademacher(float(p), a_stream(stream), node_ids(nodes, row_count(sizes)), out)
+    _core.rademacher(float(p), stream, node_ids(nodes), out)
     return out
 
 
@@ -127,7 +127,7 @@ def sample(
     numbers = code_array("counts", counts).astype(np.int64, copy=False)
     shaped("counts", numbers, ndim=1)
     out = np.empty((len(numbers), integer("size", size, at_least=1)), np.int64)
-    _core.sample(numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)
+    _core.sample(numbers, stream, node_ids(nodes), out)
     return out
 
 
@@ -165,7 +165,7 @@ def shuffle(
     indptr, values = ragged("rows", rows)
     numbers = integers("lengths", lengths, ndim=1)
     out = np.empty(max(0, int(numbers.sum())), np.int64)
-    _core.shuffle((indptr, values), numbers, a_stream(stream), node_ids(nodes, len(numbers)), out)
+    _core.shuffle((indptr, values), numbers, stream, node_ids(nodes), out)
     return out
 
 

@@ -20,254 +20,324 @@ the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, buffer, floats
-from dpmesh._validate import fail
+from dpmesh._arrays import FloatArray, floats, integers, ragged
+from dpmesh._core import is_float_array, is_index_array
+from dpmesh._ragged import Walks
+from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh.kernels._rows import per_row
 from dpmesh.kernels.linear_model import (
+    LOSSES,
     Batches,
     Features,
     Loss,
-    averaging_parts,
     batch_parts,
-    clipping_parts,
     feature_parts,
-    model_parts,
-    step_parts,
+    label_array,
 )
 from dpmesh.kernels.projection import Norm
 
 
-def linear_gradient(
-    params: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    batches: Batches,
-    loss: Loss,
-    *,
-    classes: int | None = None,
-    regularization: float = 0.0,
-    clipping_norm: float | None = None,
-    norm: Norm = "l2",
-    divide_by: float | None = None,
-    out: FloatArray | None = None,
-) -> FloatArray:
-    """Gradient of each node's objective on its batch, at its own parameters.
+class LinearModel:
+    """Records and their loss, checked and converted once, for the parameters of many nodes.
+
+    Where a method takes `params`, they have shape (nodes, outputs * dim) and the type of the
+    features, where outputs is `classes` or 1; and `batches` are the records of each node: an
+    integer array (nodes, batch_size), or ``(indptr, indices)`` for batches of different lengths. A
+    record may occur more than once.
 
     Parameters
     ----------
-    params
-        Shape (nodes, outputs * dim), float32 or float64, where outputs is `classes` or 1.
     features
-        Shape (records, dim), of the type of `params`: an array, or a scipy CSR matrix with sorted,
-        unique column indices (32 or 64 bits), which is never made dense.
+        Shape (records, dim), float32 or float64: an array, or a scipy CSR matrix with sorted,
+        unique column indices (32 or 64 bits), which is never made dense. It must not change.
     labels
         Shape (records,): as the loss requires them, see above.
-    batches
-        Records of each node: an integer array (nodes, batch_size), or ``(indptr, indices)`` for
-        batches of different lengths. A record may occur more than once.
     loss
         ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
     classes
         Number of classes; None for one model of binary labels or real targets.
-    regularization
-        Factor of ``|w|^2 / 2``, which is added after the division.
-    clipping_norm
-        Largest norm of the gradient of one record's loss, over all the models of a node together
-        (their joint norm), at least 1e-30: what one record can contribute, before the division.
-    norm
-        ``"l2"`` or ``"l1"``: the norm that `clipping_norm` bounds.
-    divide_by
-        Divisor of the sum over the batch, such as a public expected size; None for the length of
-        the batch (a node without records then has the gradient of its regularizer).
-    out
-        Where to put the result: an array like `params`.
-
-    Returns
-    -------
-    An array of the shape and type of `params`.
 
     Raises
     ------
     ValueError
-        If an argument does not fit: a shape or type, a record that does not exist, a label that
-        does not suit the loss. NaN and infinity are passed on, as numpy does.
+        If an argument does not fit. Methods raise it for a shape or type, a record that does not
+        exist, and a label of one of their records that does not suit the loss. NaN and infinity are
+        passed on, as numpy does.
     """
-    params, model = model_parts(params, features, labels, loss, classes)
-    out = buffer(out, params)
-    _core.linear_gradient(
-        params,
-        model,
-        batch_parts(batches, nodes=len(params)),
-        averaging_parts(regularization, divide_by),
-        clipping_parts(clipping_norm, norm),
-        out,
-    )
-    return out
+
+    def __init__(
+        self, features: Features, labels: npt.ArrayLike, loss: Loss, *, classes: int | None = None
+    ) -> None:
+        parts, records = feature_parts(features)
+        one_of("loss", loss, LOSSES)
+        if classes is not None:
+            classes = integer("classes", classes, at_least=2)
+        self.features, self.loss, self.classes = features, loss, classes
+        self.labels = label_array(labels, records, classes)
+        self._native = _core.LinearModel(parts, self.labels, loss, classes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.features, self.labels, self.loss, self.classes)
+
+    def gradient(
+        self,
+        params: npt.ArrayLike,
+        batches: Batches,
+        *,
+        regularization: float = 0.0,
+        clipping_norm: float | None = None,
+        norm: Norm = "l2",
+        divide_by: float | None = None,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
+        """Gradient of each node's objective on its batch, at its own parameters.
+
+        Parameters
+        ----------
+        params, batches
+            See the class.
+        regularization
+            Factor of ``|w|^2 / 2``, which is added after the division.
+        clipping_norm
+            Largest norm of the gradient of one record's loss, over all the models of a node
+            together (their joint norm), at least 1e-30: what one record can contribute, before the
+            division.
+        norm
+            ``"l2"`` or ``"l1"``: the norm that `clipping_norm` bounds.
+        divide_by
+            Divisor of the sum over the batch, such as a public expected size; None for the length
+            of the batch (a node without records then has the gradient of its regularizer).
+        out
+            Where to put the result: an array like `params`.
+
+        Returns
+        -------
+        An array of the shape and type of `params`.
+        """
+        return self._native.gradient(
+            params if is_float_array(params) else floats("params", params),
+            batches if is_index_array(batches) else batch_parts(batches),
+            regularization,
+            divide_by,
+            clipping_norm,
+            norm,
+            out,
+        )
+
+    def step(
+        self,
+        params: npt.ArrayLike,
+        step_size: npt.ArrayLike,
+        batches: Batches,
+        *,
+        regularization: float = 0.0,
+        clipping_norm: float | None = None,
+        norm: Norm = "l2",
+        divide_by: float | None = None,
+        radius: float | None = None,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
+        """One gradient step of each node: ``params - step_size * gradient(params, ...)``.
+
+        In place (``out=params``) and without regularization a step touches only the features that
+        its batch holds, so sparse records cost what they store.
+
+        Parameters
+        ----------
+        params, batches
+            See the class.
+        step_size
+            One for all nodes, or one per node: shape (nodes,), finite and not negative.
+        regularization, clipping_norm, norm, divide_by
+            As in `gradient`.
+        radius
+            If given, parameters are projected onto the ball of this radius around 0 after the step,
+            as `clip_rows` does.
+        out
+            Where to put the result: an array like `params`, or `params` itself to work in place.
+
+        Returns
+        -------
+        An array of the shape and type of `params`; `out` if it was given.
+
+        Raises
+        ------
+        ValueError
+            As by all methods, and if parameters to be projected are NaN or infinite after the step;
+            `out` is then undefined.
+        """
+        return self._native.step(
+            params if is_float_array(params) else floats("params", params),
+            step_size if type(step_size) is float else per_row("step_size", step_size),
+            batches if is_index_array(batches) else batch_parts(batches),
+            regularization,
+            divide_by,
+            clipping_norm,
+            norm,
+            radius,
+            out,
+        )
+
+    def train(
+        self,
+        start: npt.ArrayLike,
+        walks: Walks,
+        *,
+        step_size: float,
+        radius: float,
+        regularization: float = 0.0,
+        form: Literal["direct", "span"] | None = None,
+    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+        """Updates of nodes that start from one model, each trained on its own sequence of batches.
+
+        Each batch of a node's walk moves its model ``w``, which stays within a ball around ``w0``::
+
+            w <- w0 + clip(w - step_size * gradient(w) - w0, radius)
+
+        with the gradient of its objective as in `gradient`, and the clip in L2.
+
+        Parameters
+        ----------
+        start
+            The common model ``w0``, shape (1, outputs * dim).
+        walks
+            The batches of each node in the order of its steps; nodes may take none, batches be
+            empty.
+        step_size
+            Of all steps, at least 0.
+        radius
+            L2 distance from `start` that no model exceeds, at least 1e-30.
+        regularization
+            As in `gradient`.
+        form
+            How it is computed: ``"direct"`` updates the parameters, ``"span"`` their coefficients
+            in the span of the node's records, by the records' Gram matrix. Both agree up to
+            rounding; None takes for each node the one with fewer operations.
+
+        Returns
+        -------
+        The updates ``w - w0``, shape (nodes, outputs * dim), and each node's objective on its first
+        batch at ``w0``, shape (nodes,), NaN for a node without steps.
+        """
+        start = floats("start", start, ndim=2)
+        if len(start) != 1:
+            fail("start", "1 model", f"{len(start)}")
+        if not isinstance(walks, Walks):
+            fail("walks", "Walks(steps, batches)", type(walks).__name__)
+        return self._native.train(
+            start,
+            (integers("walks", walks.steps, ndim=1), ragged("walks", walks.batches)),
+            non_negative("step_size", step_size),
+            positive("radius", radius),
+            non_negative("regularization", regularization),
+            form,
+        )
+
+    def losses(
+        self,
+        params: npt.ArrayLike,
+        batches: Batches,
+        *,
+        regularization: float = 0.0,
+        divide_by: float | None = None,
+    ) -> npt.NDArray[np.float64]:
+        """Objective of each node on its batch, at its own parameters: shape (nodes,).
+
+        Parameters
+        ----------
+        params, batches
+            See the class.
+        regularization, divide_by
+            As in `gradient`; ``divide_by=1`` gives the sum over the batch.
+        """
+        return self._losses(params, batches, regularization, divide_by, of_classes=False)
+
+    def class_losses(
+        self,
+        params: npt.ArrayLike,
+        batches: Batches,
+        *,
+        regularization: float = 0.0,
+        divide_by: float | None = None,
+    ) -> npt.NDArray[np.float64]:
+        """Objective of each of a node's one-vs-all models on its batch; `losses` is their sum.
+
+        Parameters
+        ----------
+        params, batches
+            See the class; of any loss but ``"softmax"``, which has one model only.
+        regularization, divide_by
+            As in `losses`.
+
+        Returns
+        -------
+        Shape (nodes, classes).
+        """
+        if self.loss == "softmax" or self.classes is None:
+            got = f"{self.loss!r} with classes={self.classes}"
+            fail("loss", "a loss of one model for each class", got)
+        return self._losses(params, batches, regularization, divide_by, of_classes=True)
+
+    def _losses(
+        self,
+        params: npt.ArrayLike,
+        batches: Batches,
+        regularization: float,
+        divide_by: float | None,
+        *,
+        of_classes: bool,
+    ) -> npt.NDArray[np.float64]:
+        return self._native.losses(
+            params if is_float_array(params) else floats("params", params),
+            batches if is_index_array(batches) else batch_parts(batches),
+            regularization,
+            divide_by,
+            of_classes,
+        )
+
+    def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+        """Loss of each record of each node's batch, at the node's own parameters.
+
+        Parameters
+        ----------
+        params, batches
+            See the class.
+
+        Returns
+        -------
+        Shape (nodes, batch_size), or that of ``indices`` for batches of different lengths.
+        """
+        return self._native.record_losses(floats("params", params), batch_parts(batches))
+
+    def accuracy(self, params: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Fraction of all records that each row of parameters classifies correctly.
+
+        With `classes` the largest score decides (the first of equals), otherwise the sign of the
+        one score (0 counts as -1).
+
+        Parameters
+        ----------
+        params
+            Shape (models, outputs * dim).
+
+        Returns
+        -------
+        Shape (models,), numbers from 0 to 1.
+        """
+        targets = self.labels if self.classes is None and self.loss == "squared" else None
+        if targets is not None and (np.abs(targets) != 1).any():
+            fail("labels", "labels of -1 or +1", targets[np.abs(targets) != 1][0])
+        return self._native.count_correct(floats("params", params)) / len(self.labels)
 
 
-def linear_step(
-    params: npt.ArrayLike,
-    step_size: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    batches: Batches,
-    loss: Loss,
-    *,
-    classes: int | None = None,
-    regularization: float = 0.0,
-    clipping_norm: float | None = None,
-    norm: Norm = "l2",
-    divide_by: float | None = None,
-    radius: float | None = None,
-    out: FloatArray | None = None,
-) -> FloatArray:
-    """One gradient step of each node: ``params - step_size * linear_gradient(params, ...)``.
-
-    In place (``out=params``) and without regularization a step touches only the features that its
-    batch holds, so sparse records cost what they store.
-
-    Parameters
-    ----------
-    step_size
-        One for all nodes, or one per node: shape (nodes,), finite and not negative.
-    params, features, labels, batches, loss
-        As in `linear_gradient`.
-    classes, regularization, clipping_norm, norm, divide_by
-        As in `linear_gradient`.
-    radius
-        If given, parameters are projected onto the ball of this radius around 0 after the step, as
-        `clip_rows` does.
-    out
-        Where to put the result: an array like `params`, or `params` itself to work in place.
-
-    Returns
-    -------
-    An array of the shape and type of `params`; `out` if it was given.
-
-    Raises
-    ------
-    ValueError
-        If an argument does not fit, as in `linear_gradient`, or parameters to be projected are NaN
-        or infinite after the step; `out` is then undefined.
-    """
-    params, model = model_parts(params, features, labels, loss, classes)
-    step = step_parts(step_size, radius, nodes=len(params))
-    averaging = averaging_parts(regularization, divide_by)
-    clipping = clipping_parts(clipping_norm, norm)
-    indices = batch_parts(batches, nodes=len(params))
-    if out is not None and out is params:
-        _core.linear_step_in_place(out, step, model, indices, averaging, clipping)
-        return out
-    out = buffer(out, params)
-    _core.linear_step(params, step, model, indices, averaging, clipping, out)
-    return out
-
-
-def linear_loss(
-    params: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    batches: Batches,
-    loss: Loss,
-    *,
-    classes: int | None = None,
-    regularization: float = 0.0,
-    divide_by: float | None = None,
-) -> npt.NDArray[np.float64]:
-    """Objective of each node on its batch, at its own parameters.
-
-    Parameters
-    ----------
-    params, features, labels, batches, loss, classes, regularization, divide_by
-        As in `linear_gradient`; ``divide_by=1`` gives the sum over the batch.
-
-    Returns
-    -------
-    Shape (nodes,).
-
-    Raises
-    ------
-    ValueError
-        If an argument does not fit, as in `linear_gradient`.
-    """
-    params, model = model_parts(params, features, labels, loss, classes)
-    losses = np.empty(len(params))
-    indices = batch_parts(batches, nodes=len(params))
-    _core.linear_losses(params, model, indices, averaging_parts(regularization, divide_by), losses)
-    return losses
-
-
-def linear_class_losses(
-    params: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    batches: Batches,
-    loss: Loss,
-    *,
-    classes: int,
-    regularization: float = 0.0,
-    divide_by: float | None = None,
-) -> npt.NDArray[np.float64]:
-    """Objective of each of a node's one-vs-all models on its batch; `linear_loss` is their sum.
-
-    Parameters
-    ----------
-    params, features, labels, batches, loss, classes, regularization, divide_by
-        As in `linear_gradient`, except the loss ``"softmax"``, which has one model only.
-
-    Returns
-    -------
-    Shape (nodes, classes).
-
-    Raises
-    ------
-    ValueError
-        If an argument does not fit, as in `linear_gradient`.
-    """
-    params, model = model_parts(params, features, labels, loss, classes)
-    if loss == "softmax" or classes is None:
-        fail("loss", "a loss of one model for each class", f"{loss!r} with classes={classes}")
-    losses = np.empty((len(params), classes))
-    indices = batch_parts(batches, nodes=len(params))
-    _core.linear_class_losses(
-        params, model, indices, averaging_parts(regularization, divide_by), losses
-    )
-    return losses
-
-
-def linear_record_losses(
-    params: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    batches: Batches,
-    loss: Loss,
-    *,
-    classes: int | None = None,
-) -> npt.NDArray[np.float64]:
-    """Loss of each record of each node's batch, at the node's own parameters.
-
-    Parameters
-    ----------
-    params, features, labels, batches, loss, classes
-        As in `linear_gradient`.
-
-    Returns
-    -------
-    Shape (nodes, batch_size), or that of ``indices`` for batches of different lengths.
-
-    Raises
-    ------
-    ValueError
-        If an argument does not fit, as in `linear_gradient`.
-    """
-    params, model = model_parts(params, features, labels, loss, classes)
-    parts = batch_parts(batches, nodes=len(params))
-    losses = np.empty(parts[1].shape if isinstance(parts, tuple) else parts.shape)
-    _core.linear_record_losses(params, model, parts, losses)
-    return losses
+def _made(features: Features, labels: Any, loss: Loss, classes: int | None) -> LinearModel:
+    return LinearModel(features, labels, loss, classes=classes)
 
 
 def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
@@ -290,46 +360,12 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
         If a shape or type does not fit.
     """
     params = floats("params", params, ndim=2)
-    parts, records, dim = feature_parts(features, params)
-    if params.shape[1] != dim:
-        fail("params", f"shape (models, {dim})", f"shape {params.shape}")
+    parts, records = feature_parts(features)
+    dtype = (parts[2] if isinstance(parts, tuple) else parts).dtype
+    if dtype != params.dtype:
+        fail("features", f"{params.dtype}, the type of params", dtype)
+    if params.shape[1] != np.shape(features)[1]:
+        fail("params", f"shape (models, {np.shape(features)[1]})", f"shape {params.shape}")
     scores = np.empty((records, len(params)), dtype=params.dtype)
     _core.linear_scores(params, parts, scores)
     return scores
-
-
-def linear_accuracy(
-    params: npt.ArrayLike,
-    features: Features,
-    labels: npt.ArrayLike,
-    *,
-    classes: int | None = None,
-) -> npt.NDArray[np.float64]:
-    """Fraction of all records that each row of parameters classifies correctly.
-
-    Parameters
-    ----------
-    params
-        Shape (models, outputs * dim), float32 or float64, where outputs is `classes` or 1.
-    features
-        Shape (records, dim), of the type of `params`, dense or CSR.
-    labels
-        Shape (records,): -1 and +1, or classes from 0 to ``classes - 1``.
-    classes
-        Number of classes: the largest score decides (the first of equals). None: the sign of the
-        one score decides (0 counts as -1).
-
-    Returns
-    -------
-    Shape (models,), numbers from 0 to 1.
-
-    Raises
-    ------
-    ValueError
-        If a shape, a type or a label does not fit.
-    """
-    loss: Loss = "hinge" if classes is None else "softmax"
-    params, model = model_parts(params, features, labels, loss, classes)
-    correct = np.empty(len(params), dtype=np.int64)
-    _core.linear_count_correct(params, model, correct)
-    return correct / len(model[1])

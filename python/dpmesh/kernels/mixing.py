@@ -12,6 +12,7 @@ from dpmesh import _core
 from dpmesh._arrays import FloatArray, compressed, floats, is_sparse, unmasked
 from dpmesh._core import Stream
 from dpmesh._validate import fail
+from dpmesh.kernels._rows import node_ids, per_row
 
 _Rows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]
 """``indptr``, ``indices`` and weights of a CSR matrix."""
@@ -134,7 +135,8 @@ def mix_noisy(
     """
     array = floats("x", x, ndim=2)
     rows = _compressed_rows(matrix, array)
-    return _core.mix_noisy(rows, array, law, scale, stream, nodes, out)
+    scales, ids = per_row("scale", scale), node_ids(nodes)
+    return _core.mix_noisy(rows, array, law, scales, stream, ids, out)
 
 
 def _compressed_rows(matrix: Any, x: FloatArray) -> _Rows:

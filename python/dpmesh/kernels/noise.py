@@ -17,13 +17,15 @@ exactly differentially private: which numbers can occur depends on the value ben
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, filled, float_type
-from dpmesh._core import Stream
-from dpmesh.kernels._rows import row_shape
+from dpmesh._arrays import FloatArray, filled, float_type, floats
+from dpmesh._core import Stream, is_float_array
+from dpmesh.kernels._rows import node_ids, per_row, row_shape
 
 
 def add_gaussian(
@@ -65,7 +67,7 @@ def add_gaussian(
         in the type of `x`, a noisy element is NaN or infinite, or a noisy row is longer than
         `longest`; `out` is then undefined.
     """
-    return _core.add_noise("gaussian", x, scale, stream, nodes, out, longest)
+    return add_noise("gaussian", x, scale, stream, nodes=nodes, out=out, longest=longest)
 
 
 def add_laplace(
@@ -82,7 +84,29 @@ def add_laplace(
     Its standard deviation is ``sqrt(2) * scale``, and `longest` is an L1 norm. Everything else is
     as in `add_gaussian`.
     """
-    return _core.add_noise("laplace", x, scale, stream, nodes, out, longest)
+    return add_noise("laplace", x, scale, stream, nodes=nodes, out=out, longest=longest)
+
+
+def add_noise(
+    law: Literal["gaussian", "laplace"],
+    x: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+    out: FloatArray | None = None,
+    longest: float | None = None,
+) -> FloatArray:
+    """Add noise of this law, as `add_gaussian` and `add_laplace` do."""
+    return _core.add_noise(
+        law,
+        x if is_float_array(x) else floats("x", x),
+        scale if type(scale) is float else per_row("scale", scale),
+        stream,
+        None if nodes is None else node_ids(nodes),
+        out,
+        longest,
+    )
 
 
 def gaussian(
@@ -142,5 +166,5 @@ def _fill(
     out: FloatArray | None,
 ) -> FloatArray:
     out = filled(out, row_shape(shape), float_type(dtype, out))
-    _core.noise(law, scale, stream, nodes, out)
+    _core.noise(law, per_row("scale", scale), stream, node_ids(nodes), out)
     return out

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import CodeArray, code_array, code_type
-from dpmesh._memory import empty
+from dpmesh._arrays import CodeArray, code_array, code_type, new
 from dpmesh._validate import fail, instance, integer
 
 
@@ -119,7 +118,7 @@ def unpack(packed: Packed) -> CodeArray:
     instance("message", packed.message, "bytes", bytes)
     instance("shape", packed.shape, "a tuple of lengths", tuple)
     shape = tuple(integer("shape", length) for length in packed.shape)
-    codes = empty(shape, code_type(packed.dtype))
+    codes = new(shape, code_type(packed.dtype))
     _core.unpack(packed.message, _bits(packed.bits), codes)
     return codes
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray
+from dpmesh._arrays import FloatArray, floats
+from dpmesh._core import is_float_array
 
 Norm = Literal["l1", "l2"]
 NORMS: tuple[Norm, ...] = ("l1", "l2")
@@ -27,7 +28,7 @@ def all_finite(x: npt.ArrayLike) -> bool:
     ValueError
         If `x` is empty or not of floating-point type.
     """
-    return _core.all_finite(x)
+    return _core.all_finite(x if is_float_array(x) else floats("x", x))
 
 
 def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]:
@@ -49,7 +50,7 @@ def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]
     ValueError
         If `x` is empty or not of floating-point type, or `norm` is unknown.
     """
-    return _core.row_norms(x, norm)
+    return _core.row_norms(x if is_float_array(x) else floats("x", x), norm)
 
 
 def clip_rows(
@@ -80,4 +81,4 @@ def clip_rows(
     ValueError
         If a value of `x` is NaN or infinite (clipping would hide it), or an argument does not fit.
     """
-    return _core.clip_rows(x, bound, norm, out)
+    return _core.clip_rows(x if is_float_array(x) else floats("x", x), bound, norm, out)

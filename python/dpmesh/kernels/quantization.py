@@ -18,9 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import CodeArray, FloatArray, code_array, filled, float_type, floats
+from dpmesh._arrays import (
+    CodeArray,
+    FloatArray,
+    code_array,
+    code_type,
+    filled,
+    float_type,
+    floats,
+)
 from dpmesh._core import Stream
 from dpmesh._validate import positive
+from dpmesh.kernels._rows import node_ids, per_row
 
 
 def quantize(
@@ -60,7 +69,7 @@ def quantize(
         If a value is not finite or its code does not fit `dtype` (the first such row and value are
         named; see `quantize_saturating`), or an argument does not fit.
     """
-    return _core.quantize(x, step, stream, False, dtype, nodes, out)[0]
+    return _quantized(x, step, stream, False, dtype, nodes, out)[0]
 
 
 def quantize_saturating(
@@ -88,7 +97,20 @@ def quantize_saturating(
     ValueError
         If a value is not finite, or an argument does not fit.
     """
-    return _core.quantize(x, step, stream, True, dtype, nodes, out)
+    return _quantized(x, step, stream, True, dtype, nodes, out)
+
+
+def _quantized(
+    x: npt.ArrayLike,
+    step: float,
+    stream: Stream,
+    saturate: bool,
+    dtype: npt.DTypeLike,
+    nodes: npt.ArrayLike | None,
+    out: CodeArray | None,
+) -> tuple[CodeArray, int]:
+    codes = code_type(dtype, out)
+    return _core.quantize(floats("x", x), step, stream, saturate, codes, node_ids(nodes), out)
 
 
 def quantize_noisy(
@@ -125,7 +147,16 @@ def quantize_noisy(
         If a noisy value is not finite or its code does not fit `dtype`, or an argument does not
         fit.
     """
-    return _core.quantize_noisy(x, scale, step, noise, coins, dtype, nodes, out)
+    return _core.quantize_noisy(
+        floats("x", x),
+        per_row("scale", scale),
+        step,
+        noise,
+        coins,
+        code_type(dtype, out),
+        node_ids(nodes),
+        out,
+    )
 
 
 def dequantize(

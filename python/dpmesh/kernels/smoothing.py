@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray
+from dpmesh._arrays import FloatArray, floats
+from dpmesh._core import is_float_array
 from dpmesh._validate import fail, integer, non_negative
 
 Method = Literal["recursion", "fft"]
@@ -78,7 +79,9 @@ def smooth(
     Smoothing", section 3.1; general powers as in Osher et al., "Laplacian Smoothing Gradient
     Descent".
     """
-    return _core.smooth(x, smoothing, power, blocks, method, out)
+    lengths = None if blocks is None else _lengths(blocks)
+    x = x if is_float_array(x) else floats("x", x)
+    return _core.smooth(x, smoothing, power, lengths, method, out)
 
 
 def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> npt.NDArray[np.float64]:
@@ -142,11 +145,7 @@ def _power(power: int) -> int:
     return integer("power", power, at_least=1, below=2**32)
 
 
-def block_lengths(blocks: Sequence[int], dim: int) -> list[int]:
-    """The lengths of the blocks of a row, for the kernel."""
+def _lengths(blocks: Sequence[int]) -> list[int]:
     if not isinstance(blocks, Iterable):
         fail("blocks", "a sequence of lengths", reprlib.repr(blocks))
-    lengths = [integer("blocks", block, at_least=1) for block in blocks]
-    if sum(lengths) != dim:
-        fail("blocks", f"lengths that sum to the {dim} elements of a row", f"sum {sum(lengths)}")
-    return lengths
+    return [integer("blocks", block, at_least=1) for block in blocks]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, get_args
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
+from dpmesh._core import is_float_array
 from dpmesh._validate import (
     argument_of,
     as_python_numbers,
@@ -27,7 +28,14 @@ from dpmesh._validate import (
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
-from dpmesh.privacy.rounding import ROUNDINGS, fail_for_length, longest_row, rounding_factor
+from dpmesh.privacy.rounding import (
+    DOUBLE,
+    PRECISION,
+    ROUNDINGS,
+    fail_for_length,
+    longest_row,
+    single_factor,
+)
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 
@@ -43,7 +51,6 @@ class Source(NamedTuple):
     longest: float
 
 
-_REAL_NOISE = {"laplace": kernels.add_laplace, "gaussian": kernels.add_gaussian}
 _INTEGER_NOISE = {"laplace": kernels.discrete_laplace, "gaussian": kernels.discrete_gaussian}
 
 
@@ -152,7 +159,9 @@ class Mechanism(ABC):
     @final
     def rounding_factor(self, values: Floats) -> float:
         """Return by how much `drawn_scale` exceeds `noise_scale`, to hide rounding."""
-        return rounding_factor(values, self._widest, self.norm, self.roundings)
+        if PRECISION[values.itemsize] is DOUBLE:
+            return DOUBLE.factor
+        return single_factor(values.shape[-1], self._widest, self.norm, self.roundings)
 
     @property
     def _widest(self) -> float:
@@ -254,8 +263,8 @@ class Mechanism(ABC):
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
         """Return values plus real-valued noise; what a mechanism of one's own replaces."""
-        add = _REAL_NOISE[self.distribution]
-        return add(values, scale, source.stream, longest=source.longest)
+        law: Any = self.distribution
+        return kernels.add_noise(law, values, scale, source.stream, longest=source.longest)
 
     def _on_grid(self, values: Floats, scale: float, grid: float, stream: Stream) -> Floats:
         """Return multiples of `grid` plus a random whole number of them."""
@@ -372,7 +381,7 @@ def _rows(values: Floats) -> Floats:
     if getattr(values, "ndim", None) not in (1, 2):
         of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
         fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")
-    return floats("values", values)
+    return values if is_float_array(values) else floats("values", values)
 
 
 def _check_finite(values: Floats) -> None:

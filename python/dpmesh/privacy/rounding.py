@@ -42,31 +42,26 @@ ROUNDINGS = 2
 TAIL = 63 * log(2)
 
 
-def precision_of(values: Floats) -> Precision:
-    """Return that of an array's numbers."""
-    return SINGLE if values.itemsize == 4 else DOUBLE
+PRECISION = {4: SINGLE, 8: DOUBLE}
+"""That of an array's numbers, by their size in bytes."""
 
 
-def rounding_factor(values: Floats, noise_multiplier: float, norm: Norm, roundings: float) -> float:
-    """Return by how much larger noise is drawn, so that it also hides `roundings` of a row.
+def single_factor(dim: int, noise_multiplier: float, norm: Norm, roundings: float) -> float:
+    """Return by how much larger noise is in float32, so that it also hides `roundings` of a row.
 
     A row whose noisy one is not longer than `longest_row` is itself at most twice the room for
-    noise longer than `Precision.longest` allows; noise covers that, too, in float32.
+    noise longer than `Precision.longest` allows; noise covers that, too.
 
     Raises
     ------
     ValueError
         If the noise is so large beside the sensitivity that it cannot.
     """
-    precision = precision_of(values)
-    if precision is DOUBLE:
-        return precision.factor
-    room = 2 * _most_noise(values.shape[-1], noise_multiplier, norm)
-    moved = roundings * room * 2.0**-precision.digits
+    moved = roundings * 2 * _most_noise(dim, noise_multiplier, norm) * 2.0**-SINGLE.digits
     if moved > 0.5:
-        most = f"at most {noise_multiplier / (2 * moved):.4g} in {precision.name}, which rounds"
+        most = f"at most {noise_multiplier / (2 * moved):.4g} in {SINGLE.name}, which rounds"
         fail("noise_multiplier", f"{most} noisier rows too coarsely, or float64", noise_multiplier)
-    return precision.factor / (1 - moved)
+    return SINGLE.factor / (1 - moved)
 
 
 def _most_noise(dim: int, scale: float, norm: Norm) -> float:
@@ -94,7 +89,7 @@ def longest_row(
         If the noise is too small for the type of the values: below its normal numbers it would
         vanish.
     """
-    precision = precision_of(values)
+    precision = PRECISION[values.itemsize]
     if scale < precision.least:
         wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
         fail("sensitivity", f"{wanted} {precision.name}", scale)
@@ -104,7 +99,7 @@ def longest_row(
 
 def fail_for_length(values: Floats, distance: float, roundings: float) -> NoReturn:
     """Refuse a row that is longer."""
-    precision = precision_of(values)
+    precision = PRECISION[values.itemsize]
     longest, name, share = precision.longest(roundings) * distance, precision.name, precision.share
     wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
     fail("values", f"{wanted} than {share:.1g} of the sensitivity, {distance:g}", "a longer one")

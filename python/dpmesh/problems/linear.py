@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from types import NoneType
 from typing import Any
 
@@ -12,7 +13,6 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._memory import empty
 from dpmesh._ragged import Ragged, Walks
 from dpmesh._validate import (
     as_python_numbers,
@@ -25,6 +25,7 @@ from dpmesh._validate import (
 )
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
+from dpmesh.kernels.linear import LinearModel
 from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
@@ -90,7 +91,7 @@ class LinearProblem(PartitionedProblem):
     label_bound: float = 1.0
     outline: Outline | None = field(default=None, repr=False)
     _records: Ragged = field(init=False, repr=False)
-    _labels: npt.NDArray[np.int64] | npt.NDArray[np.float64] = field(init=False, repr=False)
+    _linear: LinearModel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -105,8 +106,7 @@ class LinearProblem(PartitionedProblem):
         positive("label_bound", self.label_bound)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
         self._check_labels("train", self.train)
-        kernels_want = np.float64 if self.classes is None else np.int64
-        object.__setattr__(self, "_labels", self.train.labels.astype(kernels_want, copy=False))
+        object.__setattr__(self, "_linear", self._model_of(self.train))
         self._check_feature_norm()
         self._set_outline()
         if self.test is not None:
@@ -125,7 +125,7 @@ class LinearProblem(PartitionedProblem):
     def zeros(self, nodes: int | None = None) -> FloatArray:
         """Parameters to start from: shape (nodes, dim), by default for every node."""
         count = self.nodes if nodes is None else integer("nodes", nodes, at_least=1)
-        params = empty((count, self.dim), self.train.features.dtype)
+        params = np.empty((count, self.dim), self.train.features.dtype)
         params.fill(0.0)
         return params
 
@@ -139,26 +139,16 @@ class LinearProblem(PartitionedProblem):
     def gradient(
         self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float | None = None
     ) -> FloatArray:
-        """Gradient of each node's objective on its batch, see `kernels.linear_gradient`."""
-        return kernels.linear_gradient(
-            params,
-            *self._model(batches),
-            classes=self.classes,
-            regularization=self.regularization,
-            clipping_norm=clipping_norm,
+        """Gradient of each node's objective on its batch, see `LinearModel.gradient`."""
+        return self._linear.gradient(
+            params, batches, regularization=self.regularization, clipping_norm=clipping_norm
         )
 
     def gradient_sum(
         self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float
     ) -> FloatArray:
         """Sum of the clipped gradients of the records' losses; 0 for a node without records."""
-        return kernels.linear_gradient(
-            params,
-            *self._model(batches),
-            classes=self.classes,
-            clipping_norm=clipping_norm,
-            divide_by=1.0,
-        )
+        return self._linear.gradient(params, batches, clipping_norm=clipping_norm, divide_by=1.0)
 
     def step(
         self,
@@ -171,12 +161,11 @@ class LinearProblem(PartitionedProblem):
         radius: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
-        """Parameters after one gradient step of each node, see `kernels.linear_step`."""
-        return kernels.linear_step(
+        """Parameters after one gradient step of each node, see `LinearModel.step`."""
+        return self._linear.step(
             params,
             step_size,
-            *self._model(batches),
-            classes=self.classes,
+            batches,
             regularization=self.regularization,
             clipping_norm=clipping_norm,
             norm=norm,
@@ -187,41 +176,32 @@ class LinearProblem(PartitionedProblem):
     def local_training(
         self, start: npt.ArrayLike, walks: Walks, *, step_size: float, radius: float
     ) -> FloatArray:
-        """Updates of many nodes from one model, see `kernels.linear_training`."""
-        updates, _ = kernels.linear_training(
+        """Updates of many nodes from one model, see `LinearModel.train`."""
+        updates, _ = self._linear.train(
             start,
-            self.train.features,
-            self._labels,
             walks,
-            self.loss,
             step_size=step_size,
             radius=radius,
-            classes=self.classes,
             regularization=self.regularization,
         )
         return updates
 
     def objective(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
-        """Each node's objective on its batch, shape (nodes,), see `kernels.linear_loss`."""
-        return kernels.linear_loss(
-            params, *self._model(batches), classes=self.classes, regularization=self.regularization
-        )
+        """Each node's objective on its batch, shape (nodes,), see `LinearModel.losses`."""
+        return self._linear.losses(params, batches, regularization=self.regularization)
 
     def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
         """Objectives of each node's models on its batch, shape (nodes, models).
 
-        A node has `classes` one-vs-all models, or just one; see `kernels.linear_class_losses`.
+        A node has `classes` one-vs-all models, or just one; see `LinearModel.class_losses`.
         """
         if self.models == 1:
             return self.objective(params, batches)[:, np.newaxis]
-        assert self.classes is not None
-        return kernels.linear_class_losses(
-            params, *self._model(batches), classes=self.classes, regularization=self.regularization
-        )
+        return self._linear.class_losses(params, batches, regularization=self.regularization)
 
     def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
-        """Loss of each record of the batches, see `kernels.linear_record_losses`."""
-        return kernels.linear_record_losses(params, *self._model(batches), classes=self.classes)
+        """Loss of each record of the batches, see `LinearModel.record_losses`."""
+        return self._linear.record_losses(params, batches)
 
     @property
     def classifies(self) -> bool:
@@ -240,7 +220,7 @@ class LinearProblem(PartitionedProblem):
 
         Returns
         -------
-        Shape (models,), see `kernels.linear_accuracy`.
+        Shape (models,), see `LinearModel.accuracy`.
 
         Raises
         ------
@@ -249,8 +229,12 @@ class LinearProblem(PartitionedProblem):
         """
         if self.test is None:
             fail("test", "records to measure the accuracy on", None)
-        x, y = self.test.features, self.test.labels
-        return kernels.linear_accuracy(params, x, y, classes=self.classes)
+        return self._tested.accuracy(params)
+
+    @cached_property
+    def _tested(self) -> LinearModel:
+        assert self.test is not None
+        return self._model_of(self.test)
 
     def model(self, params: npt.ArrayLike) -> Model:
         """Return these parameters as a model that predicts: shape (dim,), as ``run.released[0]``.
@@ -303,8 +287,8 @@ class LinearProblem(PartitionedProblem):
             label_bound=self.label_bound if self.classes is None else 1.0,
         )
 
-    def _model(self, batches: Batches) -> tuple[Any, Any, Batches, Loss]:
-        return self.train.features, self._labels, batches, self.loss
+    def _model_of(self, data: Dataset) -> LinearModel:
+        return LinearModel(data.features, data.labels, self.loss, classes=self.classes)
 
     def _check_labels(self, argument: str, dataset: Dataset) -> None:
         labels = dataset.labels

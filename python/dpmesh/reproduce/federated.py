@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dpmesh._memory import empty
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_clients import ClientProblem
 from dpmesh.data import Dataset, iid, mnist
@@ -158,7 +157,7 @@ def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[
 
 def standardized(images: Dataset) -> Dataset:
     """Return the pixels, standardized by their customary mean and scale."""
-    pixels = empty(images.features.shape, images.features.dtype)
+    pixels = np.empty(images.features.shape, images.features.dtype)
     np.subtract(images.features, np.float32(PIXEL_MEAN), out=pixels)
     pixels /= np.float32(PIXEL_SCALE)
     return replace(images, features=pixels)

@@ -169,7 +169,7 @@ def without_replacement(
         controller=controller,
         calibration="analytic" if noise == "proved" else "paper",
         copies=copies,
-        model_radius=1 / REGULARIZATION / 2 if case == "strongly convex" else None,
+        radius=1 / REGULARIZATION / 2 if case == "strongly convex" else None,
         public_data=setting.public,
     )
 

@@ -194,7 +194,7 @@ class Channel:
         parts = None if together else self._parts(message, releases, len(values))
         self._admit(t, message, releases)
         if message.travels:
-            self.received = None  # its memory, as large as the state, serves what arrives
+            self.received = None  # as large as the state: its memory goes before what arrives comes
         again = AGAIN * self._earlier(message, len(values))
         key = self._key if rows is None else self._key.for_nodes(rows.astype(np.uint32))
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
@@ -322,7 +322,9 @@ class Channel:
             whole = np.full((message.among, out.shape[1]), np.nan, out.dtype)
             whole[message.rows % message.among] = out
             out = Released(whole)
-        return Packet(Released(read_only(out)), compressed, message.sender, copies, message.bits)
+        if out.flags.writeable:
+            out = Released(read_only(out))
+        return Packet(out, compressed, message.sender, copies, message.bits)
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:

@@ -54,7 +54,8 @@ class Static:
 
     def matrix(self, round: int) -> MixingMatrix:
         """Return the mixing matrix, which is the same in every round."""
-        integer("round", round)
+        if type(round) is not int or round < 0:
+            integer("round", round)
         return self.mixing_matrix
 
     def __str__(self) -> str:

@@ -29,22 +29,26 @@ fn on_slices<'py, const N: usize>(
 }
 
 #[pyfunction]
-fn gdp_epsilons<'py>(py: Python<'py>, mu: &Array<'py>, delta: f64) -> PyResult<Output<'py>> {
+pub fn gdp_epsilons<'py>(py: Python<'py>, mu: &Array<'py>, delta: f64) -> PyResult<Output<'py>> {
     on_slices(py, [("mu", mu)], |[mu]| gdp::epsilons(mu, delta))
 }
 
 #[pyfunction]
-fn gdp_log_deltas<'py>(py: Python<'py>, mu: &Array<'py>, epsilon: f64) -> PyResult<Output<'py>> {
+pub fn gdp_log_deltas<'py>(
+    py: Python<'py>,
+    mu: &Array<'py>,
+    epsilon: f64,
+) -> PyResult<Output<'py>> {
     on_slices(py, [("mu", mu)], |[mu]| gdp::log_deltas(mu, epsilon))
 }
 
 #[pyfunction]
-fn gaussian_noise_multiplier(py: Python<'_>, epsilon: f64, delta: f64) -> PyResult<f64> {
+pub fn gaussian_noise_multiplier(py: Python<'_>, epsilon: f64, delta: f64) -> PyResult<f64> {
     run_native(py, || gdp::noise_multiplier(epsilon, delta))
 }
 
 #[pyfunction]
-fn rdp_gaussian<'py>(
+pub fn rdp_gaussian<'py>(
     py: Python<'py>,
     noise: &Array<'py>,
     count: &Array<'py>,
@@ -55,7 +59,7 @@ fn rdp_gaussian<'py>(
 }
 
 #[pyfunction]
-fn rdp_laplace<'py>(
+pub fn rdp_laplace<'py>(
     py: Python<'py>,
     noise: &Array<'py>,
     count: &Array<'py>,
@@ -66,7 +70,7 @@ fn rdp_laplace<'py>(
 }
 
 #[pyfunction]
-fn rdp_poisson_gaussian<'py>(
+pub fn rdp_poisson_gaussian<'py>(
     py: Python<'py>,
     rate: &Array<'py>,
     noise: &Array<'py>,
@@ -85,7 +89,7 @@ fn rdp_poisson_gaussian<'py>(
 }
 
 #[pyfunction]
-fn rdp_fixed_size_gaussian<'py>(
+pub fn rdp_fixed_size_gaussian<'py>(
     py: Python<'py>,
     bound: &Bound<'py, PyAny>,
     rate: &Array<'py>,
@@ -111,7 +115,7 @@ fn rdp_fixed_size_gaussian<'py>(
 }
 
 #[pyfunction]
-fn rdp_to_epsilon<'py>(
+pub fn rdp_to_epsilon<'py>(
     py: Python<'py>,
     orders: &Array<'py>,
     rdp: &Array<'py>,
@@ -130,7 +134,7 @@ fn rdp_to_epsilon<'py>(
 }
 
 #[pyfunction]
-fn rdp_to_log_delta<'py>(
+pub fn rdp_to_log_delta<'py>(
     py: Python<'py>,
     orders: &Array<'py>,
     rdp: &Array<'py>,
@@ -140,16 +144,4 @@ fn rdp_to_log_delta<'py>(
     let (orders, rdp) = (orders.as_slice()?, rdp.as_slice()?);
     let best = run_native(py, || conversion::log_delta(orders, rdp, epsilon))?;
     Ok((best.value, best.index))
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(gdp_epsilons, module)?)?;
-    module.add_function(wrap_pyfunction!(gdp_log_deltas, module)?)?;
-    module.add_function(wrap_pyfunction!(gaussian_noise_multiplier, module)?)?;
-    module.add_function(wrap_pyfunction!(rdp_gaussian, module)?)?;
-    module.add_function(wrap_pyfunction!(rdp_laplace, module)?)?;
-    module.add_function(wrap_pyfunction!(rdp_poisson_gaussian, module)?)?;
-    module.add_function(wrap_pyfunction!(rdp_fixed_size_gaussian, module)?)?;
-    module.add_function(wrap_pyfunction!(rdp_to_epsilon, module)?)?;
-    module.add_function(wrap_pyfunction!(rdp_to_log_delta, module)?)
 }

@@ -1,27 +1,17 @@
-//! Arguments of the Python API. One that already fits is taken as it is; any other goes to a check in Python, which
-//! converts or refuses it.
+//! Arguments of the Python API that fit: any other is refused, and its Python function converts it before.
 
-use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use dpmesh_core::stream;
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyInt, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyFloat, PyTuple};
 
 use crate::convert::{Array, PerRow, Read, read, unfit};
 use crate::stream::Stream;
 
-/// Calls a function of the Python package, looked up once.
-macro_rules! by_python {
-    ($py:expr, $module:literal, $function:literal, $arguments:expr) => {{
-        static FUNCTION: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
-        FUNCTION
-            .import($py, concat!("dpmesh.", $module), $function)?
-            .call1($arguments)?
-    }};
-}
-pub(crate) use by_python;
-
 /// Whether kernels take this value as it is: a non-empty C-contiguous array of float32 or float64.
 #[pyfunction]
-fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
+pub fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
     as_array(value).is_some_and(|array| {
         let dtype = array.dtype();
         let is_float = dtype.kind() == b'f' && matches!(dtype.itemsize(), 4 | 8);
@@ -29,10 +19,19 @@ fn is_float_array(value: &Bound<'_, PyAny>) -> bool {
     })
 }
 
+/// Whether kernels take this value as it is: a C-contiguous array of int64.
+#[pyfunction]
+pub fn is_index_array(value: &Bound<'_, PyAny>) -> bool {
+    as_array(value).is_some_and(|array| array.dtype().is_equiv_to(&dtype::<i64>(value.py())))
+}
+
 /// The value, if it is a C-contiguous, aligned array and not of a subclass.
 fn as_array<'a, 'py>(value: &'a Bound<'py, PyAny>) -> Option<&'a Array<'py>> {
-    let array = value.cast_exact::<PyUntypedArray>().ok();
-    array.filter(|array| array.is_c_contiguous() && array.is_aligned())
+    value.cast_exact().ok().filter(|array| is_plain(array))
+}
+
+fn is_plain(array: &Array<'_>) -> bool {
+    array.is_c_contiguous() && array.is_aligned()
 }
 
 fn is_native(dtype: &Bound<'_, PyArrayDescr>) -> bool {
@@ -41,13 +40,11 @@ fn is_native(dtype: &Bound<'_, PyArrayDescr>) -> bool {
 
 /// A non-empty C-contiguous array of float32 or float64.
 pub fn floats<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
-    if is_float_array(value)
-        && let Some(array) = as_array(value)
-    {
-        return Ok(array.clone());
+    if is_float_array(value) {
+        return Ok(value.cast::<PyUntypedArray>()?.clone());
     }
-    let array = by_python!(value.py(), "_arrays", "floats", (argument, value));
-    Ok(array.cast_into()?)
+    let wanted = "a C-contiguous array of float32 or float64, not empty";
+    Err(unfit(argument, wanted, described(value)?))
 }
 
 /// As [`floats`], of shape (dim,) or (rows, dim), and its number of rows.
@@ -75,60 +72,95 @@ pub fn filled<'py>(
     shape: &[usize],
     dtype: &Bound<'py, PyArrayDescr>,
 ) -> PyResult<Array<'py>> {
-    let fits = |array: &&Array<'_>| array.shape() == shape && array.dtype().is(dtype);
-    if let Some(array) = out.and_then(as_array).filter(fits) {
+    let Some(out) = out else {
+        return empty(shape, dtype);
+    };
+    if let Ok(array) = out.cast::<PyUntypedArray>()
+        && (is_plain(array) && array.shape() == shape && array.dtype().is_equiv_to(dtype))
+    {
         return Ok(array.clone());
     }
-    let (py, shape) = (dtype.py(), PyTuple::new(dtype.py(), shape)?);
-    let array = if out.is_none() {
-        by_python!(py, "_memory", "empty", (shape, dtype))
-    } else {
-        by_python!(py, "_arrays", "filled", (out, shape, dtype))
-    };
-    Ok(array.cast_into()?)
+    let shape = PyTuple::new(dtype.py(), shape)?;
+    let wanted = format!("an array of {dtype} and shape {shape}, writeable and C-contiguous");
+    Err(unfit("out", &wanted, described(out)?))
+}
+
+/// A new array of undefined values.
+pub fn empty<'py>(shape: &[usize], dtype: &Bound<'py, PyArrayDescr>) -> PyResult<Array<'py>> {
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let shape = PyTuple::new(dtype.py(), shape)?;
+    let empty = EMPTY.import(dtype.py(), "numpy", "empty")?;
+    Ok(empty.call1((shape, dtype))?.cast_into()?)
 }
 
 /// The array of codes that a kernel fills: `out` if it holds integers in this shape, or a new one of `dtype`.
 pub fn filled_with_codes<'py>(
     out: Option<&Bound<'py, PyAny>>,
     shape: &[usize],
-    dtype: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyArrayDescr>,
 ) -> PyResult<Array<'py>> {
-    let fits = |array: &&Array<'_>| {
-        let dtype = array.dtype();
-        array.shape() == shape && dtype.kind() == b'i' && is_native(&dtype)
+    let own = out.and_then(|out| out.cast::<PyUntypedArray>().ok());
+    let own = own.map(PyUntypedArrayMethods::dtype);
+    let codes = own.filter(|own| own.kind() == b'i' && is_native(own));
+    filled(out, shape, codes.as_ref().unwrap_or(dtype))
+}
+
+/// What an argument is, for messages: type and shape of an array, otherwise its class.
+fn described(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let Ok(array) = value.cast::<PyUntypedArray>() else {
+        return Ok(value.get_type().name()?.to_string());
     };
-    if let Some(array) = out.and_then(as_array).filter(fits) {
-        return Ok(array.clone());
+    let layout = if array.is_c_contiguous() {
+        ""
+    } else {
+        "strided "
+    };
+    Ok(format!(
+        "{layout}{} {}",
+        array.dtype(),
+        array.getattr("shape")?
+    ))
+}
+
+/// A real number.
+pub fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    if let Ok(number) = value.cast_exact::<PyFloat>() {
+        return Ok(number.value());
     }
-    let py = dtype.py();
-    let dtype = by_python!(py, "_arrays", "code_type", (dtype, out));
-    filled(out, shape, dtype.cast()?)
+    let is_number = !value.is_instance_of::<PyBool>() && !value.is_instance_of::<PyUntypedArray>();
+    match value.extract() {
+        Ok(number) if is_number => Ok(number),
+        _ => Err(unfit(argument, "a finite number", value.repr()?)),
+    }
 }
 
 /// A finite number greater than 0.
 pub fn positive(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    match value.cast_exact::<PyFloat>().map(PyFloatMethods::value) {
-        Ok(number) if number > 0.0 && number < f64::INFINITY => Ok(number),
-        _ => by_python!(value.py(), "_validate", "positive", (argument, value)).extract(),
+    let number = real(argument, value)?;
+    if number > 0.0 && number < f64::INFINITY {
+        return Ok(number);
     }
+    let wanted = "a finite number greater than 0";
+    Err(unfit(argument, wanted, value.repr()?))
 }
 
 /// A finite number of at least 0.
 pub fn non_negative(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    match value.cast_exact::<PyFloat>().map(PyFloatMethods::value) {
-        Ok(number) if (0.0..f64::INFINITY).contains(&number) => Ok(number),
-        _ => by_python!(value.py(), "_validate", "non_negative", (argument, value)).extract(),
+    let number = real(argument, value)?;
+    if (0.0..f64::INFINITY).contains(&number) {
+        return Ok(number);
     }
+    let wanted = "a finite number of at least 0";
+    Err(unfit(argument, wanted, value.repr()?))
 }
 
 /// An integer of at least `at_least` and below 2**32.
 pub fn integer(argument: &str, value: &Bound<'_, PyAny>, at_least: u32) -> PyResult<u32> {
-    match value.extract::<u32>() {
-        Ok(number) if number >= at_least && value.is_exact_instance_of::<PyInt>() => Ok(number),
+    match value.extract() {
+        Ok(number) if number >= at_least && !value.is_instance_of::<PyBool>() => Ok(number),
         _ => {
-            let arguments = (argument, value, at_least, 1_u64 << 32);
-            by_python!(value.py(), "_validate", "integer", arguments).extract()
+            let wanted = format!("an integer of at least {at_least} and below 2**32");
+            Err(unfit(argument, &wanted, value.repr()?))
         }
     }
 }
@@ -143,18 +175,21 @@ pub fn one_of<T: Copy>(
     if let Some((_, choice)) = choices.iter().find(|(known, _)| *known == name) {
         return Ok(*choice);
     }
-    let names = PyTuple::new(value.py(), choices.iter().map(|(known, _)| known))?;
-    by_python!(value.py(), "_validate", "one_of", (argument, value, names));
-    Err(unfit(argument, "a text", value.repr()?))
+    let names: Vec<_> = choices
+        .iter()
+        .map(|(known, _)| format!("'{known}'"))
+        .collect();
+    let wanted = format!("one of {}", names.join(", "));
+    Err(unfit(argument, &wanted, value.repr()?))
 }
 
 /// A stream to draw from.
-pub fn stream<'py>(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Stream>> {
+pub fn stream<'a>(argument: &str, value: &'a Bound<'_, PyAny>) -> PyResult<&'a stream::Stream> {
     if let Ok(stream) = value.cast_exact::<Stream>() {
-        return Ok(stream.clone());
+        return Ok(&stream.get().kernel);
     }
-    let stream = by_python!(value.py(), "kernels._rows", "a_stream", (value, argument));
-    Ok(stream.cast_into()?)
+    let wanted = "a Stream, as key.stream(purpose) gives";
+    Err(unfit(argument, wanted, value.get_type().name()?))
 }
 
 /// A number, or one for each row.
@@ -163,31 +198,27 @@ pub fn per_row<'py>(
     value: &Bound<'py, PyAny>,
     rows: usize,
 ) -> PyResult<PerRow<'py>> {
-    if let Ok(number) = value.cast_exact::<PyFloat>() {
-        return Ok(PerRow::All(number.value()));
+    let Ok(array) = value.cast::<PyUntypedArray>() else {
+        return real(argument, value).map(PerRow::All);
+    };
+    if !matches!(*array.shape(), [count] if count == 1 || count == rows) {
+        let wanted = format!("a number or one for each of {rows} rows");
+        let got = format!("shape {}", array.getattr("shape")?);
+        return Err(unfit(argument, &wanted, got));
     }
-    let arguments = (argument, value, rows);
-    let values = by_python!(value.py(), "kernels._rows", "per_row", arguments);
-    PerRow::new(argument, &values)
+    read(argument, array).map(PerRow::Each)
 }
 
 /// The node of each row; without any they are 0, 1, ..
 pub struct Nodes<'py>(Option<Read<'py, u32>>);
 
 impl<'py> Nodes<'py> {
-    pub fn new(value: Option<&Bound<'py, PyAny>>, rows: usize) -> PyResult<Nodes<'py>> {
-        let Some(value) = value else {
-            return Ok(Nodes(None));
-        };
-        let nodes = by_python!(value.py(), "kernels._rows", "node_ids", (value, rows));
-        Ok(Nodes(Some(read("nodes", nodes.cast()?)?)))
+    pub fn new(nodes: Option<&Array<'py>>) -> PyResult<Nodes<'py>> {
+        let nodes = nodes.map(|nodes| read("nodes", nodes));
+        Ok(Nodes(nodes.transpose()?))
     }
 
     pub fn as_slice(&self) -> PyResult<Option<&[u32]>> {
         Ok(self.0.as_ref().map(|nodes| nodes.as_slice()).transpose()?)
     }
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(is_float_array, module)?)
 }

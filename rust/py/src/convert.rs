@@ -50,17 +50,6 @@ pub fn unfit(argument: &str, wanted: &str, got: impl std::fmt::Display) -> PyErr
     PyValueError::new_err(format!("{argument}: wanted {wanted}, got {got}"))
 }
 
-/// A Python integer of at least `at_least` and below 2**32.
-pub fn number(argument: &str, value: &Bound<'_, PyAny>, at_least: u32) -> PyResult<u32> {
-    match value.extract::<u32>() {
-        Ok(number) if number >= at_least => Ok(number),
-        _ => {
-            let wanted = format!("an integer of at least {at_least} and below 2**32");
-            Err(unfit(argument, &wanted, value.repr()?))
-        }
-    }
-}
-
 /// An array that a kernel reads.
 pub type Read<'py, T> = Claimed<PyReadonlyArrayDyn<'py, T>>;
 
@@ -150,14 +139,7 @@ pub enum PerRow<'py> {
     Each(Read<'py, f64>),
 }
 
-impl<'py> PerRow<'py> {
-    pub fn new(argument: &str, value: &Bound<'py, PyAny>) -> PyResult<PerRow<'py>> {
-        match value.cast() {
-            Ok(array) => read(argument, array).map(PerRow::Each),
-            Err(_) => value.extract().map(PerRow::All),
-        }
-    }
-
+impl PerRow<'_> {
     pub fn as_slice(&self) -> PyResult<&[f64]> {
         match self {
             PerRow::All(value) => Ok(slice::from_ref(value)),
@@ -181,21 +163,6 @@ macro_rules! with_real {
             }
         }
     };
-}
-
-/// Runs the body with `I` bound to the type of an array of indices: `i32` if it holds that, otherwise `i64`.
-#[macro_export]
-macro_rules! with_index {
-    ($array:ident, $I:ident => $body:expr) => {{
-        let dtype = numpy::PyUntypedArrayMethods::dtype($array);
-        if numpy::PyArrayDescrMethods::is_equiv_to(&dtype, &numpy::dtype::<i32>($array.py())) {
-            type $I = i32;
-            $body
-        } else {
-            type $I = i64;
-            $body
-        }
-    }};
 }
 
 /// Runs the body with `T` bound to the type of an array of integer codes, a variable named as the argument.

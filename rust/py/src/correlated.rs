@@ -4,20 +4,20 @@ use dpmesh_core::noise::Law;
 use dpmesh_core::noise::correlated::{self, Earlier, Pair};
 use pyo3::prelude::*;
 
-use crate::arguments::{float_rows, stream};
+use crate::arguments::{float_rows, stream as stream_of};
 use crate::convert::{Array, read, row_len, run_native, write};
 use crate::noise::NoiseArguments;
 use crate::with_real;
 
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
-fn correlated_noise<'py>(
+pub fn correlated_noise<'py>(
     py: Python<'py>,
     scale: &Bound<'py, PyAny>,
     weights: Vec<f64>,
     earlier: Vec<Array<'py>>,
     stream: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    nodes: Option<&Array<'py>>,
     out: &Array<'py>,
 ) -> PyResult<()> {
     let (_, rows) = float_rows("out", out)?;
@@ -40,7 +40,7 @@ fn correlated_noise<'py>(
 
 /// An end of -1 is a row that this process does not hold.
 #[pyfunction]
-fn add_pair_noise<'py>(
+pub fn add_pair_noise<'py>(
     py: Python<'py>,
     x: &Array<'py>,
     pairs: &Array<'py>,
@@ -48,7 +48,7 @@ fn add_pair_noise<'py>(
     scale: f64,
     stream: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
-    let stream = self::stream("stream", stream)?;
+    let stream = stream_of("stream", stream)?;
     let dim = row_len(x);
     let (ids, ends) = (read::<u32>("pairs", pairs)?, read::<i64>("ends", ends)?);
     let row = |end: i64| u32::try_from(end).ok();
@@ -64,12 +64,6 @@ fn add_pair_noise<'py>(
     with_real!(x, T => {
         let mut x = write::<T>("x", x)?;
         let x = x.as_slice_mut()?;
-        let stream = &stream.get().kernel;
         run_native(py, || correlated::add_pair_noise_in_place(x, dim, &pairs, scale, stream))
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(correlated_noise, module)?)?;
-    module.add_function(wrap_pyfunction!(add_pair_noise, module)?)
 }

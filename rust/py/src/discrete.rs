@@ -4,9 +4,8 @@ use dpmesh_core::discrete::{self, DiscreteLaw};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::arguments::one_of;
-use crate::convert::{read, row_len, run_native, write};
-use crate::stream::Stream;
+use crate::arguments::{self, Nodes, one_of};
+use crate::convert::{Array, row_len, run_native, write};
 
 fn law(name: &Bound<'_, PyAny>) -> PyResult<DiscreteLaw> {
     let laws = [
@@ -17,24 +16,20 @@ fn law(name: &Bound<'_, PyAny>) -> PyResult<DiscreteLaw> {
 }
 
 #[pyfunction]
-fn discrete_noise<'py>(
+pub fn discrete_noise<'py>(
     py: Python<'py>,
     law: &Bound<'py, PyAny>,
     scale: f64,
-    stream: &Bound<'py, Stream>,
-    nodes: Option<&Bound<'py, PyUntypedArray>>,
+    stream: &Bound<'py, PyAny>,
+    nodes: Option<&Array<'py>>,
     out: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<()> {
-    let (law, stream, dim) = (self::law(law)?, &stream.get().kernel, row_len(out));
-    let nodes = nodes.map(|nodes| read::<u32>("nodes", nodes)).transpose()?;
-    let nodes = nodes.as_ref().map(|nodes| nodes.as_slice()).transpose()?;
+    let (law, dim) = (self::law(law)?, row_len(out));
+    let (stream, nodes) = (arguments::stream("stream", stream)?, Nodes::new(nodes)?);
+    let nodes = nodes.as_slice()?;
     let mut out = write::<i64>("out", out)?;
     let out = out.as_slice_mut()?;
     run_native(py, || {
         discrete::discrete_noise_into(law, scale, stream, nodes, dim, out)
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(discrete_noise, module)?)
 }

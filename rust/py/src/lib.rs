@@ -25,27 +25,59 @@ mod sums;
 mod threads;
 mod views;
 
-use pyo3::prelude::*;
+#[pyo3::pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 
-#[pymodule(gil_used = false)]
-fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    threads::register(module)?;
-    accounting::register(module)?;
-    arguments::register(module)?;
-    complexity::register(module)?;
-    correlated::register(module)?;
-    discrete::register(module)?;
-    draws::register(module)?;
-    linear::register(module)?;
-    masking::register(module)?;
-    mixing::register(module)?;
-    noise::register(module)?;
-    projection::register(module)?;
-    qnet::register(module)?;
-    quantize::register(module)?;
-    smoothing::register(module)?;
-    stream::register(module)?;
-    sums::register(module)?;
-    views::register(module)
+    #[pymodule_export]
+    use crate::accounting::{
+        gaussian_noise_multiplier, gdp_epsilons, gdp_log_deltas, rdp_fixed_size_gaussian,
+        rdp_gaussian, rdp_laplace, rdp_poisson_gaussian, rdp_to_epsilon, rdp_to_log_delta,
+    };
+    #[pymodule_export]
+    use crate::arguments::{is_float_array, is_index_array};
+    #[pymodule_export]
+    use crate::complexity::rademacher_suprema;
+    #[pymodule_export]
+    use crate::correlated::{add_pair_noise, correlated_noise};
+    #[pymodule_export]
+    use crate::discrete::discrete_noise;
+    #[pymodule_export]
+    use crate::draws::{batch_ends, bernoulli, rademacher, sample, shuffle, uniform};
+    #[pymodule_export]
+    use crate::linear::{LinearModel, linear_scores};
+    #[pymodule_export]
+    use crate::masking::{mask_and_pack, unpack_sum};
+    #[pymodule_export]
+    use crate::mixing::{mix, mix_noisy};
+    #[pymodule_export]
+    use crate::noise::{add_noise, fill};
+    #[pymodule_export]
+    use crate::projection::{all_finite, clip_rows, row_norms};
+    #[pymodule_export]
+    use crate::qnet::{q_learn, q_values};
+    #[pymodule_export]
+    use crate::quantize::{
+        bits_needed, dequantize, pack, packed_sizes, quantization_variance, quantize,
+        quantize_noisy, unpack,
+    };
+    #[pymodule_export]
+    use crate::smoothing::{effective_dimensions, smooth, smoothing_spectrum};
+    #[pymodule_export]
+    use crate::stream::{Key, Stream};
+    #[pymodule_export]
+    use crate::sums::{column_sums, weighted_sum};
+    #[pymodule_export]
+    use crate::threads::{after_fork, before_fork, get_threads, set_threads};
+    #[pymodule_export]
+    use crate::views::ViewSystem;
+
+    #[pymodule_init]
+    #[allow(clippy::unnecessary_wraps)]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        dpmesh_threads::on_pause(crate::convert::handle_signals);
+        Ok(())
+    }
 }

@@ -1,238 +1,438 @@
 //! Boundary of `dpmesh_core::linear`.
 
-mod arguments;
-
 use dpmesh_core::linear::{
-    Averaging, Batches, Csr, Dense, Form, LinearModel, Step, Training, Walks, scores_into,
+    self, Averaging, Batches, Clipping, Csr, Dense, Form, Loss, Objective, Step, Training, Walks,
 };
-use numpy::PyUntypedArrayMethods;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
 
-use self::arguments::{
-    AveragingArguments, BatchArguments, ClippingArguments, Features, Labels, Model, StepArguments,
-    to_averaging, to_clipping, with_batches, with_features, with_model,
-};
-use crate::arguments::one_of;
-use crate::convert::{Array, PerRow, read, refused, row_len, run_native, write};
-use crate::{with_index, with_real};
+use crate::arguments::{buffer, empty, floats, one_of, per_row, positive, real};
+use crate::convert::{Array, Read, read, refused, row_len, run_native, unfit, write};
+use crate::projection::norm;
+use crate::with_real;
 
-#[pyfunction]
-fn linear_gradient<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    model: Model<'py>,
-    batches: BatchArguments<'py>,
-    averaging: AveragingArguments,
-    clipping: Option<ClippingArguments<'py>>,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
-    let model = &model;
-    with_batches!(batches => with_real!(params, T => {
-        let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
-        let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
-        with_model!(py, model, T, m => {
-            m.gradient_into(params, batches, averaging, clipping, out)
-        })
-    }))
+/// A dense matrix, or the `(indptr, indices, values, columns)` of a sparse one with indices of 32 bits.
+// Variants are tried in order, and a mismatch costs microseconds: arrays, the usual case, come first.
+#[derive(FromPyObject)]
+pub enum Features {
+    #[pyo3(transparent)]
+    Dense(Py<PyUntypedArray>),
+    Sparse(
+        Py<PyUntypedArray>,
+        Py<PyUntypedArray>,
+        Py<PyUntypedArray>,
+        usize,
+    ),
 }
 
-#[pyfunction]
-fn linear_step<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    step: StepArguments<'py>,
-    model: Model<'py>,
-    batches: BatchArguments<'py>,
-    averaging: AveragingArguments,
-    clipping: Option<ClippingArguments<'py>>,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let sizes = PerRow::new("step_size", &step.0)?;
-    let step = Step {
-        sizes: sizes.as_slice()?,
-        radius: step.1,
+impl Features {
+    fn values<'py>(&self, py: Python<'py>) -> &Array<'py> {
+        match self {
+            Features::Dense(values) | Features::Sparse(_, _, values, _) => values.bind(py),
+        }
+    }
+
+    fn columns(&self, py: Python<'_>) -> usize {
+        match self {
+            Features::Dense(values) => row_len(values.bind(py)),
+            Features::Sparse(.., columns) => *columns,
+        }
+    }
+}
+
+/// Runs the body by `run_native`, with `$x` bound to the features of type `$T`.
+macro_rules! with_features {
+    ($py:ident, $features:expr, $T:ident, $x:ident => $body:expr) => {
+        match $features {
+            Features::Dense(values) => {
+                let columns = row_len(values.bind($py));
+                let values = read::<$T>("features", values.bind($py))?;
+                let values = values.as_slice()?;
+                run_native($py, || {
+                    let $x = Dense::new(values, columns)?;
+                    $body
+                })
+            }
+            Features::Sparse(indptr, indices, values, columns) => {
+                let indptr = read::<i32>("features.indptr", indptr.bind($py))?;
+                let indices = read::<i32>("features.indices", indices.bind($py))?;
+                let values = read::<$T>("features", values.bind($py))?;
+                let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
+                let values = values.as_slice()?;
+                run_native($py, || {
+                    let $x = Csr::new(indptr, indices, values, *columns)?;
+                    $body
+                })
+            }
+        }
     };
-    let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
-    let model = &model;
-    with_batches!(batches => with_real!(params, T => {
-        let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
-        let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
-        with_model!(py, model, T, m => {
-            m.step_into(params, step, batches, averaging, clipping, out)
-        })
-    }))
 }
 
-#[pyfunction]
-fn linear_step_in_place<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    step: StepArguments<'py>,
-    model: Model<'py>,
-    batches: BatchArguments<'py>,
-    averaging: AveragingArguments,
-    clipping: Option<ClippingArguments<'py>>,
-) -> PyResult<()> {
-    let sizes = PerRow::new("step_size", &step.0)?;
-    let step = Step {
-        sizes: sizes.as_slice()?,
-        radius: step.1,
-    };
-    let (averaging, clipping) = (to_averaging(averaging), to_clipping(clipping)?);
-    let model = &model;
-    with_batches!(batches => with_real!(params, T => {
-        let mut params = write::<T>("params", params)?;
-        let params = params.as_slice_mut()?;
-        with_model!(py, model, T, m => {
-            m.step_in_place(params, step, batches, averaging, clipping)
-        })
-    }))
+/// Labels: real numbers for one score, integers for classes.
+enum Labels<'py> {
+    Real(Read<'py, f64>),
+    Classes(Read<'py, i64>),
 }
 
-#[pyfunction]
-fn linear_training<'py>(
-    py: Python<'py>,
-    start: &Array<'py>,
-    model: Model<'py>,
-    walks: (Array<'py>, (Array<'py>, Array<'py>)),
-    step_size: f64,
-    radius: f64,
-    regularization: f64,
-    form: Option<&Bound<'py, PyAny>>,
-    moves: &Array<'py>,
-    losses: &Array<'py>,
-) -> PyResult<()> {
-    let (steps, (indptr, indices)) = &walks;
-    let (steps, indptr) = (read("walks", steps)?, read("walks", indptr)?);
-    let (steps, indptr) = (steps.as_slice()?, indptr.as_slice()?);
-    let indices = read("walks", indices)?;
-    let indices = indices.as_slice()?;
-    let mut losses = write("losses", losses)?;
-    let losses = losses.as_slice_mut()?;
-    let forms = [("direct", Form::Direct), ("span", Form::Span)];
-    let form = form.map(|name| one_of("form", name, &forms)).transpose()?;
-    let model = &model;
-    with_real!(start, T => {
-        let (start, mut moves) = (read::<T>("start", start)?, write::<T>("moves", moves)?);
-        let (start, moves) = (start.as_slice()?, moves.as_slice_mut()?);
-        with_model!(py, model, T, m => {
-            let training = Training {
-                step_size,
-                radius,
-                averaging: Averaging { regularization, divide_by: None },
-                form,
-            };
-            let walks = Walks::new(steps, Batches::new(indptr, indices)?)?;
-            m.train_into(start, walks, training, moves, losses)
+/// The records of each node: a row of indices each, or `(indptr, indices)` where their numbers differ.
+#[derive(FromPyObject)]
+enum BatchArguments<'py> {
+    #[pyo3(transparent)]
+    Equal(Array<'py>),
+    Ragged(Array<'py>, Array<'py>),
+}
+
+/// The same, borrowed; the first is the number of nodes where each has as many records.
+enum BatchArrays<'py> {
+    Equal(usize, Read<'py, i64>),
+    Ragged(Read<'py, i64>, Read<'py, i64>),
+}
+
+fn one_for_each(nodes: usize, batches: usize) -> PyResult<()> {
+    if batches == nodes {
+        return Ok(());
+    }
+    let wanted = format!("one batch for each of {nodes} nodes");
+    Err(unfit("batches", &wanted, batches))
+}
+
+impl<'py> BatchArrays<'py> {
+    fn new(arguments: &BatchArguments<'py>, nodes: usize) -> PyResult<BatchArrays<'py>> {
+        Ok(match arguments {
+            BatchArguments::Equal(indices) => {
+                let [batches, _] = *indices.shape() else {
+                    let got = format!("shape {}", indices.getattr("shape")?);
+                    return Err(unfit("batches", "integers with 2 axes", got));
+                };
+                one_for_each(nodes, batches)?;
+                BatchArrays::Equal(nodes, read("batches", indices)?)
+            }
+            BatchArguments::Ragged(indptr, indices) => {
+                one_for_each(nodes, indptr.len().saturating_sub(1))?;
+                BatchArrays::Ragged(read("batches", indptr)?, read("batches", indices)?)
+            }
         })
+    }
+
+    fn batches(&self) -> PyResult<Batches<'_>> {
+        let batches = match self {
+            BatchArrays::Equal(nodes, indices) => Batches::equal(*nodes, indices.as_slice()?),
+            BatchArrays::Ragged(indptr, indices) => {
+                Batches::new(indptr.as_slice()?, indices.as_slice()?)
+            }
+        };
+        batches.map_err(refused)
+    }
+}
+
+type Number<'a, 'py> = &'a Bound<'py, PyAny>;
+
+fn averaging(
+    regularization: Number<'_, '_>,
+    divide_by: Option<Number<'_, '_>>,
+) -> PyResult<Averaging> {
+    Ok(Averaging {
+        regularization: real("regularization", regularization)?,
+        divide_by: divide_by.map(|m| real("divide_by", m)).transpose()?,
     })
 }
 
-#[pyfunction]
-fn linear_losses<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    model: Model<'py>,
-    batches: BatchArguments<'py>,
-    averaging: AveragingArguments,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let averaging = to_averaging(averaging);
-    let mut out = write("out", out)?;
-    let out = out.as_slice_mut()?;
-    let model = &model;
-    with_batches!(batches => with_real!(params, T => {
-        let params = read::<T>("params", params)?;
-        let params = params.as_slice()?;
-        with_model!(py, model, T, m => {
-            m.losses_into(params, batches, averaging, out)
-        })
-    }))
+fn clipping(bound: Option<Number<'_, '_>>, norm: &Bound<'_, PyAny>) -> PyResult<Option<Clipping>> {
+    let norm = self::norm(norm)?;
+    let bound = bound.map(|bound| positive("clipping_norm", bound));
+    Ok(bound.transpose()?.map(|bound| Clipping { norm, bound }))
 }
 
-#[pyfunction]
-fn linear_class_losses<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    model: Model<'py>,
-    batches: BatchArguments<'py>,
-    averaging: AveragingArguments,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let averaging = to_averaging(averaging);
-    let mut out = write("out", out)?;
-    let out = out.as_slice_mut()?;
-    let model = &model;
-    with_batches!(batches => with_real!(params, T => {
-        let params = read::<T>("params", params)?;
-        let params = params.as_slice()?;
-        with_model!(py, model, T, m => {
+/// Records and their loss, for the parameters of many nodes.
+#[pyclass(frozen, module = "dpmesh._core")]
+pub(crate) struct LinearModel {
+    features: Features,
+    labels: Py<PyUntypedArray>,
+    /// That of each model; `None` is softmax over all classes.
+    loss: Option<Loss>,
+    classes: Option<usize>,
+}
+
+/// Runs the body by `run_native`, with `$m` bound to the model `$self` of parameters of type `$T`.
+macro_rules! with_model {
+    ($self:ident, $py:ident, $T:ident, $m:ident => $body:expr) => {{
+        let labels = $self.labels($py)?;
+        let objective = $self.objective(&labels)?;
+        with_features!($py, &$self.features, $T, x => {
+            let $m = linear::LinearModel::new(x, objective)?;
+            $body
+        })
+    }};
+}
+
+/// Runs the body with `$m` bound to the model, `$params` to the elements of an array and `$T` to their type.
+macro_rules! at_params {
+    ($self:ident, $py:ident, $params:ident, $T:ident, $m:ident => $body:expr) => {
+        with_real!($params, $T => {
+            let $params = read::<$T>("params", $params)?;
+            let $params = $params.as_slice()?;
+            with_model!($self, $py, $T, $m => $body)
+        })
+    };
+}
+
+#[pymethods]
+impl LinearModel {
+    #[new]
+    fn new(
+        features: Features,
+        labels: Py<PyUntypedArray>,
+        loss: &Bound<'_, PyAny>,
+        classes: Option<usize>,
+    ) -> PyResult<LinearModel> {
+        let losses = [
+            ("logistic", Some(Loss::Logistic)),
+            ("hinge", Some(Loss::Hinge)),
+            ("squared", Some(Loss::Squared)),
+            ("softmax", None),
+        ];
+        let loss = one_of("loss", loss, &losses)?;
+        if loss.is_none() && classes.is_none() {
+            let wanted = "the number of classes for the loss 'softmax'";
+            return Err(unfit("classes", wanted, "None"));
+        }
+        Ok(LinearModel {
+            features,
+            labels,
+            loss,
+            classes,
+        })
+    }
+
+    fn gradient<'py>(
+        &self,
+        py: Python<'py>,
+        params: &Bound<'py, PyAny>,
+        batches: BatchArguments<'py>,
+        regularization: Number<'_, 'py>,
+        divide_by: Option<Number<'_, 'py>>,
+        clipping_norm: Option<Number<'_, 'py>>,
+        norm: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Array<'py>> {
+        let params = &self.params("params", params)?;
+        let averaging = averaging(regularization, divide_by)?;
+        let clipping = clipping(clipping_norm, norm)?;
+        let (batches, out) = (
+            BatchArrays::new(&batches, params.shape()[0])?,
+            buffer(out, params)?,
+        );
+        let batches = batches.batches()?;
+        with_real!(params, T => {
+            let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", &out)?);
+            let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
+            with_model!(self, py, T, m => m.gradient_into(params, batches, averaging, clipping, out))
+        })?;
+        Ok(out)
+    }
+
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        params: &Bound<'py, PyAny>,
+        step_size: Number<'_, 'py>,
+        batches: BatchArguments<'py>,
+        regularization: Number<'_, 'py>,
+        divide_by: Option<Number<'_, 'py>>,
+        clipping_norm: Option<Number<'_, 'py>>,
+        norm: &Bound<'py, PyAny>,
+        radius: Option<Number<'_, 'py>>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Array<'py>> {
+        let params = &self.params("params", params)?;
+        let averaging = averaging(regularization, divide_by)?;
+        let clipping = clipping(clipping_norm, norm)?;
+        let sizes = per_row("step_size", step_size, params.shape()[0])?;
+        let step = Step {
+            sizes: sizes.as_slice()?,
+            radius: radius
+                .map(|radius| positive("radius", radius))
+                .transpose()?,
+        };
+        let (batches, out) = (
+            BatchArrays::new(&batches, params.shape()[0])?,
+            buffer(out, params)?,
+        );
+        let batches = batches.batches()?;
+        with_real!(params, T => {
+            let start = if params.is(&out) { None } else { Some(read::<T>("params", params)?) };
+            let start = start.as_ref().map(|start| start.as_slice()).transpose()?;
+            let mut out = write::<T>("out", &out)?;
+            let out = out.as_slice_mut()?;
+            with_model!(self, py, T, m => match start {
+                None => m.step_in_place(out, step, batches, averaging, clipping),
+                Some(start) => m.step_into(start, step, batches, averaging, clipping, out),
+            })
+        })?;
+        Ok(out)
+    }
+
+    /// The moves of the nodes, and their losses at the start.
+    fn train<'py>(
+        &self,
+        py: Python<'py>,
+        start: &Bound<'py, PyAny>,
+        walks: (Array<'py>, (Array<'py>, Array<'py>)),
+        step_size: f64,
+        radius: f64,
+        regularization: f64,
+        form: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Array<'py>, Array<'py>)> {
+        let start = &self.params("start", start)?;
+        let (steps, (indptr, indices)) = &walks;
+        let nodes = steps.len().saturating_sub(1);
+        let moves = empty(&[nodes, row_len(start)], &start.dtype())?;
+        let losses = empty(&[nodes], &dtype::<f64>(py))?;
+        let (steps, indptr) = (read("walks", steps)?, read("walks", indptr)?);
+        let (steps, indptr) = (steps.as_slice()?, indptr.as_slice()?);
+        let indices = read("walks", indices)?;
+        let indices = indices.as_slice()?;
+        let forms = [("direct", Form::Direct), ("span", Form::Span)];
+        let form = form.map(|name| one_of("form", name, &forms)).transpose()?;
+        with_real!(start, T => {
+            let (start, mut moves) = (read::<T>("start", start)?, write::<T>("moves", &moves)?);
+            let (start, moves) = (start.as_slice()?, moves.as_slice_mut()?);
+            let mut losses = write("losses", &losses)?;
+            let losses = losses.as_slice_mut()?;
+            with_model!(self, py, T, m => {
+                let training = Training {
+                    step_size,
+                    radius,
+                    averaging: Averaging { regularization, divide_by: None },
+                    form,
+                };
+                let walks = Walks::new(steps, Batches::new(indptr, indices)?)?;
+                m.train_into(start, walks, training, moves, losses)
+            })
+        })?;
+        Ok((moves, losses))
+    }
+
+    /// Of each node, or of each class of each node.
+    fn losses<'py>(
+        &self,
+        py: Python<'py>,
+        params: &Bound<'py, PyAny>,
+        batches: BatchArguments<'py>,
+        regularization: Number<'_, 'py>,
+        divide_by: Option<Number<'_, 'py>>,
+        of_classes: bool,
+    ) -> PyResult<Array<'py>> {
+        let params = &self.params("params", params)?;
+        let averaging = averaging(regularization, divide_by)?;
+        let batches = BatchArrays::new(&batches, params.shape()[0])?;
+        let batches = batches.batches()?;
+        let shape = [params.shape()[0], self.classes.unwrap_or(1)];
+        let shape = if of_classes { &shape[..] } else { &shape[..1] };
+        let losses = empty(shape, &dtype::<f64>(py))?;
+        let mut out = write("losses", &losses)?;
+        let out = out.as_slice_mut()?;
+        at_params!(self, py, params, T, m => if of_classes {
             m.class_losses_into(params, batches, averaging, out)
+        } else {
+            m.losses_into(params, batches, averaging, out)
+        })?;
+        Ok(losses)
+    }
+
+    fn record_losses<'py>(
+        &self,
+        py: Python<'py>,
+        params: &Bound<'py, PyAny>,
+        batches: BatchArguments<'py>,
+    ) -> PyResult<Array<'py>> {
+        let params = &self.params("params", params)?;
+        let (BatchArguments::Equal(records) | BatchArguments::Ragged(_, records)) = &batches;
+        let losses = empty(records.shape(), &dtype::<f64>(py))?;
+        let mut out = write("losses", &losses)?;
+        let out = out.as_slice_mut()?;
+        let batches = BatchArrays::new(&batches, params.shape()[0])?;
+        let batches = batches.batches()?;
+        at_params!(self, py, params, T, m => m.record_losses_into(params, batches, out))?;
+        Ok(losses)
+    }
+
+    fn count_correct<'py>(
+        &self,
+        py: Python<'py>,
+        params: &Bound<'py, PyAny>,
+    ) -> PyResult<Array<'py>> {
+        let params = &self.params("params", params)?;
+        let correct = empty(&params.shape()[..1], &dtype::<i64>(py))?;
+        let mut out = write("correct", &correct)?;
+        let out = out.as_slice_mut()?;
+        at_params!(self, py, params, T, m => m.count_correct_into(params, out))?;
+        Ok(correct)
+    }
+}
+
+impl LinearModel {
+    fn labels<'py>(&self, py: Python<'py>) -> PyResult<Labels<'py>> {
+        let labels = self.labels.bind(py);
+        match self.classes {
+            None => read("labels", labels).map(Labels::Real),
+            Some(_) => read("labels", labels).map(Labels::Classes),
+        }
+    }
+
+    fn objective<'a>(&self, labels: &'a Labels<'_>) -> PyResult<Objective<'a>> {
+        let classes = self.classes.unwrap_or(1);
+        Ok(match (labels, self.loss) {
+            (Labels::Real(labels), loss) => Objective::Single {
+                loss: loss.unwrap_or(Loss::Logistic),
+                labels: labels.as_slice()?,
+            },
+            (Labels::Classes(labels), None) => Objective::Softmax {
+                classes,
+                labels: labels.as_slice()?,
+            },
+            (Labels::Classes(labels), Some(loss)) => Objective::OneVsAll {
+                loss,
+                classes,
+                labels: labels.as_slice()?,
+            },
         })
-    }))
+    }
+
+    /// The parameters, if they have the shape and the type that fit the features.
+    fn params<'py>(&self, argument: &str, value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+        let params = floats(argument, value)?;
+        let [_, dim] = *params.shape() else {
+            let got = format!("shape {}", params.getattr("shape")?);
+            return Err(unfit(argument, "2 axes", got));
+        };
+        let py = value.py();
+        let (dtype, own) = (params.dtype(), self.features.values(py).dtype());
+        if !dtype.is_equiv_to(&own) {
+            let wanted = format!("{dtype}, the type of {argument}");
+            return Err(unfit("features", &wanted, own));
+        }
+        let (outputs, columns) = (self.classes.unwrap_or(1), self.features.columns(py));
+        let fit = outputs.saturating_mul(columns);
+        if dim != fit {
+            let wanted = format!("shape (nodes, {fit}), {outputs} x {columns} for each node");
+            let got = format!("shape {}", params.getattr("shape")?);
+            return Err(unfit(argument, &wanted, got));
+        }
+        Ok(params)
+    }
 }
 
 #[pyfunction]
-fn linear_record_losses<'py>(
+pub fn linear_scores<'py>(
     py: Python<'py>,
     params: &Array<'py>,
-    model: Model<'py>,
-    batches: BatchArguments<'py>,
+    features: Features,
     out: &Array<'py>,
 ) -> PyResult<()> {
-    let mut out = write("out", out)?;
-    let out = out.as_slice_mut()?;
-    let model = &model;
-    with_batches!(batches => with_real!(params, T => {
-        let params = read::<T>("params", params)?;
-        let params = params.as_slice()?;
-        with_model!(py, model, T, m => {
-            m.record_losses_into(params, batches, out)
-        })
-    }))
-}
-
-#[pyfunction]
-fn linear_count_correct<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    model: Model<'py>,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let mut out = write("out", out)?;
-    let out = out.as_slice_mut()?;
-    let model = &model;
-    with_real!(params, T => {
-        let params = read::<T>("params", params)?;
-        let params = params.as_slice()?;
-        with_model!(py, model, T, m => m.count_correct_into(params, out))
-    })
-}
-
-#[pyfunction]
-fn linear_scores<'py>(
-    py: Python<'py>,
-    params: &Array<'py>,
-    features: Features<'py>,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let features = &features;
     with_real!(params, T => {
         let (params, mut out) = (read::<T>("params", params)?, write::<T>("out", out)?);
         let (params, out) = (params.as_slice()?, out.as_slice_mut()?);
-        with_features!(py, features, T, x => scores_into(&x, params, out))
+        with_features!(py, &features, T, x => linear::scores_into(&x, params, out))
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(linear_gradient, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_step, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_step_in_place, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_training, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_losses, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_class_losses, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_record_losses, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_count_correct, module)?)?;
-    module.add_function(wrap_pyfunction!(linear_scores, module)?)
 }

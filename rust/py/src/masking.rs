@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyBytesMethods};
 use crate::convert::{read, refused, run_native, unfit, write};
 
 #[pyfunction]
-fn mask_and_pack<'py>(
+pub fn mask_and_pack<'py>(
     py: Python<'py>,
     values: &Bound<'py, PyUntypedArray>,
     pairs: Vec<(Bound<'py, PyBytes>, bool)>,
@@ -32,7 +32,7 @@ fn mask_and_pack<'py>(
 }
 
 #[pyfunction]
-fn unpack_sum<'py>(
+pub fn unpack_sum<'py>(
     py: Python<'py>,
     messages: Vec<Bound<'py, PyBytes>>,
     bits: u32,
@@ -42,9 +42,4 @@ fn unpack_sum<'py>(
     let mut out = write::<i64>("out", out)?;
     let out = out.as_slice_mut()?;
     run_native(py, || masking::unpack_sum_into(&messages, bits, out))
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(mask_and_pack, module)?)?;
-    module.add_function(wrap_pyfunction!(unpack_sum, module)?)
 }

@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use crate::arguments::filled;
 use crate::convert::{Array, read, run_native, write};
 use crate::noise::{self, NoiseArguments};
-use crate::{with_index, with_real};
+use crate::with_real;
 
-/// `indptr`, `indices` and `data` of a CSR matrix.
+/// `indptr`, `indices` and `data` of a CSR matrix with indices of 32 bits.
 type Rows<'py> = (Array<'py>, Array<'py>, Array<'py>);
 
 #[pyfunction]
-fn mix<'py>(
+pub fn mix<'py>(
     rows: Rows<'py>,
     x: &Array<'py>,
     out: Option<&Bound<'py, PyAny>>,
@@ -23,13 +23,13 @@ fn mix<'py>(
 }
 
 #[pyfunction]
-fn mix_noisy<'py>(
+pub fn mix_noisy<'py>(
     rows: Rows<'py>,
     x: &Array<'py>,
     law: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    nodes: Option<&Array<'py>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
     let noise = NoiseArguments::new(
@@ -60,9 +60,9 @@ fn mix_rows<'py>(
         *rows = indptr.len().saturating_sub(1);
     }
     let mixed = filled(out, &shape, &x.dtype())?;
-    with_index!(indices, I => with_real!(x, T => {
-        let indptr = read::<I>("indptr", indptr)?;
-        let indices = read::<I>("indices", indices)?;
+    with_real!(x, T => {
+        let indptr = read::<i32>("indptr", indptr)?;
+        let indices = read::<i32>("indices", indices)?;
         let (indptr, indices) = (indptr.as_slice()?, indices.as_slice()?);
         let (weights, x) = (read::<T>("weights", weights)?, read::<T>("x", x)?);
         let mut out = write::<T>("out", &mixed)?;
@@ -74,11 +74,6 @@ fn mix_rows<'py>(
                 Some(noise) => mixing::mix_noisy_into(&matrix, x, dim, noise, out),
             }
         })
-    }))?;
+    })?;
     Ok(mixed)
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(mix, module)?)?;
-    module.add_function(wrap_pyfunction!(mix_noisy, module)?)
 }

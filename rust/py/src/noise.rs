@@ -1,11 +1,11 @@
 //! Boundary of `dpmesh_core::noise`.
 
 use dpmesh_core::noise::{self, Law, Noise};
+use dpmesh_core::stream;
 use pyo3::prelude::*;
 
-use crate::arguments::{Nodes, buffer, float_rows, one_of, per_row, positive, stream};
+use crate::arguments::{self, Nodes, buffer, float_rows, one_of, per_row, positive};
 use crate::convert::{Array, PerRow, row_len, run_native, run_native_into, write};
-use crate::stream::Stream;
 use crate::with_real;
 
 pub fn law(name: &Bound<'_, PyAny>) -> PyResult<Law> {
@@ -14,27 +14,27 @@ pub fn law(name: &Bound<'_, PyAny>) -> PyResult<Law> {
 }
 
 /// The arguments that describe noise.
-pub struct NoiseArguments<'py> {
+pub struct NoiseArguments<'a, 'py> {
     law: Law,
     scales: PerRow<'py>,
-    stream: Bound<'py, Stream>,
+    stream: &'a stream::Stream,
     pub nodes: Nodes<'py>,
 }
 
-impl<'py> NoiseArguments<'py> {
+impl<'a, 'py> NoiseArguments<'a, 'py> {
     /// `argument` is the kernel's name for the stream.
     pub fn new(
         law: Law,
         scale: &Bound<'py, PyAny>,
-        (argument, stream): (&str, &Bound<'py, PyAny>),
-        nodes: Option<&Bound<'py, PyAny>>,
+        (argument, stream): (&str, &'a Bound<'py, PyAny>),
+        nodes: Option<&Array<'py>>,
         rows: usize,
-    ) -> PyResult<NoiseArguments<'py>> {
+    ) -> PyResult<NoiseArguments<'a, 'py>> {
         Ok(NoiseArguments {
             law,
             scales: per_row("scale", scale, rows)?,
-            stream: self::stream(argument, stream)?,
-            nodes: Nodes::new(nodes, rows)?,
+            stream: arguments::stream(argument, stream)?,
+            nodes: Nodes::new(nodes)?,
         })
     }
 
@@ -42,19 +42,19 @@ impl<'py> NoiseArguments<'py> {
         Ok(Noise {
             law: self.law,
             scales: self.scales.as_slice()?,
-            stream: &self.stream.get().kernel,
+            stream: self.stream,
             nodes: self.nodes.as_slice()?,
         })
     }
 }
 
 #[pyfunction]
-fn add_noise<'py>(
+pub fn add_noise<'py>(
     law: &Bound<'py, PyAny>,
     x: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    nodes: Option<&Array<'py>>,
     out: Option<&Bound<'py, PyAny>>,
     longest: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
@@ -70,12 +70,12 @@ fn add_noise<'py>(
 
 #[pyfunction]
 #[pyo3(name = "noise")]
-fn fill<'py>(
+pub fn fill<'py>(
     py: Python<'py>,
     law: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    nodes: Option<&Array<'py>>,
     out: &Array<'py>,
 ) -> PyResult<()> {
     let (_, rows) = float_rows("out", out)?;
@@ -86,9 +86,4 @@ fn fill<'py>(
         let out = out.as_slice_mut()?;
         run_native(py, || noise::noise_into(&noise, dim, out))
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(add_noise, module)?)?;
-    module.add_function(wrap_pyfunction!(fill, module)?)
 }

@@ -13,7 +13,7 @@ pub fn norm(name: &Bound<'_, PyAny>) -> PyResult<Norm> {
 }
 
 #[pyfunction]
-fn clip_rows<'py>(
+pub fn clip_rows<'py>(
     x: &Bound<'py, PyAny>,
     bound: &Bound<'py, PyAny>,
     norm: &Bound<'py, PyAny>,
@@ -31,7 +31,7 @@ fn clip_rows<'py>(
 }
 
 #[pyfunction]
-fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<bool> {
+pub fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<bool> {
     let x = &floats("x", x)?;
     with_real!(x, T => {
         let x = read::<T>("x", x)?;
@@ -41,7 +41,7 @@ fn all_finite<'py>(py: Python<'py>, x: &Bound<'py, PyAny>) -> PyResult<bool> {
 }
 
 #[pyfunction]
-fn row_norms<'py>(
+pub fn row_norms<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyAny>,
     norm: &Bound<'py, PyAny>,
@@ -58,10 +58,4 @@ fn row_norms<'py>(
         run_native(py, || projection::row_norms_into(x, dim, norm, out))
     })?;
     Ok(norms)
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(all_finite, module)?)?;
-    module.add_function(wrap_pyfunction!(clip_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(row_norms, module)?)
 }

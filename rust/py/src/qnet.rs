@@ -12,7 +12,7 @@ fn activation(name: &Bound<'_, PyAny>) -> PyResult<Activation> {
 }
 
 #[pyfunction]
-fn q_values<'py>(
+pub fn q_values<'py>(
     py: Python<'py>,
     parameters: &Array<'py>,
     states: &Array<'py>,
@@ -41,7 +41,7 @@ type ReplayArrays<'py> = (Array<'py>, Array<'py>, Array<'py>, Array<'py>);
 type AdamNumbers = (f64, f64, f64, f64);
 
 #[pyfunction]
-fn q_learn<'py>(
+pub fn q_learn<'py>(
     py: Python<'py>,
     trained: TrainedArrays<'py>,
     targets: &Array<'py>,
@@ -87,9 +87,4 @@ fn q_learn<'py>(
         let shape = Shape::new(inputs, hidden, activation)?;
         qnet::learn_in_place(shape, adam, trained, targets, replay, picks, learns, losses)
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(q_values, module)?)?;
-    module.add_function(wrap_pyfunction!(q_learn, module)?)
 }

@@ -4,66 +4,65 @@ use dpmesh_core::noise::{Law, Noise};
 use dpmesh_core::quantize::{
     Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
 };
-use dpmesh_core::{KernelError, packing};
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use dpmesh_core::{KernelError, packing, stream};
+use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::arguments::{Nodes, filled_with_codes, float_rows, positive, stream};
+use crate::arguments::{self, Nodes, filled_with_codes, float_rows, positive};
 use crate::convert::{Array, read, row_len, run_native, write};
 use crate::noise::NoiseArguments;
-use crate::stream::Stream;
 use crate::{with_code, with_real};
 
 /// The codes, and how many of them were saturated.
 #[pyfunction]
-fn quantize<'py>(
+pub fn quantize<'py>(
     x: &Bound<'py, PyAny>,
     step: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,
     saturate: bool,
-    dtype: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    dtype: &Bound<'py, PyArrayDescr>,
+    nodes: Option<&Array<'py>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Array<'py>, u64)> {
-    let (x, rows) = float_rows("x", x)?;
-    let coins = self::stream("stream", stream)?;
-    let nodes = Nodes::new(nodes, rows)?;
-    quantize_rows(&x, step, &coins, saturate, None, dtype, &nodes, out)
+    let (x, _) = float_rows("x", x)?;
+    let coins = arguments::stream("stream", stream)?;
+    let nodes = Nodes::new(nodes)?;
+    quantize_rows(&x, step, coins, saturate, None, dtype, &nodes, out)
 }
 
 #[pyfunction]
-fn quantize_noisy<'py>(
+pub fn quantize_noisy<'py>(
     x: &Bound<'py, PyAny>,
     scale: &Bound<'py, PyAny>,
     step: &Bound<'py, PyAny>,
     noise: &Bound<'py, PyAny>,
     coins: &Bound<'py, PyAny>,
-    dtype: &Bound<'py, PyAny>,
-    nodes: Option<&Bound<'py, PyAny>>,
+    dtype: &Bound<'py, PyArrayDescr>,
+    nodes: Option<&Array<'py>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
     let (x, rows) = float_rows("x", x)?;
     let noise = NoiseArguments::new(Law::Gaussian, scale, ("noise", noise), nodes, rows)?;
-    let coins = self::stream("coins", coins)?;
+    let coins = arguments::stream("coins", coins)?;
     let (nodes, noise) = (&noise.nodes, Some(noise.noise()?));
-    Ok(quantize_rows(&x, step, &coins, false, noise, dtype, nodes, out)?.0)
+    Ok(quantize_rows(&x, step, coins, false, noise, dtype, nodes, out)?.0)
 }
 
 fn quantize_rows<'py>(
     x: &Array<'py>,
     step: &Bound<'py, PyAny>,
-    coins: &Bound<'py, Stream>,
+    coins: &stream::Stream,
     saturate: bool,
     noise: Option<Noise<'_>>,
-    dtype: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyArrayDescr>,
     nodes: &Nodes<'_>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Array<'py>, u64)> {
     let (py, dim) = (x.py(), row_len(x));
     let quantizer = Quantizer {
         step: positive("step", step)?,
-        coins: &coins.get().kernel,
+        coins,
         nodes: nodes.as_slice()?,
         overflow: if saturate {
             Overflow::Saturate
@@ -84,7 +83,7 @@ fn quantize_rows<'py>(
 }
 
 #[pyfunction]
-fn dequantize<'py>(
+pub fn dequantize<'py>(
     py: Python<'py>,
     codes: &Bound<'py, PyUntypedArray>,
     step: f64,
@@ -98,7 +97,7 @@ fn dequantize<'py>(
 }
 
 #[pyfunction]
-fn quantization_variance<'py>(
+pub fn quantization_variance<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
     step: f64,
@@ -114,7 +113,7 @@ fn quantization_variance<'py>(
 }
 
 #[pyfunction]
-fn bits_needed<'py>(py: Python<'py>, codes: &Bound<'py, PyUntypedArray>) -> PyResult<u32> {
+pub fn bits_needed<'py>(py: Python<'py>, codes: &Bound<'py, PyUntypedArray>) -> PyResult<u32> {
     with_code!(codes, C => {
         let codes = read::<C>("codes", codes)?;
         let codes = codes.as_slice()?;
@@ -123,7 +122,7 @@ fn bits_needed<'py>(py: Python<'py>, codes: &Bound<'py, PyUntypedArray>) -> PyRe
 }
 
 #[pyfunction]
-fn packed_sizes<'py>(
+pub fn packed_sizes<'py>(
     py: Python<'py>,
     codes: &Bound<'py, PyUntypedArray>,
     bits: u32,
@@ -140,7 +139,7 @@ fn packed_sizes<'py>(
 }
 
 #[pyfunction]
-fn pack<'py>(
+pub fn pack<'py>(
     py: Python<'py>,
     codes: &Bound<'py, PyUntypedArray>,
     bits: u32,
@@ -154,7 +153,7 @@ fn pack<'py>(
 }
 
 #[pyfunction]
-fn unpack<'py>(
+pub fn unpack<'py>(
     py: Python<'py>,
     message: &[u8],
     bits: u32,
@@ -165,15 +164,4 @@ fn unpack<'py>(
         let out = out.as_slice_mut()?;
         run_native(py, || packing::unpack_into(message, bits, out))
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(quantize, module)?)?;
-    module.add_function(wrap_pyfunction!(quantize_noisy, module)?)?;
-    module.add_function(wrap_pyfunction!(dequantize, module)?)?;
-    module.add_function(wrap_pyfunction!(quantization_variance, module)?)?;
-    module.add_function(wrap_pyfunction!(bits_needed, module)?)?;
-    module.add_function(wrap_pyfunction!(packed_sizes, module)?)?;
-    module.add_function(wrap_pyfunction!(pack, module)?)?;
-    module.add_function(wrap_pyfunction!(unpack, module)?)
 }

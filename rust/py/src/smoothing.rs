@@ -4,7 +4,7 @@ use dpmesh_core::smoothing::{self, Method};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
-use crate::arguments::{buffer, by_python, floats, integer, non_negative, one_of};
+use crate::arguments::{buffer, floats, integer, non_negative, one_of};
 use crate::convert::{Array, row_len, run_native, run_native_into, unfit, write};
 use crate::with_real;
 
@@ -31,25 +31,25 @@ fn method(power: &Bound<'_, PyAny>, name: Option<&Bound<'_, PyAny>>) -> PyResult
 
 /// Without `blocks`, each row is one block.
 #[pyfunction]
-fn smooth<'py>(
+pub fn smooth<'py>(
     x: &Bound<'py, PyAny>,
     smoothing: &Bound<'py, PyAny>,
     power: &Bound<'py, PyAny>,
-    blocks: Option<&Bound<'py, PyAny>>,
+    blocks: Option<Vec<usize>>,
     method: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Array<'py>> {
     let x = &floats("x", x)?;
     let smoothing = non_negative("smoothing", smoothing)?;
     let method = self::method(power, method)?;
-    let lengths: &[usize] = match blocks {
-        None => &[row_len(x)],
-        Some(blocks) => {
-            let arguments = (blocks, row_len(x));
-            let lengths = by_python!(x.py(), "kernels.smoothing", "block_lengths", arguments);
-            &lengths.extract::<Vec<_>>()?
-        }
-    };
+    let lengths = &blocks.unwrap_or_else(|| vec![row_len(x)])[..];
+    let sum = lengths
+        .iter()
+        .fold(0_usize, |sum, length| sum.saturating_add(*length));
+    if sum != row_len(x) {
+        let wanted = format!("lengths that sum to the {} elements of a row", row_len(x));
+        return Err(unfit("blocks", &wanted, format!("sum {sum}")));
+    }
     let out = buffer(out, x)?;
     with_real!(x, T => run_native_into::<T, _>(x, &out, |x, out| match x {
         Some(x) => smoothing::smooth_rows_into(x, lengths, smoothing, method, out),
@@ -59,7 +59,7 @@ fn smooth<'py>(
 }
 
 #[pyfunction]
-fn smoothing_spectrum<'py>(
+pub fn smoothing_spectrum<'py>(
     py: Python<'py>,
     smoothing: f64,
     power: u32,
@@ -71,7 +71,7 @@ fn smoothing_spectrum<'py>(
 }
 
 #[pyfunction]
-fn effective_dimensions(
+pub fn effective_dimensions(
     py: Python<'_>,
     dim: usize,
     smoothing: f64,
@@ -81,10 +81,4 @@ fn effective_dimensions(
         smoothing::effective_dimensions(dim, smoothing, power)
     })?;
     Ok((sums.linear, sums.squared))
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(smooth, module)?)?;
-    module.add_function(wrap_pyfunction!(smoothing_spectrum, module)?)?;
-    module.add_function(wrap_pyfunction!(effective_dimensions, module)?)
 }

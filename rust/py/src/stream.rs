@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple};
 use zeroize::Zeroizing;
 
-use crate::convert::{number, read, run_native, unfit, write};
+use crate::arguments::integer;
+use crate::convert::{read, run_native, unfit, write};
 
 fn cipher(name: &str) -> PyResult<Cipher> {
     match name {
@@ -36,7 +37,7 @@ fn never_stored(secret: &Bound<'_, PyAny>) -> PyResult<()> {
 
 /// A secret of 256 bits that opens streams; made by `Key.generate` or `Key.seeded`.
 #[pyclass(frozen, module = "dpmesh._core")]
-struct Key {
+pub(crate) struct Key {
     secret: stream::Key,
     is_seeded: bool,
     nodes: Option<Arc<[u32]>>,
@@ -234,15 +235,15 @@ fn described(what: &str, cipher: &str, is_seeded: bool) -> String {
 }
 
 fn purpose_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    number("purpose", value, 1)
+    integer("purpose", value, 1)
 }
 
 fn round_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    number("round", value, 0)
+    integer("round", value, 0)
 }
 
 fn node_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    number("node", value, 0)
+    integer("node", value, 0)
 }
 
 /// The 32 bytes of the seed, lowest first.
@@ -271,9 +272,4 @@ fn some_of(held: Option<&[u32]>, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<
     let chosen: Result<_, u32> = nodes.as_slice()?.iter().map(of).collect();
     let wanted = format!("nodes below {}, as many as the key is for", held.len());
     chosen.map_err(|node| unfit("nodes", &wanted, node))
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Key>()?;
-    module.add_class::<Stream>()
 }

@@ -8,7 +8,7 @@ use crate::convert::{read, run_native, write};
 use crate::with_real;
 
 #[pyfunction]
-fn weighted_sum<'py>(
+pub fn weighted_sum<'py>(
     py: Python<'py>,
     terms: Vec<(f64, Bound<'py, PyUntypedArray>)>,
     out: &Bound<'py, PyUntypedArray>,
@@ -25,7 +25,7 @@ fn weighted_sum<'py>(
 }
 
 #[pyfunction]
-fn column_sums<'py>(
+pub fn column_sums<'py>(
     py: Python<'py>,
     x: &Bound<'py, PyUntypedArray>,
     out: &Bound<'py, PyUntypedArray>,
@@ -37,9 +37,4 @@ fn column_sums<'py>(
         let x = x.as_slice()?;
         run_native(py, || sums::column_sums_into(x, out))
     })
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(weighted_sum, module)?)?;
-    module.add_function(wrap_pyfunction!(column_sums, module)?)
 }

@@ -10,7 +10,7 @@ type Output<'py, T> = Bound<'py, PyArray1<T>>;
 
 /// The public numbers of a run, ready to be solved for any observer and target.
 #[pyclass(frozen, module = "dpmesh._core")]
-struct ViewSystem(System);
+pub(crate) struct ViewSystem(System);
 
 #[pymethods]
 impl ViewSystem {
@@ -139,8 +139,4 @@ fn triples(argument: &str, array: &Array<'_>) -> PyResult<Vec<(usize, usize, usi
 fn pairs(array: &Array<'_>) -> PyResult<Vec<(usize, usize)>> {
     let tuples = tuples::<2>("pairs", array)?;
     Ok(tuples.into_iter().map(|[a, b]| (a, b)).collect())
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<ViewSystem>()
 }

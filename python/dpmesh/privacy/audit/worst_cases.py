@@ -280,7 +280,7 @@ def without_replacement(
     Parameters
     ----------
     algorithm
-        One with one model and a `model_radius`, far beyond which the targets lie. The steps must be
+        One with one model and a `radius`, far beyond which the targets lie. The steps must be
         so small that a local model moves less than that radius.
     rounds
         Rounds of the pair's runs, at least until the first release.
@@ -289,9 +289,9 @@ def without_replacement(
     canaries
         Rounds of the crowd's run, in which every update is global.
     """
-    if algorithm.model_radius is None:
-        fail("algorithm", "one with a model_radius", None)
-    far, batch_size = 100 * algorithm.model_radius, algorithm.batch_size
+    if algorithm.radius is None:
+        fail("algorithm", "one with a radius", None)
+    far, batch_size = 100 * algorithm.radius, algorithm.batch_size
 
     def problem_of(coins: Coins) -> LinearProblem:
         """Return batches of records against their first, which pulls up if its coin is True."""
@@ -334,7 +334,7 @@ def _beyond_the_radius(algorithm: WithoutReplacement) -> Pair:
     rounds = 12
     largest_step = max(at(algorithm.step_size, t + 1) for t in range(rounds))
     length = sqrt(0.45 / largest_step)  # of a long record; the smoothness is its square
-    pull = 100 * length * float(algorithm.model_radius or 0)
+    pull = 100 * length * float(algorithm.radius or 0)
     sizes, labels = np.zeros((2, rounds, algorithm.batch_size))
     sizes[:-2], labels[:-2] = length / 2, pull
 

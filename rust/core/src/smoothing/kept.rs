@@ -8,7 +8,7 @@ use std::rc::Rc;
 use pulp::bytemuck::cast_slice_mut;
 
 use super::Smooth;
-use super::sweep::{LANES, Lanes, Tiling};
+use super::tiles::{LANES, Lanes, Tiling};
 use crate::cache::at_line;
 
 thread_local! {

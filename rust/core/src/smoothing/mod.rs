@@ -15,6 +15,7 @@ mod kept;
 mod recursion;
 mod spectrum;
 mod sweep;
+mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 #[cfg(not(target_arch = "x86_64"))]

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use super::Smooth;
 use super::decay::{Decay, STRIDE};
 use super::kept::{Scratch, last_or_new};
-use super::sweep::{LANES, Lanes, Outside, Reach, Sweep, Tiling};
+use super::tiles::{LANES, Lanes, Outside, Reach, Sweep, Tiling};
 use crate::Real;
 use crate::instructions::vectorized;
 use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks};

@@ -9,7 +9,7 @@ mod avx512;
 use pulp::bytemuck::Pod;
 use pulp::x86::{V3, V4};
 
-use super::sweep::{CHECK, LANES, Lanes, Outside, Reach, STEP, Steps, StepsMut, Sweep, Tiling};
+use super::tiles::{CHECK, LANES, Lanes, Outside, Reach, STEP, Steps, StepsMut, Sweep, Tiling};
 use crate::Real;
 use crate::cache::{LINE, prefetch_to_l2};
 

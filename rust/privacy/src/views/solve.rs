@@ -162,7 +162,7 @@ impl<'a> Search<'a> {
             p: system.zeros(),
             a: system.zeros(),
             gradient: system.zeros(),
-            curvature: system.curvature,
+            curvature: *system.curvature.get_or_init(|| curvature(system)),
             momentum: 1.0,
             pair,
             found,
@@ -288,7 +288,7 @@ impl<'a> Search<'a> {
 
 /// An upper bound on the curvature of half the sum of squares where messages alone make the next states, each in its
 /// own round; otherwise an estimate, which [`Search`] doubles if need be.
-pub(super) fn curvature(system: &System) -> f64 {
+fn curvature(system: &System) -> f64 {
     if system.start + 1 >= system.rounds {
         return 1.0;
     }

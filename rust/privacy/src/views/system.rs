@@ -1,5 +1,7 @@
 //! The public numbers of a run, checked, and who sees what.
 
+use std::sync::OnceLock;
+
 use super::sparse::Rows;
 use crate::KernelError;
 use crate::check::{non_negative, require};
@@ -76,8 +78,8 @@ pub struct System {
     published: Vec<bool>,
     received: Vec<(usize, usize, usize)>,
     pub(super) mean_of_last: bool,
-    /// An estimate of the largest curvature of half the sum of squares.
-    pub(super) curvature: f64,
+    /// An estimate of the largest curvature of half the sum of squares, once a search has asked for it.
+    pub(super) curvature: OnceLock<f64>,
 }
 
 impl System {
@@ -104,7 +106,7 @@ impl System {
         let by_sent_round = (0..=rounds)
             .map(|t| by_sent.partition_point(|&mixing| mixings[mixing].sent < t))
             .collect();
-        let mut system = System {
+        Ok(System {
             nodes,
             rounds,
             start,
@@ -122,10 +124,8 @@ impl System {
             published: of.published.to_vec(),
             received: of.received.to_vec(),
             mean_of_last: of.mean_of_last,
-            curvature: 0.0,
-        };
-        system.curvature = super::solve::curvature(&system);
-        Ok(system)
+            curvature: OnceLock::new(),
+        })
     }
 
     /// Number of nodes.
