@@ -144,7 +144,7 @@ FAILING = [raises, answers_an_error, diverges, grows, sends_nothing]
 def test_what_went_wrong_in_training_stays_with_the_client(train) -> None:
     """Flower sends the server the text of an exception, and that of an error for an answer."""
     app = trains(train, private_update(L))
-    with pytest.raises(TrainingFailed, match=r"^the client's log says why$") as failed:
+    with pytest.raises(TrainingFailed, match=r"^the client's log states why$") as failed:
         ask(app)
     assert failed.value.__cause__ is not None
 

@@ -158,5 +158,5 @@ def test_why_a_node_does_not_answer_stays_in_its_log() -> None:
         raise ValueError("patient 17")
 
     content = flwr.RecordDict({"dpmesh": flwr.ConfigRecord({"bytes": b"?"})})
-    with pytest.raises(dm.engines.flower.NoAnswerError, match=r"^the node's log says why$"):
+    with pytest.raises(dm.engines.flower.NoAnswerError, match=r"^the node's log states why$"):
         app(flwr.Message(content, 7, "query.dpmesh"), flwr.Context(1, 7, {}, flwr.RecordDict(), {}))
