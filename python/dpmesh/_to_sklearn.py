@@ -58,8 +58,9 @@ def _order(columns: Columns) -> list[int]:
     """Return the places of the features as `_encoder` puts them: categories as `_categories`."""
     places = [0] if columns.intercept else []
     for kind in columns.kinds:
-        listed = kind.categories if isinstance(kind, Category) else ()
-        own = [*map(listed.index, _categories(kind))] if listed else range(kind.width)
+        own = [*range(kind.width)]
+        if isinstance(kind, Category):
+            own = [kind.categories.index(category) for category in _categories(kind)]
         places += [len(places) + place for place in own]
     return places
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -33,8 +34,9 @@ PAPER_FITS = {
 }
 """Slope and intercept of log noise over log epsilon that the caption reports."""
 
+Side: TypeAlias = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
-INEQUALITIES = (
+INEQUALITIES: tuple[tuple[str, str, float, Side, Side], ...] = (
     (
         "(16), Figure S7",
         "min(4 (e^(1/nu^2) - 1), 2 e^(1/nu^2)) <= 6 / nu^2",

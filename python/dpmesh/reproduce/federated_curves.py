@@ -151,7 +151,7 @@ def _of(points: list[Point], sampling: Sampling, smoothing: float) -> list[Point
 def in_words(points: list[Point], sampling: Sampling, smoothing: float) -> str:
     """Return one curve as lines, one for each quantity."""
     mine = _of(points, sampling, smoothing)
-    lines = []
+    lines: list[str] = []
     for quantity, name in QUANTITIES.items():
         numbers = "".join(f"{value:>8.2f}" for value in shown(curve(mine, quantity)[1]))
         head = f"{sampling:<8} smoothing {smoothing:g}" if not lines else ""
