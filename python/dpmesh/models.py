@@ -109,7 +109,7 @@ class Outline:
             If it has a network that is not given.
         """
         if (of := saved.get("network")) is not None and network is None:
-            fail("network", f"the function that makes the weights' network (--model {of})", None)
+            fail("network", f"the function that makes {of} (in the shell: --model {of})", None)
         columns, target = saved["columns"], saved["target"]
         own = "features" in columns
         return Outline(
