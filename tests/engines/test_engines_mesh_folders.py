@@ -99,7 +99,7 @@ def test_marks_outside_of_the_folder_tell_that_it_was_restored(tmp_path: Path) -
     folder = Folder.open(tmp_path / "copy", marks=tmp_path)
     third = Contract.of(content | {"contract": content["contract"] | {"rounds": 2}})
     for contract in (parties.contract, later, third):
-        with pytest.raises(ValueError, match=r"an older copy\. Say --restored"):
+        with pytest.raises(ValueError, match=r"an older copy\. Use --restored"):
             Node(contract, folder, parties.records[0], rehearsal=contract is parties.contract)
     folder.restored()
     Node(parties.contract, folder, parties.records[0], rehearsal=True)
