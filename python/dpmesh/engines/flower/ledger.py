@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.ledger import Ledger
-from dpmesh.privacy.mechanisms import Mechanism, mechanism_named
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
 with needed_by("the engine 'flower'"):
-    from flwr.app import Context, MetricRecord
+    from flwr.app import ConfigRecord, Context
 
 FILE = "dpmesh-ledger"
 """Names the file in a SuperNode's ``--node-config``."""
@@ -29,12 +28,9 @@ STATE = "dpmesh-ledger"
 PATIENCE = 60.0
 """Seconds to wait for other writers of the file."""
 
-Noise = tuple[str, float]
-"""What the cost of a release depends on: the name of its mechanism and its noise multiplier."""
 
-
-def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> None:
-    """Fail unless a budget has room for a release, after those of the past.
+def admit(release: Release, past: Iterable[str], budget: Budget | None) -> None:
+    """Fail unless a budget has room for a release, after those of the past, in JSON.
 
     Raises
     ------
@@ -42,14 +38,8 @@ def admit(release: Release, past: Iterable[Noise], budget: Budget | None) -> Non
         A `ValueError`, which reveals public numbers only.
     """
     ledger = Ledger(Plan(releases=(), neighboring_relation="replace_one", unit="user"), budget)
-    ledger.restore(replace(release, mechanism=_mechanism(*noise)) for noise in past)
+    ledger.restore(Release.from_dict(json.loads(each)) for each in past)
     ledger.admit(release, None)
-
-
-def _mechanism(name: str, noise_multiplier: float) -> Mechanism:
-    """Return a mechanism that costs what the one of this name did: its grid does not count."""
-    grid = 1.0 if name.startswith("discrete_") else None
-    return mechanism_named(name, noise_multiplier, grid=grid)
 
 
 def write_down(
@@ -78,11 +68,10 @@ def write_down(
 
 
 def _into_state(release: Release, context: Context, budget: Budget | None) -> None:
-    held: dict[Any, Any] = dict(context.state.get(STATE, {}))
-    past = [(name, multiplier) for name, multipliers in held.items() for multiplier in multipliers]
+    record = context.state.get(STATE)
+    past: list[Any] = [] if record is None else list(record["releases"])
     admit(release, past, budget)
-    held[release.name] = [*held.get(release.name, ()), release.noise_multiplier]
-    context.state[STATE] = MetricRecord(held)
+    context.state[STATE] = ConfigRecord({"releases": [*past, _in_json(release)]})
 
 
 def _into_file(release: Release, path: Path, budget: Budget | None) -> None:
@@ -90,8 +79,11 @@ def _into_file(release: Release, path: Path, budget: Budget | None) -> None:
         fail(FILE, "an absolute path in --node-config", "a relative one")
     with closing(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)) as file, file:
         file.execute("BEGIN IMMEDIATE")  # from here on nobody else writes
-        file.execute("CREATE TABLE IF NOT EXISTS releases (mechanism TEXT, noise_multiplier REAL)")
-        past = file.execute("SELECT mechanism, noise_multiplier FROM releases")
-        admit(release, past, budget)
-        noise = release.name, release.noise_multiplier
-        file.execute("INSERT INTO releases VALUES (?, ?)", noise)
+        file.execute("CREATE TABLE IF NOT EXISTS releases (release TEXT)")
+        past = file.execute("SELECT release FROM releases").fetchall()
+        admit(release, (each for (each,) in past), budget)
+        file.execute("INSERT INTO releases VALUES (?)", (_in_json(release),))
+
+
+def _in_json(release: Release) -> str:
+    return json.dumps(release.as_dict())
