@@ -69,7 +69,7 @@ def write_down(
 
 def _into_state(release: Release, context: Context, budget: Budget | None) -> None:
     record = context.state.get(STATE)
-    past: list[Any] = [] if record is None else list(record["releases"])
+    past: Any = [] if record is None else record["releases"]
     admit(release, past, budget)
     context.state[STATE] = ConfigRecord({"releases": [*past, _in_json(release)]})
 
