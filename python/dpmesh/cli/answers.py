@@ -10,7 +10,6 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
-import numpy as np
 import typer
 
 import dpmesh as dm
@@ -112,6 +111,7 @@ def draw(
     path: Path, rows: list[tuple[float, float]], epsilon_of: Callable[[float], float], delta: float
 ) -> None:
     """Draw epsilon over the noise multiplier, around those of the rows, which are marked."""
+    import numpy as np
     from matplotlib.figure import Figure
 
     if path.suffix.lower() not in (".pdf", ".png", ".svg"):
