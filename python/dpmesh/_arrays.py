@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from copy import copy
+from math import prod
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from dpmesh import _core
 from dpmesh._validate import fail
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
+_LARGE, _LINE = 2**17, 64  # bytes
 _CODE_TYPES = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -164,11 +166,16 @@ def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -
 
 
 def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return a new array of undefined values."""
+    """Return a new array of undefined values; a large one begins with a line of the cache."""
+    size = prod(shape) * np.dtype(dtype).itemsize
     try:
-        return np.empty(shape, dtype)
+        if size < _LARGE:
+            return np.empty(shape, dtype)
+        memory = np.empty(size + _LINE, np.uint8)
     except ValueError:
         fail("shape", "an array of less than 2**63 bytes", shape)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def buffer(out: FloatArray | None, like: FloatArray) -> FloatArray:

@@ -34,6 +34,13 @@ def dense(dataset: Dataset) -> np.ndarray:
     return x.toarray() if sparse.issparse(x) else x
 
 
+def test_many_records_begin_with_a_line_of_the_cache() -> None:
+    """Kernels then read no vector in two pieces."""
+    dataset = Dataset(np.ones((1000, 48), np.float32), np.zeros(1000, int))
+    for made in (data.scaled(dataset, 2), data.unit_norm(dataset), dataset.take(np.arange(900))):
+        assert made.features.ctypes.data % 64 == 0
+
+
 @given(FEATURES, st.floats(1e-3, 1e3))
 def test_the_formulas(x: np.ndarray, divisor: float) -> None:
     norms = np.linalg.norm(x.astype(float), axis=1, keepdims=True)

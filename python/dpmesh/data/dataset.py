@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray, read_only, unmasked, whole
+from dpmesh._arrays import FloatArray, new, read_only, unmasked, whole
 from dpmesh._validate import fail
 
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
@@ -88,7 +88,7 @@ class Dataset:
         if sparse.issparse(self.features):
             return replace(self, features=self.features[indices], labels=labels)
         # In this memory rows of whole cache lines are aligned to them, which makes kernels faster.
-        features = np.empty((len(labels), self.dim), self.features.dtype)
+        features = new((len(labels), self.dim), self.features.dtype)
         # The mode "raise" would copy twice.
         np.take(self.features, indices, axis=0, out=features, mode="clip")
         return replace(self, features=features, labels=labels)

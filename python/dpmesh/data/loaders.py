@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import new
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, one_of
 from dpmesh.data.dataset import Dataset
@@ -190,7 +191,7 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
 def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Return pixels from 0 to 255 divided by 255, one row for each image."""
     rows = images.reshape(len(images), -1)
-    pixels = np.empty(rows.shape, np.float32)
+    pixels = new(rows.shape, np.float32)
     np.divide(rows, np.float32(255), out=pixels, dtype=np.float32)
     return pixels
 

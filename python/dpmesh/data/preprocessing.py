@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray
+from dpmesh._arrays import FloatArray, new
 from dpmesh._validate import fail, instance, integer, number
 from dpmesh.data.dataset import A_DATASET, Dataset
 
@@ -52,7 +52,7 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
     divisors = np.broadcast_to(divisors, dataset.dim).astype(x.dtype)
     if isinstance(x, sparse.csr_array):
         return _with_values(dataset, x, x.data / divisors[x.indices])
-    return replace(dataset, features=np.divide(x, divisors, out=np.empty(x.shape, x.dtype)))
+    return replace(dataset, features=np.divide(x, divisors, out=new(x.shape, x.dtype)))
 
 
 def unit_norm(dataset: Dataset) -> Dataset:
@@ -71,7 +71,7 @@ def unit_norm(dataset: Dataset) -> Dataset:
     if not isinstance(x, sparse.csr_array):
         norms = kernels.row_norms(x)
         divisors = _or_one(norms, x)[:, None]
-        return replace(dataset, features=np.divide(x, divisors, out=np.empty(x.shape, x.dtype)))
+        return replace(dataset, features=np.divide(x, divisors, out=new(x.shape, x.dtype)))
     rows = np.repeat(np.arange(dataset.records), np.diff(x.indptr))
     norms = np.sqrt(np.bincount(rows, np.square(x.data, dtype=np.float64), dataset.records))
     return _with_values(dataset, x, x.data / _or_one(norms, x)[rows])

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import fft
 
+from dpmesh._arrays import new
 from dpmesh._validate import fail, instance, integer
 from dpmesh.data.dataset import A_DATASET, Dataset
 
@@ -70,9 +71,7 @@ def scattering(
     if not isinstance(x, np.ndarray) or x.shape[1] != height * width:
         fail("images", f"dense records of {height} x {width} = {height * width} pixels", x.shape)
     channels = 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
-    out = np.empty(
-        (len(x), channels * (height // window) * (width // window)), np.dtype(np.float32)
-    )
+    out = new((len(x), channels * (height // window) * (width // window)), np.float32)
     for first in range(0, len(x), _AT_ONCE):
         some = x[first : first + _AT_ONCE].reshape(-1, height, width)
         found = transform(some, scales=scales, angles=angles).reshape(len(some), channels, -1)
