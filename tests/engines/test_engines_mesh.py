@@ -397,7 +397,7 @@ def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
     file.write_text(file.read_text() + "# another\n")
     assert Contract.of(content, "my_algorithm").hash != hashed
     content["algorithm"]["kind"] = "OnlineLearningUnnoisedRegularizer"
-    with pytest.raises(ValueError, match="wanted one of GradientDescent"):
+    with pytest.raises(ValueError, match="wanted one of CrossSiloSGD, GradientDescent"):
         Contract.of(content, "dpmesh.algorithms.online")
 
 
