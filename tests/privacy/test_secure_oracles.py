@@ -159,6 +159,13 @@ def test_shares_of_many_steps_cost_what_gaussian_noise_does(
     assert exact <= proved_epsilon(1e-5, n, share_squared, shift, rate) <= 1.05 * exact
 
 
+def test_gaussian_noise_of_the_same_scale_is_no_upper_bound() -> None:
+    """Without the smaller scale the claim would be wrong, and the test above sees it."""
+    p, q = shifted(sum_mass(3, 400), 9)
+    same_scale = accounting.gdp_epsilon(delta=1e-5, mu=9 / math.sqrt(3 * 400))
+    assert same_scale < epsilon_at(1e-5, p, q) <= proved_epsilon(1e-5, 3, 400, 9)
+
+
 @check(r"sum_skellam\.epsilon")
 def _(n: int, share_variance: float, shift: int, delta: float, gaussian: float) -> float:
     # Not chosen: its bound needs the L1 sensitivity, too. In one dimension it is ahead.

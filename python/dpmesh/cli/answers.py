@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import wraps
 from inspect import Parameter, signature
 from itertools import product
@@ -86,7 +87,9 @@ def answered(command: Callable[..., Answer]) -> Callable[..., None]:
 def _many(annotation: Any) -> Any:
     """Return the annotation of an option that takes a number, for several."""
     _, option = get_args(annotation)
-    return Annotated[list[float] | None, option]
+    several = copy(option)
+    several.metavar = "FLOAT"  # newer releases of typer name the list, in a wide column
+    return Annotated[list[float] | None, several]
 
 
 def table(rows: Iterable[tuple[float, float, int | str, float]]) -> str:
