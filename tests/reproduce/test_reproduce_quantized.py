@@ -6,6 +6,7 @@ import csv
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dpmesh.reproduce import (
     quantized_grid,
     quantized_horizon,
 )
-from dpmesh.reproduce.quantized_comparison import GradientPerturbation, contenders
+from dpmesh.reproduce.quantized_comparison import TASKS, GradientPerturbation, Learned, contenders
 from dpmesh.run.carriers import Gossip
 
 pytest.importorskip("matplotlib", reason="needs the extra plots")
@@ -86,13 +87,14 @@ def five_nodes(records: int = 60) -> LinearProblem:
     return LinearProblem(train, parts, "softmax", test=train, classes=10, feature_norm=1.0)
 
 
-def test_every_contender_keeps_its_epsilon() -> None:
-    for name, (make, samples) in contenders(200).items():
+@pytest.mark.parametrize(("of", "rounds"), [("regression", 200), ("network", 40)])
+def test_every_contender_keeps_its_epsilon(of: Learned, rounds: int) -> None:
+    for name, (make, samples) in contenders(rounds, TASKS[of]).items():
         for epsilon in (0.3, 3.0):
-            cost = make(epsilon).plan(200).cost(quantized.DELTA)
+            cost = make(epsilon).plan(rounds).cost(quantized.DELTA)
             assert cost.epsilon == pytest.approx(epsilon, rel=1e-4), name
             assert cost.epsilon <= epsilon * (1 + 1e-9)
-        assert make(inf).plan(200).cost(quantized.DELTA).epsilon == inf
+        assert make(inf).plan(rounds).cost(quantized.DELTA).epsilon == inf
         assert samples > 0
 
 
@@ -119,21 +121,49 @@ def test_noise_on_gradients_keeps_its_contract() -> None:
     assert not seen.violated, str(seen)
 
 
-def test_figure_4_writes_all_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def five_networks() -> Any:
+    """The same with one hidden layer, in JAX."""
+    from jax import nn, numpy
+
+    from dpmesh.problems.jax_model import JaxProblem
+    from dpmesh.problems.networks import cross_entropy
+
+    def start(key: Any) -> Any:
+        draw = np.random.default_rng(1)
+        return {"in": draw.normal(size=(6, 5)), "out": draw.normal(size=(5, 10))}
+
+    def scores(params: Any, x: Any) -> Any:
+        return nn.relu(numpy.asarray(x) @ params["in"]) @ params["out"]
+
+    linear = five_nodes()
+    settings: Any = {"test": linear.test, "nodes_at_once": 5}
+    return JaxProblem(
+        linear.train, linear.partition, start, cross_entropy(scores), scores, **settings
+    )
+
+
+@pytest.mark.parametrize(("of", "rounds"), [("regression", 12), ("network", 5)])
+def test_figure_4_writes_all_points(
+    of: Learned, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if of == "network":
+        pytest.importorskip("jax", reason="needs the extra jax")
     monkeypatch.setattr(quantized_comparison, "RECORDS", 60)
     monkeypatch.setattr(quantized_comparison, "EPSILONS", (1.0, inf))
-    small = quantized_comparison.POWERS
-    monkeypatch.setattr(
-        quantized_comparison, "POWERS", type(small)(0.9, 0.7, 0.5, 0.0, 2.0, 1.5, 10.0)
-    )
-    monkeypatch.setattr(quantized_comparison, "mnist_regression", five_nodes)
+    powers = type(TASKS[of].powers)(0.9, 0.7, 0.5, 0.0, 2.0, 1.5, 10.0)
+    problem = five_nodes if of == "regression" else five_networks
+    monkeypatch.setitem(TASKS, of, replace(TASKS[of], problem=problem, powers=powers))
     said: list[str] = []
-    table, text, picture = quantized_comparison.figure4(tmp_path, rounds=12, progress=said.append)
+    table, text, picture = quantized_comparison.figure4(
+        tmp_path, of=of, rounds=rounds, progress=said.append
+    )
     rows = rows_of(table)
     assert len(rows) == len(said) == 12
     by_name = {(row["algorithm"], float(row["epsilon"])): row for row in rows}
     quantized_bits = float(by_name["quantized", 1.0]["bits"])
-    assert quantized_bits < float(by_name["not quantized", 1.0]["bits"]) == 12 * 60 * 32
+    floats = rounds * 32 * problem().dim
+    assert quantized_bits < float(by_name["not quantized", 1.0]["bits"]) == floats
+    assert TASKS[of].title in text.read_text()
     assert "Theorem 1 charges" in text.read_text()
     assert picture.stat().st_size > 10_000
 

@@ -169,6 +169,13 @@ REPRODUCTIONS = {
         data="mnist",
         quick={"rounds": 20},
     ),
+    "quantized-figure4-network": Reproduction(
+        run="quantized_comparison:figure4",
+        shows="the same of a convolutional network",
+        data="mnist",
+        settings={"of": "network", "rounds": 40},
+        quick={"rounds": 3},
+    ),
     "quantized-figure4c": Reproduction(
         run="quantized_horizon:figure4c", shows="the budget over the length of a run"
     ),
