@@ -18,6 +18,7 @@ from dpmesh import kernels, topology
 from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.views import NotProved
 from dpmesh.run.carriers import FailingGossip
 from dpmesh.run.network import Conditions
 from dpmesh.schedules import InverseSqrt, InverseTime
@@ -134,6 +135,28 @@ def test_equals_its_twin(
         regularize_unnoised=as_printed,
     )
     np.testing.assert_allclose(run.parameters, w[rounds], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("projection", ["ball", "mixture"])
+def test_the_published_mean_is_that_of_all_mixtures(projection: Any) -> None:
+    radius, rounds, mixtures = 0.5, 9, []
+
+    def mixture(_problem: Any, _parameters: np.ndarray, received: np.ndarray) -> float:
+        longer = np.linalg.norm(received, axis=1, keepdims=True) / radius
+        mixtures.append(received / np.maximum(longer, 1) if projection == "mixture" else received)
+        return float(longer.max())
+
+    problem = make_problem("logistic", 4, rounds, 3)
+    last = dm.OnlineLearning(epsilon=2.0, projection=projection, radius=radius)
+    mean = replace(last, average=True)
+    by: Any = {"topology": topology.ring(4), "rounds": rounds, "key": dm.Key.seeded(2)}
+    run = dm.simulate(last, problem, metrics=dm.Metrics([mixture], every=1), **by)
+    averaged = dm.simulate(mean, problem, metrics=[], **by)
+    assert run.history["mixture"].max() > 1
+    np.testing.assert_allclose(averaged.released, sum(mixtures) / rounds, rtol=1e-12)
+    np.testing.assert_array_equal(averaged.parameters, run.parameters)
+    assert averaged.ledger == run.ledger
+    assert isinstance(mean.reaction(rounds, problem), NotProved)
 
 
 class Pretrained(dm.LinearProblem):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import e, log, sqrt
 
 import numpy as np
@@ -251,6 +252,48 @@ def test_the_mean_iterate_converges_as_the_theorem_says() -> None:
     everything = np.arange(100_000)[None]
     risk = large.objective(mean, everything)[0] - best_fixed_predictor(large, radius=radius).value
     assert 0 <= risk <= bound
+
+
+def test_the_published_mean_converges_as_the_theorem_says() -> None:
+    """Of each learner, under noise: b_t depends on no example of round t, and stays in the ball."""
+    nodes, rounds, dim, lam, radius, failure = 2, 2000, 3, 0.5, 1.0, 1e-3
+    problem = synthetic("logistic", nodes, rounds, dim, lam)
+    large = synthetic("logistic", 1, 100_000, dim, lam)  # stands for the distribution
+    algorithm = dm.OnlineLearning(
+        epsilon=5.0,
+        step_size=InverseTime(scale=1 / lam),
+        radius=radius,
+        projection="mixture",
+        average=True,
+    )
+    losses, graph = np.zeros(nodes), topology.complete(nodes)
+
+    def pay(_problem: dm.LinearProblem, _parameters: np.ndarray, means: np.ndarray) -> float:
+        t = len(sums)
+        sums.append((t + 1) * means)
+        examples = problem.batch(t, 1)
+        losses[:] += problem.objective(np.array(sums[t] - sums[t - 1] if t else means), examples)
+        return 0.0
+
+    sums: list[np.ndarray] = []
+    measured = dm.Metrics([pay], every=1)
+    run = dm.simulate(
+        algorithm, problem, graph, rounds=rounds, key=dm.Key.seeded(3), metrics=measured
+    )
+    lowest = best_fixed_predictor(large, radius=radius).value
+    for i in range(nodes):
+        alone = replace(problem, partition=(problem.partition[i],))
+        paid = losses[i] - rounds * best_fixed_predictor(alone, radius=radius).value
+        bound = convergence(
+            max(paid, 0.0),
+            rounds=rounds,
+            lipschitz=problem.constants(radius).lipschitz,
+            strong_convexity=lam,
+            failure=failure,
+            loss_bound=log(1 + e) + lam / 2,
+        )
+        risk = large.objective(run.released[i : i + 1], np.arange(100_000)[None])[0] - lowest
+        assert 0 <= risk <= bound
 
 
 MIXING, LEARNING = (

@@ -56,9 +56,18 @@ Projection = Literal["ball", "mixture", "box", "none"]
 
 @dataclass(frozen=True)
 class OnlineState:
-    """The learners' parameters w_t, shape (learners, dim). They stay inside their nodes."""
+    """What the learners have before a round, shapes (learners, dim).
+
+    Parameters
+    ----------
+    w
+        Their parameters w_t, which stay inside their nodes.
+    mean
+        Mean of the mixtures b of all earlier rounds, where it is kept.
+    """
 
     w: Sensitive
+    mean: Released | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +110,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         Noise of several rounds or nodes that works together, `correlated.InTime`,
         `correlated.BetweenPartners` or `correlated.Both` of `dpmesh.privacy`, for a positive delta;
         None for noise of every node and round by itself.
+    average
+        Whether each learner publishes the mean of all b_t, at which its subgradients were taken,
+        instead of the last mixture. Theorem 4 is about the mean of w_t, which no noise protects;
+        its proof is right for the mean of b_t as well (`bounds.online.convergence`).
 
     Guarantee
     ---------
@@ -112,9 +125,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     projection does not expand distances in `norm`. Projecting w_(t+1) onto the ball expands L1
     distances, by up to (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used
     once. The un-noised parameters, and predictions or metrics made from them, are not covered;
-    publish broadcasts. With `noise` the guarantee is that of its joint
-    event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets between
-    partners hold against everybody except link partners.
+    publish broadcasts, or what `average` makes of them. With `noise` the guarantee is that of its
+    joint event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets
+    between partners hold against everybody except link partners.
     """
 
     travels = "gossip"
@@ -129,6 +142,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     projection: Projection = "ball"
     copies: int = 1
     noise: CorrelatedStrategy | None = None
+    average: bool = False
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -237,6 +251,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages; projections contract."""
+        if self.average:
+            return NotProved(reason="the mean that is published depends on messages of all rounds")
         noisy = self.epsilon is not None
         return of_algorithms.online(
             rounds,
@@ -260,7 +276,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         check_batches(problem)
         w = initial_parameters(problem, key, problem.nodes)
         check_records(problem, w, self.clipping_norm, norm=self.norm, by="step")
-        return OnlineState(Sensitive(w))
+        return OnlineState(Sensitive(w), Released(np.zeros_like(w)) if self.average else None)
 
     def round(
         self, state: OnlineState, t: int, problem: LinearProblem, key: Key
@@ -276,7 +292,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         w = self._stepped(state, b, alpha, problem, examples, radius)
         if self.projection == "box":
             np.clip(w, -self.radius, self.radius, out=w)
-        return OnlineState(Sensitive(w))
+        mean = None
+        if state.mean is not None:
+            mean = Released(state.mean + (b - state.mean) / (t + 1))
+        return OnlineState(Sensitive(w), mean)
 
     def examples(self, t: int, problem: LinearProblem) -> npt.NDArray[np.int64]:
         """Return the examples that arrive in round t, shape (nodes, h)."""
@@ -304,6 +323,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def parameters(self, state: OnlineState) -> Floats:
         """Return w_t, with which the learners predict."""
         return state.w
+
+    def published(self, state: OnlineState, received: Released) -> Released:
+        """Return the last mixtures, or the mean of all of them."""
+        return received if state.mean is None else state.mean
 
 
 @dataclass(frozen=True, kw_only=True)
