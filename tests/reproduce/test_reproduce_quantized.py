@@ -149,10 +149,11 @@ def test_figure_4_writes_all_points(
     if of == "network":
         pytest.importorskip("jax", reason="needs the extra jax")
     monkeypatch.setattr(quantized_comparison, "RECORDS", 60)
-    monkeypatch.setattr(quantized_comparison, "EPSILONS", (1.0, inf))
     powers = type(TASKS[of].powers)(0.9, 0.7, 0.5, 0.0, 2.0, 1.5, 10.0)
     problem = five_nodes if of == "regression" else five_networks
-    monkeypatch.setitem(TASKS, of, replace(TASKS[of], problem=problem, powers=powers))
+    monkeypatch.setitem(
+        TASKS, of, replace(TASKS[of], problem=problem, powers=powers, epsilons=(1.0, inf))
+    )
     said: list[str] = []
     table, text, picture = quantized_comparison.figure4(
         tmp_path, of=of, rounds=rounds, progress=said.append

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 RECORDS = 12_000
-EPSILONS = (0.1, 0.3, 1.0, 3.0, inf)
+STEP = 0.05
+"""Of the finer quantizer."""
+
 SHOWN_EPSILON = 1.0
 """Of the curves over bits and over samples."""
 
@@ -86,6 +88,9 @@ class Task:
         Schedules of the quantized algorithm; noise on gradients takes its steps and samples.
     clipping_norm, mode, smoothness
         As `QuantizedGossip` has them.
+    epsilons, coarse
+        What is compared, and the step of the coarser quantizer: a network's float32 parameters,
+        far out under more noise, would be rounded by more than their sensitivity allows.
     title, proof
         What is learned, and why all that is compared is proved, in words.
     chosen
@@ -97,6 +102,8 @@ class Task:
     clipping_norm: float
     mode: Mode
     smoothness: float = inf
+    epsilons: tuple[float, ...]
+    coarse: float
     title: str
     proof: str
     chosen: str
@@ -131,6 +138,8 @@ TASKS: dict[Learned, Task] = {
         clipping_norm=sqrt(2),  # softmax regression on records of norm 1 needs no clipping to it
         mode="paper",  # proved here: convex, and alpha L <= 2 (1 - beta)
         smoothness=0.5,
+        epsilons=(0.1, 0.3, 1.0, 3.0, inf),
+        coarse=1.0,
         title="softmax regression",
         proof="on a convex problem, for which all of them are proved",
         chosen="images of norm 1",
@@ -148,6 +157,8 @@ TASKS: dict[Learned, Task] = {
         ),
         clipping_norm=0.5,
         mode="public_point",
+        epsilons=(0.3, 1.0, 3.0, inf),
+        coarse=0.2,
         title="a convolutional network",
         proof="each record's gradient clipped to norm 1/2, which is what their proofs need of "
         "nonconvex losses; the quantized algorithm takes gradients at the node's own message "
@@ -171,7 +182,7 @@ def figure4(
     problem = task.problem()
     points, curves = [], {}
     for name, (make, samples) in contenders(rounds, task).items():
-        for epsilon in EPSILONS:
+        for epsilon in task.epsilons:
             algorithm = make(epsilon)
             metrics = ["released_accuracy"]
             runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=20)
@@ -247,10 +258,10 @@ def contenders(rounds: int, task: Task) -> dict[str, tuple[Callable[[float], Any
         )
 
     return {
-        "quantized": (quantized(task.powers, 0.05), large),
-        "coarse": (quantized(task.powers, 1.0), large),
+        "quantized": (quantized(task.powers, STEP), large),
+        "coarse": (quantized(task.powers, task.coarse), large),
         "not quantized": (quantized(task.powers, None), large),
-        "constant sample": (quantized(small, 0.05), 60),
+        "constant sample": (quantized(small, STEP), 60),
         "noise on gradients": (gradients, large),
         "online learning": (online, RECORDS // rounds),
     }
@@ -278,7 +289,7 @@ def _in_words(point: Point) -> str:
 def _text(points: list[Point], rounds: int, seeds: int, task: Task) -> str:
     best = {
         epsilon: max((p for p in points if p.epsilon == epsilon), key=lambda p: p.accuracy)
-        for epsilon in EPSILONS
+        for epsilon in task.epsilons
     }
     shown = {p.algorithm: p for p in points if p.epsilon == SHOWN_EPSILON}
     quantized, floats = shown["quantized"], shown["not quantized"]
@@ -305,7 +316,8 @@ def _text(points: list[Point], rounds: int, seeds: int, task: Task) -> str:
             f"Chosen: {rounds} rounds, {seeds} seed(s), a ring with weights 1/3, {task.chosen}, "
             f"{task.powers}, alpha_K = {schedules.step_size(1):.4g}, "
             f"beta_K = {schedules.consensus_step_size(1):.4g}, "
-            f"gamma_K = {schedules.sample_size(1)}; quantizer steps 0.05 and, for 'coarse', 1. As "
+            f"gamma_K = {schedules.sample_size(1)}; quantizer steps {STEP:g} and, for 'coarse', "
+            f"{task.coarse:g}. As "
             f"much noise as epsilon at delta = {DELTA:g} needs by exact accounting; replacing one "
             "record. Accuracy is that of what the nodes receive, which may be published.",
             WIDTH,
@@ -320,7 +332,7 @@ def _text(points: list[Point], rounds: int, seeds: int, task: Task) -> str:
         ),
         "A state remembers every record that it was moved by, so that secret sampling is not",
         "proved to amplify its privacy; noise on gradients gains from it, and online learning uses",
-        "each record once. Quantization with step 0.05 sends",
+        f"each record once. Quantization with step {STEP:g} sends",
         f"{saved:.3g} times fewer bits than floats at epsilon = {SHOWN_EPSILON:g} and takes",
         f"{lost:.3f} of accuracy. At that epsilon Theorem 1 "
         + ("proves nothing." if np.isnan(claimed) else f"charges {rounded_up(claimed, 3)}."),
