@@ -29,5 +29,11 @@ def test_noise_hides_members(tmp_path, monkeypatch) -> None:
         for name in ("Non-DP", "DP-Fed", "DP-Fed-LS")
     }
     assert auc["Non-DP"] > max(auc["DP-Fed"], auc["DP-Fed-LS"]) > 0.45
+    without = [row for row in rows if row["model"] == "Non-DP"]
+    losses = {
+        name: [float(row[f"{name}_loss"]) for row in without] for name in ("training", "test")
+    }
+    assert losses["training"][0] > losses["training"][3]
+    assert losses["training"][3] < losses["test"][3] < np.log(10)
     assert all(line in text.read_text() for line in reported)
     assert figure.stat().st_size > 10_000

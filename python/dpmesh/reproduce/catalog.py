@@ -82,7 +82,7 @@ REPRODUCTIONS = {
     ),
     "federated-figure6": Reproduction(
         run="federated_membership:figure6",
-        shows="membership inference over training",
+        shows="membership inference and losses over training",
         data="mnist",
         quick={"rounds": 10},
     ),

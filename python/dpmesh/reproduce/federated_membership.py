@@ -1,4 +1,4 @@
-"""Figure 6 of the federated paper: what membership inference finds during training."""
+"""Figures 6 and S13 of the federated paper: membership inference and losses during training."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class Point:
         From 1.
     threshold_auc, likelihood_auc
         Areas under the curves of the two attacks; the second is made in the last round alone.
+    training_loss, test_loss
+        Mean losses of members and on the test set.
     accuracy
         On the test set, in percent.
     """
@@ -52,7 +54,18 @@ class Point:
     round: int
     threshold_auc: float
     likelihood_auc: float
+    training_loss: float
+    test_loss: float
     accuracy: float
+
+
+SHOWN = {
+    "threshold_auc": "AUC of the threshold attack",
+    "training_loss": "training loss",
+    "test_loss": "test loss",
+    "accuracy": "test accuracy (%)",
+}
+"""Rows of the figure: Figure 6, then those of Figure S13."""
 
 
 def algorithm_of(
@@ -104,8 +117,8 @@ def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> np.ndar
 
 def curve(
     algorithm: FederatedLearning, images: Dataset, test: Dataset, key: Key, rounds: int
-) -> Iterator[tuple[int, float, float, float]]:
-    """Yield the round, the areas under both attacks' curves, and the accuracy.
+) -> Iterator[tuple[int, float, float, float, float, float]]:
+    """Yield what a `Point` has, from the round on.
 
     The likelihood-ratio attack trains its shadow models by the same algorithm, on other halves.
     """
@@ -118,7 +131,10 @@ def curve(
         if t == rounds:
             shadow_losses, shadow_members = shadows(algorithm, images, test, rounds)
             stronger = likelihood_ratio_attack(losses, is_member, shadow_losses, shadow_members).auc
-        yield t, auc, stronger, 100 * float(problem.accuracy(model)[0])
+        seen, unseen = (
+            float(one.mean()) for one in (losses[is_member], losses_on(test, model, problem))
+        )
+        yield t, auc, stronger, seen, unseen, 100 * float(problem.accuracy(model)[0])
 
 
 def shadows(
@@ -140,7 +156,7 @@ def shadows(
 
 
 def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -> list[Path]:
-    """Draw the area under the threshold attack's curve over training, with and without noise.
+    """Draw the threshold attack's area, losses and accuracy over training, with and without noise.
 
     The paper attacks a network on SVHN; here it is logistic regression on 2,000 images of MNIST, 4
     at each of 500 clients, few enough that without noise it is right on 2 to 3% more of them than
@@ -155,10 +171,11 @@ def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
             : 2 * CLIENTS * RECORDS_OF_CLIENT
         ]
     )
-    figure = Figure(figsize=(12, 3.2), layout="constrained")
+    figure = Figure(figsize=(12, 10), layout="constrained")
     panels = [(sampling, z) for sampling in SAMPLINGS for z in NOISE_MULTIPLIERS]
     points: list[Point] = []
-    for ax, (sampling, z) in zip(figure.subplots(1, 4, sharey=True), panels, strict=True):
+    grid = figure.subplots(len(SHOWN), len(panels), sharex=True, sharey="row")
+    for column, (sampling, z) in zip(grid.T, panels, strict=True):
         models = {"Non-DP": (None, 0.0)} | {name: (z, s) for name, s in SMOOTHINGS.items()}
         for name, (noise, smoothing) in models.items():
             algorithm = algorithm_of(sampling, noise, smoothing)
@@ -167,12 +184,14 @@ def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
                 for values in curve(algorithm, candidates, test, key, rounds)
             ]
             progress(in_words(own[-1]))
-            ax.plot([p.round for p in own], [p.threshold_auc for p in own], label=name)
+            for ax, shown in zip(column, SHOWN, strict=True):
+                ax.plot([p.round for p in own], [getattr(p, shown) for p in own], label=name)
             points += own
-        ax.set_title(f"{sampling}, z = {z:g}")
-        ax.set_xlabel("round")
-    figure.axes[0].set_ylabel("AUC of the threshold attack")
-    figure.axes[0].legend(frameon=False)
+        column[0].set_title(f"{sampling}, z = {z:g}")
+        column[-1].set_xlabel("round")
+    for ax, words in zip(grid[:, 0], SHOWN.values(), strict=True):
+        ax.set_ylabel(words)
+    grid[0, 0].legend(frameon=False)
     output = Output(folder, "federated-figure6")
     output.records(points)
     output.text(as_text(points))
@@ -185,6 +204,7 @@ def in_words(point: Point) -> str:
     return (
         f"{point.sampling:<8} z {point.noise_multiplier:<4g} {point.model:<10} "
         f"threshold {point.threshold_auc:.3f}  likelihood ratio {point.likelihood_auc:.3f}  "
+        f"loss {point.training_loss:.3f} (test {point.test_loss:.3f})  "
         f"accuracy {point.accuracy:.1f}"
     )
 
@@ -193,7 +213,8 @@ def as_text(points: list[Point]) -> str:
     """Return the ends of all curves."""
     rounds = points[-1].round
     lines = [
-        f"Figure 6: AUC of membership inference after {rounds} rounds; 0.5 is a guess.",
+        f"Figure 6: AUC of membership inference after {rounds} rounds; 0.5 is a guess. Figure S13:",
+        "losses and accuracy in the same runs.",
         "The paper prints curves and no numbers: its Non-DP model leaks most, DP-Fed and DP-Fed-LS",
         "stay near 0.5. Ours: logistic regression on 2,000 images of MNIST, not a network on SVHN.",
         "",
