@@ -80,6 +80,14 @@ OTHERS = {
         local_epochs=1,
         arrival_rate=0.7,
     ),
+    "federated, under a secure sum": dm.FederatedLearning(
+        clients=NODES,
+        sampling_rate=0.5,
+        clipping_norm=1.0,
+        noise_multiplier=1.0,
+        local_epochs=1,
+        secure_aggregation=dm.algorithms.SecureAggregation(dim=DIM, rounds=ROUNDS),
+    ),
 }
 ALGORITHMS = {entry.name: entry.example for entry in REGISTRY} | OTHERS
 
@@ -212,6 +220,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(algorithm: Any) -> None:
     problem, before, results = make_problem(dim=20_000), dm.kernels.get_threads(), []
     if isinstance(algorithm, dm.CrossSiloSGD):
         algorithm = dataclasses.replace(algorithm, dim=problem.dim)
+    if secure := getattr(algorithm, "secure_aggregation", None):
+        longer = dataclasses.replace(secure, dim=problem.dim)
+        algorithm = dataclasses.replace(algorithm, secure_aggregation=longer)
     try:
         for threads in (1, 2, 7):
             dm.kernels.set_threads(threads)

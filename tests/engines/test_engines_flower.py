@@ -170,6 +170,9 @@ def test_a_plan_of_too_many_rounds_is_refused_at_once(trust) -> None:
 def test_arguments_of_another_kind_are_named() -> None:
     with pytest.raises(ValueError, match="algorithm: wanted a FederatedLearning, got OnlineL"):
         DPFedLS(dm.OnlineLearning())
+    secure = dm.algorithms.SecureAggregation(dim=DIM, rounds=3)
+    with pytest.raises(ValueError, match=r"which dpmesh\.engines\.secure runs"):
+        DPFedLS(replace(ALGORITHM, secure_aggregation=secure))
     with pytest.raises(ValueError, match=r"budget: wanted a .*Budget or None, got \(1.0, 1e-05\)"):
         DPFedLS(ALGORITHM, budget=(1.0, 1e-5))
     with pytest.raises(ValueError, match=r"key: wanted a Key, .*, or None, got 3"):

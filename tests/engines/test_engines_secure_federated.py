@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.algorithms.federated_server import AdaptiveClipping
+from dpmesh.algorithms import SecureAggregation
 from dpmesh.engines.secure import (
     Contract,
     Folder,
     Server,
     Site,
+    client_sums,
     client_update,
-    federated_sum,
     in_process,
     train_federated,
 )
 from dpmesh.keys import Key
-from dpmesh.privacy.secure import encode
+from dpmesh.privacy.secure import SecureSum, encode
 
 CLIENTS, DIM, L, DELTA = 4, 6, 0.5, 1e-5
 ALGORITHM = dm.FederatedLearning(
@@ -32,6 +32,7 @@ ALGORITHM = dm.FederatedLearning(
     noise_multiplier=3.0,
     sampling="uniform",
     local_steps=1,
+    secure_aggregation=SecureAggregation(dim=DIM, rounds=3),
 )
 POISSON = replace(ALGORITHM, sampling="poisson", sampling_rate=0.5)
 GOALS = np.random.default_rng(2).normal(size=(CLIENTS, 1, DIM))
@@ -41,15 +42,23 @@ def towards(goal: Any) -> Any:
     return lambda w: w + 0.3 * (goal - w)
 
 
-def server_of(folder: Path, algorithm: dm.FederatedLearning, rounds: int) -> tuple[Server, Any]:
+def sums_of(algorithm: dm.FederatedLearning) -> SecureSum:
+    assert algorithm.secure_sum is not None
+    return algorithm.secure_sum
+
+
+def contract_of(folder: Path, numbers: SecureSum) -> tuple[Contract, list[Folder]]:
     folders = [Folder.create(folder / f"{i}", epsilon=1e9, delta=DELTA) for i in range(CLIENTS)]
-    numbers = federated_sum(algorithm, DIM, rounds)
     for each in folders:
         each._require = id  # whatever it costs
     keys = tuple(each.signing.public for each in folders)
-    contract = Contract(numbers=numbers, model="a goal", site_keys=keys, unit="user")
+    return Contract(numbers=numbers, model="a goal", site_keys=keys, unit="user"), folders
+
+
+def server_of(folder: Path, algorithm: dm.FederatedLearning) -> tuple[Server, Any]:
+    contract, folders = contract_of(folder, sums_of(algorithm))
     sites = [
-        Site(contract, own, client_update(numbers, towards(goal)))
+        Site(contract, own, client_update(contract.numbers, towards(goal)))
         for own, goal in zip(folders, GOALS, strict=True)
     ]
     return Server(contract, in_process(sites)), sites
@@ -58,34 +67,65 @@ def server_of(folder: Path, algorithm: dm.FederatedLearning, rounds: int) -> tup
 def test_it_learns_what_federated_learning_does(tmp_path: Path) -> None:
     """Noise of 1e-3 of a clipped update: the models of plain federated averaging."""
     quiet = replace(ALGORITHM, noise_multiplier=1e-3)
-    server, sites = server_of(tmp_path, quiet, rounds=5)
+    server, sites = server_of(tmp_path, quiet)
     found = train_federated(server, quiet, np.zeros((1, DIM)))
     w = np.zeros((1, DIM))
-    for _ in range(5):
+    for _ in range(3):
         updates = np.concatenate([towards(goal)(w) - w for goal in GOALS])
         w = w + dm.kernels.clip_rows(updates, L).sum(axis=0, keepdims=True) / CLIENTS
-    std = 5**0.5 * server.contract.numbers.share * server.contract.numbers.grid
+    std = 3**0.5 * server.contract.numbers.share * server.contract.numbers.grid
     np.testing.assert_allclose(found, w, atol=10 * std)
     for site in sites:
-        assert site.state.spent == 5
+        assert site.state.spent == 3
         site.folder.close()
 
 
 @pytest.mark.parametrize("algorithm", [ALGORITHM, POISSON])
 def test_a_ledger_equals_the_plan(algorithm: dm.FederatedLearning, tmp_path: Path) -> None:
-    server, sites = server_of(tmp_path, algorithm, rounds=3)
+    server, sites = server_of(tmp_path, algorithm)
     train_federated(server, algorithm, np.zeros((1, DIM)))
-    planned = server.contract.plan
+    planned, simulated = server.contract.plan, algorithm.plan(3)
     assert (planned.unit, len(planned.releases)) == ("user", 3)
+    assert planned.assumptions == simulated.assumptions
+    assert planned.cost(DELTA) == simulated.cost(DELTA)
     for site in sites:
         assert site.folder.ledger(server.contract) == planned
         site.folder.close()
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize("algorithm", [ALGORITHM, POISSON])
+def test_a_seeded_run_has_the_simulators_bits(
+    algorithm: dm.FederatedLearning, kind: Any, tmp_path: Path
+) -> None:
+    """Clients that train as the algorithm says, each on its own records, under real masks."""
+    rng, key = np.random.default_rng(5), Key.seeded(6)
+    x = rng.normal(size=(40, DIM)).astype(kind)
+    train = dm.Dataset(x, np.where(rng.random(40) < 0.5, -1, 1))
+    problem = dm.LinearProblem(train, np.array_split(np.arange(40), CLIENTS), "logistic")
+    algorithm = replace(algorithm, local_steps=4, batch_size=3)
+    contract, folders = contract_of(tmp_path, sums_of(algorithm))
+    sites = [
+        Site(contract, own, client_sums(contract, algorithm, mine), rehearsal=key)
+        for own, mine in zip(folders, map(problem.for_nodes, [[i] for i in range(4)]), strict=True)
+    ]
+    server = Server(contract, in_process(sites))
+    found = train_federated(server, algorithm, algorithm.init(problem, key).w)
+    run = dm.simulate(algorithm, problem, rounds=3, key=key, delta=DELTA, metrics=[])
+    assert found.dtype == run.parameters.dtype == kind
+    np.testing.assert_array_equal(found, run.parameters)
+    with pytest.raises(ValueError, match="the records of one client"):
+        client_sums(contract, algorithm, problem)
+    with pytest.raises(ValueError, match="that of the contract"):
+        client_sums(contract, replace(algorithm, clipping_norm=1.0), problem.for_nodes([0]))
+    for own in folders:
+        own.close()
+
+
 @pytest.mark.parametrize("trained", [1e3, 1e154, -1e300, np.nan, np.inf])
 def test_a_client_moves_the_sum_by_at_most_the_sensitivity(trained: float) -> None:
     """Replaced by another: in steps of the grid, after rounding, whatever training returns."""
-    numbers = federated_sum(ALGORITHM, DIM, 1)
+    numbers = sums_of(ALGORITHM)
     w, coins = np.zeros((1, DIM)), Key.seeded(1)
 
     def steps(value: float) -> Any:
@@ -105,30 +145,23 @@ def test_a_client_whose_training_fails_sends_noise_alone_and_goes_on(
     def fails(w: Any) -> Any:
         raise ValueError("patient 17")
 
-    numbers = federated_sum(ALGORITHM, DIM, 1)
+    numbers = sums_of(ALGORITHM)
     assert not client_update(numbers, fails)(np.ones((1, DIM)), 0, Key.seeded(1)).any()
     assert "patient 17" in caplog.text
 
 
 def test_each_client_takes_part_by_a_coin_of_its_own() -> None:
     """Half of 2,000 coins: 6 standard errors, false alarm 2e-9."""
-    numbers = federated_sum(POISSON, DIM, 1)
+    numbers = sums_of(POISSON)
     sums, w = client_update(numbers, towards(GOALS[0])), np.zeros((1, DIM))
     took_part = [bool(sums(w, 0, Key.seeded(seed)).any()) for seed in range(2000)]
     assert abs(np.mean(took_part) - 0.5) < 6 * 0.5 / 2000**0.5
 
 
-def test_what_a_secure_sum_cannot_keep_is_refused(tmp_path: Path) -> None:
-    for wrong, said in [
-        (replace(ALGORITHM, sampling_rate=0.5), "must not know the cohort"),
-        (replace(ALGORITHM, noise_multiplier=None), "one with noise"),
-        (replace(ALGORITHM, arrival_rate=0.9), "arrival_rate of 1"),
-        (replace(ALGORITHM, adaptive_clipping=AdaptiveClipping()), "a clipping norm that stays"),
-    ]:
-        with pytest.raises(ValueError, match=said):
-            federated_sum(wrong, DIM, 1)
-    server, sites = server_of(tmp_path, ALGORITHM, rounds=1)
-    with pytest.raises(ValueError, match="that of the contract's sums"):
-        train_federated(server, replace(ALGORITHM, noise_multiplier=2.0), np.zeros((1, DIM)))
+def test_an_algorithm_of_another_contract_is_refused(tmp_path: Path) -> None:
+    server, sites = server_of(tmp_path, ALGORITHM)
+    for changed in ({"noise_multiplier": 2.0}, {"secure_aggregation": None}):
+        with pytest.raises(ValueError, match="whose secure_sum is that of the contract"):
+            train_federated(server, replace(ALGORITHM, **changed), np.zeros((1, DIM)))
     for site in sites:
         site.folder.close()

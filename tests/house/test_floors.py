@@ -38,6 +38,7 @@ FLOORS = [
     [
         "algorithms.base",
         "algorithms.federated_clients",
+        "algorithms.federated_secure",
         "algorithms.federated_server",
         "algorithms.observations",
         "algorithms.gradients",

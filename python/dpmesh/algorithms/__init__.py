@@ -3,6 +3,7 @@
 from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_secure import SecureAggregation
 from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerAdam, ServerMomentum
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.muffliato import Muffliato
@@ -24,6 +25,7 @@ __all__ = [
     "QuantizedGossip",
     "Relay",
     "Round",
+    "SecureAggregation",
     "ServerAdam",
     "ServerMomentum",
     "Travel",

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from math import ceil, sqrt
 from typing import Any, get_args
 
 import numpy as np
@@ -193,7 +192,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
-        against, code, cryptography = self.secure_sum.assumptions
+        against, code, cryptography = self.secure_sum.assumptions_about("sites")
         once = "no record is held by more than one site, nor twice by one"
         return against, code, once, cryptography
 
@@ -262,8 +261,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     def round(self, state: CrossSiloState, t: int, problem: Any, key: Key) -> Round[CrossSiloState]:
         """Sum clipped gradients at each site, release their sum, step."""
         sums = self.site_sums(state.w, t, problem, key)
-        masked = 8 * ceil(self.dim * self.secure_sum.modulus_bits / 8)
-        bits = self.sites * (8 * state.w.nbytes + masked)  # the model down, a masked sum up
+        bits = 8 * self.sites * (state.w.nbytes + self.secure_sum.message_bytes)  # down, and up
         total = yield Message(sums, self.release_of(t), copies=2 * self.sites, bits=bits)
         return self.absorb(state, total, t, problem)
 
@@ -286,10 +284,9 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         self, state: CrossSiloState, total: Released, t: int, problem: Any
     ) -> CrossSiloState:
         """Step along the released sum, shape (1, dim): all of this is post-processing."""
-        sizes = self.secure_sum
         gradient = total / self.expected_batch
         seen = ReleasedSum(Released(state.total + gradient), t + 1)
-        scale = sizes.share * sqrt(sizes.sites) * sizes.grid / self.expected_batch
+        scale = self.secure_sum.noise_scale / self.expected_batch
         estimate = self.estimator(Released(gradient), scale, seen)
         direction = self.momentum * state.momentum + estimate
         decay = problem.regularization * state.w

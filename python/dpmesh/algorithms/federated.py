@@ -48,15 +48,18 @@ from dpmesh.algorithms.base import (
     require_problem,
 )
 from dpmesh.algorithms.federated_clients import ClientProblem, trained_updates
+from dpmesh.algorithms.federated_secure import SecureAggregation, client_vectors
 from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerOptimizer
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
@@ -153,6 +156,10 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     noise
         `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, with ``"cyclic"``; None
         for noise of each round by itself.
+    secure_aggregation
+        If given, clients add up their updates under a secure sum and share the noise among them:
+        the server sees noisy sums alone. `noise_multiplier` is then that of the noise unknown to it
+        and the clients that collude with it.
 
     Guarantee
     ---------
@@ -165,7 +172,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     follows the noise is post-processing. Clients that drop out change nothing, even if it is known
     who did: a missing move is 0. The plan counts all as if they had returned. All clients have the
     same weight: weights by numbers of records would be private data. The server is trusted: it sees
-    the updates and the cohort.
+    the updates and the cohort; with `secure_aggregation` it sees neither.
     """
 
     travels = "server"
@@ -190,6 +197,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     optimizer: ServerOptimizer | None = None
     proximal: float = 0.0
     noise: CorrelatedStrategy | None = None
+    secure_aggregation: SecureAggregation | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -243,6 +251,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
                     "None with correlated noise, whose rows share a unit",
                     "one",
                 )
+        secure, wanted = self.secure_aggregation, "SecureAggregation(dim=.., rounds=..) or None"
+        instance("secure_aggregation", secure, wanted, SecureAggregation, NoneType)
+        _ = self.secure_sum  # checks its numbers
 
     @cached_property
     def groups(self) -> int:
@@ -270,8 +281,16 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         return rate * self.clients
 
     @cached_property
+    def secure_sum(self) -> SecureSum | None:
+        """The public numbers of the secure sum; None if the server sees the updates."""
+        secure = self.secure_aggregation
+        return None if secure is None else secure.numbers(self)
+
+    @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise on the sum."""
+        if self.secure_sum is not None:
+            return DistributedDiscreteGaussian(self.secure_sum)
         if self.noise_multiplier is None:
             return NoNoise()
         return Gaussian(self.noise_multiplier, grid=self.grid)
@@ -308,7 +327,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the server must keep to itself."""
+        """What the server must keep to itself; under a secure sum, who must not collude."""
+        if self.secure_sum is not None:
+            return self.secure_sum.assumptions_about("clients")
         trusted = "the server is trusted: it sees the clients' updates before it adds noise"
         if self.sampling == "cyclic":
             return (trusted,)
@@ -317,10 +338,17 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     def release_of(self, t: int) -> Release:
         """Return the noisy sum of a cohort's updates."""
         if self.cohorts is not None:
-            return Release(t, self.mechanism, self.sensitivity(t), sampling=self.cohorts)
+            whole = self.secure_sum is not None and self.cohorts.rate == 1
+            sampling = None if whole else self.cohorts
+            return Release(t, self.mechanism, self.sensitivity(t), sampling=sampling)
         joint = self._joint
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
         return Release(t, mechanism, self.sensitivity(t), batch=t % self.groups)
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        """Return the sums of `rounds` rounds, and one more for each client that may be lost."""
+        secure = self.secure_aggregation
+        return super().plan(rounds if secure is None else secure.attempts(rounds), problem)
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
@@ -348,6 +376,8 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""
+        if self.secure_sum is not None and w.shape[1] != (dim := self.secure_sum.dim):
+            fail("problem", f"a model of length {dim} (secure_aggregation.dim)", w.shape[1])
         count = 0 if self.optimizer is None else self.optimizer.count
         start = FederatedState(
             w=w,
@@ -363,6 +393,12 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key
     ) -> Round[FederatedState]:
         """Run round t of Algorithm 1."""
+        if (sums := self.secure_sum) is not None:
+            vectors = client_vectors(self, state.w, t, problem, key)
+            bits = 8 * self.clients * (state.w.nbytes + sums.message_bytes)  # down, and up
+            release, copies = self.release_of(t), 2 * self.clients
+            noisy = yield Message(vectors, release, copies=copies, bits=bits)
+            return self.absorb(state, noisy, t)
         cohort = self.returning(self.sample(t, key), t, key)
         dim, radius = state.w.shape[1], state.clipping_norm
         moved = np.zeros(dim + (self.adaptive_clipping is not None))
@@ -387,7 +423,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         coins = key.stream(Purpose.SAMPLE, t)
         match self.cohorts:
             case PoissonSampling(rate):
-                return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
+                own = self.secure_sum is not None  # each client has a coin of its own
+                shape = (self.clients, 1) if own else self.clients
+                return np.flatnonzero(kernels.bernoulli(shape, rate, coins))
             case FixedSizeSampling() as fixed:
                 return kernels.sample([fixed.population], fixed.size, coins).ravel()
 
@@ -452,9 +490,13 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     def absorb(self, state: FederatedState, noisy: Released, t: int) -> FederatedState:
         """Move the global model by the estimated average update (*)."""
         dim, norm = state.w.shape[1], state.clipping_norm
+        noisy = Released(noisy.astype(state.w.dtype, copy=False))
         average = Released(noisy[:, :dim] / noisy.dtype.type(self.expected_size))
         total = Released(state.total + average)
-        noise_scale = self.mechanism.drawn_scale(noisy, self.sensitivity(t))
+        if self.secure_sum is None:
+            noise_scale = self.mechanism.drawn_scale(noisy, self.sensitivity(t))
+        else:
+            noise_scale = self.secure_sum.noise_scale
         if self.adaptive_clipping is not None:
             noise_scale *= norm
             bits = float(noisy[0, dim]) / (self._bit_weight * norm)

@@ -19,6 +19,7 @@ import dpmesh.data as data
 import dpmesh.estimators as estimators
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
+from dpmesh.algorithms.federated_secure import SecureAggregation
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
@@ -73,6 +74,7 @@ VALUES: dict[str, type] = {
         *(cls for classes in PROTOCOLS.values() for cls in classes),
         schedules.SampleSize,
         controllers.NoisyLoss,
+        SecureAggregation,
         PublishedMessages,
         PublishedMean,
         Exponential,

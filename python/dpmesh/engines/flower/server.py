@@ -120,6 +120,9 @@ class DPFedLS(Strategy):
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
         if algorithm.noise is not None:
             fail("algorithm", "independent noise: no strategy keeps its rows yet", algorithm.noise)
+        if algorithm.secure_aggregation is not None:
+            wanted = "one without secure_aggregation, which dpmesh.engines.secure runs"
+            fail("algorithm", wanted, algorithm)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
         if algorithm.adaptive_clipping is not None or algorithm.proximal:

@@ -7,11 +7,7 @@ in, bytes out. Any transport can carry them: `in_process`, or that of `dpmesh.en
 
 from dpmesh.engines.mesh.folder import Folder
 from dpmesh.engines.secure.contract import Contract
-from dpmesh.engines.secure.federated import (
-    client_update,
-    federated_sum,
-    train_federated,
-)
+from dpmesh.engines.secure.federated import client_sums, client_update, train_federated
 from dpmesh.engines.secure.messages import Header, Hello, Ready, RefusedError
 from dpmesh.engines.secure.server import Server
 from dpmesh.engines.secure.site import Site, record_sums
@@ -30,8 +26,8 @@ __all__ = [
     "RunState",
     "Server",
     "Site",
+    "client_sums",
     "client_update",
-    "federated_sum",
     "in_process",
     "record_sums",
     "serve",

@@ -85,7 +85,7 @@ class Contract:
             ),
             neighboring_relation=numbers.neighboring_relation,
             unit=self.unit,
-            assumptions=numbers.assumptions,
+            assumptions=numbers.assumptions_about("clients" if self.unit == "user" else "sites"),
         )
 
     def site_of(self, public_key: bytes) -> int:

@@ -1,17 +1,15 @@
-"""Federated learning under secure sums: nobody sees a client's update, and one noise covers all.
+"""Federated learning under secure sums, between clients on machines of their own.
 
-A client is a site that adds up one vector: the clipped update of its own training. So what is
-protected is the client with everything that it holds, by the numbers and proofs of secure sums for
-one record.
+A contract's numbers are `FederatedLearning.secure_sum`. A client adds up `client_sums`, if it
+trains as the algorithm says, or `client_update` of any training of its own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
-from math import sqrt
 from os import PathLike
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +17,7 @@ import dpmesh.kernels as kernels
 from dpmesh._validate import fail
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.engines.clipping import clipped
+from dpmesh.engines.secure.contract import Contract
 from dpmesh.engines.secure.server import Server
 from dpmesh.engines.secure.site import Sums
 from dpmesh.engines.secure.training import run_rounds
@@ -27,55 +26,6 @@ from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.types import Floats, Released
 
 _log = logging.getLogger("dpmesh")
-
-
-def federated_sum(
-    algorithm: FederatedLearning, dim: int, rounds: int, *, colluding: int = 1, dropouts: int = 0
-) -> SecureSum:
-    """Return the public numbers of the sums of clients' updates, for their contract.
-
-    Parameters
-    ----------
-    algorithm
-        With ``sampling="poisson"`` each client takes part by its own secret coin; ``"uniform"``
-        needs all clients in each round, a sampling rate of 1. Its `noise_multiplier` is that of the
-        noise which the adversary does not know.
-    dim
-        Length of the model.
-    rounds
-        Number of rounds.
-    colluding, dropouts
-        As in `SecureSum`.
-
-    Raises
-    ------
-    ValueError
-        If the algorithm draws cohorts of a fixed size, which a server would know, has no noise, or
-        expects clients to drop out (a secure sum opens only if all of its cohort answer), adapts
-        its clipping norm, or correlates its noise.
-    """
-    cohorts = algorithm.cohorts
-    if cohorts is None or (algorithm.sampling == "uniform" and cohorts.rate < 1):
-        wanted = 'sampling="poisson", or sampling_rate=1: a server must not know the cohort'
-        fail("algorithm", wanted, "cohorts that the server draws")
-    if algorithm.noise_multiplier is None or algorithm.arrival_rate < 1:
-        fail("algorithm", "one with noise, and an arrival_rate of 1", algorithm)
-    if algorithm.adaptive_clipping is not None or algorithm.noise is not None:
-        wanted = "a clipping norm that stays, and noise of each round by itself"
-        fail("algorithm", wanted, algorithm)
-    return SecureSum(
-        dim=dim,
-        sites=algorithm.clients,
-        records=algorithm.clients,
-        records_per_site=1,
-        noise_multiplier=algorithm.noise_multiplier,
-        clipping_norm=algorithm.clipping_norm,
-        sampling_rate=cohorts.rate,
-        neighboring_relation=algorithm.neighboring_relation,
-        rounds=rounds,
-        colluding=colluding,
-        dropouts=dropouts,
-    )
 
 
 def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums:
@@ -90,13 +40,50 @@ def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums
         not finite, the update is 0, and the client's log states why.
     """
 
+    def update(w: Floats, *_: Any) -> Floats:
+        trained = np.asarray(train(w.copy()), np.float64)
+        if trained.shape != w.shape:
+            fail("train", f"{w.size} numbers", f"shape {trained.shape}")
+        moved: Floats = trained - w
+        return moved
+
+    return _where_it_takes_part(numbers, update)
+
+
+def client_sums(contract: Contract, algorithm: FederatedLearning, problem: Any) -> Sums:
+    """Return what a client adds up that trains on all records of a problem of one node.
+
+    If its training fails, the update is 0, and the client's log states why.
+
+    Raises
+    ------
+    ValueError
+        If the algorithm is not that of the contract, or the problem has several nodes.
+    """
+    _check_numbers(algorithm, contract.numbers)
+    if problem.nodes != 1:
+        fail("problem", "the records of one client, such as problem.for_nodes([0])", problem.nodes)
+
+    def update(w: Floats, t: int, coins: Key) -> Floats:
+        moved = algorithm.client_updates(Released(w), np.arange(1), t, problem, coins)
+        return moved.astype(np.float64)
+
+    return _where_it_takes_part(contract.numbers, update)
+
+
+def _where_it_takes_part(numbers: SecureSum, update_of: Sums) -> Sums:
+    """Return the clipped update, or 0 where the client's coin keeps it out or its training fails.
+
+    It trains in either case, so that the time until it answers does not reveal its coin.
+    """
+
     def sums(w: Floats, t: int, coins: Key) -> Floats:
         update: Floats = np.zeros(w.shape)
         try:
-            trained = np.asarray(train(w.copy()), np.float64)
-            if trained.shape != w.shape or not kernels.all_finite(trained):
-                fail("train", f"{w.size} finite numbers", "others")
-            update = clipped(trained - w, numbers.clipping_norm)
+            moved = update_of(w, t, coins)
+            if not kernels.all_finite(moved):
+                fail("train", "finite numbers", "NaN or infinity")
+            update = clipped(moved, numbers.clipping_norm)
         except Exception:
             _log.exception("training failed: the update is 0")
         rate, coin = numbers.sampling_rate, coins.stream(Purpose.SAMPLE, t)
@@ -118,7 +105,7 @@ def train_federated(
     Parameters
     ----------
     server
-        Of a contract with `federated_sum` of the algorithm.
+        Of a contract with the algorithm's `secure_sum`.
     algorithm
         What the server does with a noisy sum: global step size, estimator, averages of models.
     start
@@ -137,19 +124,19 @@ def train_federated(
     RefusedError
         If a client refuses.
     """
-    numbers = server.contract.numbers
-    lost = {"colluding": numbers.colluding, "dropouts": numbers.dropouts}
-    if federated_sum(algorithm, numbers.dim, numbers.rounds, **lost) != numbers:
-        fail("algorithm", f"that of the contract's sums, {numbers}", algorithm)
-    noise = numbers.share * sqrt(numbers.sites) * numbers.grid  # if nobody is lost
-    known = replace(algorithm, noise_multiplier=noise / algorithm.sensitivity(0).bound, grid=None)
+    _check_numbers(algorithm, server.contract.numbers)
     state = run_rounds(
         server,
-        known.start_from(Released(start)),
-        numbers.rounds,
-        lambda state, total, t: known.absorb(state, Released(total.astype(start.dtype)), t),
+        algorithm.start_from(Released(start)),
+        server.contract.numbers.rounds,
+        algorithm.absorb,
         run={"algorithm": str(algorithm)},
         checkpoint=checkpoint,
     )
     server.close(state.output)
     return state.output
+
+
+def _check_numbers(algorithm: FederatedLearning, numbers: SecureSum) -> None:
+    if algorithm.secure_sum != numbers:
+        fail("algorithm", f"one whose secure_sum is that of the contract, {numbers}", algorithm)

@@ -134,16 +134,16 @@ class SecureSum:
             wanted = f"at least {self._bits_by_rule}, so that sums wrap around with a probability"
             fail("bits", f"{wanted} of at most 2**-20", f"{self.bits} (at most {wraps:.2g})")
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee by these sums rests on beside the proof."""
+    def assumptions_about(self, parties: str) -> tuple[str, ...]:
+        """Return what a guarantee by these sums rests on beside the proof: of sites, or clients."""
         against = (
-            f"the server and {self.colluding} of the sites" if self.colluding else "the server"
+            f"the server and {self.colluding} of the {parties}" if self.colluding else "the server"
         )
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
-            "the sites run this code, and nobody measures how long they take",
-            "X25519, HKDF and AES are as secure as assumed, if sites are on machines of their own",
+            f"the {parties} run this code, and nobody measures how long they take",
+            "X25519, HKDF and AES are as secure as assumed, "
+            f"if {parties} are on machines of their own",
         )
 
     @property
@@ -184,6 +184,11 @@ class SecureSum:
     def share(self) -> float:
         """Scale of one site's noise, in steps of the grid."""
         return self._share_at(self.steps)
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of all sites' shares together, in the units of the vectors."""
+        return self.share * sqrt(self.sites) * self.grid
 
     @property
     def modulus_bits(self) -> int:
