@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from dpmesh.engines.secure import Server, in_process, train
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 TOOLS = Path(sys.executable).parent
+ONE_PORT = not version("flwr").startswith("1.22.")
+"""The lowest supported version has a port for each interface, and connections in the project."""
 MESHED = ("online", "quantized", "gradient descent", "without replacement")
 APPS = Path(__file__).parent.parent
 
@@ -75,10 +78,13 @@ class Deployment:
         home.mkdir()
         shutil.copytree(APPS / "flower_app", folder / "app")
         signed, key = certificate(folder)
-        self.link, *self.ports = free_ports(1 + len(nodes))
-        (home / "config.toml").write_text(
-            f'[superlink.test]\naddress = "127.0.0.1:{self.link}"\nroot-certificates = "{signed}"\n'
-        )
+        self.link, self.fleet, self.apps, *self.ports = free_ports(3 + len(nodes))
+        where = f'address = "127.0.0.1:{self.link}"\nroot-certificates = "{signed}"\n'
+        if ONE_PORT:
+            (home / "config.toml").write_text(f"[superlink.test]\n{where}")
+        else:
+            with (folder / "app" / "pyproject.toml").open("a") as project:
+                project.write(f"\n[tool.flwr.federations.test]\n{where}")
         self.environment = {
             **os.environ,
             "DPMESH_FLOWER_RESULT": str(folder / "result"),
@@ -101,8 +107,12 @@ class Deployment:
             )
 
     def start_link(self) -> None:
-        offline = "--disable-runtime-dependency-installation"
-        self.start("link", "flower-superlink", *self.tls, offline, "--port", str(self.link))
+        if ONE_PORT:
+            own = ["--disable-runtime-dependency-installation", "--port", str(self.link)]
+        else:
+            apis = {"control": self.link, "fleet": self.fleet, "serverappio": self.apps}
+            own = [f"--{api}-api-address=127.0.0.1:{port}" for api, port in apis.items()]
+        self.start("link", "flower-superlink", *self.tls, *own)
         for _ in range(600):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.link)) == 0:
@@ -111,9 +121,14 @@ class Deployment:
         pytest.fail(f"nothing listens after 5 minutes: {self.logs}")
 
     def start_node(self, node: int) -> None:
-        where = ["--superlink", f"127.0.0.1:{self.link}", "--port", str(self.ports[node])]
         own = ["--root-certificates", self.signed, "--node-config", self.nodes[node]]
-        self.start(f"node{node}", "flower-supernode", *self.tls, *where, *own)
+        port = str(self.ports[node])
+        if ONE_PORT:
+            where = [*self.tls, "--superlink", f"127.0.0.1:{self.link}", "--port", port]
+        else:
+            where = [f"--superlink=127.0.0.1:{self.fleet}"]
+            where += [f"--clientappio-api-address=127.0.0.1:{port}"]
+        self.start(f"node{node}", "flower-supernode", *own, *where)
 
     def start_all(self, until: str) -> None:
         """Start the link, all nodes and the app; wait until it wrote this file."""
