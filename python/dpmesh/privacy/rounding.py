@@ -101,5 +101,10 @@ def fail_for_length(values: Floats, distance: float, roundings: float) -> NoRetu
     """Refuse a row that is longer."""
     precision = PRECISION[values.itemsize]
     longest, name, share = precision.longest(roundings) * distance, precision.name, precision.share
+    remedy = " (take records in float64)" if name == SINGLE.name else ""
     wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
-    fail("values", f"{wanted} than {share:.1g} of the sensitivity, {distance:g}", "a longer one")
+    fail(
+        "values",
+        f"{wanted} than {share:.1g} of the sensitivity, {distance:g}{remedy}",
+        "a longer one",
+    )

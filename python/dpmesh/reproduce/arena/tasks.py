@@ -120,12 +120,12 @@ def _images(key: Key, most: int | None, *, nodes: int, wavelets: bool = False) -
             random_projection(scattering(part, (28, 28)), 800, generator(public, Purpose.INIT))
             for part in (train, test)
         )
-    train, test = (unit_norm(with_constant(unit_norm(part))) for part in (train, test))
+    train, test = (unit_norm(with_constant(unit_norm(_wide(part)))) for part in (train, test))
     return _softmax(train, test, iid(train, nodes, draw, equal_sizes=True))
 
 
 def _news(key: Key, most: int | None) -> LinearProblem:
-    train, test = (unit_norm(rcv1(part)) for part in ("train", "test"))
+    train, test = (unit_norm(_wide(rcv1(part))) for part in ("train", "test"))
     draw = generator(key, Purpose.SPLIT)
     train = train.take(draw.permutation(train.records)[:most])
     return _softmax(train, test, shards(train, 10, draw, shards_per_node=2))
@@ -143,6 +143,11 @@ def _roles(_: Key, most: int | None) -> LinearProblem:
         return replace(part, features=x)
 
     return _softmax(one_hot(held.train), one_hot(held.test), held.partition, classes=size)
+
+
+def _wide(records: Dataset) -> Dataset:
+    """Return records in float64: float32 rounds models too coarsely for many records' noise."""
+    return replace(records, features=records.features.astype(np.float64))
 
 
 def _split(records: Dataset, key: Key, most: int | None) -> tuple[Dataset, Dataset]:
