@@ -19,10 +19,26 @@ class MissingFactor2(FederatedLearning):
 class ByCoordinate(FederatedLearning):
     """Clips each coordinate of an update, in place of its norm."""
 
-    def client_updates(self, w, cohort, t, problem, key, *, clipping_norm=None):
+    def client_updates(self, w, cohort, t, problem, key, **options):
         loose = replace(self, clipping_norm=1e9)
         updates = FederatedLearning.client_updates(loose, w, cohort, t, problem, key)
         return updates.clip(-self.clipping_norm, self.clipping_norm)
+
+
+class CorrectionAfterClipping(FederatedLearning):
+    """Corrects a client's clipped update, in place of its gradients."""
+
+    def client_updates(self, w, cohort, t, problem, key, *, clipping_norm, correction):
+        updates = super().client_updates(w, cohort, t, problem, key, clipping_norm=clipping_norm)
+        return updates - self.local_distance(t) * correction
+
+
+class ControlWithoutNoise(FederatedLearning):
+    """Gives all clients the mean of their control variates, as without privacy."""
+
+    def round(self, state, t, problem, key):
+        after = yield from super().round(state, t, problem, key)
+        return replace(after, control=after.controls.mean(axis=0, keepdims=True))
 
 
 class HalvedNoise(FederatedLearning):

@@ -369,5 +369,5 @@ def test_another_client_moves_updates_and_bits_as_declared() -> None:
     assert not found.violated, found
     with pytest.raises(ValueError, match=r"noise_std: wanted more than 1, what the bits would"):
         replace(algorithm, adaptive_clipping=AdaptiveClipping(noise_std=1.0))
-    with pytest.raises(ValueError, match="proximal: wanted 0 for a Clients, whose local_training"):
+    with pytest.raises(ValueError, match="proximal: wanted none: local_training of a Clients"):
         replace(algorithm, proximal=0.1).init(few, Key.seeded(0))

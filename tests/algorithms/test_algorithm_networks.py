@@ -24,7 +24,13 @@ from dpmesh.run import StopRun
 from dpmesh.run.carriers import carrier_for
 
 DELTA = 1e-5
-EXAMPLES = {entry.name: entry.example for entry in REGISTRY}
+EXAMPLES: dict[str, Any] = {entry.name: entry.example for entry in REGISTRY}
+EXAMPLES["federated, control variates"] = replace(
+    EXAMPLES["federated"], local_epochs=None, local_steps=3, control_variates=True
+)
+
+UPDATES = ("federated", "federated, control variates")
+"""They clip updates, not gradients of single records."""
 
 each = pytest.mark.parametrize("name", EXAMPLES)
 in_both = pytest.mark.parametrize("kind", NETWORKS)
@@ -118,7 +124,7 @@ class ClipsTheMean(DenseProblem):
         return np.stack([shorten(g, n * clipping_norm) for g, n in zip(sums, counts, strict=True)])
 
 
-@pytest.mark.parametrize("name", sorted({*EXAMPLES} - {"federated"}))  # which clips updates
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in UPDATES])
 def test_an_audit_finds_clipping_that_is_not_of_single_records(name: str) -> None:
     pair = [copy(make("jax", extreme=extreme)) for extreme in (False, True)]
     for problem in pair:
@@ -149,17 +155,19 @@ def test_sums_equal_those_of_records_one_by_one(kind: str, norm: Any, clipping_n
 
 
 @in_both
-def test_proximal_training_equals_steps_one_by_one(kind: str) -> None:
+def test_training_with_other_terms_equals_steps_one_by_one(kind: str) -> None:
     problem = make(kind)
+    more = np.random.default_rng(1).normal(size=(2, problem.dim)).astype(np.float32)
     start = problem.initial(Key.seeded(0))
     batches = np.arange(0, 25, 4), np.arange(24)
     walks = Walks(np.array([0, 4, 6]), batches)
-    found = problem.local_training(start, walks, step_size=0.5, radius=0.8, proximal=0.7)
+    terms = {"proximal": 0.7, "correction": more}
+    found = problem.local_training(start, walks, step_size=0.5, radius=0.8, **terms)
     for node in range(2):
         update = np.zeros_like(start)
         for step in range(walks.steps[node], walks.steps[node + 1]):
             g = problem.gradient(start + update, np.arange(4 * step, 4 * step + 4)[np.newaxis])
-            update = shorten((update - 0.5 * (g + 0.7 * update))[0], 0.8)[np.newaxis]
+            update = shorten((update - 0.5 * (g + 0.7 * update + more[node]))[0], 0.8)[np.newaxis]
         np.testing.assert_allclose(found[node], update[0], rtol=1e-3, atol=1e-5)
 
 

@@ -75,7 +75,7 @@ TOUCHING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedState:
-    """The global model w^t and its history, shapes (1, dim), all computed from releases.
+    """The global model w^t and its history, shapes (1, dim), all but `controls` from releases.
 
     Parameters
     ----------
@@ -91,6 +91,10 @@ class FederatedState:
         That of the next round.
     moments
         What the server's optimizer remembers, shape (count, dim).
+    control
+        The control variate c of the server.
+    controls
+        Those of the clients, c_j, shape (clients, dim), which stay with them; (0, dim) without.
     """
 
     w: Released
@@ -99,6 +103,8 @@ class FederatedState:
     weight: float
     clipping_norm: float
     moments: Released
+    control: Released
+    controls: Sensitive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +159,10 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     proximal
         Factor mu of ``mu / 2 |w - w^t|^2`` in each client's objective, as in FedProx (Li et al.,
         2020); not for a `LinearProblem`.
+    control_variates
+        Whether a client corrects each of its gradients by c - c_j, as in SCAFFOLD (Karimireddy et
+        al., 2020, option II). It takes `local_steps`; ``"uniform"`` is not proved, and a
+        `LinearProblem` has no such term.
     noise
         `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, with ``"cyclic"``; None
         for noise of each round by itself.
@@ -170,7 +180,9 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     removed client leaves its number free, so that the others' groups stay. Each client's update has
     a norm of at most L whatever its data, the sum is divided by public numbers alone, and all that
     follows the noise is post-processing. Clients that drop out change nothing, even if it is known
-    who did: a missing move is 0. The plan counts all as if they had returned. All clients have the
+    who did: a missing move is 0. The plan counts all as if they had returned. Control variates
+    change nothing either: a client's follows from its own data, its coins and releases, and the
+    server's from releases (``docs/algorithms/federated.md`` has the proof). All clients have the
     same weight: weights by numbers of records would be private data. The server is trusted: it sees
     the updates and the cohort; with `secure_aggregation` it sees neither.
     """
@@ -196,6 +208,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
     adaptive_clipping: AdaptiveClipping | None = None
     optimizer: ServerOptimizer | None = None
     proximal: float = 0.0
+    control_variates: bool = False
     noise: CorrelatedStrategy | None = None
     secure_aggregation: SecureAggregation | None = None
 
@@ -233,6 +246,11 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
                 "optimizer", self.optimizer, "ServerAdam(), for example, or None", "step"
             )
         non_negative("proximal", self.proximal)
+        if self.control_variates and self.local_steps is None:
+            fail("local_steps", "a number with control_variates, the same for all", None)
+        if self.control_variates and self.sampling == "uniform":
+            wanted = "'poisson' or 'cyclic': cohorts of a fixed size are not proved for clients"
+            fail("sampling", f"{wanted} with control_variates", self.sampling)
         _ = self._bit_weight  # checks the noise on the bits
         if self.noise is not None:
             check_strategy(self.noise, self)
@@ -369,9 +387,11 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         require_problem(self, problem, "initial", "records_of", "local_training")
         if problem.nodes != self.clients:
             fail("problem", f"one with {self.clients} clients", problem.nodes)
-        if self.proximal and "proximal" not in signature(problem.local_training).parameters:
-            wanted = f"0 for a {type(problem).__name__}, whose local_training has no such term"
-            fail("proximal", wanted, self.proximal)
+        terms = signature(problem.local_training).parameters
+        for term, name in (("proximal", "proximal"), ("correction", "control_variates")):
+            if getattr(self, name) and term not in terms:
+                kind = type(problem).__name__
+                fail(name, f"none: local_training of a {kind} takes no {term}", getattr(self, name))
         return self.start_from(Released(initial_parameters(problem, key, 1)))
 
     def start_from(self, w: Released) -> FederatedState:
@@ -379,6 +399,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         if self.secure_sum is not None and w.shape[1] != (dim := self.secure_sum.dim):
             fail("problem", f"a model of length {dim} (secure_aggregation.dim)", w.shape[1])
         count = 0 if self.optimizer is None else self.optimizer.count
+        held = self.clients if self.control_variates else 0
         start = FederatedState(
             w=w,
             total=Released(np.zeros_like(w)),
@@ -386,6 +407,8 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             weight=0.0,
             clipping_norm=self.clipping_norm,
             moments=Released(np.zeros((count, w.shape[1]), w.dtype)),
+            control=Released(np.zeros_like(w)),
+            controls=Sensitive(np.zeros((held, w.shape[1]), w.dtype)),
         )
         return self._moved(start, w, start.total, 0)
 
@@ -402,19 +425,31 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         cohort = self.returning(self.sample(t, key), t, key)
         dim, radius = state.w.shape[1], state.clipping_norm
         moved = np.zeros(dim + (self.adaptive_clipping is not None))
+        controls = state.controls.copy()
         for first in range(0, len(cohort), self.clients_at_once):
             some = cohort[first : first + self.clients_at_once]
-            updates = self.client_updates(state.w, some, t, problem, key, clipping_norm=radius)
+            correction = state.control - controls[some] if self.control_variates else None
+            updates = self.client_updates(
+                state.w, some, t, problem, key, clipping_norm=radius, correction=correction
+            )
+            if self.control_variates:
+                controls[some] -= state.control + updates / self.local_distance(t)
             moved[:dim] += kernels.column_sums(updates)
             if self.adaptive_clipping is not None:
                 inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
                 moved[dim] += self._bit_weight * radius * float((inside - 0.5).sum())
         total = Sensitive(moved[np.newaxis].astype(state.w.dtype))
-        out, back = self._expected_cohort, self.expected_size  # models, updates
+        models = 1 + self.control_variates
+        out, back = models * self._expected_cohort, self.expected_size  # models, updates
         unit = 1.0 if self.adaptive_clipping is None else radius
         release, copies = self.release_of(t), ceil(out) + ceil(back)
         noisy = yield Message(total, release, copies=copies, unit=unit)
-        return self.absorb(state, noisy, t)
+        return replace(self.absorb(state, noisy, t), controls=Sensitive(controls))
+
+    def local_distance(self, t: int) -> float:
+        """Return K eta_l: an update over it is minus a mean of corrected gradients."""
+        assert self.local_steps is not None
+        return self.local_steps * positive("local_step_size", at(self.local_step_size, t + 1))
 
     def sample(self, t: int, key: Key) -> Indices:
         """Return the cohort S_t, ascending: secret, unless groups take turns."""
@@ -447,6 +482,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
         key: Key,
         *,
         clipping_norm: float | None = None,
+        correction: Floats | None = None,
     ) -> Sensitive:
         """ClientUpdate of all these clients at once, shape (clients, dim)."""
         return trained_updates(
@@ -456,6 +492,7 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             step_size=at(self.local_step_size, t + 1),
             radius=self.clipping_norm if clipping_norm is None else clipping_norm,
             proximal=self.proximal,
+            correction=correction,
         )
 
     def _walks(self, clients: Indices, t: int, problem: ClientProblem, key: Key) -> Walks:
@@ -502,12 +539,18 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             bits = float(noisy[0, dim]) / (self._bit_weight * norm)
             norm = self.adaptive_clipping.next_norm(norm, 0.5 + bits / self.expected_size)
         delta = self.estimator(average, noise_scale / self.expected_size, ReleasedSum(total, t + 1))
+        control: Floats = state.control
+        if self.control_variates:  # the clients' own changes, in sum, follow from their updates
+            change = control + delta / self.local_distance(t)
+            control = control - self.expected_size / self.clients * change
         moments: Floats = state.moments
         direction: Floats = delta
         if self.optimizer is not None:
             direction, moments = self.optimizer.step(delta, moments)
         w = Released(state.w + noisy.dtype.type(self.global_step_size) * direction)
-        state = replace(state, clipping_norm=norm, moments=Released(moments))
+        state = replace(
+            state, clipping_norm=norm, moments=Released(moments), control=Released(control)
+        )
         return self._moved(state, w, total, t + 1)
 
     def _moved(self, state: FederatedState, w: Released, total: Released, t: int) -> FederatedState:

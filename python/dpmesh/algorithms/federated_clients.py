@@ -41,6 +41,9 @@ class ClientProblem(Protocol):
             w <- start + Clip(w - step_size g(w) - start, radius)
 
         A client's update must not depend on other clients: the guarantee rests on that alone.
+        It may take two more arguments by name, for settings of `FederatedLearning`: ``proximal``,
+        the factor mu of ``mu (w - start)`` in each gradient, and ``correction``, shape (clients,
+        dim), of which each client's gradients get their own row added.
 
         Returns
         -------
@@ -61,15 +64,20 @@ def trained_updates(
     step_size: float,
     radius: float,
     proximal: float = 0.0,
+    correction: Floats | None = None,
 ) -> Sensitive:
     """Return each client's clipped update, shape (clients, dim), of the batches of its walk.
+
+    A correction, shape (clients, dim), is added to each client's gradients.
 
     Raises
     ------
     ValueError
         If training gives anything but finite updates, one for each client.
     """
-    more = {"proximal": proximal} if proximal else {}
+    more: dict[str, Any] = {"proximal": proximal} if proximal else {}
+    if correction is not None:
+        more["correction"] = correction
     start = read_only(w.copy())  # training in place would be a release without noise
     trained: Any = problem.local_training(start, walks, step_size=step_size, radius=radius, **more)
     updates = np.require(floats("local_training", trained), requirements="W")

@@ -58,7 +58,8 @@ class SecureAggregation:
         ValueError
             If a number is out of its range, or the algorithm draws cohorts of a fixed size or in
             groups, which a server would know; has no noise or a grid of its own; expects clients to
-            drop out (a sum opens only if all of its cohort answer); or adapts its clipping norm.
+            drop out (a sum opens only if all of its cohort answer); adapts its clipping norm; or
+            has control variates.
             Correlated noise needs groups, and is refused with them.
         """
         cohorts = algorithm.cohorts
@@ -73,6 +74,8 @@ class SecureAggregation:
         if algorithm.arrival_rate < 1:
             wanted = "1 under a secure sum, which opens only if all of its cohort answer"
             fail("arrival_rate", wanted, algorithm.arrival_rate)
+        if algorithm.control_variates:
+            fail("control_variates", "False under a secure sum, whose clients keep no state", True)
         for name, why in (
             ("grid", "which has a grid of its own"),
             ("adaptive_clipping", "whose clipping norm stays"),

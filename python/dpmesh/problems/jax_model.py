@@ -162,6 +162,7 @@ class JaxProblem(DenseProblem):
         step_size: float,
         radius: float,
         proximal: float = 0.0,
+        correction: FloatArray | None = None,
     ) -> FloatArray:
         """Train many nodes from one model within a ball around it.
 
@@ -178,6 +179,8 @@ class JaxProblem(DenseProblem):
             Of all steps and nodes.
         proximal
             Factor mu of ``mu / 2 |w - start|^2`` in the objective (FedProx).
+        correction
+            Added to each node's gradients, shape (nodes, dim) (SCAFFOLD); None for 0.
 
         Returns
         -------
@@ -195,7 +198,8 @@ class JaxProblem(DenseProblem):
 
         def train(some: Indices) -> None:
             batches = self._padded_steps(walks, some)
-            trained = self._training(start[0], sizes, *batches, *self._on_device)
+            own = np.zeros(1, np.float32) if correction is None else self._padded(correction[some])
+            trained = self._training(start[0], sizes, own, *batches, *self._on_device)
             updates[some] = trained[: len(some)]
 
         _on_threads(train, groups)
@@ -304,13 +308,20 @@ class JaxProblem(DenseProblem):
         gradients = jax.vmap(jax.grad(self._row_objective), (0, 0, 0, None, None))
 
         def train(
-            start: Any, sizes: Any, steps: Any, indices: Any, weights: Any, x: Any, y: Any
+            start: Any,
+            sizes: Any,
+            correction: Any,
+            steps: Any,
+            indices: Any,
+            weights: Any,
+            x: Any,
+            y: Any,
         ) -> Any:
             step_size, radius, proximal = sizes
 
             def one_step(i: Any, moves: Any) -> Any:
                 gradient = gradients(start + moves, indices[i], weights[i], x, y)
-                stepped = moves - step_size * (gradient + proximal * moves)
+                stepped = moves - step_size * (gradient + proximal * moves + correction)
                 norms = jnp.linalg.norm(stepped, axis=1, keepdims=True)
                 clipped = stepped * jnp.minimum(1, radius / jnp.maximum(norms, 1e-30))
                 return jnp.where((i < steps)[:, jnp.newaxis], clipped, moves)

@@ -160,6 +160,7 @@ class TorchProblem(DenseProblem):
         step_size: float,
         radius: float,
         proximal: float = 0.0,
+        correction: FloatArray | None = None,
     ) -> FloatArray:
         """Train many nodes from one model within a ball around it, as `JaxProblem` does."""
         steps = np.diff(walks.steps)
@@ -169,11 +170,15 @@ class TorchProblem(DenseProblem):
             stack = torch.zeros(len(steps[first : first + self.nodes_at_once]), self.dim)
             stack = stack.to(self.device)
             own = slice(first, first + len(stack))
+            offset = torch.zeros_like(stack)
+            if correction is not None:
+                offset += torch.as_tensor(correction[own], device=self.device)
             for i in range(int(steps[own].max())):
                 active = np.flatnonzero(steps[own] > i)
                 batches = rows(walks.batches, walks.steps[own][active] + i)
                 gradients = self._gradients(common + stack[active], *self._batch(batches))
-                stepped = stack[active] - step_size * (gradients + proximal * stack[active])
+                gradients = gradients + proximal * stack[active] + offset[active]
+                stepped = stack[active] - step_size * gradients
                 norms = stepped.norm(dim=1, keepdim=True).clamp(min=1e-30)
                 stack[active] = stepped * (radius / norms).clamp(max=1)
             updates[own] = stack.cpu().numpy()

@@ -127,6 +127,8 @@ class DPFedLS(Strategy):
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
         if algorithm.adaptive_clipping is not None or algorithm.proximal:
             fail("algorithm", "no adaptive_clipping and no proximal term under Flower", algorithm)
+        if algorithm.control_variates:
+            fail("algorithm", "no control_variates under Flower", algorithm)
         self.algorithm = algorithm
         self.budget = budget
         if delta is None:
