@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,16 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     model.fit(X, y, groups=np.arange(300) % 6)
     assert model.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
     assert model.report_.privacy.unit == "user"
+    assert "everybody" in model.report_.against
+
+    def masked(noise: float) -> dm.FederatedLearning:
+        sums = dm.algorithms.SecureAggregation(dim=130, rounds=3, colluding=2)
+        return replace(federated(noise), secure_aggregation=sums)
+
+    secret = PrivateClassifier(3.0, ranges=(0, 16), algorithm=masked, rounds=3)
+    secret.fit(X, y, groups=np.arange(300) % 6)
+    assert secret.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
+    assert "even if any 2 of the sites help it" in secret.report_.against
     with pytest.raises(ValueError, match="rounds: wanted a number of rounds"):
         clone(model).set_params(rounds=None).fit(X, y)
     with pytest.raises(ValueError, match="unless algorithm is a function"):

@@ -108,9 +108,10 @@ def report_of(
 
 def against(algorithm: object) -> str:
     """Return against whom the guarantee of an algorithm holds, in words."""
-    if not isinstance(algorithm, CrossSiloSGD):
+    sums = getattr(algorithm, "secure_sum", None)
+    if sums is None:
         return EVERYBODY
-    count = algorithm.colluding
+    count = sums.colluding
     verb = "help" if count > 1 else "helps"
     helped = f"even if any {count} of the sites" if count else "if none of the sites"
     return f"the server, which learns only noisy sums over all sites, {helped} {verb} it"
