@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Muffliato,
         OnlineLearning,
         QuantizedGossip,
+        SecureGossip,
         WithoutReplacement,
         WithReplacement,
     )
@@ -72,6 +73,7 @@ __all__ = [
     "OnlineLearning",
     "QuantizedGossip",
     "Run",
+    "SecureGossip",
     "StopRun",
     "WithReplacement",
     "WithoutReplacement",
@@ -117,6 +119,7 @@ _HOMES = {
     "OnlineLearning": "dpmesh.algorithms",
     "QuantizedGossip": "dpmesh.algorithms",
     "Run": "dpmesh.run",
+    "SecureGossip": "dpmesh.algorithms",
     "StopRun": "dpmesh.run",
     "WithReplacement": "dpmesh.algorithms",
     "WithoutReplacement": "dpmesh.algorithms",

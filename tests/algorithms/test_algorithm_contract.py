@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from problems import contract_problem as make_problem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.algorithms import WithReplacement
+from dpmesh.algorithms import Travel, WithReplacement
 from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.privacy import Plan, correlated, total_cost
@@ -172,7 +172,7 @@ def test_it_is_a_frozen_value_and_so_is_its_state(algorithm: Any) -> None:
     assert dataclasses.replace(algorithm) == algorithm
     state = algorithm.init(make_problem(), Key.seeded(0))
     assert type(state).__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert algorithm.travels in ("gossip", "server", "token")
+    assert algorithm.travels in get_args(Travel)
 
 
 @each
@@ -218,7 +218,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others(algorithm: Any)
 def test_bits_do_not_depend_on_the_number_of_threads(algorithm: Any) -> None:
     """Of vectors so long that threads share them."""
     problem, before, results = make_problem(dim=20_000), dm.kernels.get_threads(), []
-    if isinstance(algorithm, dm.CrossSiloSGD):
+    if isinstance(algorithm, dm.CrossSiloSGD | dm.SecureGossip):
         algorithm = dataclasses.replace(algorithm, dim=problem.dim)
     if secure := getattr(algorithm, "secure_aggregation", None):
         longer = dataclasses.replace(secure, dim=problem.dim)

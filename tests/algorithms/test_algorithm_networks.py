@@ -44,7 +44,7 @@ def make(kind: str, *, extreme: bool = False, **options: Any) -> Any:
 def algorithm_for(name: str, problem: Any) -> Any:
     """The registry's example, with what a network needs."""
     algorithm = EXAMPLES[name]
-    if isinstance(algorithm, dm.CrossSiloSGD):
+    if isinstance(algorithm, dm.CrossSiloSGD | dm.SecureGossip):
         return replace(algorithm, dim=problem.dim)
     if isinstance(algorithm, dm.WithReplacement):
         return replace(algorithm, clipping_norm=0.5)

@@ -47,6 +47,7 @@ FLOORS = [
     ["algorithms.record_gradients"],
     [
         "algorithms.cross_silo",
+        "algorithms.secure_gossip",
         "algorithms.online",
         "algorithms.federated",
         "algorithms.gradient_descent",

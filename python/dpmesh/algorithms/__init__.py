@@ -9,6 +9,7 @@ from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.muffliato import Muffliato
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
 from dpmesh.algorithms.quantized import QuantizedGossip
+from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 
@@ -26,6 +27,7 @@ __all__ = [
     "Relay",
     "Round",
     "SecureAggregation",
+    "SecureGossip",
     "ServerAdam",
     "ServerMomentum",
     "Travel",

@@ -54,9 +54,9 @@ AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm[Any, Any]")
 NOISES = ("noise_multiplier", "noise_std")
 """Parameters that set the noise, in all algorithms that take no epsilon."""
 
-Travel: TypeAlias = Literal["gossip", "server", "token"]
-"""How messages travel: to the neighbours of a network, to everybody from a server, or with a token
-that one node after another holds."""
+Travel: TypeAlias = Literal["gossip", "server", "token", "sums"]
+"""How messages travel: to the neighbours of a network, to everybody from a server, with a token
+that one node after another holds, or in sums over neighbours whose parts nobody sees."""
 
 Releases: TypeAlias = "Release | tuple[Release, ...]"
 """What nodes release together: one release, or several that name disjoint nodes."""

@@ -18,7 +18,7 @@ _NUMBERS_AT_ONCE = 1 << 22  # of gradients of single records
 def clipped_gradient_sums(
     problem: Any, point: Floats, batches: Ragged, clipping_norm: float
 ) -> Sensitive:
-    """Return each node's sum of its records' gradients at `point`, each clipped to an L2 norm.
+    """Return each node's sum of its records' gradients at its point, each clipped to an L2 norm.
 
     The clipping is the package's own. Networks have `DenseProblem.gradient_sum`; of another problem
     of a user's own, or a linear one in float32, gradients are taken record by record and clipped
@@ -31,7 +31,7 @@ def clipped_gradient_sums(
         A `LinearProblem`, or one with ``gradient(params, batches)`` whose row r is the mean
         gradient at ``params[r]`` of batch r, weight decay included.
     point
-        The model, shape (1, dim).
+        The model of all nodes, shape (1, dim), or of each, shape (nodes, dim).
     batches
         ``(indptr, indices)``: the records of each node, possibly none.
     clipping_norm
@@ -43,28 +43,29 @@ def clipped_gradient_sums(
     """
     indptr, records = batches
     nodes = len(indptr) - 1
+    rows = np.repeat(point, nodes, axis=0) if len(point) == 1 else point
     if isinstance(problem, DenseProblem):
-        rows = np.repeat(point, nodes, axis=0)
         return Sensitive(problem.gradient_sum(rows, batches, clipping_norm=clipping_norm))
     exact = type(problem) is LinearProblem and problem.train.features.dtype == np.float64
     if exact:
-        rows = np.repeat(np.asarray(point, np.float64), nodes, axis=0)
-        sums = problem.gradient_sum(rows, batches, clipping_norm=clipping_norm)
+        points = np.asarray(rows, np.float64)
+        sums = problem.gradient_sum(points, batches, clipping_norm=clipping_norm)
     else:
         sums = np.full((nodes, point.shape[1]), np.nan)
     at_once = max(1, _NUMBERS_AT_ONCE // point.shape[1])
     for node in np.flatnonzero(~np.isfinite(sums).all(axis=1)):
+        at = rows[node : node + 1]
         own = records[indptr[node] : indptr[node + 1]]
         sums[node] = 0.0
         for first in range(0, len(own), at_once):
             chunk = own[first : first + at_once]
             if exact:  # by the kernel of the batch, so that no other record's part changes
                 singles = np.arange(len(chunk) + 1), chunk
-                points = np.repeat(np.asarray(point, np.float64), len(chunk), axis=0)
+                points = np.repeat(np.asarray(at, np.float64), len(chunk), axis=0)
                 each = problem.gradient_sum(points, singles, clipping_norm=clipping_norm)
                 each[~np.isfinite(each).all(axis=1)] = 0.0
             else:
-                each = _clipped(problem, point, chunk, clipping_norm)
+                each = _clipped(problem, at, chunk, clipping_norm)
             sums[node] += each.sum(axis=0)
     return Sensitive(sums)
 

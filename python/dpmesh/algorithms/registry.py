@@ -17,11 +17,13 @@ from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.muffliato import Muffliato
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.algorithms.quantized import QuantizedGossip
+from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
 from dpmesh.controllers import Periodic
 from dpmesh.privacy.compression import Quantizer
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+from dpmesh.topology import complete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,13 @@ REGISTRY = (
         ),
         worst_case="quantized",
         options={"rounds": 6},
+    ),
+    Entry(
+        name="secure-gossip",
+        kind=SecureGossip,
+        example=SecureGossip(
+            topology=complete(NODES), dim=DIM, records=NODES * RECORDS, noise_multiplier=2.0
+        ),
     ),
     Entry(
         name="with-replacement",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,10 +11,17 @@ from dpmesh._validate import instance
 from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
 from dpmesh.experiments.parts import NUMBERS, SECTIONS, entries
 from dpmesh.experiments.settings import Settings
+from dpmesh.topology import Topology
 
 
 def algorithm_of(
-    settings: Settings, *, nodes: int, rounds: int, delta: float | None, problem: Callable[[], Any]
+    settings: Settings,
+    *,
+    nodes: int,
+    rounds: int,
+    delta: float | None,
+    problem: Callable[[], Any],
+    topology: Callable[[], Topology],
 ) -> AnyAlgorithm:
     """Return the algorithm that the table [algorithm] describes.
 
@@ -28,17 +36,24 @@ def algorithm_of(
     table, kinds = dict(settings.table("algorithm")), SECTIONS["algorithm"]
     maker = settings.maker("algorithm", table, kinds)
     known, given = entries(maker), {"nodes": nodes, "clients": nodes, "sites": nodes}
+    of_network: dict[str, Any] = {}
+    if "topology" in inspect.signature(maker).parameters:
+        if "topology" not in settings.content:
+            settings.fail("topology", f"wanted a table [topology] for {maker.__name__}, got none")
+        of_network["topology"] = topology()
     lacking = [name for name in ("records", "dim") if _lacks(known, name, table)]
     if lacking:
         sizes = problem()
-        together = "sites" in known  # a secure sum of all records; else the smallest node's count
+        together = "sites" in known or of_network  # secure sums; else the smallest node's count
         given["records"] = int(sizes.records.sum() if together else sizes.records.min())
         given["dim"] = sizes.dim
     given["rounds"] = rounds
     for name in ("sites", "records", "dim", "rounds"):
         if _lacks(known, name, table):
             table[name] = given[name]
-    make = partial(settings.make, "algorithm", kinds=kinds, nodes=nodes, clients=nodes)
+    make: Callable[..., Any] = partial(
+        settings.make, "algorithm", kinds=kinds, nodes=nodes, clients=nodes, **of_network
+    )
     if "epsilon" not in table or "epsilon" in known:
         return _checked(settings, make(table))
     noise = next((name for name in NOISES if name in known), None)
@@ -58,7 +73,7 @@ def algorithm_of(
     own_length = {} if "rounds" in known else {"rounds": rounds}
     plain = {name: value for name, value in table.items() if name != "kind"}
     public = settings.arguments("algorithm", {**plain, noise: 1.0}, known, maker.__name__)
-    public |= {name: nodes for name in NUMBERS if name in known and name not in table}
+    public |= {name: nodes for name in NUMBERS if name in known and name not in table} | of_network
     del public[noise]
     budget = {"epsilon": epsilon, "delta": delta, **own_length}
     return _checked(settings, settings.call("algorithm", maker.for_budget, **budget, **public))

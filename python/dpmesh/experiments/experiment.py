@@ -120,7 +120,12 @@ class Experiment:
         data = Records(settings, key)
         nodes = data.nodes()
         algorithm = algorithm_of(
-            settings, nodes=nodes, rounds=run.rounds, delta=run.delta, problem=data.problem
+            settings,
+            nodes=nodes,
+            rounds=run.rounds,
+            delta=run.delta,
+            problem=data.problem,
+            topology=partial(_topology, settings, nodes, key),
         )
         budget = graph = network = None
         if "topology" in settings.content and algorithm.travels == "gossip":

@@ -51,7 +51,7 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
         experiment = Experiment.of(settled)
         if settled.table("run").get("seed") is None:
             settled.fail("run.seed", "wanted a seed, by which all ranks deal out the same records")
-        if experiment.algorithm.travels == "server":
+        if experiment.algorithm.travels in ("server", "sums"):
             settled.fail("algorithm", "wanted one of gossip, or WithoutReplacement, on MPI")
         if experiment.network is not None:
             settled.fail("network", "wanted no such table on MPI, whose network is a real one")

@@ -39,7 +39,7 @@ from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -91,7 +91,7 @@ class _Kind(NamedTuple):
     mechanism: str
     noise_multiplier: float
     sampling: Sampling | None
-    secure_sum: SecureSum | None
+    secure_sum: SecureSum | NeighborSums | None
     steps: int = 1
     """By which neighbours move a row on a grid, at least, if the noise is Laplace."""
 
@@ -341,7 +341,7 @@ def _on_grid(release: Release, kind: _Kind) -> _Kind:
 def _share(kind: _Kind) -> float:
     """Return the scale of a share in steps: of other noise one whose steps are as fine."""
     if kind.secure_sum is not None:
-        return kind.secure_sum.share
+        return kind.secure_sum.smallest_share
     return SMALLEST_SHARE if kind.mechanism == COARSE else float(MOST_GRID_STEPS)
 
 
@@ -371,7 +371,7 @@ def _by_curve(
             noise_multiplier=multiplier,
             share=shares,
             sites=[1 if s is None else s.sites for s in sums],
-            dim=[1 if s is None else s.dim for s in sums],
+            dim=[1 if s is None else s.numbers for s in sums],
             neighboring_relation=relation,
             sampling_rate=rate,
             count=count.astype(int),

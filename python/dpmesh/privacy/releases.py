@@ -14,7 +14,7 @@ from dpmesh._validate import BEYOND, fail, integer
 from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling, sampling_of
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def _row_of(mechanism: Mechanism) -> dict[str, Any] | None:
 
 def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
     if fields.get("secure_sum") is not None:
-        return DistributedDiscreteGaussian(SecureSum(**fields["secure_sum"]))
+        numbers = fields["secure_sum"]
+        kind = NeighborSums if "neighbors" in numbers else SecureSum
+        return DistributedDiscreteGaussian(kind(**numbers))
     if (correlated := fields.get("correlated")) is not None:
         from dpmesh.privacy.correlated import CorrelatedGaussian
 

@@ -124,7 +124,7 @@ class Gossip(Instant):
 
 
 class Broadcast(Instant):
-    """Everybody receives what a server or the holder of a token sends."""
+    """Everybody receives what was released, such as by a server or the holder of a token."""
 
     def carry(self, round: int, packet: Packet) -> Released | None:
         """Return the messages as they are."""
@@ -360,6 +360,9 @@ def carrier_for(
             )
         if conditions is None:
             return Broadcast()
+        if algorithm.travels == "sums":
+            wanted = "None: a sum opens only if all neighbours answer, so none may fail"
+            fail("network", wanted, network)
         return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)
     if topology is None:
         fail("topology", "a network for messages to travel over", None)

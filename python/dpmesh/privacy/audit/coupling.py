@@ -24,6 +24,7 @@ from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
@@ -198,7 +199,9 @@ def _too_far_together(
         ratios = [
             movement.distance / movement.noise_scale
             for movement in movements
-            if movement.release.name in (law, f"discrete_{law}") and movement.noise_scale > 0
+            if movement.release.name.endswith(law)
+            and not isinstance(movement.release.mechanism, CorrelatedRow)
+            and movement.noise_scale > 0
         ]
         ratios += correlated if law == "gaussian" else ()
         planned = [

@@ -1,15 +1,17 @@
 """Secure sums: sites add up vectors on an integer grid, and nobody sees the parts.
 
-See `SecureSum` for the public numbers, `secure_sum` for all sites in one process, and
-`dpmesh.engines.secure` for sites that trust nobody.
+See `SecureSum` for the public numbers, `NeighborSums` for those of sums over neighbours,
+`secure_sum` for all sites in one process, and `dpmesh.engines.secure` for sites that trust nobody.
 """
 
 from dpmesh.privacy.secure.mechanism import DistributedDiscreteGaussian
+from dpmesh.privacy.secure.neighbors import NeighborSums
 from dpmesh.privacy.secure.sizes import SecureSum, calibrated_sum, wrap_bound
 from dpmesh.privacy.secure.sums import answer, decode, encode, open_sum, secure_sum, with_noise
 
 __all__ = [
     "DistributedDiscreteGaussian",
+    "NeighborSums",
     "SecureSum",
     "answer",
     "calibrated_sum",

@@ -1,4 +1,4 @@
-"""The distributed discrete Gaussian mechanism: all rows together make one release, their sum."""
+"""The distributed discrete Gaussian mechanism: all rows together make one release, their sums."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpmesh.keys import Stream
 from dpmesh.privacy.mechanisms import Mechanism
+from dpmesh.privacy.secure.neighbors import NeighborSums
 from dpmesh.privacy.secure.sizes import SecureSum
 from dpmesh.privacy.secure.sums import clear_sum, release_sum
 from dpmesh.privacy.sensitivity import Sensitivity
@@ -23,21 +24,21 @@ class DistributedDiscreteGaussian(Mechanism):
     Parameters
     ----------
     numbers
-        The public numbers of the sum.
+        The public numbers of the sum over all sites, or of a sum for each node over its neighbours.
 
     Guarantee
     ---------
-    The released sum is a joint event of all sites: a record of any site moves it by at most
-    `SecureSum.sensitivity` steps of the grid, and noise of scale `noise_multiplier` times that is
-    unknown to the server together with `SecureSum.colluding` sites. It is accounted as what is
-    proved of sums of shares; see `accounting.shares.sum_of_shares_epsilon`. In one process the
-    masks are left out, which changes no bit of the result (`secure_sum` has them).
+    The released sums are a joint event of all sites: a record of any site moves them by at most
+    `numbers.sensitivity` steps of the grid, and noise of scale `noise_multiplier` times that is
+    unknown to the server together with `colluding` sites, or neighbours of each node. They are
+    accounted as what is proved of sums of shares; see `accounting.shares.sum_of_shares_epsilon`. In
+    one process the masks are left out, which changes no bit of the result (`secure_sum` has them).
     """
 
     distribution = "gaussian"
     norm = "l2"
 
-    numbers: SecureSum
+    numbers: SecureSum | NeighborSums
     _: KW_ONLY
     noise_multiplier: float = field(init=False)
     clipping_norm: float | None = field(init=False, default=None)
@@ -63,8 +64,12 @@ class DistributedDiscreteGaussian(Mechanism):
         return self.numbers.sensitivity * self.numbers.grid
 
     def prepared(self, values: Sensitive) -> Sensitive:
-        """Return what the noise is added to: the sum of the rounded rows, shape (1, dim)."""
+        """Return what the noise is added to: sums of rounded rows, shape (1 or nodes, dim)."""
+        if isinstance(self.numbers, NeighborSums):
+            return self.numbers.clear(values)
         return Sensitive(clear_sum(self.numbers, values))
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
+        if isinstance(self.numbers, NeighborSums):
+            return self.numbers.released(Sensitive(values), stream)
         return release_sum(self.numbers, Sensitive(values), stream)

@@ -191,6 +191,16 @@ class SecureSum:
         return self.share * sqrt(self.sites) * self.grid
 
     @property
+    def smallest_share(self) -> float:
+        """The `share`, which is the same for all sites."""
+        return self.share
+
+    @property
+    def numbers(self) -> int:
+        """How many released numbers one record moves."""
+        return self.dim
+
+    @property
     def modulus_bits(self) -> int:
         """Bits of the modulus, k."""
         return self._bits_by_rule if self.bits is None else self.bits

@@ -1,0 +1,196 @@
+"""Gossip by secure sums: a node learns a noisy sum over its neighbours, and nothing of one of them.
+
+In a round every node j takes a gradient at its point p_j, which is made of earlier sums alone. Then
+every node v learns the sum of what its neighbours send, with noise of its own from each of them:
+
+    y_j = w p_j - alpha / k_j (n / N G_j(p_j) + decay p_j)    w: weight, k_j: number of neighbours
+    s_v = grid sum_(j ~ v) (rint(y_j / grid) + e_jv)          e_jv ~ N_Z(0, share_v^2)
+    p_v = s_v + (1 - k_v w) p_v
+
+G_j is the sum of node j's clipped gradients. With doubly stochastic weights the mean of all points
+steps by ``alpha (1 / N sum_j G_j + decay p)``, as if the records were in one place. What a node
+computes by itself never enters its own point: it has no noise, so that one record would move all
+later gradients of its node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._ragged import Ragged
+from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
+from dpmesh.algorithms.base import Algorithm, Message, Round, distinct, initial_parameters
+from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.keys import Key
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
+from dpmesh.privacy.secure.neighbors import BITS
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.schedules import Schedule, at, keep_schedules
+from dpmesh.topology import Static
+
+
+@dataclass(frozen=True)
+class SecureGossipState:
+    """The nodes' points p, shape (nodes, dim), made of released sums in the type of the problem."""
+
+    p: Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureGossip(Algorithm[SecureGossipState, Any]):
+    """Decentralized gradient descent in which each node learns only noisy sums over its neighbours.
+
+    Parameters
+    ----------
+    topology
+        A static network whose links all have one weight: a regular one, or one with
+        ``weights="max_degree"``.
+    dim
+        Length of the model, d.
+    records
+        Number of records of all nodes together, N: a public constant.
+    noise_multiplier
+        Scale of the noise in a sum that the adversary does not know, over how far one record moves
+        all sums of a round together.
+    step_size
+        alpha for t = 1, 2, ..
+    clipping_norm
+        Largest L2 norm of a record's gradient, C.
+    colluding
+        The most neighbours of any node that may collude, c. With 0 a node could subtract its own
+        share of the noise from its neighbours' sums.
+
+    Guarantee
+    ---------
+    All sums of T rounds, and all points, which are made of them, have the epsilon and delta of
+    `plan` for replacing one record of one node, against whoever sees all of them together with
+    `colluding` neighbours of each node: about that of mu = sqrt(T) / `noise_multiplier` (proof:
+    ``docs/privacy/secure_sums.md``). Masks between parties on machines of their own are not built.
+    """
+
+    travels = "sums"
+    parameters_are_released = True
+
+    topology: Static
+    dim: int
+    records: int
+    noise_multiplier: float
+    step_size: float | Schedule = 1.0
+    clipping_norm: float = 1.0
+    colluding: int = 1
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        wanted = "a static network of dpmesh.topology, such as random_regular(16, 6, key=key)"
+        instance("topology", self.topology, wanted, Static)
+        integer("records", self.records, at_least=1, below=2**32)
+        keep_schedules(self, "step_size")
+        positive("clipping_norm", self.clipping_norm)
+        weights = self.topology.mixing_matrix.edge_weights
+        if not self.topology.mixing_matrix.is_symmetric or np.ptp(weights) > 1e-12:
+            wanted = "one weight for all links, such as by weights='max_degree'"
+            fail("topology", wanted, f"weights from {weights.min():g} to {weights.max():g}")
+        _ = self.release_of(0)  # checks the other numbers
+
+    @cached_property
+    def _neighbors(self) -> tuple[tuple[int, ...], ...]:
+        matrix = self.topology.mixing_matrix
+        return tuple(tuple(matrix.neighbours(v).tolist()) for v in range(matrix.nodes))
+
+    @cached_property
+    def _degrees(self) -> npt.NDArray[np.int64]:
+        """Shape (nodes, 1)."""
+        return self.topology.mixing_matrix.degrees[:, np.newaxis]
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """How far one record moves all sums of a round together, before they are rounded.
+
+        Rounding in float64 of sums of up to N gradients is part of it.
+        """
+        fewest, nodes = int(self._degrees.min()), self.topology.nodes
+        of_sums = 1 + (2 * self.records * (self.records + 2) + 2 * self.dim) * 2.0**-53
+        step = positive("step_size", at(self.step_size, t + 1)) * nodes / self.records
+        bound = 2 * step * self.clipping_norm / sqrt(fewest) * of_sums
+        return Sensitivity(bound, "l2", "2 alpha C nodes / (records sqrt(fewest neighbours))")
+
+    def sums(self, t: int) -> NeighborSums:
+        """Return the public numbers of the sums of a round."""
+        return NeighborSums(
+            dim=self.dim,
+            neighbors=self._neighbors,
+            noise_multiplier=self.noise_multiplier,
+            moves=self.sensitivity(t).bound,
+            colluding=self.colluding,
+        )
+
+    def release_of(self, t: int) -> Release:
+        """Return the noisy sums of all nodes: one joint release."""
+        return Release(t, DistributedDiscreteGaussian(self.sums(t)), self.sensitivity(t))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on beside the proof."""
+        return (*self.sums(0).assumptions, *distinct(1))
+
+    def init(self, problem: Any, key: Key) -> SecureGossipState:
+        """Start all nodes at the problem's initial model, which is public.
+
+        Raises
+        ------
+        ValueError
+            If the problem has another number of nodes or parameters, or more than `records`.
+        """
+        if problem.nodes != self.topology.nodes:
+            fail("topology", f"{problem.nodes} nodes, as the problem has", self.topology.nodes)
+        p = initial_parameters(problem, key, problem.nodes)
+        if p.shape[1] != self.dim:
+            fail("problem", f"a model of length {self.dim} (dim)", p.shape[1])
+        if (held := len(self._everything(problem)[1])) > self.records:
+            fail("problem", f"at most {self.records} records of all nodes (records)", held)
+        return SecureGossipState(Released(p))
+
+    def round(
+        self, state: SecureGossipState, t: int, problem: Any, key: Key
+    ) -> Round[SecureGossipState]:
+        """Take gradients at points made of sums, release the next sums, make the next points."""
+        p, weight = state.p.astype(np.float64), self.topology.mixing_matrix.edge_weights[0]
+        steps = at(self.step_size, t + 1) / self._degrees
+        kept = (weight - steps * problem.regularization) * p
+        everything = self._everything(problem)
+        gradients = clipped_gradient_sums(problem, state.p, everything, self.clipping_norm)
+        sent = Sensitive(kept - steps * (problem.nodes / self.records) * gradients)
+        release, links = self.release_of(t), int(self._degrees.sum())
+        sums = yield Message(sent, release, copies=links, bits=BITS * self.dim * links)
+        return SecureGossipState(self._points(state.p, sums))
+
+    def _points(self, p: Released, sums: Released) -> Released:
+        """Return the next points, shape (nodes, dim): post-processing of sums."""
+        own = self.topology.mixing_matrix.weights.diagonal()[:, np.newaxis]
+        return Released((sums + own * p).astype(p.dtype))
+
+    def published(self, state: SecureGossipState, received: Released) -> Released:
+        """Return the points, which follow from released sums."""
+        return state.p
+
+    def losses(
+        self, state: SecureGossipState, t: int, problem: Any, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each node's loss at its point on all of its records; only a simulation can."""
+        losses: npt.NDArray[np.float64] = problem.objective(state.p, self._everything(problem))
+        return losses
+
+    def parameters(self, state: SecureGossipState) -> Floats:
+        """Return the points."""
+        return state.p
+
+    def _everything(self, problem: Any) -> Ragged:
+        records: Ragged = problem.records_of(np.arange(problem.nodes))
+        return records

@@ -1,0 +1,153 @@
+"""The public numbers of neighbour sums: every node learns a noisy sum over its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor, log2, sqrt
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh.keys import Stream
+from dpmesh.privacy.accounting.shares import SMALLEST_SHARE
+from dpmesh.privacy.grid import MOST_STEPS
+from dpmesh.privacy.types import NeighboringRelation, Released, Sensitive
+
+BITS = 64
+"""Of a masked number, whose sums never wrap around."""
+
+LONGEST = 2.0**40
+"""Numbers beyond so many steps of the grid are cut off there."""
+
+_ROUNDED_ONCE = 1 + 2.0**-11  # of a step: a number in float64 below LONGEST, then to the grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighborSums:
+    """Sums over neighbours of one round, on an integer grid, with noise for each receiver.
+
+    Node v learns ``sum_j (rint(y_j / grid) + e_jv)`` over its neighbours j and nothing else. The
+    noise e_jv is discrete Gaussian of scale ``share(v)``, independent for every receiver v.
+
+    Parameters
+    ----------
+    dim
+        Length of the vectors y_j, d.
+    neighbors
+        The neighbours of each node, the node itself left out; links go both ways.
+    noise_multiplier
+        Scale of the noise in each sum that the adversary does not know, over the `sensitivity`.
+    moves
+        Largest L2 distance by which one record moves all sums together, given all earlier ones and
+        before they are rounded: of a node with k neighbours, ``sqrt(k)`` times that of its vector.
+    colluding
+        The most neighbours of any node whose shares the adversary knows, c.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, a node has fewer than ``colluding + 2`` neighbours, or
+        the share of noise is not between 4 and 2**25 steps.
+    """
+
+    dim: int
+    neighbors: tuple[tuple[int, ...], ...]
+    noise_multiplier: float
+    moves: float
+    colluding: int = 1
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        object.__setattr__(self, "neighbors", tuple(tuple(some) for some in self.neighbors))
+        integer("dim", self.dim, at_least=1, below=2**32)
+        integer("colluding", self.colluding)
+        positive("noise_multiplier", self.noise_multiplier)
+        positive("moves", self.moves)
+        if (fewest := min(map(len, self.neighbors))) - self.colluding < 2:
+            wanted = f"at least {self.colluding + 2} neighbours of each node, since"
+            wanted += f" {self.colluding} of them may collude (colluding)"
+            fail("topology", wanted, f"a node with {fewest}; add links, or allow fewer to collude")
+        largest = self.share(fewest)
+        if not SMALLEST_SHARE <= self.smallest_share <= largest <= MOST_STEPS:
+            wanted = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
+            got = f"{self.noise_multiplier:g}: from {self.smallest_share:g} to {largest:g}"
+            fail("noise_multiplier", wanted, got)
+
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        """One record is replaced."""
+        return "replace_one"
+
+    @cached_property
+    def sites(self) -> int:
+        """Most shares of noise in a sum: the largest number of neighbours, k."""
+        return max(map(len, self.neighbors))
+
+    @property
+    def numbers(self) -> int:
+        """How many released numbers one record moves: those of `sites` sums."""
+        return self.sites * self.dim
+
+    @cached_property
+    def grid(self) -> float:
+        """Width of a step: a power of 2, at most a ``2**-7 / sqrt(k d)`` of `moves`."""
+        return 2.0 ** floor(log2(self.moves / (2**7 * sqrt(self.numbers))))
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves all sums together in L2, rounded, in steps of the grid."""
+        return self.moves / self.grid + _ROUNDED_ONCE * sqrt(self.numbers)
+
+    def share(self, neighbors: int) -> float:
+        """Scale of one neighbour's noise in the sum of a node with so many, in steps."""
+        return self.noise_multiplier * self.sensitivity / sqrt(neighbors - self.colluding)
+
+    @property
+    def smallest_share(self) -> float:
+        """That of the node with most neighbours."""
+        return self.share(self.sites)
+
+    @property
+    def links(self) -> int:
+        """Messages of one round: one over each link in each direction."""
+        return sum(map(len, self.neighbors))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee by these sums rests on beside the proof."""
+        against = "whoever sees all sums"
+        if self.colluding:
+            against += f" together with {self.colluding} of the neighbours of each node"
+        return (
+            f"the guarantee is against {against}; if more collude it is weaker",
+            "sums are opened by masks, which this simulation leaves out",
+        )
+
+    def clear(self, values: Sensitive) -> Sensitive:
+        """Return each node's sum of its neighbours' rounded vectors, without noise: private."""
+        if values.dtype != np.float64 or values.shape != (len(self.neighbors), self.dim):
+            wanted = f"float64 of shape {(len(self.neighbors), self.dim)}"
+            fail("values", wanted, f"{values.dtype} of shape {values.shape}")
+        steps = np.clip(np.rint(values / self.grid), -LONGEST, LONGEST)
+        return Sensitive(self.grid * np.stack([steps[[*j]].sum(axis=0) for j in self.neighbors]))
+
+    def released(self, sums: Sensitive, stream: Stream) -> Released:
+        """Return each node's sum plus its neighbours' shares of noise.
+
+        Parameters
+        ----------
+        sums
+            What `clear` returned.
+        stream
+            Of this release alone: neighbour j of node v draws from node ``v * nodes + j``.
+        """
+        steps = np.rint(sums / self.grid).astype(np.int64)
+        for node, some in enumerate(self.neighbors):
+            shape, links = (len(some), self.dim), node * len(steps) + np.array(some)
+            noise = kernels.discrete_gaussian(
+                shape, self.share(len(some)), stream, nodes=links.astype(np.uint32)
+            )
+            steps[node] += noise.sum(axis=0)
+        return Released(steps * self.grid)
