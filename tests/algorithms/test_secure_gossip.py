@@ -245,6 +245,14 @@ def test_bad_arguments_are_named(changed: Any, message: str) -> None:
         dm.SecureGossip(**(public | changed))
 
 
+def test_more_nodes_or_neighbours_than_sums_are_exact_for_are_refused() -> None:
+    public: dict[str, Any] = {"dim": 1, "noise_multiplier": 1.0, "moves": 1.0}
+    with pytest.raises(ValueError, match="nodes: wanted an integer"):
+        NeighborSums(neighbors=((1, 2, 3),) * (2**16 + 1), **public)
+    with pytest.raises(ValueError, match="topology: wanted at most 8192 neighbours"):
+        NeighborSums(neighbors=(tuple(range(2**13 + 1)),), **public)
+
+
 def test_another_problem_a_network_and_a_topology_are_refused() -> None:
     problem = make_problem((2,) * 5, 3, 0)
     algorithm = gossip(topology.complete(5), problem)

@@ -14,6 +14,8 @@ from dpmesh.algorithms.secure_gossip import SecureGossipState
 from dpmesh.keys import Key
 from dpmesh.privacy import Release
 from dpmesh.privacy.audit import alone, couple
+from dpmesh.privacy.audit.claims import GaussianClaim
+from dpmesh.privacy.audit.statistics import best_threshold, count, lower_bound
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
 from dpmesh.privacy.types import Released, Sensitive
 
@@ -130,6 +132,50 @@ def test_one_noise_for_all_receivers_is_caught(graph: Any, colluding: int) -> No
     algorithm = gossip(WithOneForAll, graph, colluding, problem)
     found = couple(algorithm, problem, neighbor, alone, rounds=2, key=Key.seeded(1))
     assert [fault for fault in found.faults if "correlated" in fault]
+
+
+RUNS = 20_000
+
+
+def seen(sums: NeighborSums, seed: int, moved: bool) -> np.ndarray:
+    """Score `RUNS` independent runs, one in each coordinate, from the seat of the coalition.
+
+    It sees all sums of a complete graph, and subtracts the shares of the first `colluding`
+    nodes other than the target, node 0; the target's integer moves by an equal part of Delta.
+    """
+    n, stream = len(sums.neighbors), Key.seeded(seed).stream(dm.keys.Purpose.NOISE, 0)
+    noisy = sums.released(Sensitive(np.zeros((n, sums.dim))), stream) / sums.grid
+    move = sums.sensitivity / np.sqrt(n - 1)  # in each of the n - 1 sums
+    score = np.zeros(sums.dim)
+    for v in range(1, n):
+        known = [j for j in range(n) if j not in (0, v)][: sums.colluding]
+        rows = np.array([v * n + j for j in known], np.uint32)
+        shape = len(known), sums.dim
+        shares = kernels.discrete_gaussian(shape, sums.share(n - 1), stream, nodes=rows)
+        score += noisy[v] - shares.sum(axis=0) + moved * move
+    return score
+
+
+class ForgetsThoseWhoCollude(NeighborSums):
+    """Planted: shares as if nobody colluded."""
+
+    def share(self, neighbors: int) -> float:
+        return super().share(neighbors) * np.sqrt((neighbors - self.colluding) / neighbors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "caught"), [(NeighborSums, False), (ForgetsThoseWhoCollude, True)]
+)
+def test_from_the_seat_of_a_coalition_that_sees_all_sums(kind: Any, caught: bool) -> None:
+    """Four of six neighbours collude: true mu is sqrt(3) times the claim, if they are forgotten."""
+    complete = tuple(tuple(j for j in range(7) if j != v) for v in range(7))
+    sums = kind(dim=RUNS, neighbors=complete, noise_multiplier=1.0, moves=1.0, colluding=4)
+    claim = GaussianClaim(1.0)
+    pilot, fresh = ([seen(sums, seed, moved) for moved in (True, False)] for seed in (1, 2))
+    threshold = best_threshold(claim, *pilot)
+    found = lower_bound(claim, count(threshold, *fresh))
+    assert (found > claim.mu) == caught, found
+    assert found > (1.5 if caught else 0.9)
 
 
 def test_what_one_noise_for_all_receivers_opens() -> None:

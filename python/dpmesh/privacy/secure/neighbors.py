@@ -21,6 +21,9 @@ BITS = 64
 LONGEST = 2.0**40
 """Numbers beyond so many steps of the grid are cut off there."""
 
+MOST_NEIGHBORS = 2**13
+"""Sums of so many numbers below `LONGEST` are exact in float64."""
+
 _ROUNDED_ONCE = 1 + 2.0**-11  # of a step: a number in float64 below LONGEST, then to the grid
 
 
@@ -48,8 +51,8 @@ class NeighborSums:
     Raises
     ------
     ValueError
-        If an argument is out of its range, a node has fewer than ``colluding + 2`` neighbours, or
-        the share of noise is not between 4 and 2**25 steps.
+        If an argument is out of its range, a node has fewer than ``colluding + 2`` neighbours or
+        more than `MOST_NEIGHBORS`, or a share of noise is not between 4 and 2**25 steps.
     """
 
     dim: int
@@ -65,6 +68,9 @@ class NeighborSums:
         integer("colluding", self.colluding)
         positive("noise_multiplier", self.noise_multiplier)
         positive("moves", self.moves)
+        integer("nodes", len(self.neighbors), at_least=1, below=2**16 + 1)
+        if self.sites > MOST_NEIGHBORS:
+            fail("topology", f"at most {MOST_NEIGHBORS} neighbours of a node", self.sites)
         if (fewest := min(map(len, self.neighbors))) - self.colluding < 2:
             wanted = f"at least {self.colluding + 2} neighbours of each node, since"
             wanted += f" {self.colluding} of them may collude (colluding)"
@@ -122,7 +128,7 @@ class NeighborSums:
             against += f" together with {self.colluding} of the neighbours of each node"
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
-            "sums are opened by masks, which this simulation leaves out",
+            "masks hide what each node sends; a simulation leaves them out, since they cancel",
         )
 
     def clear(self, values: Sensitive) -> Sensitive:
