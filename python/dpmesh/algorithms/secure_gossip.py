@@ -123,13 +123,21 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
 
     def sums(self, t: int) -> NeighborSums:
         """Return the public numbers of the sums of a round."""
-        return NeighborSums(
-            dim=self.dim,
-            neighbors=self._neighbors,
-            noise_multiplier=self.noise_multiplier,
-            moves=self.sensitivity(t).bound,
-            colluding=self.colluding,
-        )
+        moves = self.sensitivity(t).bound
+        if moves not in self._made:
+            self._made[moves] = NeighborSums(
+                dim=self.dim,
+                neighbors=self._neighbors,
+                noise_multiplier=self.noise_multiplier,
+                moves=moves,
+                colluding=self.colluding,
+            )
+        return self._made[moves]
+
+    @cached_property
+    def _made(self) -> dict[float, NeighborSums]:
+        """Those of each sensitivity, which most rounds share."""
+        return {}
 
     def release_of(self, t: int) -> Release:
         """Return the noisy sums of all nodes: one joint release."""

@@ -81,6 +81,13 @@ class NeighborSums:
             got = f"{self.noise_multiplier:g}: from {self.smallest_share:g} to {largest:g}"
             fail("noise_multiplier", wanted, got)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # of many links, for each release of a plan
+        return hash((self.neighbors, self.dim, self.noise_multiplier, self.moves, self.colluding))
+
     @property
     def neighboring_relation(self) -> NeighboringRelation:
         """One record is replaced."""
