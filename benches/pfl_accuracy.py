@@ -5,7 +5,8 @@
 MNIST at 1,000 clients of 50 images, 50 of whom take part in a round on average, 30 rounds, an epoch
 of batches of 10, moves clipped to 0.3, delta 1000^-1.1. Either library finds its noise by its own
 accountant, and adds its own practice: `AdaptiveClipping`, `ServerAdam`, FedProx. Ours draws cohorts
-by coins, as both accountants assume; pfl's sampler takes 50 clients each time. Needs PyTorch, pfl.
+by coins, as both accountants assume; pfl's sampler takes 50 clients each time. Seconds are a
+run's processor time on one thread, without the search for the noise. Needs PyTorch, pfl.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Any
+from time import process_time
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,36 +59,60 @@ MODULES = {"linear": linear, "hidden layer": hidden_layer}
 PRACTICES = ("plain", "adaptive clipping", "Adam", "FedProx")
 
 
-def ours(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> tuple[float, float]:
-    """Return the noise multiplier and the accuracy."""
+class Trial(NamedTuple):
+    """What one run needs and reaches."""
 
-    def algorithm(z: float | None) -> dm.FederatedLearning:
-        return dm.FederatedLearning(
-            clients=CLIENTS,
-            sampling_rate=COHORT / CLIENTS,
-            clipping_norm=CLIPPING_NORM,
-            noise_multiplier=z,
-            batch_size=BATCH,
-            local_epochs=1,
-            local_step_size=STEP_SIZE,
-            adaptive_clipping=AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
-            if practice == "adaptive clipping"
-            else None,
-            optimizer=ServerAdam() if practice == "Adam" else None,
-            global_step_size=ADAM if practice == "Adam" else 1.0,
-            proximal=MU if practice == "FedProx" else 0.0,
-        )
-
-    z = dm.privacy.Budget(epsilon, delta=DELTA).calibrate(algorithm, ROUNDS)
-    run = dm.simulate(algorithm(z), problem, rounds=ROUNDS, key=key, metrics=[], progress=False)
-    return z, float(problem.accuracy(run.released)[0])
+    noise_multiplier: float
+    accuracy: float
+    seconds: float
 
 
-def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> tuple[float, float]:
-    """Return the noise multiplier and the accuracy."""
-    accountant = PLDPrivacyAccountant(
-        ROUNDS, COHORT / CLIENTS, "gaussian", epsilon=epsilon, delta=DELTA
+def algorithm_of(practice: str, z: float | None) -> dm.FederatedLearning:
+    """Return ours at a noise multiplier."""
+    return dm.FederatedLearning(
+        clients=CLIENTS,
+        sampling_rate=COHORT / CLIENTS,
+        clipping_norm=CLIPPING_NORM,
+        noise_multiplier=z,
+        batch_size=BATCH,
+        local_epochs=1,
+        local_step_size=STEP_SIZE,
+        adaptive_clipping=AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
+        if practice == "adaptive clipping"
+        else None,
+        optimizer=ServerAdam() if practice == "Adam" else None,
+        global_step_size=ADAM if practice == "Adam" else 1.0,
+        proximal=MU if practice == "FedProx" else 0.0,
     )
+
+
+@cache
+def calibrated(practice: str, epsilon: float) -> dm.FederatedLearning:
+    """Return ours with the least noise at an epsilon."""
+    budget = dm.privacy.Budget(epsilon, delta=DELTA)
+    return algorithm_of(practice, budget.calibrate(lambda z: algorithm_of(practice, z), ROUNDS))
+
+
+@cache
+def accountant_of(epsilon: float) -> PLDPrivacyAccountant:
+    """Return theirs at an epsilon."""
+    rate = COHORT / CLIENTS
+    return PLDPrivacyAccountant(ROUNDS, rate, "gaussian", epsilon=epsilon, delta=DELTA)
+
+
+def ours(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Trial:
+    """Run dpmesh once."""
+    algorithm = calibrated(practice, epsilon)
+    begin = process_time()
+    run = dm.simulate(algorithm, problem, rounds=ROUNDS, key=key, metrics=[], progress=False)
+    seconds = process_time() - begin
+    z = algorithm.noise_multiplier or 0.0
+    return Trial(z, 100 * float(problem.accuracy(run.released)[0]), seconds)
+
+
+def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Trial:
+    """Run pfl-research once."""
+    accountant = accountant_of(epsilon)
     if practice == "adaptive clipping":  # its bits are -1 and 1, ours 0 and 1
         mechanism: Any = AdaptiveClippingGaussianMechanism.construct_from_privacy_accountant(
             accountant, CLIPPING_NORM, 2 * BITS_STD, QUANTILE
@@ -104,6 +131,7 @@ def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> tu
     algorithm, parameters = FederatedAveraging(), NNAlgorithmParams(ROUNDS, NEVER, COHORT, 0)
     if practice == "FedProx":
         algorithm, parameters = FedProx(), FedProxParams(ROUNDS, NEVER, COHORT, 0, MU)
+    begin = process_time()
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         algorithm.run(
             parameters,
@@ -111,36 +139,43 @@ def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> tu
             PyTorchModel(module, torch.optim.SGD, central),
             NNTrainHyperParams(BATCH, 1, STEP_SIZE),
         )
+    seconds = process_time() - begin
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    return accountant.cohort_noise_parameter, float(problem.accuracy(flat[np.newaxis])[0])
+    accuracy = 100 * float(problem.accuracy(flat[np.newaxis])[0])
+    return Trial(accountant.cohort_noise_parameter, accuracy, seconds)
 
 
 def main(seeds: int = 2) -> None:
     """Print a row for each model, practice and epsilon."""
     torch.set_num_threads(1)
     set_framework_module(pytorch_ops)
+    heads = "noise, ours | pfl | accuracy, ours | pfl | seconds, ours | pfl"
+    print(f"| model | practice | epsilon | {heads} |\n|{9 * '---|'}")
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
-    print(
-        "| model | practice | epsilon | noise, ours | pfl | accuracy, ours | pfl |\n|" + "---|" * 7
-    )
+    splits = [mnist_clients(train, test, CLIENTS, Key.seeded(seed)) for seed in range(seeds)]
     for name, module in MODULES.items():
+        problems = [
+            TorchProblem(split.train, split.partition, module, test=split.test) for split in splits
+        ]
         for practice in PRACTICES if name == "linear" else PRACTICES[:1]:
             for epsilon in EPSILONS:
-                found = []
-                for seed in range(seeds):
-                    key = Key.seeded(seed)
-                    np.random.seed(seed)  # noqa: NPY002 - pfl draws from it
-                    torch.manual_seed(seed)
-                    split = mnist_clients(train, test, CLIENTS, key)
-                    problem = TorchProblem(split.train, split.partition, module, test=split.test)
-                    found.append([way(problem, practice, epsilon, key) for way in (ours, theirs)])
-                noise, rates = np.array(found)[0, :, 0], 100 * np.array(found)[:, :, 1]
-                cells = [
-                    f"{mean:.1f} ± {rates[:, i].std(ddof=1):.1f}" if seeds > 1 else f"{mean:.1f}"
-                    for i, mean in enumerate(rates.mean(axis=0))
-                ]
-                row = [name, practice, f"{epsilon:g}", *(f"{z:.3f}" for z in noise), *cells]
-                print(f"| {' | '.join(row)} |", flush=True)
+                found = np.array(
+                    [pair(own, practice, epsilon, seed) for seed, own in enumerate(problems)]
+                )
+                noise, rates, seconds = np.moveaxis(found, 2, 0)
+                cells = [f"{z:.3f}" for z in noise[0]]
+                for some in rates.T:
+                    spread = f" ± {some.std(ddof=1):.1f}" if seeds > 1 else ""
+                    cells.append(f"{some.mean():.1f}{spread}")
+                cells += [f"{some.mean():.1f}" for some in seconds.T]
+                print(f"| {name} | {practice} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+
+
+def pair(problem: TorchProblem, practice: str, epsilon: float, seed: int) -> list[Trial]:
+    """Return our run and pfl's on the same clients, from the same start."""
+    np.random.seed(seed)  # noqa: NPY002 - pfl draws from it
+    torch.manual_seed(seed)
+    return [way(problem, practice, epsilon, Key.seeded(seed)) for way in (ours, theirs)]
 
 
 if __name__ == "__main__":
