@@ -148,6 +148,16 @@ def test_what_does_not_fit_is_named(folder: Path, old: str, new: str, message: s
         experiment((old, new))
 
 
+def test_gossip_by_secure_sums_takes_its_network_from_the_file(folder: Path) -> None:
+    gossip = ('kind = "CrossSiloSGD"', 'kind = "SecureGossip"')
+    made = experiment(gossip, text=TEXT + '\n[topology]\nkind = "complete"\n')
+    assert made.algorithm.topology == dm.topology.complete(4)
+    assert made.algorithm.records == 64  # of all sites: of 80 a fifth is for tests
+    assert 3.9 < made.algorithm.plan(4).cost(1e-5).epsilon <= 4
+    with pytest.raises(ValueError, match=r"topology: wanted a table \[topology\] for SecureGossip"):
+        experiment(gossip)
+
+
 def test_algorithms_that_travel_differently_run_from_one_file_at_one_epsilon(folder: Path) -> None:
     swept = """
 [topology]

@@ -27,6 +27,7 @@ PRINTED = [
     "which_algorithm.md",
     "how_much_data.md",
     "algorithms/cross_silo.md",
+    "algorithms/secure_gossip.md",
     "algorithms/with_replacement.md",
 ]
 """Pages whose programs are followed by what they print."""

@@ -177,12 +177,8 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
         sent = Sensitive(kept - steps * (problem.nodes / self.records) * gradients)
         release, links = self.release_of(t), int(self._degrees.sum())
         sums = yield Message(sent, release, copies=links, bits=BITS * self.dim * links)
-        return SecureGossipState(self._points(state.p, sums))
-
-    def _points(self, p: Released, sums: Released) -> Released:
-        """Return the next points, shape (nodes, dim): post-processing of sums."""
         own = self.topology.mixing_matrix.weights.diagonal()[:, np.newaxis]
-        return Released((sums + own * p).astype(p.dtype))
+        return SecureGossipState(Released((sums + own * p).astype(state.p.dtype)))
 
     def published(self, state: SecureGossipState, received: Released) -> Released:
         """Return the points, which follow from released sums."""

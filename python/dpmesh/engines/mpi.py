@@ -97,8 +97,9 @@ class MpiEngine(Ranks):
         self.begin()
         if sum(map(len, self.parts)) != whole.total:
             fail("engine", f"one for {whole.total} nodes", sum(map(len, self.parts)))
-        if (how := whole.algorithm.travels) in ("server", "sums"):
-            fail("engine", f"None: a {how} has no ranks", type(whole.algorithm).__name__)
+        if whole.algorithm.travels in ("server", "sums"):
+            wanted = "None: a server and secure sums have no ranks"
+            fail("engine", wanted, type(whole.algorithm).__name__)
         part, coins = whole.problem.for_nodes(self.nodes), self._coins(whole.key)
         if topology is None:
             token = MpiToken(self)

@@ -123,11 +123,6 @@ class NeighborSums:
         return self.share(self.sites)
 
     @property
-    def links(self) -> int:
-        """Messages of one round: one over each link in each direction."""
-        return sum(map(len, self.neighbors))
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         """What a guarantee by these sums rests on beside the proof."""
         against = "whoever sees all sums"
