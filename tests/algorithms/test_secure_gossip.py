@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_round import one_round, watcher_of
+from scipy import sparse
 from twin_secure_gossip import secure_gossip
 
 import dpmesh as dm
@@ -251,6 +252,26 @@ def test_more_nodes_or_neighbours_than_sums_are_exact_for_are_refused() -> None:
         NeighborSums(neighbors=((1, 2, 3),) * (2**16 + 1), **public)
     with pytest.raises(ValueError, match="topology: wanted at most 8192 neighbours"):
         NeighborSums(neighbors=(tuple(range(2**13 + 1)),), **public)
+
+
+def test_links_that_do_not_go_both_ways_are_refused() -> None:
+    """A weight too small to matter for a matrix would still enter its sum as a whole vector."""
+    public: dict[str, Any] = {"dim": 1, "noise_multiplier": 1.0, "moves": 1.0, "colluding": 0}
+    for neighbors in [
+        ((1, 2), (0, 2, 3), (0, 1, 3), (1, 0)),  # 3 hears 0, which does not hear 3
+        ((0, 1, 2), (0, 2), (0, 1)),  # itself
+        ((1, 1, 2), (0, 0, 2), (0, 1)),  # twice
+        ((1, 2), (0, 2), (0, 3)),  # nobody
+        ((1, 2), (0, 2), (0, -1)),
+    ]:
+        with pytest.raises(ValueError, match=r"topology: wanted links .* in both directions"):
+            NeighborSums(neighbors=neighbors, **public)
+    weights = topology.random_regular(40, 4, key=Key.seeded(1)).matrix(0).weights.toarray()
+    weights[1:, 0] += 1e-11 * (weights[1:, 0] == 0)
+    matrix = topology.Static(topology.MixingMatrix(sparse.csr_array(weights)))
+    problem = make_problem((1,) * 40, 1, 0)
+    with pytest.raises(ValueError, match="in both directions"):
+        gossip(matrix, problem).plan(1)
 
 
 def test_another_problem_a_network_and_a_topology_are_refused() -> None:

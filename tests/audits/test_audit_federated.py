@@ -5,7 +5,7 @@ Confidence and power are those of test_audit_online.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from faulty_federated import (
 )
 from scipy import stats
 
-from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms import AdaptiveClipping, FederatedLearning
 from dpmesh.keys import Key
 from dpmesh.privacy.audit import (
     AuditResult,
@@ -82,6 +82,20 @@ def test_federated_learning_couples(sampling: str, arrival_rate: float) -> None:
     moved = [m.distance / m.allowed for m in coupling.movements]
     assert max(moved) == pytest.approx(1.0)  # where the client takes part
     assert min(moved) == 0.0
+
+
+@pytest.mark.parametrize("z", [0.3, 6.0])
+@pytest.mark.parametrize("sampling", ["poisson", "uniform"])
+def test_a_bit_of_adaptive_clipping_is_covered(sampling: str, z: float) -> None:
+    """Also beside the same client without records, which must not send the other bit."""
+    clipping = AdaptiveClipping(noise_std=2 * z)
+    algorithm = replace(federated(sampling=sampling, z=z), adaptive_clipping=clipping)
+    pair, _ = worst_cases.federated(algorithm, rounds=20)
+    emptied = replace(pair.problem, present=np.arange(algorithm.clients) > 0)
+    coupling = couple(algorithm, pair.problem, emptied, alone, rounds=20, key=Key.seeded(1))
+    assert not coupling.violated, str(coupling)
+    moved = max(m.distance / m.allowed for m in coupling.movements)
+    assert moved == pytest.approx(1.0 if sampling == "poisson" else 0.5)
 
 
 @pytest.mark.parametrize(

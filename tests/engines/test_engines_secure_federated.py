@@ -19,10 +19,12 @@ from dpmesh.engines.secure import (
     client_sums,
     client_update,
     in_process,
+    record_sums,
+    train,
     train_federated,
 )
 from dpmesh.keys import Key
-from dpmesh.privacy.secure import SecureSum, encode
+from dpmesh.privacy.secure import encode
 
 CLIENTS, DIM, L, DELTA = 4, 6, 0.5, 1e-5
 ALGORITHM = dm.FederatedLearning(
@@ -42,26 +44,30 @@ def towards(goal: Any) -> Any:
     return lambda w: w + 0.3 * (goal - w)
 
 
-def sums_of(algorithm: dm.FederatedLearning) -> SecureSum:
+KEYS = tuple(bytes([i]) * 32 for i in range(CLIENTS))
+
+
+def contract(algorithm: dm.FederatedLearning, keys: Any = KEYS) -> Contract:
     assert algorithm.secure_sum is not None
-    return algorithm.secure_sum
+    return Contract(
+        numbers=algorithm.secure_sum, model="a goal", site_keys=tuple(keys), unit="user"
+    )
 
 
-def contract_of(folder: Path, numbers: SecureSum) -> tuple[Contract, list[Folder]]:
+def contract_of(folder: Path, algorithm: dm.FederatedLearning) -> tuple[Contract, list[Folder]]:
     folders = [Folder.create(folder / f"{i}", epsilon=1e9, delta=DELTA) for i in range(CLIENTS)]
     for each in folders:
         each._require = id  # whatever it costs
-    keys = tuple(each.signing.public for each in folders)
-    return Contract(numbers=numbers, model="a goal", site_keys=keys, unit="user"), folders
+    return contract(algorithm, (each.signing.public for each in folders)), folders
 
 
 def server_of(folder: Path, algorithm: dm.FederatedLearning) -> tuple[Server, Any]:
-    contract, folders = contract_of(folder, sums_of(algorithm))
+    terms, folders = contract_of(folder, algorithm)
     sites = [
-        Site(contract, own, client_update(contract.numbers, towards(goal)))
+        Site(terms, own, client_update(terms, towards(goal)))
         for own, goal in zip(folders, GOALS, strict=True)
     ]
-    return Server(contract, in_process(sites)), sites
+    return Server(terms, in_process(sites)), sites
 
 
 def test_it_learns_what_federated_learning_does(tmp_path: Path) -> None:
@@ -104,20 +110,20 @@ def test_a_seeded_run_has_the_simulators_bits(
     train = dm.Dataset(x, np.where(rng.random(40) < 0.5, -1, 1))
     problem = dm.LinearProblem(train, np.array_split(np.arange(40), CLIENTS), "logistic")
     algorithm = replace(algorithm, local_steps=4, batch_size=3)
-    contract, folders = contract_of(tmp_path, sums_of(algorithm))
+    terms, folders = contract_of(tmp_path, algorithm)
     sites = [
-        Site(contract, own, client_sums(contract, algorithm, mine), rehearsal=key)
+        Site(terms, own, client_sums(terms, algorithm, mine), rehearsal=key)
         for own, mine in zip(folders, map(problem.for_nodes, [[i] for i in range(4)]), strict=True)
     ]
-    server = Server(contract, in_process(sites))
+    server = Server(terms, in_process(sites))
     found = train_federated(server, algorithm, algorithm.init(problem, key).w)
     run = dm.simulate(algorithm, problem, rounds=3, key=key, delta=DELTA, metrics=[])
     assert found.dtype == run.parameters.dtype == kind
     np.testing.assert_array_equal(found, run.parameters)
     with pytest.raises(ValueError, match="the records of one client"):
-        client_sums(contract, algorithm, problem)
+        client_sums(terms, algorithm, problem)
     with pytest.raises(ValueError, match="that of the contract"):
-        client_sums(contract, replace(algorithm, clipping_norm=1.0), problem.for_nodes([0]))
+        client_sums(terms, replace(algorithm, clipping_norm=1.0), problem.for_nodes([0]))
     for own in folders:
         own.close()
 
@@ -125,13 +131,11 @@ def test_a_seeded_run_has_the_simulators_bits(
 @pytest.mark.parametrize("trained", [1e3, 1e154, -1e300, np.nan, np.inf])
 def test_a_client_moves_the_sum_by_at_most_the_sensitivity(trained: float) -> None:
     """Replaced by another: in steps of the grid, after rounding, whatever training returns."""
-    numbers = sums_of(ALGORITHM)
-    w, coins = np.zeros((1, DIM)), Key.seeded(1)
+    terms, w, coins = contract(ALGORITHM), np.zeros((1, DIM)), Key.seeded(1)
+    numbers = terms.numbers
 
     def steps(value: float) -> Any:
-        return encode(
-            numbers, client_update(numbers, lambda w: np.full_like(w, value))(w, 0, coins)
-        )
+        return encode(numbers, client_update(terms, lambda w: np.full_like(w, value))(w, 0, coins))
 
     moved = float(np.linalg.norm(steps(trained) - steps(-trained)))
     assert moved <= numbers.sensitivity
@@ -145,15 +149,13 @@ def test_a_client_whose_training_fails_sends_noise_alone_and_goes_on(
     def fails(w: Any) -> Any:
         raise ValueError("patient 17")
 
-    numbers = sums_of(ALGORITHM)
-    assert not client_update(numbers, fails)(np.ones((1, DIM)), 0, Key.seeded(1)).any()
+    assert not client_update(contract(ALGORITHM), fails)(np.ones((1, DIM)), 0, Key.seeded(1)).any()
     assert "patient 17" in caplog.text
 
 
 def test_each_client_takes_part_by_a_coin_of_its_own() -> None:
     """Half of 2,000 coins: 6 standard errors, false alarm 2e-9."""
-    numbers = sums_of(POISSON)
-    sums, w = client_update(numbers, towards(GOALS[0])), np.zeros((1, DIM))
+    sums, w = client_update(contract(POISSON), towards(GOALS[0])), np.zeros((1, DIM))
     took_part = [bool(sums(w, 0, Key.seeded(seed)).any()) for seed in range(2000)]
     assert abs(np.mean(took_part) - 0.5) < 6 * 0.5 / 2000**0.5
 
@@ -163,5 +165,27 @@ def test_an_algorithm_of_another_contract_is_refused(tmp_path: Path) -> None:
     for changed in ({"noise_multiplier": 2.0}, {"secure_aggregation": None}):
         with pytest.raises(ValueError, match="whose secure_sum is that of the contract"):
             train_federated(server, replace(ALGORITHM, **changed), np.zeros((1, DIM)))
+    for site in sites:
+        site.folder.close()
+
+
+def test_a_contract_of_another_unit_is_refused(tmp_path: Path) -> None:
+    """Where it says "record", a whole client's update would be charged as one record's."""
+    server, sites = server_of(tmp_path, ALGORITHM)
+    records = replace(server.contract, unit="record")
+    silo: Any = dm.CrossSiloSGD
+    for act in (
+        lambda: client_update(records, towards(GOALS[0])),
+        lambda: client_sums(records, ALGORITHM, None),
+        lambda: train_federated(Server(records, server._carry), ALGORITHM, np.zeros((1, DIM))),
+    ):
+        with pytest.raises(ValueError, match='unit="user", where a client\'s whole update'):
+            act()
+    for act in (
+        lambda: record_sums(server.contract, silo, None),
+        lambda: train(server, silo, np.zeros((1, DIM))),
+    ):
+        with pytest.raises(ValueError, match='unit="record", where the gradient of each record'):
+            act()
     for site in sites:
         site.folder.close()

@@ -437,7 +437,8 @@ class FederatedLearning(Algorithm[FederatedState, ClientProblem]):
             moved[:dim] += kernels.column_sums(updates)
             if self.adaptive_clipping is not None:
                 inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
-                moved[dim] += self._bit_weight * radius * float((inside - 0.5).sum())
+                held = np.diff(problem.records_of(some)[0]) > 0  # who has none sends no bit
+                moved[dim] += self._bit_weight * radius * float((held * (inside - 0.5)).sum())
         total = Sensitive(moved[np.newaxis].astype(state.w.dtype))
         models = 1 + self.control_variates
         out, back = models * self._expected_cohort, self.expected_size  # models, updates

@@ -32,8 +32,9 @@ class AdaptiveClipping:
     Guarantee
     ---------
     The bits are released in one vector with the sum of the updates, each bit less 1/2 times
-    `weight` C_t, by one Gaussian release of the algorithm's noise multiplier: they cost no epsilon,
-    but the noise on the updates grows by ``sqrt(1 + weight^2 / 4)``. Source: Andrew, Thakkar,
+    `weight` C_t (0 of a client without records, as of one that is absent), by one Gaussian release
+    of the algorithm's noise multiplier: they cost no epsilon, but the noise on the updates grows by
+    ``sqrt(1 + weight^2 / 4)``. Source: Andrew, Thakkar,
     McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021,
     Algorithm 1 and Theorem 1, whose two noise multipliers are these.
     """

@@ -88,6 +88,15 @@ class Contract:
             assumptions=numbers.assumptions_about("clients" if self.unit == "user" else "sites"),
         )
 
+    def check_unit(self, unit: Unit) -> None:
+        """Fail unless this unit is what the contract protects.
+
+        Its cost means nothing for another: one record moves a client's update by as much as all.
+        """
+        if self.unit != unit:
+            clips = "the gradient of each record" if unit == "record" else "a client's whole update"
+            fail("contract", f'one of unit="{unit}", where {clips} is clipped', self.unit)
+
     def site_of(self, public_key: bytes) -> int:
         """Return the number of the site with this public key.
 

@@ -28,17 +28,23 @@ from dpmesh.privacy.types import Floats, Released
 _log = logging.getLogger("dpmesh")
 
 
-def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums:
+def client_update(contract: Contract, train: Callable[[Floats], Floats]) -> Sums:
     """Return what a client adds up: its clipped update, where its coin decides that it takes part.
 
     Parameters
     ----------
-    numbers
-        Those of the contract.
+    contract
+        Of ``unit="user"``.
     train
         Returns the trained model for a global one, shape (1, dim). If it fails, or its result is
         not finite, the update is 0, and the client's log states why.
+
+    Raises
+    ------
+    ValueError
+        If the contract protects records and not clients.
     """
+    contract.check_unit("user")
 
     def update(w: Floats, *_: Any) -> Floats:
         trained = np.asarray(train(w.copy()), np.float64)
@@ -47,7 +53,7 @@ def client_update(numbers: SecureSum, train: Callable[[Floats], Floats]) -> Sums
         moved: Floats = trained - w
         return moved
 
-    return _where_it_takes_part(numbers, update)
+    return _where_it_takes_part(contract.numbers, update)
 
 
 def client_sums(contract: Contract, algorithm: FederatedLearning, problem: Any) -> Sums:
@@ -58,9 +64,10 @@ def client_sums(contract: Contract, algorithm: FederatedLearning, problem: Any) 
     Raises
     ------
     ValueError
-        If the algorithm is not that of the contract, or the problem has several nodes.
+        If the contract is not that of the algorithm or protects records and not clients, or the
+        problem has several nodes.
     """
-    _check_numbers(algorithm, contract.numbers)
+    _check(contract, algorithm)
     if problem.nodes != 1:
         fail("problem", "the records of one client, such as problem.for_nodes([0])", problem.nodes)
 
@@ -120,11 +127,12 @@ def train_federated(
     Raises
     ------
     ValueError
-        If the contract is not that of the algorithm, or too few clients are left.
+        If the contract is not that of the algorithm or protects records and not clients, or too few
+        clients are left.
     RefusedError
         If a client refuses.
     """
-    _check_numbers(algorithm, server.contract.numbers)
+    _check(server.contract, algorithm)
     state = run_rounds(
         server,
         algorithm.start_from(Released(start)),
@@ -137,6 +145,8 @@ def train_federated(
     return state.output
 
 
-def _check_numbers(algorithm: FederatedLearning, numbers: SecureSum) -> None:
-    if algorithm.secure_sum != numbers:
-        fail("algorithm", f"one whose secure_sum is that of the contract, {numbers}", algorithm)
+def _check(contract: Contract, algorithm: FederatedLearning) -> None:
+    contract.check_unit("user")
+    if algorithm.secure_sum != contract.numbers:
+        wanted = f"one whose secure_sum is that of the contract, {contract.numbers}"
+        fail("algorithm", wanted, algorithm)

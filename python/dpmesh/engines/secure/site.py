@@ -234,9 +234,10 @@ def record_sums(contract: Contract, algorithm: CrossSiloSGD, problem: Any) -> Su
     Raises
     ------
     ValueError
-        If the algorithm is not that of the contract, the problem has several nodes, or more records
-        than the algorithm allows for a site.
+        If the contract protects no records, the algorithm is not its own, or the problem has
+        several nodes, or more records than the algorithm allows for a site.
     """
+    contract.check_unit("record")
     if algorithm.secure_sum != contract.numbers:
         fail("algorithm", f"one of the contract's sums, {contract.numbers}", algorithm.secure_sum)
     if problem.nodes != 1:

@@ -60,11 +60,12 @@ def train(
     Raises
     ------
     ValueError
-        If the contract is not that of the algorithm, the checkpoint is of another run, or too few
-        sites are left.
+        If the contract is not that of the algorithm or protects no records, the checkpoint is of
+        another run, or too few sites are left.
     RefusedError
         If a site refuses.
     """
+    server.contract.check_unit("record")
     if algorithm.secure_sum != server.contract.numbers:
         fail("algorithm", f"one of the contract's sums, {server.contract.numbers}", algorithm)
     public = SimpleNamespace(regularization=regularization)

@@ -51,8 +51,9 @@ class NeighborSums:
     Raises
     ------
     ValueError
-        If an argument is out of its range, a node has fewer than ``colluding + 2`` neighbours or
-        more than `MOST_NEIGHBORS`, or a share of noise is not between 4 and 2**25 steps.
+        If an argument is out of its range, a link goes one way, a node has fewer than
+        ``colluding + 2`` neighbours or more than `MOST_NEIGHBORS`, or a share of noise is not
+        between 4 and 2**25 steps.
     """
 
     dim: int
@@ -71,6 +72,7 @@ class NeighborSums:
         integer("nodes", len(self.neighbors), at_least=1, below=2**16 + 1)
         if self.sites > MOST_NEIGHBORS:
             fail("topology", f"at most {MOST_NEIGHBORS} neighbours of a node", self.sites)
+        self._check_links()
         if (fewest := min(map(len, self.neighbors))) - self.colluding < 2:
             wanted = f"at least {self.colluding + 2} neighbours of each node, since"
             wanted += f" {self.colluding} of them may collude (colluding)"
@@ -80,6 +82,17 @@ class NeighborSums:
             wanted = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
             got = f"{self.noise_multiplier:g}: from {self.smallest_share:g} to {largest:g}"
             fail("noise_multiplier", wanted, got)
+
+    def _check_links(self) -> None:
+        """Fail unless links go both ways between different nodes, each once."""
+        nodes = len(self.neighbors)
+        v = np.repeat(np.arange(nodes), [len(some) for some in self.neighbors])
+        j = np.array([one for some in self.neighbors for one in some], dtype=np.int64)
+        there, back = np.sort(v * nodes + j), np.sort(j * nodes + v)
+        within = ((j >= 0) & (j < nodes) & (j != v)).all()
+        if not within or (np.diff(there) == 0).any() or (there != back).any():
+            wanted = "links between different nodes, each once and in both directions"
+            fail("topology", wanted, "others; a weight may be 0 in one direction")
 
     def __hash__(self) -> int:
         return self._hash
@@ -128,6 +141,8 @@ class NeighborSums:
         against = "whoever sees all sums"
         if self.colluding:
             against += f" together with {self.colluding} of the neighbours of each node"
+        else:
+            against += ", but by no node of the network, which knows its own share of the noise"
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
             "masks hide what each node sends; a simulation leaves them out, since they cancel",
