@@ -49,7 +49,7 @@ def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
     algorithm = QuantizedGossip(
         step_size=Constant(STEP),
         consensus_step_size=Constant(CONSENSUS),
-        sample_size=SampleSize(BATCH, 0.0, ROUNDS),
+        sample_size=SampleSize(scale=BATCH),
         noise_std=Constant(STD),
         compressor=None,
         clipping_norm=CLIP,

@@ -1,7 +1,8 @@
 """How the cost of whole runs grows: linearly in rounds, nodes and dimension.
 
-Each line is the time per coordinate, node and round. It falls at first, as the fixed cost of a
-round is shared by more and more numbers.
+Each line is the time per coordinate, node and round, and what the run adds to the memory at its
+peak. The time falls at first, as the fixed cost of a round is shared by more and more numbers. The
+figure of `python -m benches.figures` shows it, with the slopes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dpmesh.algorithms import FederatedLearning, QuantizedGossip
 from dpmesh.schedules import Constant, SampleSize
 
 
-def algorithms(nodes: int, rounds: int) -> dict[str, Any]:
+def algorithms(nodes: int) -> dict[str, Any]:
     """One of each kind, all nodes in every round, on a record each."""
     federated = FederatedLearning(
         clients=nodes,
@@ -30,7 +31,7 @@ def algorithms(nodes: int, rounds: int) -> dict[str, Any]:
     gossip = QuantizedGossip(
         step_size=Constant(0.1),
         consensus_step_size=Constant(0.5),
-        sample_size=SampleSize(1, 0.0, rounds),
+        sample_size=SampleSize(scale=1),
         noise_std=Constant(0.01),
         compressor=None,
         clipping_norm=1.0,
@@ -46,7 +47,7 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
     train = dm.data.unit_norm(dm.data.Dataset(features, labels, "random"))
     parts = np.arange(len(features)).reshape(-1, nodes).T
     problem = dm.LinearProblem(train, tuple(parts), "hinge")
-    algorithm = algorithms(nodes, rounds)[kind]
+    algorithm = algorithms(nodes)[kind]
     network = None if algorithm.travels == "server" else dm.topology.ring(nodes)
 
     def run() -> dm.Run:
@@ -59,9 +60,8 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
             progress=False,
         )
 
-    return Case(
-        f"{kind}, {what}: {rounds} x {nodes} x {dim}", run, values=rounds * nodes * dim, rounds=3
-    )
+    name = f"{kind}, {what}: {rounds} x {nodes} x {dim}"
+    return Case(name, run, values=rounds * nodes * dim, rounds=3, memory=True)
 
 
 def cases() -> Iterator[Case]:

@@ -26,7 +26,6 @@ from dpmesh.run.repeats import SideBySide
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20
 LONG, STORED = 47_236, 75  # RCV1's features, and how many of them a record has
-Matrix = np.ndarray | sparse.csr_array
 
 
 def dense(records: int, dim: int) -> dm.data.Dataset:
@@ -56,7 +55,7 @@ def problem(train: dm.data.Dataset) -> dm.LinearProblem:
 class NumpyRun:
     """NumPy's way; `each` calls a function for blocks of rows."""
 
-    def __init__(self, train: dm.data.Dataset, weights: Matrix, blocks: int) -> None:
+    def __init__(self, train: dm.data.Dataset, weights: np.ndarray, blocks: int) -> None:
         self.x, self.y, self.weights = train.features, train.labels, weights
         self.blocks = [slice(*ends) for ends in self._ends(blocks)]
         self.generators = [np.random.Generator(np.random.SFC64(i)) for i in range(blocks)]
@@ -104,13 +103,10 @@ class NumpyRun:
         mine *= np.minimum(1, RADIUS / np.maximum(norms, 1e-30)).astype(np.float32)[:, None]
 
 
-def side_by_side(train: dm.data.Dataset, weights: sparse.csr_array) -> Case:
+def side_by_side(train: dm.data.Dataset, network: dm.topology.Static, numpy_run: NumpyRun) -> Case:
     """As `Repeats.simulate` does it, without the regret, which NumPy does not compute either."""
     learned = Repeats.deal(problem(train), RUNS, key=Key.seeded(1)).problem
     algorithm = dm.OnlineLearning(epsilon=EPSILON, radius=RADIUS)
-    numpy_run = NumpyRun(train, weights.toarray(), 1)
-
-    network = dm.topology.Static(dm.topology.MixingMatrix(weights))
     carrier = SideBySide(Gossip(network), NODES)
 
     def ours() -> None:
@@ -131,12 +127,11 @@ def side_by_side(train: dm.data.Dataset, weights: sparse.csr_array) -> Case:
 def one_run(
     name: str,
     learned: dm.LinearProblem,
-    graph: nx.Graph,
+    network: dm.topology.Static,
     rounds: int,
     numpy_way: Way,
     goal: float | None = None,
 ) -> Case:
-    network = dm.topology.from_networkx(graph)
     algorithm = dm.OnlineLearning(epsilon=EPSILON, radius=RADIUS)
     return Case(
         name,
@@ -156,16 +151,16 @@ def one_run(
 
 
 def cases() -> Iterator[Case]:
-    graph = nx.random_regular_graph(DEGREE, NODES, seed=1)
-    weights = dm.topology.from_networkx(graph).matrix(0).weights.astype(np.float32)
-    yield side_by_side(dense(NODES * ROUNDS, 10), weights)
+    network = dm.topology.from_networkx(nx.random_regular_graph(DEGREE, NODES, seed=1))
+    weights = network.matrix(0).weights.astype(np.float32).toarray()
     short, long = dense(NODES * ROUNDS, 10), thin(NODES * LONG_ROUNDS)
-    one = NumpyRun(short, weights.toarray(), 1)
+    one = NumpyRun(short, weights, 1)
+    yield side_by_side(short, network, one)
     name = "online, d = 10, a round of one run"
-    yield one_run(name, problem(short), graph, ROUNDS, lambda: one.run(ROUNDS, map))
-    many = NumpyRun(long, weights.toarray(), THREADS)
+    yield one_run(name, problem(short), network, ROUNDS, lambda: one.run(ROUNDS, map))
+    many = NumpyRun(long, weights, THREADS)
     with ThreadPoolExecutor(THREADS) as pool:
         each = map if THREADS == 1 else pool.map
         name, goal = f"online, d = {LONG}, a round", 7.0 if THREADS == 1 else 15.0
         in_threads = partial(many.run, LONG_ROUNDS, each)
-        yield one_run(name, problem(long), graph, LONG_ROUNDS, in_threads, goal)
+        yield one_run(name, problem(long), network, LONG_ROUNDS, in_threads, goal)

@@ -72,7 +72,12 @@ def cases() -> Iterator[Case]:
     """Yield a round under each controller."""
     learned = problem()
     peers = {"numpy loop of local steps": loop_of_steps(learned)}
-    for controller in (AlwaysLocal(), RandomGlobal(0.05), AlwaysGlobal(), DeepQ(ROUNDS)):
+    for controller in (
+        AlwaysLocal(),
+        RandomGlobal(0.05),
+        AlwaysGlobal(),
+        DeepQ(anneal_rounds=ROUNDS),
+    ):
         name = f"{NODES:,} nodes x {MODELS}, {type(controller).__name__}"
         local = isinstance(controller, AlwaysLocal)
         run = rounds_of(learned, controller)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from benches.memory import added
+
 Way = Callable[[], object]
 
 SECONDS = 0.02  # approximate length of one sample
@@ -45,6 +47,8 @@ class Case:
         Peers that do only this part of the work.
     rounds
         Samples of each way.
+    memory
+        Whether to measure the memory that a call adds at its peak, too. Needs Linux.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Case:
     part: Mapping[str, float] = field(default_factory=dict)
     most: float = math.inf
     rounds: int = 9
+    memory: bool = False
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -79,6 +84,7 @@ def measure(case: Case) -> dict[str, Any]:
         "share_of_limit": {name: round(ratios[name], 3) for name in case.limits},
         "goals": dict(case.goals) | ({"seconds": case.most} if case.most < math.inf else {}),
         "missed": missed,
+        **({"mib": added(case.ours)} if case.memory else {}),
     }
 
 
@@ -88,6 +94,7 @@ def as_line(result: Mapping[str, Any]) -> str:
     cells = [f"{result['case']:>44} {_with_unit(each):>9}"]
     cells += [f"{name} {ratio:.3g}x" for name, ratio in result["times_as_fast"].items()]
     cells += [f"{share:.0%} of {name}" for name, share in result["share_of_limit"].items()]
+    cells += [f"{result['mib']} MiB"] if "mib" in result else []
     cells += [f"MISSED {name} {result['goals'][name]:g}" for name in result["missed"]]
     return "  ".join(cells)
 

@@ -14,8 +14,10 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benches.measure import Way
+if TYPE_CHECKING:
+    from benches.measure import Way
 
 RUNS = {
     "federated, direct": ("federated", 0),
@@ -34,6 +36,7 @@ def both_runs(bench: str, place: int, way: str) -> tuple[float, float]:
 
 
 def added(run: Way) -> float:
+    """Return what a run adds to the memory in use at its peak, in MiB."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # memory freed while the data were loaded
     before = resident("VmRSS")

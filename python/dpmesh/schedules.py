@@ -93,7 +93,8 @@ class InverseSqrt:
 class PowerLaw:
     """``scale * (t + offset) ** exponent``: it decays for a negative exponent, else it grows.
 
-    The quantized paper's noise sigma_k = (k + 1)^zeta is ``PowerLaw(1.0, zeta)`` at t = k + 1.
+    The quantized paper's noise sigma_k = (k + 1)^zeta is ``PowerLaw(scale=1.0, exponent=zeta)`` at
+    t = k + 1.
     """
 
     scale: float
@@ -115,7 +116,8 @@ class PowerLaw:
 class HorizonPower:
     """``scale * rounds ** exponent`` at every t: constant in a run, and smaller for longer runs.
 
-    The quantized paper's alpha_K = a1 / (K + 1)^alpha is ``HorizonPower(a1, -alpha, K + 1)``.
+    The quantized paper's alpha_K = a1 / (K + 1)^alpha is ``HorizonPower(scale=a1, exponent=-alpha,
+    rounds=K + 1)``.
 
     Parameters
     ----------
@@ -200,9 +202,9 @@ class Piecewise:
 class SampleSize:
     """``max(1, floor(scale * rounds ** exponent))``: how many records each round samples.
 
-    The quantized paper's gamma_K is ``SampleSize(a3, gamma, K + 1)``; ``SampleSize(10)`` is 10 in
-    runs of any length. A power within rounding of an integer counts as that integer: 1000^(1/3)
-    gives 10, not 9.
+    The quantized paper's gamma_K is ``SampleSize(scale=a3, exponent=gamma, rounds=K + 1)``;
+    ``SampleSize(scale=10)`` is 10 in runs of any length. A power within rounding of an integer
+    counts as that integer: 1000^(1/3) gives 10, not 9.
 
     Parameters
     ----------

@@ -125,16 +125,18 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     Parameters
     ----------
     step_size
-        Step along the gradient, the paper's alpha_K: ``HorizonPower(a1, -alpha, rounds)``.
+        Step along the gradient, the paper's alpha_K: ``HorizonPower(scale=a1, exponent=-alpha,
+        rounds=rounds)``.
     consensus_step_size
-        Weight of what the neighbours sent, the paper's beta_K: ``HorizonPower(a2, -beta, rounds)``;
-        above 1 nodes overshoot, at no privacy cost.
+        Weight of what the neighbours sent, the paper's beta_K: ``HorizonPower(scale=a2,
+        exponent=-beta, rounds=rounds)``; above 1 nodes overshoot, at no privacy cost.
     sample_size
-        Records that a node samples in a round, the paper's gamma_K: ``SampleSize(a3, gamma,
-        rounds)``, or an integer for any number of rounds; at most the records of the smallest node.
+        Records that a node samples in a round, the paper's gamma_K: ``SampleSize(scale=a3,
+        exponent=gamma, rounds=rounds)``, or an integer for any number of rounds; at most the
+        records of the smallest node.
     noise_std
-        Standard deviation sigma_k of the noise, k = t - 1: ``PowerLaw(s, zeta)`` for noise that
-        grows (zeta > 0), stays or decays; None runs without noise, for comparison.
+        Standard deviation sigma_k of the noise, k = t - 1: ``PowerLaw(scale=s, exponent=zeta)``
+        for noise that grows (zeta > 0), stays or decays; None runs without noise, for comparison.
     compressor
         The paper's Q: ``Quantizer(step)``, or another of `dpmesh.privacy.compression`; None sends
         floating-point numbers.
