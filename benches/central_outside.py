@@ -1,0 +1,119 @@
+"""Central DP-SGD here and by jax-privacy: the same noise, the same accuracy?
+
+    python -m benches.central_outside [seeds]    # needs jax-privacy
+
+Digits, softmax regression, Poisson batches, one record added or removed. Either library samples,
+clips, draws noise and asks an accountant of its own for as much as the epsilon needs; jax-privacy's
+is that of dp-accounting, by privacy loss distributions. Rates, steps and rounds were fixed before
+any run.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax_privacy import accounting, clipped_grad, noise_addition
+from jax_privacy.batch_selection import CyclicPoissonSampling
+
+import dpmesh as dm
+from dpmesh.data import Dataset, digits, unit_norm
+from dpmesh.keys import Key
+
+EPSILONS, DELTA = (1.0, 2.0, 4.0, 8.0), 1e-5
+RATE, ROUNDS, CLIPPING_NORM, STEP_SIZE = 0.1, 150, 0.5, 4.0
+CLASSES = 10
+
+
+def halves(seed: int) -> tuple[Dataset, Dataset]:
+    """Three quarters to learn from, a constant feature, records of norm 1."""
+    whole = digits()
+    x = np.c_[np.asarray(whole.features), np.ones(whole.records)]
+    order = np.random.default_rng(seed).permutation(whole.records)
+    ready = unit_norm(Dataset(x, whole.labels, whole.name))
+    first = round(0.75 * whole.records)
+    return ready.take(order[:first]), ready.take(order[first:])
+
+
+def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
+    """Each record is a client that takes one step."""
+    algorithm = dm.FederatedLearning.for_budget(
+        epsilon=epsilon,
+        delta=DELTA,
+        rounds=ROUNDS,
+        clients=train.records,
+        sampling_rate=RATE,
+        sampling="poisson",
+        clipping_norm=STEP_SIZE * CLIPPING_NORM,
+        local_steps=1,
+        local_step_size=STEP_SIZE,
+    )
+    records = np.arange(train.records)[:, np.newaxis]
+    problem = dm.LinearProblem(train, tuple(records), "softmax", test=test, classes=CLASSES)
+    key = Key.seeded(seed)
+    run = dm.simulate(
+        algorithm, problem, rounds=ROUNDS, key=key, delta=DELTA, metrics=[], progress=False
+    )
+    return float(algorithm.noise_multiplier or 0), float(problem.accuracy(run.parameters)[0])
+
+
+def loss(w: Any, x: Any, y: Any) -> Any:
+    """Cross-entropy of a record."""
+    return optax.softmax_cross_entropy_with_integer_labels(x @ w, y)
+
+
+CLIPPED = jax.jit(
+    clipped_grad(loss, l2_clip_norm=CLIPPING_NORM, batch_argnums=(1, 2), keep_batch_dim=False)
+)
+
+
+def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
+    """By its batches, clipping, noise and calibration."""
+    batch = round(RATE * train.records)
+    z = accounting.calibrate_noise_multiplier(
+        target_epsilon=epsilon,
+        accountant=accounting.DpsgdTrainingAccountant(accounting.PldAccountantConfig()),
+        batch_sizes=batch,
+        num_updates=ROUNDS,
+        num_samples=train.records,
+        target_delta=DELTA,
+        tol=1e-4,
+    )
+    privatizer = noise_addition.gaussian_privatizer(
+        stddev=float(z) * CLIPPING_NORM, prng_key=jax.random.key(seed)
+    )
+    x, y = jnp.asarray(train.features), jnp.asarray(train.labels)
+    w = jnp.zeros((x.shape[1], CLASSES), x.dtype)
+    state = privatizer.init(w)
+    most = 3 * batch  # so many rows in each call, of which zeros have no gradient
+    for chosen in CyclicPoissonSampling(sampling_prob=RATE, iterations=ROUNDS).batch_iterator(
+        train.records, rng=seed
+    ):
+        rows = jnp.zeros((most, x.shape[1]), x.dtype).at[: len(chosen)].set(x[chosen])
+        labels = jnp.zeros(most, y.dtype).at[: len(chosen)].set(y[chosen])
+        noisy, state = privatizer.update(CLIPPED(w, rows, labels), state)
+        w = w - STEP_SIZE / batch * noisy
+    guesses = np.asarray(jnp.asarray(test.features) @ w).argmax(axis=1)
+    return float(z), float((guesses == test.labels).mean())
+
+
+def main(seeds: int = 10) -> None:
+    """Print noise multipliers and accuracies."""
+    print(f"{seeds} splits; noise multiplier, accuracy in percent and its standard deviation")
+    for epsilon in EPSILONS:
+        for way in (ours, jax_privacy):
+            found = np.array([way(*halves(seed), epsilon, seed) for seed in range(seeds)])
+            z, accuracy = found[0, 0], 100 * found[:, 1]
+            print(
+                f"epsilon {epsilon:g}  {way.__name__:12} {z:7.4f}  "
+                f"{accuracy.mean():5.2f} +- {accuracy.std(ddof=1):.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
