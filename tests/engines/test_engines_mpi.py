@@ -332,7 +332,19 @@ controller = {kind = "RandomGlobal", rate = 0.5}
 ).replace('loss = "logistic"', 'loss = "logistic"\nfeature_norm = 1.0')
 
 
-@pytest.mark.parametrize("experiment", [EXPERIMENT, TOKEN_EXPERIMENT], ids=["gossip", "token"])
+SUMS_EXPERIMENT = (
+    EXPERIMENT.replace('[topology]\nkind = "ring"\n', "")
+    .replace('"OnlineLearning"', '"CrossSiloSGD"')
+    .replace("seed = 1", "seed = 1\ndelta = 1e-5")
+    .replace("batch_size = [1, 2]", "step_size = [1.0, 2.0]")
+)
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [EXPERIMENT, TOKEN_EXPERIMENT, SUMS_EXPERIMENT],
+    ids=["gossip", "token", "sums"],
+)
 def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("typer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,13 @@ from dpmesh.privacy.secure import (
     SecureSum,
     answer,
     calibrated_sum,
+    decode,
     encode,
     open_sum,
     secure_sum,
     with_noise,
 )
-from dpmesh.privacy.secure.sums import pair_secrets
+from dpmesh.privacy.secure.sums import pair_secrets, part_of_sum, wrapped
 from dpmesh.privacy.sensitivity import Sensitivity
 
 BITS = st.sampled_from([8, 21, 31, 32, 33, 63, 64])
@@ -424,3 +426,25 @@ def test_samples_cost_less_under_add_remove_alone() -> None:
 
     assert cost("replace_one", 0.1) == cost("replace_one", 1.0) == cost("add_remove", 1.0)
     assert cost("add_remove", 0.1) < 0.5 * cost("add_remove", 1.0)
+
+
+@pytest.mark.parametrize(
+    "parts", [[range(7)], [[0, 1, 2], [3, 4], [5, 6]], [[6, 2], [0, 1, 3, 4, 5]]]
+)
+def test_parts_of_some_sites_add_up_to_the_sum_with_masks(parts: list[Any]) -> None:
+    public = numbers(dim=30, sites=7)
+    sums = np.random.default_rng(2).normal(size=(7, 30))
+    stream, total = Key.seeded(3).stream(1, 5), np.zeros(30, np.int64)
+    for part in map(list, parts):
+        own = stream.for_nodes(np.array(part, np.uint32))
+        total += part_of_sum(public, sums[part], own)
+    assert (decode(public, wrapped(public, total)) == secure_sum(public, sums, stream)[0]).all()
+
+
+@pytest.mark.parametrize("bits", [20, 40, 64])
+def test_sums_of_words_beyond_64_bits_are_those_of_integers(bits: int) -> None:
+    """Parts may wrap around: adding 2**64 to one changes nothing modulo 2**bits."""
+    words = np.random.default_rng(bits).integers(-(2**63), 2**63 - 1, (4, 50), endpoint=True)
+    half = 2 ** (bits - 1)
+    want = [(sum(column) + half) % 2**bits - half for column in words.T.tolist()]
+    assert wrapped(SimpleNamespace(modulus_bits=bits), words.sum(axis=0)).tolist() == want

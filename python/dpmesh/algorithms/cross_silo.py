@@ -16,7 +16,7 @@ all of them, so that it protects a site, not a record (`FederatedLearning` offer
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, get_args
 
@@ -34,7 +34,13 @@ from dpmesh._validate import (
     positive,
     probability,
 )
-from dpmesh.algorithms.base import Algorithm, Message, Round, initial_parameters
+from dpmesh.algorithms.base import (
+    KNOWN_TO_ALL,
+    Algorithm,
+    Message,
+    Round,
+    initial_parameters,
+)
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
@@ -69,10 +75,10 @@ class CrossSiloState:
         How many models `output` is the mean of.
     """
 
-    w: Released
-    momentum: Released
-    total: Released
-    output: Released
+    w: Released = field(metadata=KNOWN_TO_ALL)
+    momentum: Released = field(metadata=KNOWN_TO_ALL)
+    total: Released = field(metadata=KNOWN_TO_ALL)
+    output: Released = field(metadata=KNOWN_TO_ALL)
     averaged: int
 
 
@@ -182,11 +188,9 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
 
     def _public_numbers(self) -> dict[str, Any]:
         """Return the fields that secure sums have, too, but for the noise."""
-        own = {field.name for field in fields(self)} - {"noise_multiplier"}
+        own = {each.name for each in fields(self)} - {"noise_multiplier"}
         return {
-            field.name: getattr(self, field.name)
-            for field in fields(SecureSum)
-            if field.name in own
+            each.name: getattr(self, each.name) for each in fields(SecureSum) if each.name in own
         }
 
     @property
@@ -240,8 +244,11 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
             If the problem has another number of nodes than sites, or a site has no records, or more
             than `records_per_site`.
         """
-        if problem.nodes != self.sites:
-            fail("problem", f"records of {self.sites} sites", f"{problem.nodes} nodes")
+        here = problem.nodes
+        whole = len(getattr(problem, "all_records", range(here)))  # of which some may be elsewhere
+        if self.sites not in (here, whole):
+            got = f"{here} nodes" if here == whole else f"{here} of {whole} nodes"
+            fail("problem", f"records of {self.sites} sites", got)
         self.check_site(problem)
         return self.start_from(Released(initial_parameters(problem, key, 1)))
 
@@ -268,12 +275,14 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     def check_site(self, problem: Any) -> None:
         """Fail unless each site of a problem has records, and not more than the public bound."""
         counts = np.diff(self._all_records(problem)[0])
+        sites = getattr(problem, "members", np.arange(len(counts)))
         if counts.min() < 1:
-            fail("problem", "at least 1 record at each site", f"none at site {counts.argmin()}")
+            none_at = sites[counts.argmin()]
+            fail("problem", "at least 1 record at each site", f"none at site {none_at}")
         most = self.records if self.records_per_site is None else self.records_per_site
         if counts.max() > most:
             wanted = f"at most {most} records at each site (records_per_site)"
-            fail("problem", wanted, f"{counts.max()} at site {counts.argmax()}")
+            fail("problem", wanted, f"{counts.max()} at site {sites[counts.argmax()]}")
 
     def site_sums(self, w: Released, t: int, problem: Any, key: Key) -> Sensitive:
         """Return each site's sum of clipped gradients, shape (sites, dim). It stays inside."""
@@ -310,7 +319,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     ) -> npt.NDArray[np.float64]:
         """Return each site's loss on all of its records; only a simulation can."""
         losses: npt.NDArray[np.float64] = problem.objective(
-            np.repeat(state.w, self.sites, axis=0), self._all_records(problem)
+            np.repeat(state.w, problem.nodes, axis=0), self._all_records(problem)
         )
         return losses
 

@@ -29,6 +29,7 @@ with needed_by("the engine 'mpi'"):
 
     from dpmesh.engines.gossip import MpiGossip
     from dpmesh.engines.ranks import RankFailed, Ranks
+    from dpmesh.engines.sums import MpiSums, why_not
     from dpmesh.engines.token import MpiToken
 
 __all__ = ["MpiEngine", "RankFailed", "Sent"]
@@ -62,13 +63,14 @@ class MpiEngine(Ranks):
     with it: the launcher ends the others, and the last checkpoint remains.
 
     All ranks are trusted: each is given the whole problem, and rank 0 gets all nodes' own
-    parameters, without noise, to measure, save and return them.
+    parameters, without noise, to measure, save and return them. So sites whose sums are added up
+    need no masks here, and a rank's part of a sum has only its own sites' shares of noise.
 
     Parameters
     ----------
     topology
-        The whole network, the same on every rank; if messages travel with a token, the number of
-        nodes.
+        The whole network, the same on every rank; if messages travel with a token or are added up
+        (`CrossSiloSGD`), the number of nodes.
     communicator
         By default all ranks.
 
@@ -81,7 +83,7 @@ class MpiEngine(Ranks):
     def __init__(self, topology: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         topology = in_python(topology)
         if not isinstance(topology, int):
-            wanted = "a network of dpmesh.topology, or the number of nodes for a token"
+            wanted = "a network of dpmesh.topology, or the number of nodes"
             require_methods("topology", topology, wanted, "matrix")
         nodes, size = topology if isinstance(topology, int) else topology.nodes, communicator.size
         integer("ranks", size, at_least=1, below=nodes + 1)
@@ -97,22 +99,24 @@ class MpiEngine(Ranks):
         self.begin()
         if sum(map(len, self.parts)) != whole.total:
             fail("engine", f"one for {whole.total} nodes", sum(map(len, self.parts)))
-        if whole.algorithm.travels in ("server", "sums"):
-            wanted = "None: a server and secure sums have no ranks"
-            fail("engine", wanted, type(whole.algorithm).__name__)
+        if reason := why_not(whole.algorithm):
+            fail("engine", f"None, since {reason}", type(whole.algorithm).__name__)
         part, coins = whole.problem.for_nodes(self.nodes), self._coins(whole.key)
-        if topology is None:
+        if whole.algorithm.travels == "token":
             token = MpiToken(self)
             return replace(whole, problem=part, carrier=token, key=coins, nodes=self.nodes)
         own = self.nodes.astype(np.uint32)
-        return replace(
+        here = replace(
             whole,
             problem=part,
-            carrier=MpiGossip(self, topology),
             key=coins.for_nodes(own),
             noise_key=whole.noise_key.for_nodes(own),
             nodes=self.nodes,
         )
+        if topology is None:
+            sums = MpiSums(self)
+            return replace(here, carrier=sums, joint=sums.joint)
+        return replace(here, carrier=MpiGossip(self, topology))
 
     def sent(self) -> list[Sent]:
         """Return what each rank has sent in its rounds of the last run; all ranks must call it."""

@@ -13,6 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from dpmesh.engines.mpi import MpiEngine
+from dpmesh.engines.sums import why_not
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, claim
@@ -51,8 +52,8 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
         experiment = Experiment.of(settled)
         if settled.table("run").get("seed") is None:
             settled.fail("run.seed", "wanted a seed, by which all ranks deal out the same records")
-        if experiment.algorithm.travels in ("server", "sums"):
-            settled.fail("algorithm", "wanted one of gossip, or WithoutReplacement, on MPI")
+        if reason := why_not(experiment.algorithm):
+            settled.fail("algorithm", f"wanted another on MPI, since {reason}")
         if experiment.network is not None:
             settled.fail("network", "wanted no such table on MPI, whose network is a real one")
         if experiment.nodes < ranks.size:

@@ -20,6 +20,7 @@ from dpmesh.algorithms.base import AnyAlgorithm, Message, Relay
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.compression import Compressed, Compressor
 from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.types import Released, Sensitive
@@ -77,6 +78,8 @@ class Channel:
         Records releases before their noise is drawn, and may refuse them.
     nodes
         The numbers of the nodes whose rows are here; None for all.
+    joint
+        As in `Share`.
     watcher
         Of an audit; None outside of one.
     """
@@ -88,10 +91,11 @@ class Channel:
         ledger: Ledger,
         *,
         nodes: Indices | None = None,
+        joint: Callable[[Mechanism], Mechanism] | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self.carrier, self.ledger = carrier, ledger
-        self._key, self._nodes, self._watcher = key, nodes, watcher
+        self._key, self._nodes, self._joint, self._watcher = key, nodes, joint, watcher
         self._times = np.zeros(0, np.int64)
         """How many messages of the current round each row was in, but for the first `_whole`."""
         self._whole = 0, 0
@@ -212,6 +216,8 @@ class Channel:
                     count = self.ledger.nodes * (message.among or 1)
                     drawn = self.noise.draw_some(mechanism, t, inside, rows, count)
                 mechanism = mechanism.drawn(drawn)
+            elif self._joint is not None:
+                mechanism = self._joint(mechanism)
             out = mechanism.release(inside, one.sensitivity, stream)
         else:
             out = Released(np.empty_like(inside))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from dpmesh._ragged import Indices
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
+from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.run.carriers import Carrier
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Share:
         Number of nodes of all processes.
     nodes
         The numbers of the nodes that are here; None for all.
+    joint
+        Makes of a mechanism, which releases one sum of all nodes' rows, the one that adds up rows
+        of all processes; None if no release is of that kind.
     """
 
     algorithm: AnyAlgorithm
@@ -62,6 +66,7 @@ class Share:
     noise_key: Key
     total: int
     nodes: Indices | None = None
+    joint: Callable[[Mechanism], Mechanism] | None = None
 
 
 class Engine(Protocol):

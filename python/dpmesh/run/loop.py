@@ -170,7 +170,7 @@ def simulate(
         ranks.agree()
         run = Rounds(
             own=own,
-            channel=Channel(own.carrier, own.noise_key, ledger, nodes=own.nodes),
+            channel=Channel(own.carrier, own.noise_key, ledger, nodes=own.nodes, joint=own.joint),
             engine=ranks,
             meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
             every=every,

@@ -120,9 +120,12 @@ class OnRoot:
 
     def values(self, after: After) -> dict[str, Value]:
         """Return their values for all nodes; nothing elsewhere."""
-        gossip = self.own.algorithm.travels == "gossip"
-        parameters = after.parameters
-        if sum(self.engine.everyone(len(parameters))) == self.own.total:  # not one that all know
+        travels = self.own.algorithm.travels
+        gossip, parameters = travels == "gossip", after.parameters
+        known_to_all = travels == "server" or (
+            sum(self.engine.everyone(len(parameters))) != self.own.total
+        )
+        if not known_to_all:
             parameters = self.engine.rows(parameters)
         received = self.engine.rows(after.received) if gossip else after.received
         bits = after.bits if isinstance(after.bits, int) else self.engine.rows(after.bits)

@@ -139,9 +139,32 @@ def release_sum(sizes: SecureSum, inside: Sensitive, stream: Stream) -> Released
     """
     steps = np.rint(inside / sizes.grid).astype(np.int64)
     shares = kernels.discrete_gaussian((sizes.sites, sizes.dim), sizes.share, stream)
+    return Released(decode(sizes, wrapped(sizes, steps + shares.sum(axis=0))))
+
+
+def part_of_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Integers:
+    """Return the noisy sum of some sites' rounded vectors, shape (dim,), modulo ``2**64``.
+
+    Parts of all sites add up, as integers, to what `release_sum` decodes. A part by itself has
+    only its own sites' shares of noise: it is for those who may see these sites' vectors.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    sums
+        Shape (some sites, dim), float64.
+    stream
+        The noise's randomness, of this release alone: row r draws from node r.
+    """
+    total: Integers = with_noise(sizes, encode(sizes, sums), stream).sum(axis=0)
+    return total
+
+
+def wrapped(sizes: SecureSum, total: Integers) -> Integers:
+    """Return integers modulo ``2**bits``, from ``-2**(bits - 1)`` on."""
     unused = 64 - sizes.modulus_bits
-    total = (steps + shares.sum(axis=0)) << unused >> unused
-    return Released(decode(sizes, total))
+    return total << unused >> unused
 
 
 def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:

@@ -1,0 +1,86 @@
+"""Secure sums over MPI: integers that add up to the bits of one process on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+from importlib import util
+from pathlib import Path
+
+import mpi_sums_program
+import numpy as np
+import pytest
+from test_engines_mpi import assert_same, launch, succeed
+
+import dpmesh as dm
+
+PROGRAM = ("-m", "mpi4py", Path(mpi_sums_program.__file__))
+NAMES = ["full", "sampled", "full float32", "sampled float32"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_sums_have_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
+    """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
+    with_jax = ["network"] if ranks == 2 and util.find_spec("jax") is not None else []
+    names = [*NAMES, *with_jax]
+    succeed(ranks, *PROGRAM, tmp_path, *names, program=False)
+    for name in names:
+        alone = mpi_sums_program.run(name)
+        assert_same(tmp_path / name, alone)
+        later = mpi_sums_program.run(name, checkpoint=tmp_path / name / "checkpoint")
+        assert_same(tmp_path / name, later)
+        planned = mpi_sums_program.ALGORITHMS[name].plan(mpi_sums_program.ROUNDS)
+        made = alone.ledger.releases
+        assert list(made) == list(planned.releases[: len(made)])
+        assert len(made) == mpi_sums_program.ROUNDS
+        words = 8 * alone.parameters.size * mpi_sums_program.ROUNDS if ranks > 1 else 0
+        assert json.loads((tmp_path / name / "sent.json").read_text()) == [[words, words]] * ranks
+
+
+def test_ranks_go_on_with_sums_from_the_checkpoint_of_one_process(tmp_path: Path) -> None:
+    def stop(round: int, values: object) -> None:
+        if round == 6:
+            raise KeyboardInterrupt
+
+    saved = dm.Checkpoint(tmp_path / "sampled" / "checkpoint", every=2)
+    with pytest.raises(KeyboardInterrupt):
+        mpi_sums_program.run("sampled", checkpoint=saved, callback=stop)
+    succeed(3, *PROGRAM, tmp_path, "sampled", program=False)
+    assert_same(tmp_path / "sampled", mpi_sums_program.run("sampled"))
+
+
+def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> None:
+    ended = launch(2, *PROGRAM, tmp_path, "failing", program=False)
+    assert ended.returncode != 0
+    path = tmp_path / "failing" / "checkpoint"
+    failed = "rank 1 of 2 failed: ArithmeticError: the round went wrong"
+    assert ended.stderr.count(f"{failed} (5 rounds are in {path})") == 2
+    succeed(3, *PROGRAM, tmp_path, "failing", program=False)
+    assert_same(tmp_path / "failing", mpi_sums_program.run("failing"))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "said"),
+    [
+        ("full", 5, "ranks: wanted an integer of at least 1 and below 5, got 5"),
+        ("three", 2, "ValueError: problem: wanted records of 3 sites, got 2 of 4 nodes"),
+        ("in the clear", 2, "ValueError: release: wanted one secure sum of all sites, on ranks"),
+        ("server", 1, "engine: wanted None, since of the algorithms with a server, only CrossSilo"),
+        ("neighbours", 1, "engine: wanted None, since sums over neighbours on other ranks are not"),
+    ],
+)
+def test_what_does_not_add_up_on_ranks_is_refused(
+    name: str, ranks: int, said: str, tmp_path: Path
+) -> None:
+    ended = launch(ranks, *PROGRAM, tmp_path, name, program=False)
+    assert ended.returncode != 0
+    assert said in ended.stderr
+    assert not (tmp_path / name / "run.json").exists()
+
+
+def test_a_bad_site_is_named_by_its_number_in_the_whole() -> None:
+    whole = mpi_sums_program.make("full")
+    held = [len(part) for part in whole.partition]
+    few = mpi_sums_program.silos(records_per_site=max(held) - 1)
+    at = int(np.argmax(held))
+    with pytest.raises(ValueError, match=rf"got {max(held)} at site {at}"):
+        few.init(whole.for_nodes([1, at]), dm.Key.seeded(1))

@@ -1,0 +1,113 @@
+"""Secure sums of four sites on the ranks of MPI, whose results rank 0 writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mpi_program
+import numpy as np
+
+import dpmesh as dm
+from dpmesh.algorithms import Message
+from dpmesh.privacy import NoNoise, Release, Sensitivity
+from dpmesh.run import Run
+
+SITES, ROUNDS = 4, mpi_program.ROUNDS
+RECORDS = len(mpi_program.make("ring")[0].train.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingOnTwo(dm.CrossSiloSGD):
+    """On the second of two ranks something goes wrong in round 5."""
+
+    def site_sums(self, w: Any, t: int, problem: Any, key: dm.Key) -> Any:
+        from mpi4py import MPI
+
+        if t == 5 and (MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank) == (2, 1):
+            raise ArithmeticError("the round went wrong")
+        return super().site_sums(w, t, problem, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InTheClear(dm.CrossSiloSGD):
+    """It sends the first model beside its sums."""
+
+    def round(self, state: Any, t: int, problem: Any, key: dm.Key) -> Any:
+        yield Message(state.w, Release(t, NoNoise(), Sensitivity(0.0, "l2", "a start")), copies=1)
+        return (yield from super().round(state, t, problem, key))
+
+
+def silos(kind: type[dm.CrossSiloSGD] = dm.CrossSiloSGD, **changed: Any) -> dm.CrossSiloSGD:
+    public: dict[str, Any] = {"dim": 5, "sites": SITES, "records": RECORDS, "rounds": ROUNDS}
+    public |= {"noise_multiplier": 3.0, "momentum": 0.5, "neighboring_relation": "add_remove"}
+    return kind(**{**public, **changed})
+
+
+ALGORITHMS = {
+    "full": silos(),
+    "sampled": silos(sampling_rate=0.4, dropouts=1),
+    "full float32": silos(),
+    "sampled float32": silos(sampling_rate=0.4),
+    "network": silos(sampling_rate=0.4, dim=18),
+    "failing": silos(FailingOnTwo),
+    "in the clear": silos(InTheClear),
+    "three": silos(sites=3),
+    "server": dm.FederatedLearning(
+        clients=SITES, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
+    ),
+    "neighbours": dm.SecureGossip(
+        topology=dm.topology.complete(SITES), dim=5, records=RECORDS, noise_multiplier=3.0
+    ),
+}
+
+
+def make(name: str) -> Any:
+    """Return the problem, at sites of 16 to 36 records; of the network all are equal."""
+    problem, _ = mpi_program.make("ring")
+    if name == "network":
+        equal = np.array_split(np.arange(RECORDS), SITES)
+        return mpi_program.hidden_layer(replace(problem, partition=tuple(equal)))
+    parts = [problem.partition[0:2], problem.partition[2:4], problem.partition[4:8]]
+    parts.append(problem.partition[8:])
+    whole = replace(problem, partition=tuple(map(np.concatenate, parts)))
+    if name.endswith("float32"):
+        train = replace(problem.train, features=problem.train.features.astype(np.float32))
+        whole = replace(whole, train=train, test=train, feature_norm=None)
+    return whole
+
+
+def models(problem: Any, parameters: Any, received: Any) -> float:
+    """Number of models that are measured: one, which all ranks have."""
+    return float(len(parameters))
+
+
+def run(name: str, **options: Any) -> Run:
+    watched = ["loss", models, *([] if name == "network" else ["accuracy"])]
+    measured = dm.Metrics(watched, every=3, callback=options.pop("callback", None))
+    fixed = {"rounds": ROUNDS, "key": dm.Key.seeded(1), "delta": 1e-5, "metrics": measured}
+    return dm.simulate(ALGORITHMS[name], make(name), **fixed, **options)
+
+
+def main(folder: str, *names: str) -> None:
+    """Run algorithms one after the other; the results of each go into a folder of its name."""
+    from dpmesh.engines.mpi import MpiEngine
+
+    for name in names:
+        own, engine = Path(folder) / name, MpiEngine(SITES)
+        result = run(name, engine=engine, checkpoint=dm.Checkpoint(own / "checkpoint", every=2))
+        sent = engine.sent()
+        if engine.is_root:
+            result.save(own)
+            np.save(own / "parameters.npy", result.parameters)
+            (own / "ledger.txt").write_text(str(result.ledger))
+            (own / "sent.json").write_text(json.dumps(sent))
+
+
+if __name__ == "__main__":
+    import mpi_sums_program  # under its own name, which checkpoints hold
+
+    mpi_sums_program.main(*sys.argv[1:])
