@@ -44,7 +44,10 @@ FLOORS = [
         "algorithms.gradients",
         "algorithms.minibatches",
     ],
-    ["algorithms.record_gradients"],
+    [
+        "algorithms.federated_releases",
+        "algorithms.record_gradients",
+    ],
     [
         "algorithms.cross_silo",
         "algorithms.secure_gossip",
