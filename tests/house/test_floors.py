@@ -47,6 +47,7 @@ FLOORS = [
     [
         "algorithms.federated_releases",
         "algorithms.record_gradients",
+        "algorithms.without_replacement_releases",
     ],
     [
         "algorithms.cross_silo",
