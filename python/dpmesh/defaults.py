@@ -13,7 +13,9 @@ and delta be those of mu-Gaussian-DP. At the end of the path noise has the stand
 
 in the score of a record, however many rounds share the path; see `Sizes.effective_records`. The
 path is as long as that noise allows, and at most a length after which training changes little. It
-has 100 steps: fewer and longer ones are unstable, and more send more and learn no better.
+has 100 steps: fewer and longer ones are unstable, and more send more and learn no better. Under a
+secure sum they have momentum, which costs nothing, since it follows from what was released, and
+makes a path of steps of the same size longer by 1 / (1 - momentum).
 ``docs/estimators.md`` has the measurements behind the constants.
 """
 
@@ -52,14 +54,20 @@ class _Constants(NamedTuple):
     noise: float
     """Largest standard deviation of the noise in a score, at the end of the path."""
     longest: float
-    """Longest path."""
+    """Longest path without momentum."""
+    momentum: float
+    """Of the steps under a secure sum."""
     averaged: float
     """Share of the last rounds of a secure sum whose models are averaged."""
 
 
 _CONSTANTS: dict[Task, _Constants] = {
-    "classification": _Constants(clipping_norm=0.5, noise=2.0, longest=800.0, averaged=0.1),
-    "regression": _Constants(clipping_norm=0.1, noise=0.25, longest=400.0, averaged=0.5),
+    "classification": _Constants(
+        clipping_norm=0.5, noise=2.0, longest=800.0, momentum=0.9, averaged=0.1
+    ),
+    "regression": _Constants(
+        clipping_norm=0.1, noise=0.25, longest=400.0, momentum=0.9, averaged=0.5
+    ),
 }
 
 STEPS = 100
@@ -173,8 +181,9 @@ def choose(
         If a number is out of its range, or there are too few sites for a secure sum.
     """
     method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
-    clipping_norm, _, path, averaged = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
-    step = path / STEPS
+    rule = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
+    momentum = rule.momentum if method == "secure" else 0.0
+    step = rule.longest / STEPS
     if epsilon is not None:
         positive("epsilon", epsilon)
         if not probability("delta", delta, one=False):
@@ -184,7 +193,8 @@ def choose(
             fail("delta", wanted, delta)
         mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         records = sizes.effective_records(method, colluding)
-        step = step_size(STEPS * 2 * clipping_norm / (records * mu), task=task)
+        noise = STEPS * 2 * rule.clipping_norm / (records * mu)
+        step = step_size(noise / (1 - momentum), task=task)
     if method == "secure" and epsilon is not None:
         try:
             secure = CrossSiloSGD.for_budget(
@@ -195,9 +205,10 @@ def choose(
                 records=sizes.together,
                 rounds=STEPS,
                 step_size=step,
-                clipping_norm=clipping_norm,
+                clipping_norm=rule.clipping_norm,
                 colluding=colluding,
-                averaged=averaged,
+                momentum=momentum,
+                averaged=rule.averaged,
             )
         except ValueError as error:
             hint = "take a larger epsilon, or algorithm='gossip'"
@@ -209,7 +220,7 @@ def choose(
             records=sizes.smallest,
             noise_multiplier=noise_multiplier,
             step_size=step,
-            clipping_norm=clipping_norm,
+            clipping_norm=rule.clipping_norm,
         )
 
     rounds = STEPS + 1

@@ -84,8 +84,18 @@ def test_more_colluding_sites_cost_noise() -> None:
 def test_a_secure_sum_has_less_noise_than_gossip() -> None:
     chosen = [choose(SOME, **BUDGET, algorithm=method).algorithm for method in ("secure", "gossip")]
     paths = [np.sum([own.step_size(t) for t in range(1, STEPS + 1)]) for own in chosen]
+    paths[0] /= 1 - chosen[0].momentum
     # the same noise in a score allows a path that is longer by the ratio of effective records
     assert paths[0] / paths[1] == pytest.approx(450 * sqrt(4 / 5) / (80 * sqrt(5)))
+
+
+def test_steps_with_momentum_leave_the_noise_of_the_rule() -> None:
+    """In the score of a record of norm 1, by what each round's noise becomes until the end."""
+    secure = choose(SOME, **BUDGET, algorithm="secure").algorithm
+    assert secure.momentum > 0
+    lasting = (1 - secure.momentum ** np.arange(1, STEPS + 1)) / (1 - secure.momentum)
+    a_round = secure.secure_sum.noise_scale / secure.records
+    assert 1.8 < secure.step_size(1) * a_round * np.sqrt(np.sum(lasting**2)) < 2.01
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

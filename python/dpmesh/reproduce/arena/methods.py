@@ -52,11 +52,12 @@ from dpmesh.reproduce.gradient_perturbation import ChocoSGD, GradientPerturbatio
 RULE = (
     "Every method takes steps of one size. The path (all steps together) is as long as its noise "
     "in a record's score stays below a standard deviation of 2, and at most 800 long; no step is "
-    "longer than 8. There are 100 steps (with noise in time 10 passes over 10 batches); 20 of "
-    "online learning, whose noise grows with them; and 5 visits of each record, 10 batches a "
-    "visit, of SGD with replacement. Noise follows from the budget by proof. Only public numbers "
-    "enter: records, nodes, epsilon and delta. It is the rule of dpmesh.defaults, and no test "
-    "record was looked at."
+    "longer than 8. Central DP-SGD and secure sums have momentum of 0.9, which follows from what "
+    "is released, and makes a path 10 times as long. There are 100 steps (with noise in time 10 "
+    "passes over 10 batches); 20 of online learning, whose noise grows with them; and 5 visits of "
+    "each record, 10 batches a visit, of SGD with replacement. Noise follows from the budget by "
+    "proof. Only public numbers enter: records, nodes, epsilon and delta. It is the rule of "
+    "dpmesh.defaults, and no test record was looked at."
 )
 
 
@@ -76,7 +77,9 @@ def _chosen(given: Setting, method: Method, problem: LinearProblem, colluding: i
 
 
 def _central(given: Setting) -> Trial:
-    return _chosen(given, "gossip", given.pooled)
+    """A secure sum of two halves that nobody of them attacks has the noise of one server."""
+    halves = tuple(np.array_split(given.problem.everything[1], 2))
+    return _chosen(given, "secure", replace(given.problem, partition=halves), colluding=0)
 
 
 def _secure(given: Setting) -> Trial:
@@ -258,7 +261,6 @@ ROWS = (
         name="central DP-SGD, all records in a batch",
         trust=SERVER,
         trial=_central,
-        audited=GRADIENT_DESCENT,
     ),
     Row(
         name="central DP-SGD, noise in time",
