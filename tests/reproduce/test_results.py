@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpmesh.reproduce import federated, scale
+from dpmesh.reproduce import federated, scale, without_replacement
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "results"
@@ -41,6 +42,12 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
     [
         ("scale", scale.Point, scale.as_text, "reproduce.md"),
         ("federated-table2", federated.Cell, federated.as_text, "algorithms/federated.md"),
+        (
+            "without-replacement-table1",
+            without_replacement.Cell,
+            partial(without_replacement.table_as_text, source="Table I, Covertype"),
+            "algorithms/without_replacement.md",
+        ),
     ],
 )
 def test_a_text_is_made_of_its_numbers_and_shown(
