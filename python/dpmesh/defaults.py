@@ -14,8 +14,8 @@ and delta be those of mu-Gaussian-DP. At the end of the path noise has the stand
 in the score of a record, however many rounds share the path; see `Sizes.effective_records`. The
 path is as long as that noise allows, and at most a length after which training changes little. It
 has 100 steps: fewer and longer ones are unstable, and more send more and learn no better. Under a
-secure sum they have momentum, which costs nothing, since it follows from what was released, and
-makes a path of steps of the same size longer by 1 / (1 - momentum).
+secure sum those of linear classifiers have momentum, which costs nothing, since it follows from
+what was released, and makes a path of steps of the same size longer by 1 / (1 - momentum).
 ``docs/estimators.md`` has the measurements behind the constants.
 """
 
@@ -56,7 +56,7 @@ class _Constants(NamedTuple):
     longest: float
     """Longest path without momentum."""
     momentum: float
-    """Of the steps under a secure sum."""
+    """Of a linear model's steps under a secure sum."""
     averaged: float
     """Share of the last rounds of a secure sum whose models are averaged."""
 
@@ -151,6 +151,7 @@ def choose(
     epsilon: float | None,
     delta: float,
     task: Task = "classification",
+    linear: bool = True,
     algorithm: Method | None = None,
     colluding: int = 1,
     key: Key | None = None,
@@ -167,6 +168,8 @@ def choose(
         The budget of the whole run; an epsilon of None runs without noise, for comparison.
     task
         ``"classification"`` (softmax) or ``"regression"`` (squared loss, targets in [-1, 1]).
+    linear
+        Whether the model is. A network has no momentum, with which it learned less.
     algorithm
         ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
     colluding
@@ -182,7 +185,7 @@ def choose(
     """
     method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
     rule = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
-    momentum = rule.momentum if method == "secure" else 0.0
+    momentum = rule.momentum if method == "secure" and linear else 0.0
     step = rule.longest / STEPS
     if epsilon is not None:
         positive("epsilon", epsilon)

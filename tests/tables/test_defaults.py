@@ -93,6 +93,7 @@ def test_steps_with_momentum_leave_the_noise_of_the_rule() -> None:
     """In the score of a record of norm 1, by what each round's noise becomes until the end."""
     secure = choose(SOME, **BUDGET, algorithm="secure").algorithm
     assert secure.momentum > 0
+    assert choose(SOME, **BUDGET, algorithm="secure", linear=False).algorithm.momentum == 0
     lasting = (1 - secure.momentum ** np.arange(1, STEPS + 1)) / (1 - secure.momentum)
     a_round = secure.secure_sum.noise_scale / secure.records
     assert 1.8 < secure.step_size(1) * a_round * np.sqrt(np.sum(lasting**2)) < 2.01

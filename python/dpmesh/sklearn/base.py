@@ -181,6 +181,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             epsilon=epsilon,
             delta=self.delta,
             task=self.task,
+            linear=getattr(self, "network", None) is None,
             algorithm=algorithm if self.topology is None else "gossip",
             colluding=self.colluding,
             key=self._key(),
