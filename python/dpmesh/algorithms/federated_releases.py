@@ -16,6 +16,8 @@ from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import Algorithm, StateT
 from dpmesh.algorithms.federated_clients import ClientProblem
+from dpmesh.algorithms.federated_secure import SecureAggregation
+from dpmesh.algorithms.federated_server import AdaptiveClipping
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
@@ -27,8 +29,6 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import NeighboringRelation, Unit
 
 if TYPE_CHECKING:
-    from dpmesh.algorithms.federated_secure import SecureAggregation
-    from dpmesh.algorithms.federated_server import AdaptiveClipping
     from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 
